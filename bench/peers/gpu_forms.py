@@ -2,7 +2,8 @@
 
 The peers are FlexAttention, compiled for the form (a mask by blocks, what else by score_mod, a sink by its log-sum-exp),
 PyTorch's cuDNN and efficient backends where a mask or a bias says it, and cuDNN's frontend (1.20 or newer) where it has it.
-A bias is also given its gradient in the backward pass, unless the peer cannot.
+A bias is also given its gradient in the backward pass, unless the peer cannot. "lens" is ours, told of a padding by lengths,
+as cuDNN's frontend is, and not by a mask.
 """
 
 import math
@@ -86,6 +87,8 @@ class Form:
         backward = lambda: kit.attention_backward(do, q, k, v, o, lse, d_bias=self.form == "bias", d_sink=self.form == "sink", **options)
         forward()
         calls, results = {"flashkit": backward if back else forward}, {"flashkit": list(backward())[:3] if back else o}
+        if self.form == "padding":
+            calls["flashkit-lens"], results["flashkit-lens"] = self.by_lengths(torch, back)
         for peer in peers:
             leaves = [t.detach().requires_grad_(back) for t in x[:3]]
             try:
@@ -105,6 +108,16 @@ class Form:
                 gpu_peers.excuse(peer, e)
                 calls.pop(peer, None), results.pop(peer, None)
         return calls, results, {}
+
+    def by_lengths(self, torch, back):
+        """Return a call that is told how many keys count, not by a mask, and its result."""
+        kit, (q, k, v, do) = gpu_peers.flashkit(), self.x
+        o, lse = gpu_peers.unwritten(torch, *do.shape, dtype=do.dtype), gpu_peers.unwritten(torch, *do.shape[:3], dtype=torch.float32)
+        options = dict(gpu_peers.window(self.p), top_left=True, kv_lens=self.given["mask"].sum(-1).flatten().int().cpu().numpy())
+        forward = lambda: kit.attention(q, k, v, out=o, lse=lse, **options)
+        backward = lambda: kit.attention_backward(do, q, k, v, o, lse, **options)
+        forward()
+        return (backward, list(backward())[:3]) if back else (forward, o)
 
     def sdpa(self, torch, leaves, peer):
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -197,7 +210,7 @@ class Scored(gpu_peers.Frontend):
             return named
 
         if c.form == "bias":
-            options["bias"] = given(c.given["bias"])
+            options["bias"] = given(c.given["bias"].detach())
         elif c.form == "sink":
             options["sink_token"] = given(c.given["sink"].reshape(1, -1, 1, 1))
         elif c.form == "padding":
