@@ -13,6 +13,7 @@ far off as the peer that is farthest off, or within four roundings of the type; 
 status is 1. A ratio is the fastest peer's time over ours: above 1, ours is faster.
 """
 
+import copy
 import json
 import math
 import random
@@ -159,6 +160,7 @@ def calls_of(torch, problem, way, args):
     """Return a problem, its calls, what their times are multiplied by, and a function of their errors."""
     back = way == "backward"
     if not isinstance(problem, str):
+        problem = copy.copy(problem)  # what it holds of a call ends with it
         calls, results, scales = problem.calls(torch, way, [x for x in problem.peers if x in args.peers])
         return problem, calls, scales, lambda: problem.errors(torch, results, back)
     p = gpu_peers.Problem(problem)
