@@ -64,15 +64,20 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     [[maybe_unused]] int side = 0;
     // Under a mask, the heads whose K and V fit into the L2 cache together go row
     // tile by row tile, the longest first.
-    const int together = banded(p) ? max(1, min(all, (int)(16777216.f / ((float)p.kv_len * (p.dim + p.v_dim))))) : 1;
+    const int together = banded(p) ? heads_in_cache(p, all, p.kv_len) : 1;
     auto find_it = [&](int &tile, volatile Work &w) {
         w.row0 = -1, w.count = 0;
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
-        if (rows_of >= (a.tall + a.low) * all) return;
-        int head, row0, end, first = 0, size = 1;
+        int head, row0, end, first = 0, size = 1, behind = 0;
         const int place = rows_of - a.tall * all;
-        if (place < 0) {
+        if (S::features && f.row_slots) {
+            const PackedTile t = packed_tile<S>(p, f, rows_of);
+            if (t.head < 0) return;
+            head = t.head, row0 = (rising ? t.count - 1 - t.nth : t.nth) * S::rows, end = row0 + S::rows, behind = t.behind;
+        } else if (rows_of >= (a.tall + a.low) * all) {
+            return;
+        } else if (place < 0) {
             first = rows_of / (together * a.tall) * together, size = min(together, all - first);
             const int nth = (rows_of - first * a.tall) / size;
             head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
@@ -82,7 +87,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int b = head / p.heads;
         const Extent<S::features> e(p, f, b);
         if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
-            const int next = place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
+            const int next = f.row_slots ? behind : place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
                 : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
                 : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
             if (p.turn) atomicMax(p.turn, next - (int)gridDim.x), tile = atomicAdd(p.turn, 1) + gridDim.x;

@@ -151,6 +151,31 @@ template <int keys> __device__ __forceinline__ uint4 shown_keys(const volatile K
     return {word(0), word(1), word(2), word(3)};
 }
 
+// How many of some heads have K and V, of so many keys, that fit into the L2 cache together.
+__device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int keys) {
+    return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
+}
+
+// A tile of rows of packed sequences: the nth of `count` of a head, of all heads; and the ticket behind those that are the nth
+// of other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, one too many at most. Behind
+// the last one there is none: head is -1.
+struct PackedTile { int head, nth, count, behind; };
+template <class S> __device__ __forceinline__ PackedTile packed_tile(const Params &p, const Features &f, int ticket) {
+    const int from = f.q_starts[0], slot = ticket / p.heads;
+    auto first = [&](int b) { return (f.q_starts[b] - from) / S::rows + b; };
+    if (slot >= first(p.batch)) return {-1};
+    int b = 0; // it is among n sequences from b on
+    for (int n = p.batch; n > 1;) {
+        const int half = n / 2;
+        if (first(b + half) <= slot) b += half, n -= half;
+        else n = half;
+    }
+    const int count = first(b + 1) - first(b), at = ticket - first(b) * p.heads;
+    const int wide = heads_in_cache(p, p.heads, f.kv_starts ? f.kv_starts[b + 1] - f.kv_starts[b] : p.kv_len);
+    const int head0 = at / (wide * count) * wide, width = min(wide, p.heads - head0), place = at - head0 * count;
+    return {b * p.heads + head0 + place % width, place / width, count, ticket - place % width + width};
+}
+
 // O, the maximum and the sum of the thread's rows over a part of the keys, for decode_sm80_merge.
 template <class S> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[S::v_dim / 2], const float (&m)[2], const float (&l)[2], int row, int end) {
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
