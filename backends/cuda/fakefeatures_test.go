@@ -203,6 +203,10 @@ func (x *fakeFeatured) forward() {
 		parts = x.parts(x.name, x.vDim, 256)
 	}
 	tiles := ceilDiv(int(x.qLen), rows)
+	if x.f.rowSlots > 0 {
+		x.slotted(rows)
+		return
+	}
 	if strings.HasPrefix(x.name, "fwd_sm90") { // few blocks take all tiles
 		x.blocks = tiles * int(x.batch*x.heads)
 	}
@@ -210,6 +214,22 @@ func (x *fakeFeatured) forward() {
 		s, h := &x.seqs[block/tiles/int(x.heads)], block/tiles%int(x.heads)
 		for i := block % tiles * rows; i < min((block%tiles+1)*rows, s.rowEnd); i++ {
 			x.row(s, h, i)
+		}
+	}
+}
+
+// slotted computes the tiles of rows that packed sequences have slots for.
+func (x *fakeFeatured) slotted(rows int) {
+	at := func(b int) int { return (x.seqs[b].q0-x.seqs[0].q0)/rows + b }
+	for b := range x.seqs {
+		s := &x.seqs[b]
+		end := (s.q0+s.rows-x.seqs[0].q0)/rows + b + 1
+		for slot := at(b); slot < min(end, int(x.f.rowSlots)); slot++ {
+			for i := (slot - at(b)) * rows; i < min((slot-at(b)+1)*rows, s.rowEnd); i++ {
+				for h := range int(x.heads) {
+					x.row(s, h, i)
+				}
+			}
 		}
 	}
 }

@@ -225,7 +225,11 @@ func (b *Backend) runHopperFeatures(f *function, p flashkit.Problem, x *argument
 	}
 	heads, sms := p.Batch*p.Heads, b.dev.SMs-x.spare
 	x.pageBox, x.rows = int32(box), rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}
-	if !banded(p) {
+	x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, b.eager)
+	switch {
+	case x.rowSlots > 0:
+		x.rows.tall = int32(ceilDiv(int(x.rowSlots), p.Batch)) // what all have in the mean
+	case !banded(p):
 		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
 	}
 	blocks := min(sms, int(x.rows.tall+x.rows.low)*heads)

@@ -39,6 +39,13 @@ from gpu_peers import DTYPES, GROUP_PEERS, LAYOUT_PEERS, PEERS, Problem
 PASSES = ["forward", "backward", "loop"]
 
 
+def part(text):
+    i, n = map(int, text.split("/"))
+    if not 0 <= i < n:
+        raise ValueError(text)
+    return i, n
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = lambda s: s.split(",")
@@ -46,6 +53,7 @@ def arguments():
     parser.add_argument("--groups", type=names, help="all, or of " + ",".join(gpu_groups.groups()) + ",random,layouts")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="with --groups: so many problems more, drawn by --seed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", type=part, metavar="I/N", help="with --groups: time nothing; call one cell of each kind once, of the Ith of N parts, so that compilers fill their caches on disk")
     parser.add_argument("--only", default="", metavar="PATTERN", help="with --groups: only problems whose name the pattern finds")
     parser.add_argument("--peers", type=names, help="default " + ",".join(PEERS) + "; with --groups " + ",".join(GROUP_PEERS + LAYOUT_PEERS))
     parser.add_argument("--pass", dest="passes", type=names, help="default all: " + ",".join(PASSES) + "; with --groups forward,backward,graph")

@@ -1,8 +1,9 @@
 """gpu.py --groups forms: scores with a softcap, a sink, ALiBi, a mask or a bias, beside FlexAttention and cuDNN.
 
 The peers are FlexAttention, compiled for the form (a mask by blocks, what else by score_mod, a sink by its log-sum-exp),
-PyTorch's cuDNN and efficient backends where a mask or a bias says it, and cuDNN's frontend where it has it.
-A bias is also given its gradient in the backward pass, unless the peer cannot.
+PyTorch's cuDNN and efficient backends where a mask or a bias says it, and cuDNN's frontend (1.20 or newer) where it has it.
+A bias is also given its gradient in the backward pass, unless the peer cannot. "lens" is ours, told of a padding by lengths,
+as cuDNN's frontend is, and not by a mask.
 """
 
 import math
@@ -86,11 +87,15 @@ class Form:
         backward = lambda: kit.attention_backward(do, q, k, v, o, lse, d_bias=self.form == "bias", d_sink=self.form == "sink", **options)
         forward()
         calls, results = {"flashkit": backward if back else forward}, {"flashkit": list(backward())[:3] if back else o}
+        if self.form == "padding":
+            calls["flashkit-lens"], results["flashkit-lens"] = self.by_lengths(torch, back)
         for peer in peers:
             leaves = [t.detach().requires_grad_(back) for t in x[:3]]
             try:
-                if peer == "frontend" and back:
-                    raise gpu_peers.Unable("forward only")
+                if peer == "frontend":
+                    calls[peer], results[peer] = Scored(torch).backward(self, x) if back else Scored(torch).forward(self, x)[:2]
+                    calls[peer]()
+                    continue
                 run = getattr(self, "sdpa" if peer in gpu_peers.PEERS else peer)(torch, leaves, peer)
                 if back:
                     out, wanted = run(), leaves + [t for t in self.leaves if t.requires_grad]
@@ -103,6 +108,16 @@ class Form:
                 gpu_peers.excuse(peer, e)
                 calls.pop(peer, None), results.pop(peer, None)
         return calls, results, {}
+
+    def by_lengths(self, torch, back):
+        """Return a call that is told how many keys count, not by a mask, and its result."""
+        kit, (q, k, v, do) = gpu_peers.flashkit(), self.x
+        o, lse = gpu_peers.unwritten(torch, *do.shape, dtype=do.dtype), gpu_peers.unwritten(torch, *do.shape[:3], dtype=torch.float32)
+        options = dict(gpu_peers.window(self.p), top_left=True, kv_lens=self.given["mask"].sum(-1).flatten().int().cpu().numpy())
+        forward = lambda: kit.attention(q, k, v, out=o, lse=lse, **options)
+        backward = lambda: kit.attention_backward(do, q, k, v, o, lse, **options)
+        forward()
+        return (backward, list(backward())[:3]) if back else (forward, o)
 
     def sdpa(self, torch, leaves, peer):
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -136,6 +151,7 @@ class Form:
         if self.form == "bias":
             self.leaves = [x["bias"].detach().requires_grad_(leaves[0].requires_grad)]
             self.given = dict(x, bias=self.leaves[0])
+        torch._dynamo.reset()  # after eight forms it would run what is not compiled
         compiled = torch.compile(flex_attention, dynamic=False)
         score = (lambda s, b, h, i, j: self.score(torch, s, h, i, j)) if self.form in ("softcap", "alibi", "bias") else None
         options = dict(score_mod=score, block_mask=block, enable_gqa=p.heads != p.kv_heads)
@@ -149,17 +165,6 @@ class Form:
             return (o * torch.sigmoid(lse - sink[None, :, None])[..., None]).to(o.dtype)
 
         return lambda: sunk(*leaves, self.leaves[0])
-
-    def frontend(self, torch, leaves, _):
-        f = Scored(torch)
-        call, o = f.scored(self, leaves)
-        call()
-
-        def run():
-            call()
-            return o
-
-        return run
 
     def errors(self, torch, results, gradients):
         """Return errors of rows of the last head, or of the gradients of its group, relative to float64."""
@@ -193,33 +198,80 @@ class Form:
 
 
 class Scored(gpu_peers.Frontend):
-    """cuDNN's frontend with a form, forward."""
+    """cuDNN's frontend with a form."""
 
-    def scored(self, c, x):
-        g, p, pack = self.graph(c.p), c.p, {}
-        q, k, v = (g.tensor_like(t) for t in x)
-        options = self.mask(p)
+    def form(self, g, c):
+        """Return the keywords by which a graph takes a form in both passes, and what holds their numbers."""
+        p, options, pack = c.p, self.mask(c.p), {}
+
+        def given(t):
+            named = g.tensor_like(t)
+            pack[named] = t
+            return named
+
         if c.form == "bias":
-            options["bias"] = g.tensor_like(c.given["bias"])
-            pack[options["bias"]] = c.given["bias"]
+            options["bias"] = given(c.given["bias"].detach())
+        elif c.form == "sink":
+            options["sink_token"] = given(c.given["sink"].reshape(1, -1, 1, 1))
+        elif c.form == "padding":
+            column = lambda t: given(t.int().reshape(-1, 1, 1, 1).contiguous())
+            lens = c.given["mask"].sum(-1)
+            options.update(use_padding_mask=True, seq_len_q=column(self.torch.full_like(lens, p.q_len)), seq_len_kv=column(lens))
         elif c.form == "alibi" and options:
             options["use_alibi_mask"] = True
         elif c.form == "softcap":
-            value = lambda: g.tensor(dim=[1, 1, 1, 1], stride=[1, 1, 1, 1], is_pass_by_value=True, data_type=self.cudnn.data_type.FLOAT)
-            lower, upper, single = value(), value(), dict(compute_data_type=self.cudnn.data_type.FLOAT)
-            number = lambda x: self.torch.full((1, 1, 1, 1), x, dtype=self.torch.float32)
-            pack.update({lower: number(1 / CAP), upper: number(CAP)})
-            options["score_mod"] = lambda graph, s: graph.mul(a=graph.tanh(input=graph.mul(a=s, b=lower, **single), **single), b=upper, **single)
+            options.update(self.softcap(g, pack))
         else:
             raise gpu_peers.Unable("has no such form")
-        o, stats = g.sdpa(name="sdpa", q=q, k=k, v=v, generate_stats=True, attn_scale=p.dim**-0.5, **options)
-        out = gpu_peers.unwritten(self.torch, *c.x[3].shape, dtype=c.x[3].dtype)
-        sums = self.torch.empty(p.batch, p.heads, p.q_len, 1, device="cuda", dtype=self.torch.float32)
+        return options, pack
+
+    def softcap(self, g, pack):
+        value = lambda: g.tensor(dim=[1, 1, 1, 1], stride=[1, 1, 1, 1], is_pass_by_value=True, data_type=self.cudnn.data_type.FLOAT)
+        number = lambda x: self.torch.full((1, 1, 1, 1), x, dtype=self.torch.float32)
+        lower, upper, single, kept = value(), value(), dict(compute_data_type=self.cudnn.data_type.FLOAT), {}
+        pack.update({lower: number(1 / CAP), upper: number(CAP)})
+
+        def score(graph, s):
+            kept["s"] = graph.mul(a=s, b=lower, **single)
+            return graph.mul(a=graph.tanh(input=kept["s"], **single), b=upper, **single)
+
+        def back(graph, ds):
+            ds = graph.mul(a=ds, b=upper, **single)
+            return graph.mul(a=graph.tanh_backward(loss=ds, input=kept["s"], **single), b=lower, **single)
+
+        return {"score_mod": score, "score_mod_bprop": back}
+
+    def forward(self, c, x):
+        g = self.graph(c.p)
+        options, pack = self.form(g, c)
+        options.pop("score_mod_bprop", None)
+        q, k, v = (g.tensor_like(t) for t in x[:3])
+        o, stats = g.sdpa(name="sdpa", q=q, k=k, v=v, generate_stats=True, attn_scale=c.p.dim**-0.5, **options)
+        out = gpu_peers.unwritten(self.torch, *x[3].shape, dtype=x[3].dtype)
+        sums = self.torch.empty(c.p.batch, c.p.heads, c.p.q_len, 1, device="cuda", dtype=self.torch.float32)
         o.set_output(True).set_dim(out.size()).set_stride(out.stride())
         stats.set_output(True).set_data_type(self.cudnn.data_type.FLOAT)
-        return self.call(g, {**pack, q: x[0], k: x[1], v: x[2], o: out, stats: sums}), out
+        return self.call(g, {**pack, q: x[0], k: x[1], v: x[2], o: out, stats: sums}), out, sums
+
+    def backward(self, c, x):
+        call, o, sums = self.forward(c, x)
+        call()
+        g = self.graph(c.p)
+        options, pack = self.form(g, c)
+        for gradient, of in (("dBias", "bias"), ("dSink_token", "sink_token")):
+            if of in options:
+                t = gpu_peers.unwritten(self.torch, *pack[options[of]].shape, dtype=pack[options[of]].dtype)
+                options[gradient] = g.tensor_like(t)
+                pack[options[gradient]] = t
+        named = {key: g.tensor_like(t) for key, t in zip(("q", "k", "v", "o", "dO", "stats"), (*x[:3], o, x[3], sums))}
+        made = g.sdpa_backward(name="sdpa_backward", attn_scale=c.p.dim**-0.5, **named, **options)
+        out = [gpu_peers.unwritten(self.torch, *t.shape, dtype=t.dtype) for t in x[:3]]
+        for a, b in zip(made, out):
+            a.set_output(True).set_dim(b.size()).set_stride(b.stride())
+        pack.update(zip(named.values(), (*x[:3], o, x[3], sums)))
+        return self.call(g, {**pack, **dict(zip(made, out))}), out
 
 
 def form_cells():
-    shapes = ["b4-h16-g16-n4096-m4096-d128-bf16-causal", "b4-h32-g32-n4096-m4096-d64-bf16-causal", "b4-h32-g8-n2048-m2048-d128-bf16"]
-    return [Form(form, name) for name in shapes for form in FORMS if not (form == "alibi" and not name.endswith("causal"))]
+    square = ["b4-h16-g16-n4096-m4096-d128-bf16", "b4-h32-g32-n4096-m4096-d64-bf16"]
+    return [Form(form, name) for name in [n + mask for n in square for mask in ("", "-causal")] + ["b4-h32-g8-n2048-m2048-d128-bf16"] for form in FORMS]

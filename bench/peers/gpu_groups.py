@@ -13,6 +13,7 @@ far off as the peer that is farthest off, or within four roundings of the type; 
 status is 1. A ratio is the fastest peer's time over ours: above 1, ours is faster.
 """
 
+import copy
 import json
 import math
 import random
@@ -155,18 +156,24 @@ def judge(p, errors):
     return all(e <= most for e in ours), ours[0]
 
 
+def calls_of(torch, problem, way, args):
+    """Return a problem, its calls, what their times are multiplied by, and a function of their errors."""
+    back = way == "backward"
+    if not isinstance(problem, str):
+        problem = copy.copy(problem)  # what it holds of a call ends with it
+        calls, results, scales = problem.calls(torch, way, [x for x in problem.peers if x in args.peers])
+        return problem, calls, scales, lambda: problem.errors(torch, results, back)
+    p = gpu_peers.Problem(problem)
+    x = gpu_peers.tensors(torch, p)
+    calls, results = (gpu_peers.backward if back else gpu_peers.forward)(torch, p, x, [x for x in args.peers if x in gpu_peers.GROUP_PEERS])
+    return p, calls, {}, lambda: gpu_peers.errors(torch, p, x, results, back)
+
+
 def cell(torch, turns, problem, way, args):
     """Time and compare one pass of a problem; return a row of the table."""
-    if isinstance(problem, str):
-        p, scales = gpu_peers.Problem(problem), {}
-        x = gpu_peers.tensors(torch, p)
-        calls, results = (gpu_peers.backward if way == "backward" else gpu_peers.forward)(torch, p, x, [x for x in args.peers if x in gpu_peers.GROUP_PEERS])
-        errors = gpu_peers.errors(torch, p, x, results, way == "backward")
-    else:
-        p = problem
-        calls, results, scales = p.calls(torch, way, [x for x in p.peers if x in args.peers])
-        errors = p.errors(torch, results, way == "backward")
-    results = None
+    p, calls, scales, compare = calls_of(torch, problem, way, args)
+    errors = compare()
+    compare = None
     right, error = judge(p, errors)
     times = turns.graphs(calls) if way == "graph" else turns.median(calls)
     ours = times.pop("flashkit", None)
@@ -200,8 +207,8 @@ def summary(rows):
         print(f"{group:12} {way:8} {len(x):5} {math.exp(statistics.fmean(math.log(r) for r, _ in x)):6.3f} {min(x)[0]:6.3f}  {min(x)[1]}")
 
 
-def run(torch, args, flush):
-    """Run the groups and print their table; return whether all values are right."""
+def wanted_cells(args):
+    """Yield group, problem and pass of all that is asked for."""
     all_ = groups()
     if args.random:
         all_["random"] = drawn(args.seed, args.random)
@@ -211,24 +218,44 @@ def run(torch, args, flush):
     wanted = list(all_) if args.groups == ["all"] else args.groups + drawn_too
     if unknown := set(wanted) - set(all_):
         raise SystemExit(f"gpu.py: {', '.join(sorted(unknown))}: not one of {', '.join(all_)}")
-    turns, rows = Turns(torch, flush, 1e3 * args.seconds), []
-    print(f"{'problem':46} {'pass':8} {'ms':>9} {'TFLOP/s':>7} {'ratio':>6} {'to':9} error")
     for group in wanted:
         for problem, passes in all_[group]:
-            for way in passes:
-                if way not in args.passes or not re.search(args.only, str(problem)):
-                    continue
-                try:
-                    row = cell(torch, turns, problem, way, args)
-                except torch.OutOfMemoryError:
-                    print(f"{str(problem):46} {way:8} does not fit in the memory", flush=True)
-                    continue
-                finally:
-                    torch.cuda.empty_cache()
-                rows.append(dict(row, group=group))
-                show(row)
-                if args.json:
-                    with open(args.json, "w") as f:
-                        json.dump(rows, f, indent=1)
+            yield from ((group, problem, way) for way in passes if way in args.passes and re.search(args.only, str(problem)))
+
+
+def compile_part(torch, args):
+    """Call one cell of each kind of a part once. A kind is what a compiler of kernels looks at."""
+    kinds = {}
+    for _, problem, way in wanted_cells(args):
+        kind = re.sub(r"^b\d+-|(?<=-)[nm]\d+-", "", problem) if isinstance(problem, str) and "window" not in problem else str(problem)
+        kinds.setdefault((problem.compiled() if hasattr(problem, "compiled") else kind, way), (problem, way))
+    for problem, way in list(kinds.values())[args.part[0] :: args.part[1]]:
+        began = time.perf_counter()
+        calls_of(torch, problem, way, args)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        print(f"# {str(problem)} {way}: {time.perf_counter() - began:.1f} s", flush=True)
+    return True
+
+
+def run(torch, args, flush):
+    """Run the groups and print their table; return whether all values are right."""
+    if args.part:
+        return compile_part(torch, args)
+    turns, rows = Turns(torch, flush, 1e3 * args.seconds), []
+    print(f"{'problem':46} {'pass':8} {'ms':>9} {'TFLOP/s':>7} {'ratio':>6} {'to':9} error")
+    for group, problem, way in wanted_cells(args):
+        try:
+            row = cell(torch, turns, problem, way, args)
+        except torch.OutOfMemoryError:
+            print(f"{str(problem):46} {way:8} does not fit in the memory", flush=True)
+            continue
+        finally:
+            torch.cuda.empty_cache()
+        rows.append(dict(row, group=group))
+        show(row)
+        if args.json:
+            with open(args.json, "w") as f:
+                json.dump(rows, f, indent=1)
     summary(rows)
     return all(row["right"] for row in rows)

@@ -1,12 +1,12 @@
 """gpu.py --groups packed,paged: sequences of different lengths one after the other, and keys in pages.
 
 Packed: all sequences lie in tensors [tokens, heads, D], in lengths of four kinds: equal, uniform, log-uniform, and one long
-one among short ones. The peers are PyTorch's varlen_attn and cuDNN's frontend with ragged offsets. "even" is ours, dense, with as many
-sequences of one length and about as many pairs; its time is scaled to as many pairs.
+one among short ones. The peers are PyTorch's varlen_attn, cuDNN's frontend with ragged offsets, and FlashAttention-4. "even" is ours, dense,
+with as many sequences of one length and about as many pairs; its time is scaled to as many pairs.
 
 Paged: a decode step, keys in pools [pages, page, heads, D] in a shuffled order. "contiguous" is ours over the same memory
-as [B, M, heads, D]. The peers are varlen_attn with a table of pages, cuDNN's frontend, and FlashInfer (PyPI: flashinfer-python),
-where they take such pages.
+as [B, M, heads, D]. The peers are varlen_attn with a table of pages, cuDNN's frontend, FlashInfer (PyPI: flashinfer-python), and
+FlashAttention-4, where they take such pages.
 """
 
 import inspect
@@ -15,8 +15,8 @@ import random
 
 import gpu_peers
 
-PACKED_PEERS = ["varlen", "frontend"]
-PAGED_PEERS = ["varlen", "frontend", "flashinfer"]
+PACKED_PEERS = ["varlen", "frontend", "fa4"]
+PAGED_PEERS = ["varlen", "frontend", "flashinfer", "fa4"]
 KINDS = ["equal", "uniform", "log-uniform", "one-long"]
 
 
@@ -53,6 +53,10 @@ class Packed:
         p = self.p
         return f"b{p.batch}-h{p.heads}-g{p.kv_heads}-n{p.q_len}-m{p.q_len}-d{p.dim}-bf16" + ("-" + self.mask if self.mask else "") + "-ragged " + self.kind
 
+    def compiled(self):
+        """Return what a compiler of kernels looks at."""
+        return "packed", self.heads // self.kv_heads, self.dim, self.mask
+
     def flops(self, backward):
         return sum(self.problem(1, n).flops(backward) for n in self.lens)
 
@@ -88,6 +92,10 @@ class Packed:
             options.update({"window_size": (-1, 0)} if "window_size" in takes else {"is_causal": True})
         return lambda: varlen_attn(x[0], x[1], x[2], at, at, most, most, **options)
 
+    def fa4(self, torch, x):
+        at, most = torch.tensor(self.starts, device="cuda", dtype=torch.int32), max(self.lens)
+        return gpu_peers.fa4_varlen(*x[:3], cu_seqlens_q=at, cu_seqlens_k=at, max_seqlen_q=most, max_seqlen_k=most, causal=bool(self.mask))
+
     def calls(self, torch, way, peers):
         """Return {name: call} and {name: result} of a pass, and by what the time of "flashkit-even" is multiplied."""
         x = self.x = self.tensors(torch)
@@ -104,11 +112,11 @@ class Packed:
                     calls[peer]()
                 elif back:
                     leaves = [t.detach().requires_grad_() for t in x[:3]]
-                    out = self.varlen(torch, leaves)()
+                    out = getattr(self, peer)(torch, leaves)()
                     calls[peer] = lambda out=out, leaves=leaves: torch.autograd.grad(out, leaves, x[3], retain_graph=True)
                     results[peer] = list(calls[peer]())
                 else:
-                    calls[peer] = gpu_peers.without_gradients(torch, self.varlen(torch, x))
+                    calls[peer] = gpu_peers.without_gradients(torch, getattr(self, peer)(torch, x))
                     results[peer] = calls[peer]()
             except Exception as e:  # also cuDNN's own kinds
                 gpu_peers.excuse(peer, e)
@@ -207,6 +215,9 @@ class Paged:
     def __str__(self):
         return f"b{self.batch}-h{self.heads}-g{self.kv_heads}-n1-m{self.keys}-d{self.dim}-bf16-ragged-page{self.page}"
 
+    def compiled(self):
+        return "paged", self.heads // self.kv_heads, self.dim, self.page
+
     def flops(self, _):
         return 4 * self.batch * self.heads * self.keys * self.dim
 
@@ -249,6 +260,11 @@ class Paged:
         call()
         return call, o
 
+    def fa4(self, torch):
+        used = torch.full((self.batch,), self.keys, device="cuda", dtype=torch.int32)
+        call = gpu_peers.without_gradients(torch, gpu_peers.fa4_varlen(self.q, self.k, self.v, seqused_k=used, page_table=self.table))
+        return call, call()
+
     def flashinfer(self, torch):
         import flashinfer
 
@@ -281,7 +297,7 @@ def packed_cells():
 
 def paged_cells():
     shapes = [(b, m) for m in (1024, 4096, 16384, 131072) for b in (1, 8, 32, 128) if b * m <= 1 << 22]
-    return [Paged(b, heads, 8, m, page) for page in (16, 64, 1) for heads in (32, 64) for b, m in shapes if page == 16 or b in (1, 32) and m != 4096]
+    return [Paged(b, heads, 8, m, page) for page in (16, 64, 1) for heads in (32, 64) for b, m in shapes if page > 1 or b in (1, 32) and m != 4096]
 
 
 def random_cells(seed, count):

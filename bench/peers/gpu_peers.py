@@ -6,6 +6,7 @@ cuDNN's own frontend (PyPI: nvidia-cudnn-frontend), if it can, whose masks are e
 """
 
 import math
+import os
 import pathlib
 import re
 import sys
@@ -14,6 +15,9 @@ NAME = re.compile(r"b(\d+)-h(\d+)-g(\d+)-n(\d+)-m(\d+)-d(\d+)(?:-dv(\d+))?-(f32|
                   r"(?:-(causal)|-window(\d+|inf)\.(\d+|inf))?(-topleft)?(?:-scale([0-9.]+))?")
 PEERS = {"default": None, "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # FlashAttention-4 keeps what it compiles on disk
 
 
 class Unable(Exception):
@@ -138,6 +142,7 @@ def flex(torch, p, x):
     q, k, v, _ = x
     lo, hi = p.lo, p.hi
     mask = create_block_mask(lambda b, h, i, j: (j >= i + lo) & (j <= i + hi), None, None, p.q_len, p.kv_len, device="cuda")
+    torch._dynamo.reset()  # after eight shapes it would run what is not compiled
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda: compiled(q, k, v, block_mask=mask, scale=p.scale, enable_gqa=p.heads != p.kv_heads)
 
@@ -154,6 +159,17 @@ def fa4(p, x):
     def call():
         o = flash_attn_func(q, k, v, softmax_scale=p.scale, **options)
         return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
+
+    return call
+
+
+def fa4_varlen(q, k, v, **options):
+    """Return a call of FlashAttention-4 on sequences of different lengths."""
+    from flash_attn.cute import flash_attn_varlen_func
+
+    def call():
+        o = flash_attn_varlen_func(q, k, v, **options)
+        return o[0] if isinstance(o, tuple) else o
 
     return call
 

@@ -154,6 +154,31 @@ template <class S> __device__ __forceinline__ bool cuts(const Params &p, const F
     return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
 }
 
+// How many of some heads have K and V, of so many keys, that fit into the L2 cache together.
+__device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int keys) {
+    return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
+}
+
+// A tile of rows of packed sequences: the nth of `count` of a head, of all heads; and the ticket behind those that are the nth
+// of other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, one too many at most. Behind
+// the last one there is none: head is -1.
+struct PackedTile { int head, nth, count, behind; };
+template <class S> __device__ __forceinline__ PackedTile packed_tile(const Params &p, const Features &f, int ticket) {
+    const int from = f.q_starts[0], slot = ticket / p.heads;
+    auto first = [&](int b) { return (f.q_starts[b] - from) / S::rows + b; };
+    if (slot >= first(p.batch)) return {-1};
+    int b = 0; // it is among n sequences from b on
+    for (int n = p.batch; n > 1;) {
+        const int half = n / 2;
+        if (first(b + half) <= slot) b += half, n -= half;
+        else n = half;
+    }
+    const int count = first(b + 1) - first(b), at = ticket - first(b) * p.heads;
+    const int wide = heads_in_cache(p, p.heads, f.kv_starts ? f.kv_starts[b + 1] - f.kv_starts[b] : p.kv_len);
+    const int head0 = at / (wide * count) * wide, width = min(wide, p.heads - head0), place = at - head0 * count;
+    return {b * p.heads + head0 + place % width, place / width, count, ticket - place % width + width};
+}
+
 // Finds tiles of query rows, with what their rows see. Under a mask, the heads whose K and V fit into the
 // L2 cache together go row tile by row tile, the longest first.
 template <class S> struct Finder {
@@ -165,7 +190,7 @@ template <class S> struct Finder {
     const int together;
     __device__ __forceinline__ Finder(const MapParams &a, const Features &f, Shared<S> sh) : a(a), f(f), sh(sh),
         group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
-        together(banded(a.p) ? max(1, min(all, (int)(16777216.f / ((float)a.p.kv_len * (a.p.dim + a.p.v_dim))))) : 1) {}
+        together(banded(a.p) ? heads_in_cache(a.p, all, a.p.kv_len) : 1) {}
 
     // The tile-th of them, or with features the next that is there.
     __device__ __forceinline__ void operator()(int &tile, volatile Work &w) const {
@@ -173,10 +198,15 @@ template <class S> struct Finder {
         w.row0 = -1, w.count = 0;
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
-        if (rows_of >= (a.tall + a.low) * all) return;
-        int head, row0, end, first = 0, size = 1;
+        int head, row0, end, first = 0, size = 1, behind = 0;
         const int place = rows_of - a.tall * all;
-        if (place < 0) {
+        if (S::features && f.row_slots) {
+            const PackedTile t = packed_tile<S>(p, f, rows_of);
+            if (t.head < 0) return;
+            head = t.head, row0 = (rising ? t.count - 1 - t.nth : t.nth) * S::rows, end = row0 + S::rows, behind = t.behind;
+        } else if (rows_of >= (a.tall + a.low) * all) {
+            return;
+        } else if (place < 0) {
             first = rows_of / (together * a.tall) * together, size = min(together, all - first);
             const int nth = (rows_of - first * a.tall) / size;
             head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
@@ -186,7 +216,7 @@ template <class S> struct Finder {
         const int b = head / p.heads;
         const Extent<S::features> e(p, f, b);
         if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
-            const int next = place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
+            const int next = f.row_slots ? behind : place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
                 : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
                 : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
             if (p.turn) atomicMax(p.turn, next - (int)gridDim.x), tile = atomicAdd(p.turn, 1) + gridDim.x;

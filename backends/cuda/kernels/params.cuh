@@ -71,7 +71,7 @@ struct Features {
     int dbias_shape[3];           // batch, heads, rows
     int dbias_apart;              // each pair has its own, 0 so far: bwd_sm90 writes those of the tiles that it walks
     uint32_t first_batch, first_head, first_row, first_key; // of the call in a whole, as random words count; a multiple of 4 keys
-    int key_slots, row_slots;     // bwd_sm90: slots of packed sequences, of which each has a block for each head; or 0
+    int key_slots, row_slots;     // bwd_sm90, fwd_sm90: slots of packed sequences, of which each has a tile for each head; or 0
 };
 
 // The argument block of the instances for features.
