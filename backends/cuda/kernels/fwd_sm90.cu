@@ -71,11 +71,12 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
         if (rows_of >= (a.tall + a.low) * all) return;
         int head, row0, end, first = 0, size = 1;
-        const int place = rows_of - a.tall * all;
-        if (place < 0) {
-            first = rows_of / (together * a.tall) * together, size = min(together, all - first);
-            const int nth = (rows_of - first * a.tall) / size;
-            head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
+        const bool alike = !S::features && a.tall == 0; // all tiles are low
+        const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
+        if (alike || place < 0) {
+            first = rows_of / (together * tiles) * together, size = min(together, all - first);
+            const int nth = (rows_of - first * tiles) / size;
+            head = rows_of - first * (tiles - 1) - nth * size, row0 = (rising ? tiles - 1 - nth : nth) * rows, end = row0 + rows;
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
@@ -199,17 +200,21 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        if (leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
-        const int find_at = S::features ? min(2, w.count - 1) : 0; // looked up where it keeps no stage waiting
-        if (find_at <= 0) find(tile, next);
-        const int some_way = max(1, min(w.count / 2, 4));
+        // Looked up where it keeps no stage waiting. Tiles that are counted are dealt out where this one is nearly done.
+        auto find_at = [&] { return max(0, S::features ? min(2, w.count - 1) : p.turn ? w.count - 3 : 0); };
+        auto advance = [&] {
+            if (leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + (rising && tile < gridDim.x ? 2 * (gridDim.x - tile) - 1 : gridDim.x);
+        };
+        if (S::features) advance();
 #pragma unroll 1
-        for (int n = 1; n < w.count; n++) {
+        for (int n = 0; n == 0 || n < w.count; n++) {
             const int listed = last;
-            fetch_k(w, n);
-            fetch_v(w, n - 1, listed);
-            if (S::features && n == find_at) find(tile, next);
-            if (S::q_stages > 1 && n == max(some_way, find_at)) fetch_q(next);
+            if (n > 0) fetch_k(w, n), fetch_v(w, n - 1, listed);
+            if (n == find_at()) {
+                if (!S::features) advance();
+                find(tile, next);
+            }
+            if (S::q_stages > 1 && n == max(max(1, min(w.count / 2, 4)), find_at())) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         const int listed = last;
