@@ -149,7 +149,7 @@ const splitGroups = 2
 
 // shareOf returns what part of a whole step's time one takes in which so many warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
-	if used == 1 && groups > 1 {
+	if used == 1 && groups == 2 {
 		return max(c.few, groupShare(1, groups))
 	}
 	return groupShare(used, groups)
