@@ -17,7 +17,8 @@
 // Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles =
 // (tall + low) * heads * batch is not 0; the rest from the Plan. p.turn is null, or
 // (for a mask that hides anything; else it only costs) one int that is 0 at the
-// launch: then tiles are dealt out by counting, the tall ones longest first. Maps of
+// launch: then tiles are dealt out by counting, the tall ones longest first. Without it the
+// second round of tiles goes back, so that under a mask who had a long one has a short one. Maps of
 // 16-bit elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
@@ -31,8 +32,8 @@
 // of v, o and lse are used.
 //
 // A block stays on its multiprocessor and takes tile after tile of query rows: first
-// the tall ones of all heads, then the low ones, in which only some warpgroups have
-// rows, so that the multiprocessors end at about the same time. Its first warpgroup
+// the tall ones of all heads, then the low ones, longest first where there are no others, in which
+// only some warpgroups have rows, so that the multiprocessors end at about the same time. Its first warpgroup
 // fetches: one lane asks for boxes of Q, K and V, each when the stage that it goes to
 // is free. Each further warpgroup owns 64 rows, and O leaves through these rows of Q
 // in shared memory. Registers: s, o, p, and with keep_q the fragments of Q, in the
