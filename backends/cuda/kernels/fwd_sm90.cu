@@ -203,6 +203,9 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &next = sh.work(place);
         // Looked up where it keeps no stage waiting. Tiles that are counted are dealt out when this one is nearly done.
         auto find_at = [&] { return max(0, S::features ? min(2, w.count - 1) : p.turn ? w.count - 6 : 0); };
+        auto ask_at = [&] { return max(max(1, min(w.count / 2, 4)), find_at()); };
+        const int find_then = find_at(), ask_then = ask_at();
+        auto at = [&](int then, auto again) { return S::features || S::groups > 2 ? again() : then; }; // there registers are too few
         auto advance = [&] {
             if (leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + (rising && tile < gridDim.x ? 2 * (gridDim.x - tile) - 1 : gridDim.x);
         };
@@ -210,11 +213,11 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
 #pragma unroll 1
         for (int n = 0; n == 0 || n < w.count; n++) {
             const int listed = last;
-            if (!S::features && n == max(0, find_at() - 1)) advance(); // the count is here a tile of keys later
-            if (!S::features && n == find_at()) find(tile, next);
+            if (!S::features && n == max(0, at(find_then, find_at) - 1)) advance(); // the count is here a tile of keys later
+            if (!S::features && n == at(find_then, find_at)) find(tile, next);
             if (n > 0) fetch_k(w, n), fetch_v(w, n - 1, listed);
-            if (S::features && n == find_at()) find(tile, next);
-            if (S::q_stages > 1 && n == max(max(1, min(w.count / 2, 4)), find_at())) fetch_q(next);
+            if (S::features && n == at(find_then, find_at)) find(tile, next);
+            if (S::q_stages > 1 && n == at(ask_then, ask_at)) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         const int listed = last;
