@@ -28,8 +28,9 @@ func partsCycles(bytes, sms int) float64 { return mergeCycles + float64(bytes)/f
 
 // planHopper cuts a call's query rows and keys. Where tiles of a few warpgroups are no more
 // than the multiprocessors, each takes one. Where those are fewer yet, tiles are cut by keys
-// too, if that gains more than it takes to put the parts together. Else, under a mask, there
-// is a counter that deals out the tiles, which differ in length.
+// too, if that gains more than it takes to put the parts together. Under a mask tiles differ in
+// length: where they are no more than two for each multiprocessor, one takes a long and a short
+// one; else there is a counter that deals them out.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if featured(&p) {
@@ -47,15 +48,20 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		h.rows, taken = cutRows(p.QLen, heads, groups, sms)
 		least = taken * max(t.alone, t.begin+float64(ceilDiv(p.KVLen, t.keys))*t.step)
 	}
-	if heads*p.QLen == 0 || ceilDiv(p.QLen, t.rows)*heads > sms {
+	if n := ceilDiv(p.QLen, t.rows) * heads; n == 0 || n > 2*sms || n > sms && !masked {
 		return h
 	}
 	for g := groups; g > 0; g-- {
 		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
+		if n := low * heads; masked && n > sms && n <= 2*sms {
+			if c := s.cutHopper(&p, t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), 2, sms); least == 0 || c.cycles < least {
+				h, least = c, c.cycles
+			}
+		}
 		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; {
 			steps := ceilDiv(pieces, splits)
 			if splits == 1 && masked || splits > 1 && g <= splitGroups {
-				if c := s.cutHopper(&p, t, g, splits, steps, sms); least == 0 || c.cycles < least {
+				if c := s.cutHopper(&p, t, g, splits, steps, 1, sms); least == 0 || c.cycles < least {
 					h, least = c, c.cycles
 				}
 			}
@@ -92,10 +98,37 @@ func banded(p flashkit.Problem) bool {
 	return hi < p.KVLen-1 || p.QLen-1+lo > 0
 }
 
-// cutHopper is a plan of so many parts, of tiles of so many warpgroups.
-func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
+// pairSteps returns the steps of the multiprocessor that has most of them, where each takes a tile in the
+// kernel's order, the longest first, and those that come last take one of the others before the first ones do.
+func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
+	heads := p.Batch * p.Heads
+	together := max(1, min(heads, groupElements/max(1, p.KVLen*(p.Dim+p.VDim))))
+	_, hi := band(*p)
+	steps := func(i int) int {
+		size := min(together, heads-i/(together*tiles)*together)
+		nth := i % (together * tiles) / size
+		if hi < p.KVLen-1 {
+			nth = tiles - 1 - nth
+		}
+		return tilesOf(p, nth, rows, keys)
+	}
+	for i := range sms {
+		n := steps(i)
+		if j := 2*sms - 1 - i; j < tiles*heads {
+			n += steps(j)
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// groupElements are what K and V have of the heads that fwd_sm90 takes together under a mask.
+const groupElements = 1 << 24
+
+// cutHopper is a plan of so many parts, of tiles of so many warpgroups, of which a multiprocessor takes at most so many.
+func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, tiles, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
-	h.cycles = max(t.begin+float64(steps)*t.step*s.plans.shareOf(groups, t.rows/groupRows), t.alone)
+	h.cycles = max(float64(tiles)*t.begin+float64(steps)*t.step*s.plans.shareOf(groups, t.rows/groupRows), t.alone)
 	if splits > 1 {
 		m := &stems[decodeSM80]
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
@@ -130,14 +163,20 @@ func (c *costs) shareOf(used, groups int) float64 {
 // rows sees.
 func mostTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	n := ceilDiv(p.QLen, rows)
-	for _, tile := range [...]int{0, n / 2, n - 1} {
-		first, _ := p.Keys(tile * rows)
-		_, last := p.Keys(min((tile+1)*rows, p.QLen) - 1)
-		if last > first {
-			most = max(most, ceilDiv(last, keys)-first/keys)
-		}
+	for _, nth := range [...]int{0, n / 2, n - 1} {
+		most = max(most, tilesOf(p, nth, rows, keys))
 	}
 	return most
+}
+
+// tilesOf returns how many tiles of keys a tile of query rows sees.
+func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
+	first, _ := p.Keys(nth * rows)
+	_, last := p.Keys(min((nth+1)*rows, p.QLen) - 1)
+	if last <= first {
+		return 0
+	}
+	return ceilDiv(last, keys) - first/keys
 }
 
 func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
@@ -158,11 +197,14 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	if err := b.mapTensors(a, flashkit.PassForward, p.DType, mappedShapes(p), [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
 		return err
 	}
-	if a.rows, a.splits = h.rows, int32(h.splits); h.cycles == 0 && h.turn == 0 { // for those that it has
+	a.rows, a.splits = h.rows, int32(h.splits)
+	if h.cycles == 0 && h.turn == 0 { // for those that it has
 		a.rows, _ = cutRows(p.QLen, p.Batch*p.Heads, f.rows/groupRows, b.dev.SMs-a.spare)
-		if a.beside {
-			h.turn = 1
-		}
+	}
+	tiles := int(a.rows.tall+a.rows.low) * p.Batch * p.Heads * h.splits
+	blocks := min(b.dev.SMs-a.spare, tiles)
+	if a.beside && (h.cycles == 0 || tiles > blocks) {
+		h.turn = 1
 	}
 	return h.within(b, a, s, func() error {
 		if h.turn > 0 {
@@ -170,7 +212,6 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 				return err
 			}
 		}
-		blocks := min(b.dev.SMs-a.spare, int(a.rows.tall+a.rows.low)*p.Batch*p.Heads*h.splits)
 		if err := b.run(f, blocks, unsafe.Pointer(&a.mapped), s); err != nil || h.splits == 1 {
 			return err
 		}

@@ -9,11 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A plan of few blocks covers every row once, gives a multiprocessor one tile at most, and
+// A plan of few blocks covers every row once, gives a multiprocessor one tile at most, or two under a mask, and
 // needs no counter; parts of the keys have their workspace. Other masked calls count.
 func TestPlanHopper(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	few, parts := 0, 0
+	few, parts, pairs := 0, 0, 0
 	for range 20000 {
 		p, pass := randomProblem(r)
 		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none {
@@ -35,7 +35,12 @@ func TestPlanHopper(t *testing.T) {
 		few++
 		low, rows := int(h.rows.low), int(h.rows.lowRows)
 		require.Zero(t, h.turn+int(h.rows.tall), p)
-		require.LessOrEqual(t, low*heads*h.splits, sms, p)
+		if low*heads > sms {
+			pairs++
+			require.True(t, banded(p) && h.splits == 1 && low*heads <= 2*sms, p)
+		} else {
+			require.LessOrEqual(t, low*heads*h.splits, sms, p)
+		}
 		require.True(t, rows > 0 && rows%groupRows == 0 && rows <= tile.rows && low == ceilDiv(p.QLen, rows), p)
 		if h.splits == 1 {
 			require.Equal(t, partMain, h.part, p)
@@ -50,6 +55,25 @@ func TestPlanHopper(t *testing.T) {
 	}
 	require.Positive(t, few)
 	require.Positive(t, parts)
+	require.Positive(t, pairs)
+}
+
+// A multiprocessor that takes a long tile takes a short one after it.
+func TestPairs(t *testing.T) {
+	for name, want := range map[string]int{
+		"b1-h16-g16-n2048-m2048-d128-bf16-causal":         17,
+		"b1-h32-g8-n1024-m1024-d128-bf16-causal":          9,
+		"b1-h11-g11-n2048-m2048-d128-bf16-causal":         16, // 176 tiles: the longest has none
+		"b1-h16-g16-n2048-m2048-d128-bf16-window255.0":    6,
+		"b2-h32-g8-n512-m65536-d128-bf16-causal":          1021, // head by head
+		"b1-h16-g16-n2048-m2048-d128-bf16-causal-shift-1": 17,
+	} {
+		p := problem(t, name)
+		h := planHopper(p, 132)
+		require.Equal(t, want, h.steps, name)
+		require.Equal(t, rowTiles{low: int32(p.QLen / 128), lowRows: 128}, h.rows, name)
+		require.Zero(t, h.turn, name)
+	}
 }
 
 // A part is computed in tiles of as many rows as the whole, with its keys cut in as many parts, for which it has

@@ -17,7 +17,8 @@
 // Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles =
 // (tall + low) * heads * batch is not 0; the rest from the Plan. p.turn is null, or
 // (for a mask that hides anything; else it only costs) one int that is 0 at the
-// launch: then tiles are dealt out by counting, the tall ones longest first. Maps of
+// launch: then tiles are dealt out by counting, the tall ones longest first. Without it the
+// second round of tiles goes back, so that under a mask who had a long one has a short one. Maps of
 // 16-bit elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
@@ -31,8 +32,8 @@
 // of v, o and lse are used.
 //
 // A block stays on its multiprocessor and takes tile after tile of query rows: first
-// the tall ones of all heads, then the low ones, in which only some warpgroups have
-// rows, so that the multiprocessors end at about the same time. Its first warpgroup
+// the tall ones of all heads, then the low ones, longest first where there are no others, in which
+// only some warpgroups have rows, so that the multiprocessors end at about the same time. Its first warpgroup
 // fetches: one lane asks for boxes of Q, K and V, each when the stage that it goes to
 // is free. Each further warpgroup owns 64 rows, and O leaves through these rows of Q
 // in shared memory. Registers: s, o, p, and with keep_q the fragments of Q, in the
@@ -150,17 +151,23 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        if (!S::finds && leads) tile = p.turn ? atomicAdd(p.turn, 1) + gridDim.x : tile + gridDim.x;
-        const int find_at = S::finds ? (w.count > 1 ? max(1, min(w.count / 2, 4)) : 0) : S::features ? min(2, w.count - 1) : 0; // looked up where it keeps no stage waiting
-        if (find_at <= 0) find(tile, next);
-        const int some_way = max(1, min(w.count / 2, 4));
+        // Looked up where it keeps no stage waiting. Tiles that are counted are dealt out when this one is nearly done.
+        auto find_at = [&] { return S::finds ? (w.count > 1 ? max(1, min(w.count / 2, 4)) : 0) : max(0, S::features ? min(2, w.count - 1) : p.turn ? w.count - 6 : 0); };
+        auto ask_at = [&] { return max(max(1, min(w.count / 2, 4)), find_at()); };
+        const int find_then = find_at(), ask_then = ask_at();
+        auto at = [&](int then, auto again) { return S::features || S::groups > 2 ? again() : then; }; // there registers are too few
+        auto advance = [&] {
+            if (leads) tile = finder.next(tile);
+        };
+        if (S::features && !S::finds) advance();
 #pragma unroll 1
-        for (int n = 1; n < w.count; n++) {
+        for (int n = 0; n == 0 || n < w.count; n++) {
             const int listed = last;
-            fetch_k(w, n);
-            fetch_v(w, n - 1, listed);
-            if (S::features && n == find_at) find(tile, next);
-            if (S::q_stages > 1 && n == max(some_way, find_at)) fetch_q(next);
+            if (!S::features && n == max(0, at(find_then, find_at) - 1)) advance(); // the count is here a tile of keys later
+            if (!S::features && n == at(find_then, find_at)) find(tile, next);
+            if (n > 0) fetch_k(w, n), fetch_v(w, n - 1, listed);
+            if (S::features && n == at(find_then, find_at)) find(tile, next);
+            if (S::q_stages > 1 && n == at(ask_then, ask_at)) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         const int listed = last;

@@ -192,6 +192,11 @@ template <class S> struct Finder {
         group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
         together(banded(a.p) ? heads_in_cache(a.p, all, a.p.kv_len) : 1) {}
 
+    // The number of the tile that the block takes after another one.
+    __device__ __forceinline__ int next(int tile) const {
+        return a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + (rising && tile < gridDim.x ? 2 * (gridDim.x - tile) - 1 : gridDim.x);
+    }
+
     // The tile-th of them, or with features the next that is there.
     __device__ __forceinline__ void operator()(int &tile, volatile Work &w) const {
         const Params &p = a.p;
@@ -199,17 +204,18 @@ template <class S> struct Finder {
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
         int head, row0, end, first = 0, size = 1, behind = 0;
-        const int place = rows_of - a.tall * all;
+        const bool alike = !S::features && a.tall == 0; // all tiles are low
+        const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
         if (S::features && f.row_slots) {
             const PackedTile t = packed_tile<S>(p, f, rows_of);
             if (t.head < 0) return;
             head = t.head, row0 = (rising ? t.count - 1 - t.nth : t.nth) * S::rows, end = row0 + S::rows, behind = t.behind;
         } else if (rows_of >= (a.tall + a.low) * all) {
             return;
-        } else if (place < 0) {
-            first = rows_of / (together * a.tall) * together, size = min(together, all - first);
-            const int nth = (rows_of - first * a.tall) / size;
-            head = rows_of - first * (a.tall - 1) - nth * size, row0 = (rising ? a.tall - 1 - nth : nth) * S::rows, end = row0 + S::rows;
+        } else if (alike || place < 0) {
+            first = rows_of / (together * tiles) * together, size = min(together, all - first);
+            const int nth = (rows_of - first * tiles) / size;
+            head = rows_of - first * (tiles - 1) - nth * size, row0 = (rising ? tiles - 1 - nth : nth) * rows, end = row0 + rows;
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
