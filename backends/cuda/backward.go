@@ -54,7 +54,7 @@ func (g *backwardPlan) describe(a *params) {
 }
 
 // pairs reports whether the device and its driver have pairs of blocks.
-func (b *Backend) pairs() bool { return false }
+func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
 // firstTile returns the tile of rows of a whole that a part begins with or, below 0, the tile of keys, as the bands say.
 func firstTile(t *tile, p, whole *flashkit.Problem) int16 {

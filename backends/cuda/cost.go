@@ -97,7 +97,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		if loose {
 			t.loosen(c, p, min(t.keys, p.KVLen), t.rows)
 		}
-		_, cycles = s.cutBackward(c, &t, p, sms, false)
+		_, cycles = s.cutBackward(c, &t, p, sms, true)
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = h.cycles, float64(h.steps); cycles == 0 {

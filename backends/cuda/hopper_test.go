@@ -169,6 +169,12 @@ func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
+// inPairs returns a problem like p whose tiles of keys pairs of blocks of bwd_sm90 share, where it has them.
+func inPairs(p flashkit.Problem) flashkit.Problem {
+	p.QLen, p.KVHeads = 1300, p.Heads
+	return p
+}
+
 // The problems of TestEveryInstance take every instance of parts.
 func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
@@ -176,5 +182,10 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
 		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
 		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
+		want := partMain
+		if dim.shares == 1 {
+			want = partPairs
+		}
+		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
 	}
 }
