@@ -26,7 +26,8 @@ type Options struct {
 	// PartOf, unless nil, is the problem of a whole of which the call is a run of rows, of keys or of heads. Keys and
 	// groups of heads are then cut among blocks as those of the whole are, so that every row and key of the part
 	// has the bits that it has in a call of the whole, if the part begins and ends at multiples of 128 rows or keys, of
-	// 384 where the band has a left limit.
+	// 384 where the band has a left limit. The part's band is that of the whole, shifted to where the part lies, also where it
+	// hides nothing: by that a pass knows which rows or keys it has.
 	PartOf *flashkit.Problem
 
 	Sequences *DeviceSequences // of a Ragged problem: where the device's memory has what Args.Seqs says

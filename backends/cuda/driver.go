@@ -80,6 +80,9 @@ type Driver struct {
 	// time and reach each other's shared memory: compute capability 9.0. If it is nil, there are none.
 	LaunchCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
+	// LaunchDependentCluster is LaunchDependent for clusters. If it is nil, bwd_sm90 has no pairs of blocks.
+	LaunchDependentCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
+
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy
 	// engine of compute capability 9.0: four dimensions, the innermost first, with
 	// the strides in bytes of all but that one, and the box that a copy moves.

@@ -144,7 +144,7 @@ type frame struct {
 	args   [11]uintptr
 	params [1]unsafe.Pointer
 	config launchConfig
-	how    launchAttribute
+	how    [2]launchAttribute
 	copy   memcpy3DPeer
 }
 
@@ -188,11 +188,10 @@ func (c *calls) hot(d *Driver) {
 		frames.Put(f)
 		return err
 	}
-	launchWith := func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, how launchAttribute) error {
+	launchWith := func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
 		f := frames.Get().(*frame)
-		f.params[0] = params
-		f.how = how
-		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how, 1}
+		f.params[0], f.how = params, how
+		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how[0], uint32(count)}
 		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
 		err := f.call(c, &c.launchEx, 4)
 		f.params[0] = nil
@@ -200,10 +199,13 @@ func (c *calls) hot(d *Driver) {
 		return err
 	}
 	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, launchAttribute{programmaticLaunch, [16]int32{1}})
+		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{programmaticLaunch, [16]int32{1}}})
 	}
 	d.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, launchAttribute{clusterDimension, [16]int32{int32(cluster), 1, 1}})
+		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}})
+	}
+	d.LaunchDependentCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
+		return launchWith(fn, blocks, threads, shared, s, params, 2, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}, {programmaticLaunch, [16]int32{1}}})
 	}
 	d.CtxPushCurrent = func(x Context) error { return do(&c.push, uintptr(x)) }
 	d.CtxPopCurrent = func() error {

@@ -389,6 +389,7 @@ func (f *fakeDriver) moduleCalls() {
 		}
 		return f.LaunchKernel(fn, blocks, threads, shared, s, a)
 	}
+	f.LaunchDependentCluster = f.LaunchCluster
 }
 
 // parseImage reads the kernels and the plans that a cubin holds.

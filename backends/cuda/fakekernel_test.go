@@ -161,6 +161,9 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 	case strings.HasPrefix(fn.name, "bwd_sm90_parts"):
 		k.blocks /= int(k.splits)
 		k.backward()
+	case strings.HasPrefix(fn.name, "bwd_sm90_pairs"):
+		k.blocks /= 2
+		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_f32_d"):
 		k.backwardF32(fn.name)
 	default:

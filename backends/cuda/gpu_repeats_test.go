@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"unsafe"
@@ -30,6 +31,7 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 	for _, name := range []string{
 		"b2-h8-g8-n2000-m2000-d64-bf16-causal", "b4-h16-g4-n1024-m1111-d128-f16", "b1-h2-g1-n777-m900-d256-bf16-window300.20", "b2-h8-g4-n1500-m1500-d192-dv128-bf16-causal", "b1-h4-g4-n1000-m900-d192-f16",
 		"b2-h4-g4-n1000-m1000-d64-f32-causal", "b1-h4-g2-n500-m600-d128-f32", "b1-h32-g8-n1-m9000-d128-bf16", "b3-h8-g2-n4-m5000-d64-f32-causal",
+		"b1-h8-g8-n2048-m2048-d64-bf16", "b1-h16-g16-n512-m512-d128-f16", "b1-h12-g12-n1024-m1024-d64-bf16-causal", "b2-h8-g2-n300-m1300-d128-bf16",
 	} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
 			sameBits(t, c, []flashkit.Tensor{c.args.O, c.args.LSE, c.args.DQ, c.args.DK, c.args.DV}, func() error {
@@ -43,13 +45,44 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 // additions whose order is not enforced overtake each other.
 func TestRepeatsBesideWrites(t *testing.T) {
 	b := openGPU(t)
-	for _, name := range []string{"b4-h16-g4-n1024-m1111-d128-f16", "b2-h8-g8-n2000-m2000-d64-bf16-causal", "b1-h16-g16-n4096-m4096-d128-bf16", "b1-h8-g8-n2000-m2000-d256-bf16-causal"} {
+	for _, name := range []string{"b4-h16-g4-n1024-m1111-d128-f16", "b2-h8-g8-n2000-m2000-d64-bf16-causal", "b1-h16-g16-n4096-m4096-d128-bf16", "b1-h8-g8-n2000-m2000-d256-bf16-causal", "b2-h8-g8-n1024-m1024-d64-bf16", "b1-h4-g4-n1000-m1000-d128-bf16"} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
 			require.NoError(t, c.forward())
 			end := writeBeside(t, b)
 			defer func() { require.NoError(t, end()) }()
 			sameBits(t, c, []flashkit.Tensor{c.args.DQ}, c.backward)
 		})
+	}
+}
+
+// The same bits while passes of other streams hold multiprocessors: what a block waits for has begun, whoever runs beside.
+func TestRepeatsBesideEachOther(t *testing.T) {
+	b := openGPU(t)
+	var calls []*deviceCall
+	for _, name := range []string{"b1-h8-g8-n2048-m2048-d64-bf16", "b1-h16-g16-n512-m512-d128-f16", "b1-h6-g6-n1000-m1000-d64-bf16-causal", "b2-h8-g4-n1500-m700-d128-bf16"} {
+		c := newDeviceCall(t, b, name)
+		defer c.close(t)
+		c.bwdOptions.Kernel = "cuda/bwd_sm90"
+		if stems[bwdSM90].unfit(&b.dev, c.p) != none {
+			t.Skip("not a GPU for bwd_sm90")
+		}
+		require.NoError(t, c.forward())
+		calls = append(calls, c)
+	}
+	first := make([][]float32, len(calls))
+	for run := range repeats() {
+		for range 3 {
+			for _, c := range calls {
+				require.NoError(t, c.backward())
+			}
+		}
+		for i, c := range calls {
+			got := slices.Concat(c.download(t, c.args.DQ), c.download(t, c.args.DK), c.download(t, c.args.DV))
+			if run == 0 {
+				first[i] = got
+			}
+			require.True(t, slices.Equal(first[i], got), "%v differs in run %d", c.p, run)
+		}
 	}
 }
 

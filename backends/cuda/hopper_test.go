@@ -181,41 +181,6 @@ func (f *fakeDriver) names() (names []string) {
 	return names
 }
 
-// The query heads of a group are cut evenly where its blocks are few, and not where they are many or nothing is to be
-// done; the parts have their workspace.
-func TestPlanBackward(t *testing.T) {
-	b, f := openFake(t)
-	for name, parts := range map[string]int{
-		"b1-h32-g8-n1024-m1024-d128-bf16-causal": 4, "b4-h32-g1-n2048-m2048-d128-bf16-causal": 4, "b1-h16-g16-n512-m512-d128-f16": 1,
-		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": 4, "b8-h32-g8-n4096-m4096-d128-bf16": 1, "b1-h4-g1-n0-m100-d64-bf16": 1, "b1-h8-g2-n100-m0-d64-bf16": 1, "b0-h8-g2-n100-m100-d64-bf16": 1,
-	} {
-		p := problem(t, name)
-		g := b.planBackward(bwdSM90, p, p)
-		require.Equal(t, parts, g.splits, name)
-		if parts == 1 {
-			require.Equal(t, groupPlan{workspace: planBackward(bwdSM90, p), splits: 1}, g, name)
-			continue
-		}
-		rows := p.Batch * p.KVHeads * parts * p.KVLen
-		require.Equal(t, [2]int{rows * p.Dim, rows * p.VDim}, [2]int{g.partO, g.partLSE}, name)
-	}
-	r := rand.New(rand.NewPCG(5, 6))
-	for range 3000 {
-		p, _ := randomProblem(r)
-		if stems[bwdSM90].unfit(&b.dev, p) == none {
-			g := b.planBackward(bwdSM90, p, p)
-			require.True(t, g.splits >= 1 && p.Heads/p.KVHeads%g.splits == 0, p)
-			require.LessOrEqual(t, g.partO, mostGroupWords, p)
-		}
-	}
-	c := newDeviceCall(t, b, "b1-h8-g1-n300-m300-d64-f16")
-	defer c.close(t)
-	require.NoError(t, c.forward())
-	c.bwdOptions.Kernel, f.launches = "cuda/bwd_sm90", nil
-	require.NoError(t, c.backward())
-	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
-}
-
 // inParts returns a problem like p that a stem cuts into parts of the keys, or of the heads of a
 // group, if it does.
 func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
@@ -228,6 +193,12 @@ func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
+// inPairs returns a problem like p whose tiles of keys pairs of blocks of bwd_sm90 share, where it has them.
+func inPairs(p flashkit.Problem) flashkit.Problem {
+	p.QLen, p.KVHeads = 1300, p.Heads
+	return p
+}
+
 // The problems of TestEveryInstance take every instance of parts.
 func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
@@ -235,5 +206,10 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
 		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
 		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
+		want := partMain
+		if dim.shares == 1 {
+			want = partPairs
+		}
+		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
 	}
 }

@@ -85,6 +85,7 @@ const (
 
 	partSplit // fwd_sm90: a part of the keys
 	partGroup // bwd_sm90: a part of the query heads of a group
+	partPairs // two blocks share tiles of keys
 	partSums  // the parts of a group put together
 
 	partCluster // decode: the parts of the keys are a cluster
@@ -100,7 +101,7 @@ var partNames = [...]struct {
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
 	partKeys:    {"features_keys", true},
 	partDropout: {"features_dropout", true},
-	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false},
+	partSplit:   {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.

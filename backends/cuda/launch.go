@@ -144,7 +144,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 	}
 	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
 	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
-	x.splits = int32(w.splits)
+	w.describe(a)
 	blocks, launch := p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys)*w.splits, b.drv.LaunchKernel
 	if id == bwdSM90 {
 		mainArgs = unsafe.Pointer(&x.mapped)
@@ -161,7 +161,13 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 		if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
 			return err
 		}
-		if err := main.run(launch, blocks, mainArgs, s); err != nil {
+		err := error(nil)
+		if w.part == partPairs {
+			err = b.drv.LaunchDependentCluster(main.handle, 2*blocks, main.threads, main.shared, 2, s, mainArgs)
+		} else {
+			err = main.run(launch, blocks, mainArgs, s)
+		}
+		if err != nil {
 			return err
 		}
 		if err := finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), unsafe.Pointer(a), s); err != nil || w.splits == 1 {

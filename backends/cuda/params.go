@@ -17,6 +17,8 @@ type params struct {
 	scale, scaleLog2                              float32
 	splits                                        int32
 	deterministic                                 int32
+	skew, halves                                  int8
+	tile                                          int16
 }
 
 // view is struct View: a strided tensor, its strides counted in elements.

@@ -161,11 +161,20 @@ const backwardTogether = 16
 
 // backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
 // same rows of dQ one after the other, which bounds the time of short walks.
-func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) float64 {
+func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
 	if p.DType == flashkit.Float32 { // blocks that own query rows have dQ alone
 		own := s.load(c, t, p, true)
 		return l.cycles(c, t, heads, sms) + own.cycles(c, t, p.Batch*p.Heads, sms)
+	}
+	if cut.halves { // like twice the heads, with half of the rows
+		own := *t
+		own.begin += meetCycles
+		t, heads = &own, 2*heads
+		l.steps, l.most = max(l.steps/2, min(l.steps, 1)), max(l.most/2, min(l.most, 1))
+		for i := range l.each[:l.looked] {
+			l.each[i] = max(l.each[i]/2, min(l.each[i], 1))
+		}
 	}
 	hop, blind := c.hop+c.column*float64(s.dims[min(s.pad(p), len(s.dims)-1)].dim), 0.
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
@@ -183,6 +192,9 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int) fl
 	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
 	if s.hopper {
 		heads *= s.dims[min(s.pad(p), len(s.dims)-1)].shares
+	}
+	if cut.skew != 0 { // nobody waits
+		first, turns, last = 0, hop*queue, 0
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }

@@ -70,11 +70,12 @@ package gorgoniacu
 // 	return cuLaunchKernelEx(&config, (CUfunction)f, params, 0);
 // }
 //
-// static CUresult launch_cluster(uintptr_t f, unsigned blocks, unsigned threads, unsigned shared, unsigned cluster, uintptr_t s, uintptr_t block) {
+// static CUresult launch_cluster(uintptr_t f, unsigned blocks, unsigned threads, unsigned shared, unsigned cluster, int dependent, uintptr_t s, uintptr_t block) {
 // 	void *params[] = {(void *)block};
-// 	CUlaunchAttribute together = {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-// 	together.value.clusterDim.x = cluster, together.value.clusterDim.y = together.value.clusterDim.z = 1;
-// 	CUlaunchConfig config = {blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, &together, 1};
+// 	CUlaunchAttribute how[2] = {{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION}, {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
+// 	how[0].value.clusterDim.x = cluster, how[0].value.clusterDim.y = how[0].value.clusterDim.z = 1;
+// 	how[1].value.programmaticStreamSerializationAllowed = 1;
+// 	CUlaunchConfig config = {blocks, 1, 1, threads, 1, 1, shared, (CUstream)s, how, 1 + dependent};
 // 	return cuLaunchKernelEx(&config, (CUfunction)f, params, 0);
 // }
 //
@@ -205,7 +206,15 @@ func launchDependent(f cuda.Function, blocks, threads, shared int, s cuda.Stream
 }
 
 func launchCluster(f cuda.Function, blocks, threads, shared, cluster int, s cuda.StreamHandle, params unsafe.Pointer) error {
-	err := status("cuLaunchKernelEx", C.launch_cluster(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uint(cluster), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
+	return launchClusters(f, blocks, threads, shared, cluster, 0, s, params)
+}
+
+func launchDependentCluster(f cuda.Function, blocks, threads, shared, cluster int, s cuda.StreamHandle, params unsafe.Pointer) error {
+	return launchClusters(f, blocks, threads, shared, cluster, 1, s, params)
+}
+
+func launchClusters(f cuda.Function, blocks, threads, shared, cluster int, dependent C.int, s cuda.StreamHandle, params unsafe.Pointer) error {
+	err := status("cuLaunchKernelEx", C.launch_cluster(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uint(cluster), dependent, C.uintptr_t(s), C.uintptr_t(uintptr(params))))
 	runtime.KeepAlive(params)
 	return err
 }

@@ -126,7 +126,7 @@ func modules(d *cuda.Driver) {
 		n, err := handle[cu.Function](f).MaxActiveBlocksPerMultiProcessor(threads, int64(shared))
 		return n, check("cuOccupancyMaxActiveBlocksPerMultiprocessor", err)
 	}
-	d.LaunchKernel, d.LaunchDependent, d.LaunchCluster = launch, launchDependent, launchCluster
+	d.LaunchKernel, d.LaunchDependent, d.LaunchCluster, d.LaunchDependentCluster = launch, launchDependent, launchCluster, launchDependentCluster
 	d.TensorMapEncodeTiled = encodeTiled
 }
 

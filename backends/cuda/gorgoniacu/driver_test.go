@@ -82,6 +82,9 @@ var every = []struct {
 	{"LaunchCluster", func(d *cuda.Driver) (any, error) {
 		return nil, d.LaunchCluster(0xf0, 12, 128, 5000, 6, 7, unsafe.Pointer(new([paramBytes]byte)))
 	}, nil, "cuLaunchKernelEx(0xf0, 12 1 1, 128 1 1, 5000, 0x7, 0, 4 6)"},
+	{"LaunchDependentCluster", func(d *cuda.Driver) (any, error) {
+		return nil, d.LaunchDependentCluster(0xf0, 12, 128, 5000, 6, 7, unsafe.Pointer(new([paramBytes]byte)))
+	}, nil, "cuLaunchKernelEx(0xf0, 12 1 1, 128 1 1, 5000, 0x7, 0, 4 6, 6 1)"},
 	{"TensorMapEncodeTiled", func(d *cuda.Driver) (any, error) {
 		m := new(cuda.TensorMap)
 		err := d.TensorMapEncodeTiled(m, true, 0x10000100, &[4]uint64{64, 100, 2, 3}, &[3]uint64{128, 12800, 25600}, &[4]uint32{64, 80, 1, 1})

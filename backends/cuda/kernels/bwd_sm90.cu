@@ -19,13 +19,17 @@
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
+// Or two blocks, a cluster, share a tile of keys: one has the even tiles of rows, the other the odd ones, whose sums of dQ
+// are apart anyhow. At the end one gets the other's dK, the other its dV, through shared memory:
+//	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for 64 and 128
+//
 // The second and the third may be launched to start early, as they wait for the one
 // before (programmatic dependent launch). The first and the last take Params, the other
 // MapParams, by value. <dim> is 64, 128, 192 or 256, the least that holds D and DV, or 192_dv128; features know
 // none of 192. bwd_wide.cuh has those. Workspace,
 // with R = N rounded up to 128: delta [2][B, H, R], LSE in base 2 and delta; dq_sum
 // B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter for each 64x64
-// block of dq_sum. Maps of 16-bit elements, rank 4, 128-byte swizzle, not interleaved, 0 outside:
+// block of dq_sum; with p.skew, twice dq_sum and its counters. Maps of 16-bit elements, rank 4, 128-byte swizzle, not interleaved, 0 outside:
 //
 //	      dims, innermost first           strides in bytes    box
 //	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
@@ -39,8 +43,9 @@
 // Each of two warpgroups owns 64 keys: their K and V as operands of S^T and dP^T,
 // which leave P^T and dS^T in registers in the layout of operands of dV and dK, and
 // their sums. dS K needs the keys of both, so dS goes through shared memory, and each
-// computes a 64x64 block of it. A further warpgroup moves data: two of its warps fetch,
-// two add a block of dQ each to dq_sum. For D 256 the registers hold half of the columns
+// computes a 64x64 block of it. A further warpgroup moves data: one of its warps fetches,
+// two add a block of dQ each to dq_sum, and one tells those who come next (with features, two fetch
+// and nobody tells: who adds does). For D 256 the registers hold half of the columns
 // of the sums: two blocks compute all of S and dP, and each its half of the rest. Shared
 // memory has no room for dQ then: the threads add it when the warp says that it is their turn.
 //
@@ -55,6 +60,13 @@
 // order when deterministic. Each block takes a ticket and waits for lower tickets only, so
 // the block that it waits for has started. All walk from the last rows on, one behind the
 // other, so waits are short.
+//
+// But the last block of a head waits until all before it have been at the last rows, which is much of the time where blocks
+// are few and all rows see all keys. There each begins at rows of its own, goes to the first ones and on from the last
+// ones, and nobody waits: the shift of DASH (arXiv 2601.21824), in which blocks may wait for any other of
+// their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
+// the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
+// both. Instances for features always walk from the last rows on.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
@@ -87,7 +99,7 @@ template <class S> __device__ __forceinline__ int together(const Params &p) {
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int nth = __shfl_sync(~0u, threadIdx.x > 0 ? 0 : p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, 0), heads = together<S>(p);
+    const int nth = __shfl_sync(~0u, threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, 0), heads = together<S>(p);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
     if (S::features && f.key_slots) {
@@ -104,6 +116,19 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     w.hides = row_from + e.hi() < key0 + S::keys - 1 || row_to + e.lo() > key0, w.odd[0] = w.odd[1] = w.lost = 0;
     w.from = row_from / S::rows, w.to = row_to / S::rows;
     w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / kv_heads) : 0;
+    if constexpr (S::pair) {
+        const int rank = cluster_rank();
+        w.from += (w.from ^ rank) & 1, w.to -= (w.to ^ rank) & 1;
+        w.steps = w.steps && w.from <= w.to ? ((w.to - w.from) / 2 + 1) * (p.heads / kv_heads) : 0;
+    }
+    w.begin = w.to, w.last = no_skew;
+    if (!S::features && p.skew) { // whose rows see all keys
+        const int last = begin_of(p, key0 / S::keys + key_tile(p));
+        int begin = ((last + 1) << p.halves) - 1 - row_tile(p);
+        if constexpr (S::pair) begin -= (begin ^ w.to) & 1;
+        w.last = last;
+        if (begin >= w.from && begin < w.to) w.begin = begin;
+    }
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
@@ -111,18 +136,18 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// The walk: query heads of the group, or of its part, in each the tiles of rows from last to first.
+// The walk: query heads of the group, or of its part, in each the tiles of rows from last to first, or from w.begin on and around.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
 }
 template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
-    int head = first_head<S>(p, w), tile = w.to;
+    int head = first_head<S>(p, w), tile = w.begin;
 #pragma unroll 1
     for (int n = w.steps; n > 0; n--) {
         visit(head, tile);
-        if (tile == w.from) head++, tile = w.to;
-        else tile--;
+        tile = tile == w.from ? w.to : tile - S::stride;
+        if (tile == w.begin) head++;
     }
 }
 
@@ -146,15 +171,21 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
     });
 }
 
-// Which of dq_sum's [B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
+// Which of dq_sum's [2, B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
-    return (((int64_t)(w.batch * p.heads + head) * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
+    const int bh = w.batch * p.heads + head + (!S::features && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
+    return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
 }
 template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
     if constexpr (S::features)
         if constexpr (S::marks) return marked(e.sh.marks().seen, max(0, tile * S::rows + e.lo()) / S::keys, w.key0 / S::keys);
+    if (!S::features && e.p.skew && !in_second(e.p, w.last, tile)) return w.key0 / S::keys - max(0, first_tile(e.p, tile));
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
+
+// Whether another lane ends turns. It has longer turns, by what one lane takes to tell another, but more of them at a time:
+// where tiles of 64 columns take turns under a mask, blocks wait for each other anyhow.
+template <class S> __device__ __forceinline__ bool tells(const Params &p) { return S::releases && (S::dim > 64 || !masks(p)); }
 
 // The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
 // where they are staged. What it reads of a counter needs no order: only adds follow,
@@ -163,11 +194,12 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
 // what has left the cache wait for memory, and without one later adds overtake them.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
+    const bool told = tells<S>(p);
     int parity = 0, seen = 0;
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
-        int *turn = p.turn + 1 + block;
+        int *turn = p.turn + 1 + (told ? block - group : block); // one of both warpgroups where a lane releases
         const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(group)); // the warpgroup may add
@@ -179,15 +211,18 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
             store_commit(), store_wait_read();
             barrier_arrive(sh.dq_empty(group));
         }
-        seen = tile > w.from ? load_counter(turn - S::dq_blocks * S::dq_shares) : 0; // of the next tile, in time
+        seen = tile > w.from && tile - S::stride != w.begin ? load_counter(turn - S::stride * S::dq_blocks * S::dq_shares) : 0; // of the next tile, in time
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            add_counter_release(turn);
+            if (!told) add_counter_release(turn);
         }
+        if (told) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // one turn ahead at most
         parity ^= 1;
     });
     store_wait();
 }
+
+#include "bwd_lanes.cuh"
 
 // A warpgroup that computes.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
@@ -197,7 +232,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     volatile Work &w = sh.work();
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
+    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), begin = uniform(w.begin), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
@@ -208,7 +243,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
     };
     Ring<S::stages> ring(0);
-    int tile = to, buffer = 0; // of dS
+    int tile = begin, buffer = 0; // of dS
     // With features: the first rows of the tiles that have no hidden pairs, read once.
     [[maybe_unused]] int whole_from = 0, whole_to = 0;
     if constexpr (S::features) {
@@ -395,9 +430,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if constexpr (S::knows_bias)
             if (writes_tiles) store_tile<S>(p, f, sh.base + (sh.ds(buffer) - sh.at) + group * S::row_panel, w.batch, head, tile * S::rows, key0 + group * 64, thread);
         const int stage = ring.stage;
-        const int done = tile;
+        [[maybe_unused]] const int done = tile;
         ring.next(), buffer ^= 1;
-        tile = tile == from ? to : tile - 1;
+        tile = tile == from ? to : tile - S::stride;
         wgmma_wait<1>();
         keep(weights), keep(slopes);
         give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
@@ -416,7 +451,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
             });
         }
-        if (done == from) {
+        if (tile == begin) {
             head++;
             if constexpr (S::knows_alibi)
                 if (n + 1 < steps) load_slope(head);
@@ -436,6 +471,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     launch_dependents();
 
     [[maybe_unused]] auto part_of = [&](float *sums, int key) { return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64; };
+    [[maybe_unused]] const bool of_values = S::pair && cluster_rank();
+    [[maybe_unused]] bool lost = false; // by either block of a pair
+    if constexpr (S::pair) {
+        if (of_values) lost = meet<S>(w, sh, dv, dk, group);
+        else lost = meet<S>(w, sh, dk, dv, group);
+    }
     if constexpr (S::split)
         each<2>([&](int r) {
             const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4, at = lane % 4 * 2;
@@ -452,16 +493,22 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
         const float kept = S::knows_dropout ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
-        store_matrix(sh.k(0) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
-        store_matrix(sh.k(1) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
+        if (!S::pair || !of_values) store_matrix(sh.k(0) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
+        if (!S::pair || of_values) store_matrix(sh.k(1) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
     });
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
     auto takes_part = [&](int head, int i, int key) {
         if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
         else return !S::features || key < e.keys();
     };
-    if (w.lost) // what was taken out of dO
-        walk<S>(p, w, [&](int head, int tile) {
+    auto each_tile = [&](auto visit) { // of rows; also those of the other block of a pair
+        if constexpr (S::pair) {
+            for (int head = first_head<S>(p, w), n = p.heads / p.kv_heads; n > 0; n--, head++)
+                for (int tile = 0; tile * S::rows < e.rows(); tile++) visit(head, tile);
+        } else walk<S>(p, w, visit);
+    };
+    if (S::pair ? of_values && lost : w.lost) // what was taken out of dO
+        each_tile([&](int head, int tile) {
             for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
                 if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
                 for (int i = thread; i < 64 * S::columns; i += 128) {
@@ -487,8 +534,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         }
     };
     if constexpr (S::split) return;
-    write(p.dk, 0, p.dim);
-    write(p.dv, 1, p.v_dim);
+    if (!S::pair || !of_values) write(p.dk, 0, p.dim);
+    if (!S::pair || of_values) write(p.dv, 1, p.v_dim);
+    if constexpr (S::pair) cluster_wait(); // the other block is done with this one's shared memory
 }
 
 template <class S> __device__ __forceinline__ void backward(const MapParams &a, const Features &f) {
@@ -502,9 +550,18 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         for (int i = 0; i < 2; i++) {
             barrier_init(sh.k_full(i), 1), barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
             for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
+            if constexpr (S::releases) barrier_init(sh.dq_added(i), 1), barrier_init(sh.dq_told(i), 1);
+            if constexpr (S::pair) barrier_init(sh.peer_sums(i), 128);
         }
+        if constexpr (S::pair) barrier_init(sh.peer_done(), 1);
         barrier_fence();
+        if constexpr (S::releases) map_prefetch(a.k), map_prefetch(a.q), map_prefetch(a.v), map_prefetch(a.dout);
         wait_for_dependency();
+    }
+    if constexpr (S::pair) {
+        if (threadIdx.x == 0 && cluster_rank() == 0) sh.work().part = atomicAdd(a.p.turn, 1);
+        __syncwarp();
+        cluster_meet(); // the ticket is there
     }
     if (threadIdx.x < 32) __syncwarp(), find(a.p, f, sh);
     __syncthreads(); // the barriers and the work exist
@@ -513,8 +570,13 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
-        if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
-        if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        if constexpr (S::releases) {
+            if (threadIdx.x == 0) fetch_both(a, sh);
+            if (threadIdx.x == 32 && tells<S>(a.p)) release(a.p, sh);
+        } else {
+            if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
+            if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        }
         if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
         registers_grow<240>();
@@ -543,12 +605,15 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     MAIN(name##_##type##_d192_dv128, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 128>)  \
     MAIN(name##_##type##_d192, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 192>)
 #define FEATURES(name, knows, type, T, parts) DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts)
+#define PAIRS(type, T)                                                                                             \
+    MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)    \
+    MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)
 #define SUMS(name, T)                                       \
     extern "C" __device__ Plan name##_plan = {256, 0, 64, 0}; \
     extern "C" __global__ void __launch_bounds__(256, 4) name(const __grid_constant__ Params x) { sum_parts<T>(x); }
 #define ALL(type, T)                                                               \
     ENDS(bwd_sm90, Params, false, x, no_features, type, T)                          \
-    PLAIN(bwd_sm90, 0, type, T) PLAIN(bwd_sm90_parts, kParts, type, T)             \
+    PLAIN(bwd_sm90, 0, type, T) PLAIN(bwd_sm90_parts, kParts, type, T) PAIRS(type, T) \
     SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
     FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \

@@ -13,7 +13,7 @@ constexpr float odd_lse = 2e38f;
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
 // kParts: nothing, and p.splits parts of each group of query heads. kKeys: a mask that is the same for all rows, and for the query
 // heads of a group.
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128;
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kPairs = 256;
 
 // What a block works on.
 struct Work {
@@ -21,7 +21,19 @@ struct Work {
     int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
     int part;                        // of the group
     int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
+    int begin, last;                 // the first tile of the walk; tiles behind `last` are added to the second sum of dQ
 };
+
+// Where blocks of a head are skewed, that of tile j of the keys begins at this tile of the rows, or of half of them.
+__device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew > 0 ? j << (p.skew - 1) : j >> -p.skew; }
+// The first tile of keys that begins at this tile of rows, or at a later one.
+__device__ __forceinline__ int first_from(const Params &p, int tile) { return p.skew > 0 ? (tile + (1 << (p.skew - 1)) - 1) >> (p.skew - 1) : tile << -p.skew; }
+__device__ __forceinline__ int row_tile(const Params &p) { return max(0, (int)p.tile); }
+__device__ __forceinline__ int key_tile(const Params &p) { return max(0, -(int)p.tile); }
+// The first tile of keys that adds to the first sum of dQ of this tile of rows; those before it add to the second one.
+__device__ __forceinline__ int first_tile(const Params &p, int tile) { return first_from(p, (tile + row_tile(p)) >> p.halves) - key_tile(p); }
+__device__ __forceinline__ bool in_second(const Params &p, int last, int tile) { return (tile + row_tile(p)) >> p.halves > last; }
+constexpr int no_skew = 1 << 30;
 
 // What such a mask says of the block's keys, and of the tiles before them: bit i of word j is for tile 32 j + i, of which some
 // key takes part. Where none does, the block adds nothing to dQ, nor is it waited for.
@@ -43,10 +55,11 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool split = knows == kParts, features = knows != 0 && !split, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
+    static constexpr bool split = knows == kParts, pair = knows == kPairs, features = knows != 0 && !split && !pair, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
+    static constexpr int stride = pair ? 2 : 1; // of the tiles of rows that a block walks
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool marks = knows & kKeys;
@@ -54,17 +67,18 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
     static constexpr bool staged = shares == 1; // dQ goes through shared memory
+    static constexpr bool releases = staged && !features; // a lane of its own ends the turns of dQ
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
-    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + 48;
+    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work);
     static constexpr int marks_at = sequence_at + (features ? 48 : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
     // Or of a mask, of all rows of a tile.
-    static constexpr int bias_at = (barriers_at + 8 * (6 + 4 * stages) + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
+    static constexpr int bias_at = (barriers_at + 8 * (6 + 4 * stages + 4 * releases + 3 * pair) + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
     static constexpr int mask_bytes = knows_mask && sure && dim <= 128 ? 8 * rows * 16 : 0;
-    static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * (6 + 4 * stages)); // 1024 to align
+    static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * (6 + 4 * stages + 4 * releases + 3 * pair)); // 1024 to align
     static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
 };
 
@@ -89,7 +103,14 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(2 + S::dq_blocks + group); }
     __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_blocks + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
+    __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(0, 4 * S::stages + group); } // where a lane releases
+    __device__ __forceinline__ uint32_t dq_told(int group) const { return dq_added(2 + group); }
+    __device__ __forceinline__ uint32_t peer_done() const { return dq_added(4); } // of a pair
+    __device__ __forceinline__ uint32_t peer_sums(int group) const { return dq_added(5 + group); }
 };
+
+// The ticket of a pair of blocks, which the first one drew.
+template <class S> __device__ __forceinline__ int of_pair(Shared<S> sh) { return load_cluster(map_cluster(shared_address((const void *)&sh.work().part), 0)); }
 
 // The compiler does not know that the first product overwrites the sums.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
@@ -297,7 +318,15 @@ template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
-    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels_of<features>(p) * 1024; // [panels][4][8][32]
+    const int panels = panels_of<features>(p);
+    const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels * 1024; // [panels][4][8][32]
+    const float4 *second = nullptr; // of blocks that begin at earlier rows
+    bool one = true;                // the other sum has been added to
+    if (!features && p.skew) {
+        const int first = first_tile(p, panels == 1 ? tile / 2 : tile);
+        one = first < (p.kv_len + 127) / 128;
+        if (first > 0) second = sum + (int64_t)p.batch * p.heads * (padded_rows(p) / 64) * panels * 1024;
+    }
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
     const Extent<features> e(p, f, bh / p.heads);
@@ -308,7 +337,11 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
         uint32_t y[2][4];
         for (int i = 0; i < 4; i++) {
             const int at = chunk / 8 * 1024 + (m * 8 + chunk % 8) * 32 + 4 * g + i;
-            const float4 x = sees(row) || sees(row + 8) ? sum[at] : float4{}; // nobody wrote what no row needs
+            float4 x = one && (sees(row) || sees(row + 8)) ? sum[at] : float4{}; // nobody wrote what no row needs
+            if (second) {
+                const float4 z = second[at];
+                x.x += z.x, x.y += z.y, x.z += z.z, x.w += z.w;
+            }
             y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
         }
         for (int i = 0, r = row; i < 2; i++, r += 8) {
@@ -352,7 +385,7 @@ constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
     const int bh = place.bh, tile = place.tile, tiles = (p.q_len + 63) / 64, row0 = tile * 64;
-    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p), threads = (int64_t)gridDim.x * 128;
+    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p) * (!features && p.skew ? 2 : 1), threads = (int64_t)gridDim.x * 128;
     launch_dependents();
     for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
     if (p.q_len == 0 || p.batch == 0) return;

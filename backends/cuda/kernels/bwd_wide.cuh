@@ -10,17 +10,17 @@
 
 template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     using T = Type;
-    static constexpr bool split = knows == kParts, features = false;
+    static constexpr bool split = knows == kParts, pair = false, features = false;
     static constexpr int dim = dim_, v_dim = v_dim_; // of Q and K, of V and dO
-    static constexpr int rows = 64, keys = 128, stages = 2, threads = 384;
-    static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
+    static constexpr int rows = 64, keys = 128, stages = 2, threads = 384, stride = 1;
+    static constexpr bool staged = v_dim <= 128, releases = false; // dQ goes through shared memory
     static constexpr int shares = 2, ds_tiles = staged ? 1 : 2;
     static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels, dq_shares = 1; // of 64 columns
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // in shared memory
     static constexpr int dq_at = ds_at + ds_tiles * ds_tile, stats_at = dq_at + (staged ? dq_blocks * 16384 : 0);
-    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + 48;
+    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + (int)sizeof(Work);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 + 2 * dq_blocks + 4 * stages); // 1024 to align
     static_assert(panels == 3 && shared <= 227 * 1024);
 };
@@ -61,14 +61,14 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     volatile Work &w = sh.work();
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
+    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), begin = uniform(w.begin), steps = uniform(w.steps);
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
     uint32_t operands[groups][4]; // P or dS
     each<columns / 2>([&](int i) { sum[i] = 0; });
     Ring<S::stages> ring(0);
-    int tile = to, head = first_head<S>(p, w), buffer = 0; // of dS
+    int tile = begin, head = first_head<S>(p, w), buffer = 0; // of dS
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
     auto add_up = [&](const float *x, int part, int i) { // sum += x dO or x Q for 16 rows, in flight
         each<4>([&](int j) { operands[i][j] = pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]); });
@@ -184,7 +184,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
             if (S::ds_tiles == 1 && n + 1 < steps) named_arrive(4 + group, 256); // nobody of this warpgroup reads dS any more
             leave(2 * group);
             buffer = (buffer + 1) % S::ds_tiles;
-            if (done == from) head++;
+            if (tile == begin) head++;
             wgmma_wait<0>();
         }
     };

@@ -29,6 +29,9 @@ struct Params {
     float scale_log2;  // scale * log2(e)
     int splits;        // decode: parts that the keys are cut into
     int deterministic; // backward: dQ is summed in one order
+    int8_t skew;       // bwd_sm90: how far apart the blocks of a head begin, 0 if all begin at the last rows;
+    int8_t halves;     // whether two blocks share its tiles; and
+    int16_t tile;      // which tile of a whole's rows a part begins with, or, below 0, of its keys
 };
 
 // A Plan is read by the host as the global variable <kernel>_plan.

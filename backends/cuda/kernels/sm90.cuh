@@ -55,6 +55,40 @@ template <int stages> struct Ring {
     }
 };
 
+// Blocks of a cluster: the number of this one; all have come here, and see what the others wrote before; an address in the
+// shared memory of one, what lies there, and writing there.
+__device__ __forceinline__ int cluster_rank() {
+    int x;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
+    return x;
+}
+__device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); } // and goes on
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+__device__ __forceinline__ uint32_t map_cluster(uint32_t address, int block) {
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(address), "r"(block));
+    return address;
+}
+__device__ __forceinline__ int load_cluster(uint32_t from) {
+    int x;
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+    return x;
+}
+__device__ __forceinline__ void store_cluster(uint32_t to, float a, float b, float c, float d) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+
+// Arrives at a barrier of another block of the cluster, which sees all that came before; waits for such.
+__device__ __forceinline__ void barrier_arrive_cluster(uint32_t b) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(b) : "memory");
+}
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t b, int parity) {
+    asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @!p bra.uni again;}" ::"r"(b),
+                 "r"(parity) : "memory");
+}
+// Brings a map to where copies look for it.
+__device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
 // Programmatic dependent launch. The first lets the next kernel of the stream start, once all blocks of this one have
 // said so; the second waits for the end of the one before, and for all that it wrote.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

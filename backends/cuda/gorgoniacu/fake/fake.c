@@ -285,9 +285,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parameters, void **extra) {
-	CALL("cuLaunchKernelEx", "0x%llx, %u %u %u, %u %u %u, %u, 0x%llx, %llu, %d %d", N(function), c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
-		c->blockDimY, c->blockDimZ, c->sharedMemBytes, N(c->hStream), N(extra), c->numAttrs == 1 ? c->attrs[0].id : -1,
-		c->attrs[0].value.programmaticStreamSerializationAllowed);
+	char second[32] = "";
+	if (c->numAttrs == 2) snprintf(second, sizeof second, ", %d %d", c->attrs[1].id, c->attrs[1].value.programmaticStreamSerializationAllowed);
+	CALL("cuLaunchKernelEx", "0x%llx, %u %u %u, %u %u %u, %u, 0x%llx, %llu, %d %d%s", N(function), c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+		c->blockDimY, c->blockDimZ, c->sharedMemBytes, N(c->hStream), N(extra), c->numAttrs == 1 || c->numAttrs == 2 ? c->attrs[0].id : -1,
+		c->attrs[0].value.programmaticStreamSerializationAllowed, second);
 	memcpy(params, parameters[0], PARAMS);
 	return CUDA_SUCCESS;
 }

@@ -1,0 +1,109 @@
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The query heads of a group are cut evenly where its blocks are few, or the rows are where heads are not, and blocks begin
+// at different rows if they are few and see all of them; the parts have their workspace.
+func TestPlanBackward(t *testing.T) {
+	b, f := openFake(t)
+	for name, want := range map[string]backwardCut{
+		"b1-h32-g8-n1024-m1024-d128-bf16-causal": {splits: 4}, "b4-h32-g1-n2048-m2048-d128-bf16-causal": {splits: 4}, "b8-h32-g8-n4096-m4096-d128-bf16": {splits: 1},
+		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": {splits: 4, skew: 2}, "b1-h8-g8-n2048-m2048-d64-bf16": {splits: 1, skew: 1}, "b2-h8-g8-n1024-m1024-d128-bf16": {splits: 1, skew: 2},
+		"b1-h4-g4-n1024-m1024-d128-bf16": {splits: 1, halves: true, skew: 1}, "b1-h8-g8-n1024-m1024-d128-f16-causal": {splits: 1, halves: true}, "b1-h12-g12-n1024-m1024-d64-bf16-causal": {splits: 1}, "b1-h8-g8-n500-m3000-d128-bf16": {splits: 1, skew: -2},
+		"b1-h4-g1-n0-m100-d64-bf16": {splits: 1}, "b1-h8-g2-n100-m0-d64-bf16": {splits: 1}, "b0-h8-g2-n100-m100-d64-bf16": {splits: 1},
+	} {
+		p := problem(t, name)
+		g, w := b.planBackward(bwdSM90, p, p), planBackward(bwdSM90, p)
+		require.Equal(t, want, g.backwardCut, name)
+		require.Zero(t, g.tile, name)
+		part := partMain
+		if want.halves {
+			part = partPairs
+		}
+		if want.splits > 1 {
+			part = partGroup
+			rows := p.Batch * p.KVHeads * want.splits * p.KVLen
+			w.partO, w.partLSE = rows*p.Dim, rows*p.VDim
+		}
+		if want.skew != 0 {
+			w.dqSum, w.turn = 2*w.dqSum, 2*w.turn-1
+		}
+		require.Equal(t, part, g.part, name)
+		require.Equal(t, w, g.workspace, name)
+	}
+	b.drv.LaunchDependentCluster = nil
+	p := problem(t, "b1-h4-g4-n1024-m1024-d128-bf16")
+	require.Equal(t, partMain, b.planBackward(bwdSM90, p, p).part)
+	c := newDeviceCall(t, b, "b1-h8-g1-n300-m300-d64-f16")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	c.bwdOptions.Kernel, f.launches = "cuda/bwd_sm90", nil
+	require.NoError(t, c.backward())
+	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
+}
+
+// A random pass has a cut that its kernels take, and blocks that begin at rows that there are.
+func TestPlansBackwardOfAll(t *testing.T) {
+	b, _ := openFake(t)
+	r := rand.New(rand.NewPCG(5, 6))
+	skewed, halved := 0, 0
+	for range 6000 {
+		p, _ := randomProblem(r)
+		s := &stems[bwdSM90]
+		if s.unfit(&b.dev, p) != none {
+			continue
+		}
+		g := b.planBackward(bwdSM90, p, p)
+		require.True(t, g.splits >= 1 && p.Heads/p.KVHeads%g.splits == 0 && (g.splits == 1 || !g.halves), p)
+		require.LessOrEqual(t, g.partO, mostGroupWords, p)
+		if g.halves {
+			halved++
+			require.Equal(t, 1, s.dims[s.pad(p)].shares, p)
+		}
+		if g.skew == 0 {
+			continue
+		}
+		skewed++
+		tile := s.costs.tiles[s.pad(p)]
+		rows, last := ceilDiv(p.QLen, tile.rows), ceilDiv(p.KVLen, tile.keys)-1
+		if g.halves {
+			rows = ceilDiv(rows, 2)
+		}
+		if begin := last << max(g.skew-1, 0) >> max(-g.skew, 0); begin >= rows {
+			t.Errorf("%v: block %d begins at tile %d of %d", p, last, begin, rows)
+		}
+		require.True(t, !banded(p) && !featured(&p), p)
+	}
+	require.Positive(t, skewed)
+	require.Positive(t, halved)
+}
+
+// A part is cut as its whole is, and says where in it it begins; with some of the rows alone, nobody shares them.
+func TestPlanBackwardPart(t *testing.T) {
+	b, _ := openFake(t)
+	for name, tiles := range map[string][2]int16{"b1-h4-g4-n1024-m1024-d128-bf16": {4, -3}, "b1-h8-g8-n2048-m2048-d64-bf16": {2, -3}} {
+		whole := problem(t, name)
+		want := b.planBackward(bwdSM90, whole, whole)
+		rows, keys := whole, whole
+		rows.QLen, keys.KVLen = 512, 384
+		rows.Band = whole.Band.Shift(whole.Band.Diagonal(whole.QLen, whole.KVLen) + 256 - rows.Band.Diagonal(rows.QLen, rows.KVLen))
+		keys.Band = whole.Band.Shift(whole.Band.Diagonal(whole.QLen, whole.KVLen) - 384 - keys.Band.Diagonal(keys.QLen, keys.KVLen))
+		for i, p := range []flashkit.Problem{rows, keys} {
+			g := b.planBackward(bwdSM90, p, whole)
+			require.Equal(t, want.backwardCut, g.backwardCut, name)
+			require.Equal(t, tiles[i], g.tile, name)
+			part := want.part
+			if i == 0 {
+				part = partMain
+			}
+			require.Equal(t, part, g.part, name)
+		}
+	}
+}
