@@ -161,6 +161,9 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 	case strings.HasPrefix(fn.name, "bwd_sm90_parts"):
 		k.blocks /= int(k.splits)
 		k.backward()
+	case strings.HasPrefix(fn.name, "bwd_sm90"): // few blocks may take all tiles
+		k.blocks = ceilDiv(int(k.kvLen), int(k.plan[3])) * int(k.batch*k.kvHeads)
+		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_f32_d"):
 		k.backwardF32(fn.name)
 	default:

@@ -189,12 +189,36 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) groupPlan {
 		t := s.costs.tiles[s.pad(p)]
 		g.splits, _ = s.cutGroup(s.costs, &t, whole, b.dev.SMs)
 	}
-	if g.splits > 1 {
+	if g.part = s.backwardPart(&whole); g.splits > 1 {
 		g.part = partGroup
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	}
 	return g
 }
+
+// backwardPart returns the instance for a call whose groups are not cut, by the whole of which it is a part.
+//
+// Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
+// there for those of earlier keys: the heads lie inside the walk over rows. Without a mask
+// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone.
+func (s *stem) backwardPart(whole *flashkit.Problem) partID {
+	if !s.hopper || featured(whole) {
+		return partMain
+	}
+	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
+		return partRows
+	case dim == wideDim && !masked:
+		return partWide
+	}
+	return partMain
+}
+
+// What instances of bwd_sm90 are for.
+const (
+	groupedDim = 128 // padded head dims up to it
+	wideDim    = 256 // one
+)
 
 // groupWords are the sums of dK, and of dV, of so many parts of each group.
 func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {

@@ -134,6 +134,10 @@ func (s *stem) hasAt(part partID, dim int) bool {
 	switch {
 	case !partNames[part].perDim:
 		return dim == 0
+	case part == partRows:
+		return s.dims[dim].dim <= groupedDim
+	case part == partWide:
+		return s.dims[dim].dim == wideDim
 	case part == partLayout:
 		return takes&layoutFeatures != 0
 	case part >= partFeatures && part <= partDropout:
@@ -152,7 +156,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partSums:
+	case partGroup, partSums, partRows, partWide:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

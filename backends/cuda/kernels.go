@@ -85,6 +85,8 @@ const (
 	partSplit // fwd_sm90: a part of the keys
 	partGroup // bwd_sm90: a part of the query heads of a group
 	partSums  // the parts of a group put together
+	partRows  // bwd_sm90: row by row, the query heads of a group inside
+	partWide  // bwd_sm90: dV in blocks of its own
 
 	partCluster // decode: the parts of the keys are a cluster
 	partFeaturesCluster
@@ -100,6 +102,7 @@ var partNames = [...]struct {
 	partKeys:    {"features_keys", true},
 	partDropout: {"features_dropout", true},
 	partSplit:   {"split", true}, partGroup: {"parts", true}, partSums: {"sums", false},
+	partRows: {"groups", true}, partWide: {"wide", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.
