@@ -214,15 +214,16 @@ func TestPartsOfEveryInstance(t *testing.T) {
 	}
 }
 
-// Instances of bwd_sm90 are chosen by the whole of which a call is a part.
+// Instances of bwd_sm90 are chosen by the whole of which a call is a part, and those whose blocks stay have no more
+// blocks than multiprocessors.
 func TestBackwardInstances(t *testing.T) {
-	b, _ := openFake(t)
+	b, f := openFake(t)
 	for name, want := range map[string]string{
 		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
 		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_parts_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16":            "bwd_sm90_f16_d64",
-		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_bf16_d64",
+		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_up_bf16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-window9.0": "bwd_sm90_bf16_d64",
 		"b9-h96-g96-n130-m130-d128-bf16-causal":   "bwd_sm90_bf16_d128",
 		"b1-h2-g2-n30-m300-d256-bf16":             "bwd_sm90_wide_bf16_d256",
@@ -242,4 +243,10 @@ func TestBackwardInstances(t *testing.T) {
 			require.Equal(t, part, b.planBackward(bwdSM90, q, p).part, name)
 		}
 	}
+	c := newDeviceCall(t, b, "b2-h80-g80-n3-m3-d64-f16")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	c.bwdOptions.Kernel, c.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
+	require.NoError(t, c.backward())
+	require.Equal(t, b.dev.SMs-7, f.launches[1].blocks)
 }

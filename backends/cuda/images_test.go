@@ -136,6 +136,8 @@ func (s *stem) hasAt(part partID, dim int) bool {
 		return dim == 0
 	case part == partRows:
 		return s.dims[dim].dim <= groupedDim
+	case part == partUp:
+		return s.dims[dim].dim == upDim
 	case part == partWide:
 		return s.dims[dim].dim == wideDim
 	case part == partLayout:
@@ -156,7 +158,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partSums, partRows, partWide:
+	case partGroup, partSums, partRows, partUp, partWide:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

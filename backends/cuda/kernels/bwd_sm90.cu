@@ -576,9 +576,10 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     MAIN(name##_##type##_d192_dv128, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 128>)    \
     MAIN(name##_##type##_d192, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 192>)
 #define PLAIN(type, T)                                                                                           \
-    DIMS(bwd_sm90, MapParams, x, no_features, 0, type, T, 1) WIDEST(bwd_sm90, 0, type, T)                   \
+    DIMS(bwd_sm90, MapParams, x, no_features, kStays, type, T, 1) WIDEST(bwd_sm90, 0, type, T)                   \
     DIMS(bwd_sm90_groups, MapParams, x, no_features, kGroups, type, T, 1)                                        \
     DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts | kGroups, type, T, 1) WIDEST(bwd_sm90_parts, kParts, type, T) \
+    MAIN(bwd_sm90_up_##type##_d64, MapParams, backward, x, no_features, Shape<kStays | kUpwards, T, 64, 64, 128, 2, 2>) \
     MAIN(bwd_sm90_wide_##type##_d256, MapParams, backward_wide, x, no_features, WideShape<0, T, 256, 256>)
 #define FEATURES(name, knows, type, T, parts)                                            \
     DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts) \
