@@ -37,12 +37,57 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	case g.halves && p.QLen == whole.QLen:
 		g.part = partPairs
+	case !g.halves:
+		g.part = s.backwardPart(&whole, b.dev.SMs)
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
 		g.tile = firstTile(&t, &p, &whole)
 	}
 	return g
+}
+
+// backwardPart returns the instance for a call whose groups are not cut, by the whole of which it is a part.
+//
+// Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
+// there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
+// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Without a mask
+// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone.
+func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
+	if !s.hopper || featured(whole) {
+		return partMain
+	}
+	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
+		return partRows
+	case dim == upDim && s.goesUp(whole, sms):
+		return partUp
+	case dim == wideDim && !masked:
+		return partWide
+	}
+	return partMain
+}
+
+// goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
+// all that blocks of several heads work on, and enough blocks.
+func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
+	lo, hi := band(*p)
+	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[s.pad(*p)].keys)
+	return hi < p.KVLen-1 && p.QLen-1+lo <= 0 && p.QLen <= upRows && blocks >= upWaves*sms
+}
+
+// What instances of bwd_sm90 are for.
+const (
+	groupedDim = 128  // padded head dims up to it
+	wideDim    = 256  // one
+	upDim      = 64   // one
+	upRows     = 4096 // query rows
+	upWaves    = 8    // blocks for each multiprocessor
+)
+
+// stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
+func (s *stem) stays(part partID, p *flashkit.Problem) bool {
+	return part == partUp || part == partMain && s.dims[s.pad(*p)].dim <= groupedDim
 }
 
 // describe says in the arguments how the pass is cut.
@@ -95,7 +140,9 @@ func (s *stem) cutBackward(c *costs, t *tile, p flashkit.Problem, sms int, pairs
 			continue
 		}
 		parts, q := backwardCut{splits: n}, p
-		parts.skew = s.skew(t, p, sms, parts)
+		if s.dims[s.pad(p)].dim > groupedDim { // else rows lie outside, the heads of a group inside
+			parts.skew = s.skew(t, p, sms, parts)
+		}
 		q.KVHeads *= n
 		if x := s.backwardCycles(c, t, q, sms, parts) + partsCycles(2*4*(ofK+ofV), sms); x < cycles {
 			cut, cycles = parts, x

@@ -20,7 +20,10 @@ import (
 func TestEveryInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
-		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p)} {
+		masked, many := p, p
+		masked.Band = flashkit.Causal()
+		many.Band, many.Heads, many.KVHeads = flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
+		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), masked, many} {
 			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
 				continue
 			}

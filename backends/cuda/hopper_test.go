@@ -213,3 +213,40 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
 	}
 }
+
+// Instances of bwd_sm90 are chosen by the whole of which a call is a part, and those whose blocks stay have no more
+// blocks than multiprocessors.
+func TestBackwardInstances(t *testing.T) {
+	b, f := openFake(t)
+	for name, want := range map[string]string{
+		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
+		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_parts_f16_d64",
+		"b9-h96-g48-n130-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
+		"b9-h96-g48-n130-m130-d64-f16":            "bwd_sm90_f16_d64",
+		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_up_bf16_d64",
+		"b9-h96-g96-n130-m130-d64-bf16-window9.0": "bwd_sm90_bf16_d64",
+		"b9-h96-g96-n130-m130-d128-bf16-causal":   "bwd_sm90_bf16_d128",
+		"b1-h2-g2-n30-m300-d256-bf16":             "bwd_sm90_wide_bf16_d256",
+		"b1-h2-g2-n300-m300-d256-bf16-causal":     "bwd_sm90_bf16_d256",
+		"b1-h2-g2-n30-m300-d256-bf16-sink":        "",
+	} {
+		p := problem(t, name)
+		part := b.planBackward(bwdSM90, p, p).part
+		if want == "" {
+			require.Equal(t, partMain, part, name)
+			continue
+		}
+		require.Equal(t, want, symbolName(bwdSM90, part, p.DType, stems[bwdSM90].pad(p)), name)
+		if p.Batch == 9 {
+			q := p
+			q.QLen, q.KVLen = 128, 128
+			require.Equal(t, part, b.planBackward(bwdSM90, q, p).part, name)
+		}
+	}
+	c := newDeviceCall(t, b, "b2-h80-g80-n3-m3-d64-f16")
+	defer c.close(t)
+	require.NoError(t, c.forward())
+	c.bwdOptions.Kernel, c.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
+	require.NoError(t, c.backward())
+	require.Equal(t, b.dev.SMs-7, f.launches[1].blocks)
+}

@@ -136,6 +136,12 @@ func (s *stem) hasAt(part partID, dim int) bool {
 		return dim == 0
 	case part == partPairs:
 		return s.dims[dim].shares == 1
+	case part == partRows:
+		return s.dims[dim].dim <= groupedDim
+	case part == partUp:
+		return s.dims[dim].dim == upDim
+	case part == partWide:
+		return s.dims[dim].dim == wideDim
 	case part == partLayout:
 		return takes&layoutFeatures != 0
 	case part >= partFeatures && part <= partDropout:
@@ -154,7 +160,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums:
+	case partGroup, partPairs, partSums, partRows, partUp, partWide:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

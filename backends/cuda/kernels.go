@@ -87,6 +87,9 @@ const (
 	partGroup // bwd_sm90: a part of the query heads of a group
 	partPairs // two blocks share tiles of keys
 	partSums  // the parts of a group put together
+	partRows  // bwd_sm90: row by row, the query heads of a group inside
+	partUp    // bwd_sm90: the last keys first, each from its first rows on
+	partWide  // bwd_sm90: dV in blocks of its own
 
 	partCluster // decode: the parts of the keys are a cluster
 	partFeaturesCluster
@@ -102,6 +105,7 @@ var partNames = [...]struct {
 	partKeys:    {"features_keys", true},
 	partDropout: {"features_dropout", true},
 	partSplit:   {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
+	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.

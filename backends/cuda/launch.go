@@ -152,6 +152,9 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 			launch = b.drv.LaunchDependent
 		}
 		blocks *= stems[id].dims[stems[id].pad(p)].shares
+		if stems[id].stays(w.part, &p) {
+			blocks = min(blocks, b.dev.SMs-x.spare)
+		}
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, mappedShapes(p), [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}

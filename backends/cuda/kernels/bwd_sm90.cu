@@ -2,7 +2,7 @@
 // for the pairs of the band and 0 for the others, the main kernel equals
 //
 //	for each batch b, key head, tile of keys                // a block
-//		for each query head h of the group, tile of rows    // the last rows first
+//		for each query head h of the group, tile of rows    // the last rows first; groups: heads inside, up: the first rows first
 //			S^T = K Q^T;  dP^T = V dO^T
 //			dS^T = P^T * (dP^T - delta)
 //			dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
@@ -16,6 +16,8 @@
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
+//	bwd_sm90_groups_<dtype>_d<dim> and so on, in place of the main kernel, as hopper.go chooses: 64 and 128 for groups of heads,
+//	bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
@@ -43,9 +45,9 @@
 // Each of two warpgroups owns 64 keys: their K and V as operands of S^T and dP^T,
 // which leave P^T and dS^T in registers in the layout of operands of dV and dK, and
 // their sums. dS K needs the keys of both, so dS goes through shared memory, and each
-// computes a 64x64 block of it. A further warpgroup moves data: one of its warps fetches,
-// two add a block of dQ each to dq_sum, and one tells those who come next (with features, two fetch
-// and nobody tells: who adds does). For D 256 the registers hold half of the columns
+// computes a 64x64 block of it. A further warpgroup moves data: two of its warps fetch,
+// two add a block of dQ each to dq_sum. Or one fetches and one ends the turns of both, as a release takes as long as a product
+// of the tile: the lanes that add take the next turn sooner, and one counter does for both. For D 256 the registers hold half of the columns
 // of the sums: two blocks compute all of S and dP, and each its half of the rest. Shared
 // memory has no room for dQ then: the threads add it when the warp says that it is their turn.
 //
@@ -59,14 +61,16 @@
 // The first key block of a head stores its dq_sum tile; later ones accumulate, in key
 // order when deterministic. Each block takes a ticket and waits for lower tickets only, so
 // the block that it waits for has started. All walk from the last rows on, one behind the
-// other, so waits are short.
+// other, so waits are short. Up, the last keys have the first tickets, and each block begins at its own first rows: those that
+// it waits for have begun further up, and are ahead of it. Blocks that stay draw one ticket after the other, and fetch while the
+// tile of keys before is still written: the grid is what the multiprocessors hold, or more.
 //
 // But the last block of a head waits until all before it have been at the last rows, which is much of the time where blocks
 // are few and all rows see all keys. There each begins at rows of its own, goes to the first ones and on from the last
 // ones, and nobody waits: the shift of DASH (arXiv 2601.21824), in which blocks may wait for any other of
 // their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
 // the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
-// both. Instances for features always walk from the last rows on.
+// both. Instances for features or groups always walk from the last rows on.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
@@ -83,23 +87,11 @@
 // one whose keys are all hidden writes zeros and takes no part in the sums of dQ. dBias leaves by rows of dS, which lie in shared memory anyhow.
 #include "bwd_sm90.cuh"
 
-// How many key heads are worked on at a time, each from its first tile of keys on. The
-// more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
-// drift apart, to rows far from each other: without a mask there are only so many heads
-// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
-// those of a head begin again behind each other: it takes several times as much to part them.
-__device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
-template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-template <class S> __device__ __forceinline__ int together(const Params &p) {
-    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
-    const int64_t fit = (masks(p) ? 256 << 20 : 32 << 20) / max((int64_t)1, walked);
-    return fit < 2 ? 2 : fit > 16 ? 16 : fit;
-}
-
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int nth = __shfl_sync(~0u, threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, 0), heads = together<S>(p);
+    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, heads = together<S>(p);
+    const int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
     if (S::features && f.key_slots) {
@@ -107,27 +99,35 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
         ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
     }
     if (threadIdx.x > 0) return;
+    if constexpr (S::stays) {
+        volatile Work &last = sh.work(-1);
+        w.before = sh.turn ? last.before + last.steps : 0, w.loads = sh.turn ? last.loads + (last.steps > 0) : 0;
+        if (ticket >= of * tiles) {
+            w.steps = -1; // no more blocks
+            return;
+        }
+    }
     const int first = ticket / (heads * tiles) * heads, width = min(heads, of - first);
-    const int head = head0 + first + (ticket - first * tiles) % width, key0 = (ticket - first * tiles) / width * S::keys;
+    const int head = head0 + first + (ticket - first * tiles) % width, tile = (ticket - first * tiles) / width;
+    const int key0 = (S::up ? tiles - 1 - tile : tile) * S::keys;
     const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
     w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
     if constexpr (S::split) w.part = head % parts;
     w.hides = row_from + e.hi() < key0 + S::keys - 1 || row_to + e.lo() > key0, w.odd[0] = w.odd[1] = w.lost = 0;
-    w.from = row_from / S::rows, w.to = row_to / S::rows;
-    w.steps = row_from <= row_to && e.lo() <= e.hi() ? (w.to - w.from + 1) * (p.heads / kv_heads) : 0;
-    if constexpr (S::pair) {
-        const int rank = cluster_rank();
-        w.from += (w.from ^ rank) & 1, w.to -= (w.to ^ rank) & 1;
-        w.steps = w.steps && w.from <= w.to ? ((w.to - w.from) / 2 + 1) * (p.heads / kv_heads) : 0;
-    }
-    w.begin = w.to, w.last = no_skew;
-    if (!S::features && p.skew) { // whose rows see all keys
+    int low = row_from / S::rows, high = row_to / S::rows;
+    bool sees = row_from <= row_to && e.lo() <= e.hi();
+    if constexpr (S::pair) low += (low ^ cluster_rank()) & 1, high -= (high ^ cluster_rank()) & 1, sees &= low <= high;
+    w.from = S::up ? low : high, w.to = S::up ? high : low;
+    w.steps = sees ? ((high - low) / abs(S::step) + 1) * (p.heads / kv_heads) : 0;
+    if (S::by_rows && w.steps == 0) w.from = w.to - 1;
+    w.begin = w.from, w.last = no_skew;
+    if (S::skews && p.skew) { // whose rows see all keys
         const int last = begin_of(p, key0 / S::keys + key_tile(p));
         int begin = ((last + 1) << p.halves) - 1 - row_tile(p);
-        if constexpr (S::pair) begin -= (begin ^ w.to) & 1;
+        if constexpr (S::pair) begin -= (begin ^ high) & 1;
         w.last = last;
-        if (begin >= w.from && begin < w.to) w.begin = begin;
+        if (begin >= low && begin < high) w.begin = begin;
     }
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
@@ -136,56 +136,42 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// The walk: query heads of the group, or of its part, in each the tiles of rows from last to first, or from w.begin on and around.
+// The walk: query heads of the group, or of its part, in each the tiles of rows from last to first.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
 }
+template <class S> __device__ __forceinline__ int last_head(const Params &p, volatile Work &w) { return first_head<S>(p, w) + p.heads / p.kv_heads / (S::split ? p.splits : 1) - 1; }
 template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+    if constexpr (S::by_rows) {
+        const int end = last_head<S>(p, w);
+#pragma unroll 1
+        for (int tile = w.from; tile >= w.to; tile--)
+#pragma unroll 1
+            for (int head = first_head<S>(p, w); head <= end; head++) visit(head, tile);
+        return;
+    }
     int head = first_head<S>(p, w), tile = w.begin;
 #pragma unroll 1
     for (int n = w.steps; n > 0; n--) {
         visit(head, tile);
-        tile = tile == w.from ? w.to : tile - S::stride;
+        tile = tile == w.to ? w.from : tile + S::step;
         if (tile == w.begin) head++;
     }
 }
 
-// The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
-template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
-    volatile Work &w = sh.work();
-    const Bounds<S> e{p, sh};
-    if (w.steps) {
-        barrier_expect(sh.k_full(part), S::key_tile);
-        each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
-    }
-    Ring<S::stages> ring(1);
-    walk<S>(p, w, [&](int head, int tile) {
-        const uint32_t full = sh.q_full(part, ring.stage);
-        const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
-        barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
-        barrier_expect(full, S::row_tile + S::rows * 4);
-        each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
-        bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
-        ring.next();
-    });
-}
-
 // Which of dq_sum's [2, B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
-    const int bh = w.batch * p.heads + head + (!S::features && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
+    const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
 }
 template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
     if constexpr (S::features)
         if constexpr (S::marks) return marked(e.sh.marks().seen, max(0, tile * S::rows + e.lo()) / S::keys, w.key0 / S::keys);
-    if (!S::features && e.p.skew && !in_second(e.p, w.last, tile)) return w.key0 / S::keys - max(0, first_tile(e.p, tile));
+    if (S::skews && e.p.skew && !in_second(e.p, w.last, tile)) return w.key0 / S::keys - max(0, first_tile(e.p, tile));
+    if (S::up) return min(e.keys() - 1, min((tile + 1) * S::rows, e.rows()) - 1 + e.hi()) / S::keys - w.key0 / S::keys;
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
-
-// Whether another lane ends turns. It has longer turns, by what one lane takes to tell another, but more of them at a time:
-// where tiles of 64 columns take turns under a mask, blocks wait for each other anyhow.
-template <class S> __device__ __forceinline__ bool tells(const Params &p) { return S::releases && (S::dim > 64 || !masks(p)); }
 
 // The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
 // where they are staged. What it reads of a counter needs no order: only adds follow,
@@ -194,35 +180,39 @@ template <class S> __device__ __forceinline__ bool tells(const Params &p) { retu
 // what has left the cache wait for memory, and without one later adds overtake them.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
-    const bool told = tells<S>(p);
-    int parity = 0, seen = 0;
+    const int earlier_visits = before<S>(w);
+    int seen = 0, parity = earlier_visits % 2, slot = group + earlier_visits % S::dq_buffers * S::dq_blocks, slot_parity = earlier_visits / S::dq_buffers % 2;
+    [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
-        int *turn = p.turn + 1 + (told ? block - group : block); // one of both warpgroups where a lane releases
+        int *turn = p.turn + 1 + (S::releases ? block - group : block); // with a lane that releases, one for the tile
         const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
-        if constexpr (!S::staged) barrier_arrive(sh.dq_empty(group)); // the warpgroup may add
-        barrier_wait(sh.dq_full(group), parity);
+        if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
+        barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
             async_fence(); // between the stores, which the barrier has ordered before, and the copy
-            if (before == 0) bulk_store(to, sh.dq(group), 16384);
-            else bulk_add(to, sh.dq(group), 16384);
+            if (before == 0) bulk_store(to, sh.dq(slot), 16384);
+            else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();
-            barrier_arrive(sh.dq_empty(group));
+            barrier_arrive(sh.dq_empty(slot));
         }
-        seen = tile > w.from && tile - S::stride != w.begin ? load_counter(turn - S::stride * S::dq_blocks * S::dq_shares) : 0; // of the next tile, in time
+        if constexpr (S::by_rows) { // of the next tile, in time
+            const int back = head == last ? S::step * S::dq_blocks * S::dq_shares - (last - first_head<S>(p, w)) * next_head : next_head;
+            seen = head < last || tile != w.to ? load_counter(turn + back) : 0;
+        } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if (!told) add_counter_release(turn);
-        }
-        if (told) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // one turn ahead at most
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // no more than one turn ahead
+            else add_counter_release(turn);
+        } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
         parity ^= 1;
+        if constexpr (S::dq_buffers == 1) slot_parity ^= 1;
+        else if ((slot ^= S::dq_blocks) == group) slot_parity ^= 1;
     });
     store_wait();
 }
-
-#include "bwd_lanes.cuh"
 
 // A warpgroup that computes.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
@@ -232,7 +222,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     volatile Work &w = sh.work();
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), begin = uniform(w.begin), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
+    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
@@ -242,8 +232,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // operands in flight are not protected: their registers are in use up to here
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
     };
-    Ring<S::stages> ring(0);
-    int tile = begin, buffer = 0; // of dS
+    const int begin = S::stays ? uniform(w.before) : 0, end = begin + steps;
+    Ring<S::stages> ring = ring_at<S>(0, begin);
+    int tile = S::skews ? uniform(w.begin) : from, buffer = S::stays ? begin % 2 : 0; // of dS
+    [[maybe_unused]] const int heads = uniform(last_head<S>(p, w) - first_head<S>(p, w) + 1);
+    [[maybe_unused]] int left = heads; // of the tile of rows
     // With features: the first rows of the tiles that have no hidden pairs, read once.
     [[maybe_unused]] int whole_from = 0, whole_to = 0;
     if constexpr (S::features) {
@@ -268,11 +261,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         wgmma_commit();
     };
     if (steps) {
-        barrier_wait(sh.k_full(0), 0);
+        barrier_wait(sh.k_full(0), S::stays ? w.loads % 2 : 0);
         if (w.hides) clean_keys(sh, w, group, thread);
         start(true);
         wgmma_wait<0>();
-        barrier_wait(sh.k_full(1), 0);
+        barrier_wait(sh.k_full(1), S::stays ? w.loads % 2 : 0);
     }
     int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
@@ -343,8 +336,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 if (staged_hides) {
                     copy_wait<0>(), __syncwarp();
                     staged_mask<S::rows>(shown, sh.mask(group * 4 + warp), lane);
-                    const bool ends = tile == from;
-                    if (n + 1 < steps) ask_mask(head + ends, (ends ? to : tile - 1) * S::rows);
+                    const bool ends = tile == to;
+                    if (n + 1 < end) ask_mask(head + ends, (ends ? from : tile + S::step) * S::rows);
                 } else if (S::sure || f.mask.data) mask_tile<S>(shown, p, f, w.batch, head, tile * S::rows, key0 + group * 64 + fresh(thread) / 32 * 16);
                 hide(0, shown[0]), hide(1, shown[1]);
             }
@@ -409,9 +402,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if constexpr (S::bias_bytes > 0) copy_wait<1>(), __syncwarp();
             each<size>([&](int i) { exponentials(part * size + i); });
             if constexpr (S::bias_bytes > 0) {
-                const bool ends = tile == from;
+                const bool ends = tile == to;
                 if (part + 2 < S::parts) ask_bias(head, tile * S::rows + (part + 2) * S::part_rows);
-                else if (n + 1 < steps) ask_bias(head + ends, (ends ? to : tile - 1) * S::rows + (part + 2 - S::parts) * S::part_rows);
+                else if (n + 1 < end) ask_bias(head + ends, (ends ? from : tile + S::step) * S::rows + (part + 2 - S::parts) * S::part_rows);
                 else copy_commit(); // nothing, as the wait counts
             }
             load_stats(1, part);
@@ -431,18 +424,21 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (writes_tiles) store_tile<S>(p, f, sh.base + (sh.ds(buffer) - sh.at) + group * S::row_panel, w.batch, head, tile * S::rows, key0 + group * 64, thread);
         const int stage = ring.stage;
         [[maybe_unused]] const int done = tile;
-        ring.next(), buffer ^= 1;
-        tile = tile == from ? to : tile - S::stride;
+        if constexpr (S::stays) ring.stage = (n + 1) % S::stages, ring.parity = (n + 1) / S::stages % 2, buffer = (n + 1) % 2;
+        else ring.next(), buffer ^= 1;
+        if constexpr (!S::by_rows) tile = tile == to ? from : tile + S::step;
+        else if (--left == 0) left = heads, tile += S::step;
         wgmma_wait<1>();
         keep(weights), keep(slopes);
         give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
-        start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
+        start(n + 1 < end); // after the last tile, of whatever is there: for nobody
         if constexpr (S::knows_dropout)
-            if (drops) draw(head + (done == from));
+            if (drops) draw(head + (done == to));
         wgmma_wait<1>();
-        barrier_wait(sh.dq_empty(group), S::staged ? n % 2 ^ 1 : n % 2);
+        const int slot = group + n % S::dq_buffers * S::dq_blocks; // of dQ
+        barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ S::staged);
         if constexpr (S::staged) {
-            each<8>([&](int i) { store_shared(sh.dq(group) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
+            each<8>([&](int i) { store_shared(sh.dq(slot) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
         } else {
             float *to = p.dq_sum + block_of<S>(p, w, head, done, group) * 4096 + warp * 1024 + lane * 4;
             const int before = earlier<S>(e, w, done);
@@ -451,32 +447,31 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 else add_global4(to + i * 128, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
             });
         }
-        if (tile == begin) {
+        if (S::by_rows) head = left == heads ? head - heads + 1 : head + 1;
+        else if (tile == (S::skews ? w.begin : from)) { // read again, as registers are few
             head++;
             if constexpr (S::knows_alibi)
-                if (n + 1 < steps) load_slope(head);
+                if (n + 1 < end) load_slope(head);
         }
         __syncwarp();
-        give(sh.dq_full(group));
+        give(sh.dq_full(slot));
         wgmma_wait<0>();
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) {
+    for (int n = begin; n < end; n++) {
         if constexpr (S::knows_mask && S::sure) visit(n, Constant<true>());
         else if constexpr (!S::two_bodies) visit(n, odd || cut());
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
     named_barrier(1, 256); // nobody reads K and V any more
-    launch_dependents();
+    if constexpr (!S::stays) launch_dependents();
+    else {
+        give(sh.k_empty(0));
+        if (S::frees_v) give(sh.k_empty(1));
+    }
 
     [[maybe_unused]] auto part_of = [&](float *sums, int key) { return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64; };
-    [[maybe_unused]] const bool of_values = S::pair && cluster_rank();
-    [[maybe_unused]] bool lost = false; // by either block of a pair
-    if constexpr (S::pair) {
-        if (of_values) lost = meet<S>(w, sh, dv, dk, group);
-        else lost = meet<S>(w, sh, dk, dv, group);
-    }
     if constexpr (S::split)
         each<2>([&](int r) {
             const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4, at = lane % 4 * 2;
@@ -487,14 +482,24 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 *(float2 *)(to_v + 8 * i) = {dv[4 * i + 2 * r], dv[4 * i + 2 * r + 1]};
             });
         });
-    // dK and dV leave through the warpgroup's rows of K and V.
-    auto place_of = [&](int row) { return group * 8192 + row * 128; };
+    [[maybe_unused]] const bool of_values = S::pair && cluster_rank();
+    [[maybe_unused]] bool lost = false; // by either block of a pair
+    if constexpr (S::pair) {
+        if (of_values) lost = meet<S>(w, sh, dv, dk, group);
+        else lost = meet<S>(w, sh, dk, dv, group);
+    }
+    // dK and dV leave through the warpgroup's rows of K and V; or of dS, as the next K and V come.
+    auto home = [&](int part, int panel) -> uint32_t {
+        if (!S::stays || part == 1 && !S::frees_v) return sh.k(part) + panel * S::key_panel + group * 8192;
+        return sh.ds(panel) + group * S::row_panel + part * 8192;
+    };
     if constexpr (!S::split) each<S::columns / 16>([&](int i) {
-        const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
+        const int l = lane;
+        const uint32_t at = (warp * 16 + l % 16) * 128 + ((i % 4 * 2 + l / 16 ^ l % 8) << 4);
         const float kept = S::knows_dropout ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
-        if (!S::pair || !of_values) store_matrix(sh.k(0) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
-        if (!S::pair || of_values) store_matrix(sh.k(1) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
+        if (!S::pair || !of_values) store_matrix(home(0, i / 4) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
+        if (!S::pair || of_values) store_matrix(home(1, i / 4) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
     });
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
     auto takes_part = [&](int head, int i, int key) {
@@ -519,7 +524,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                         if (adds && j < p.kv_len) part_of(p.part_lse, j)[own] += x;
                         continue;
                     }
-                    uint16_t *sum = (uint16_t *)(sh.base + S::key_tile + place_of(row) + own / 64 * S::key_panel + ((own / 8 ^ row) % 8 << 4)) + own % 8;
+                    uint16_t *sum = (uint16_t *)(sh.base + (home(1, own / 64) - sh.at) + row * 128 + ((own / 8 ^ row) % 8 << 4)) + own % 8;
                     if (adds) *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
@@ -528,9 +533,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     auto write = [&](const View &v, int part, int dim) {
         const bool aligned = aligned16(v);
         for (int i = thread; i < 8 * S::columns; i += 128) {
-            const int row = i / (S::columns / 8), chunk = i % (S::columns / 8), at = place_of(row) + chunk / 8 * S::key_panel + ((chunk ^ row) % 8 << 4);
+            const int row = i / (S::columns / 8), chunk = i % (S::columns / 8), at = row * 128 + ((chunk ^ row) % 8 << 4);
             const int j = key0 + group * 64 + row, column = w.share * S::columns + 8 * chunk;
-            if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, *(const uint4 *)(sh.base + part * S::key_tile + at), dim - column, aligned);
+            if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, *(const uint4 *)(sh.base + (home(part, chunk / 8) - sh.at) + at), dim - column, aligned);
         }
     };
     if constexpr (S::split) return;
@@ -538,6 +543,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     if (!S::pair || of_values) write(p.dv, 1, p.v_dim);
     if constexpr (S::pair) cluster_wait(); // the other block is done with this one's shared memory
 }
+
+#include "bwd_lanes.cuh"
 
 template <class S> __device__ __forceinline__ void backward(const MapParams &a, const Features &f) {
     extern __shared__ char unaligned[];
@@ -547,12 +554,15 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     if constexpr (S::marks)
         if (threadIdx.x < sizeof(Marks) / 4) ((volatile uint32_t *)&sh.marks())[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
+        for (int i = 0; i < S::dq_slots; i++) barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
         for (int i = 0; i < 2; i++) {
-            barrier_init(sh.k_full(i), 1), barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
-            for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
+            barrier_init(sh.k_full(i), 1);
             if constexpr (S::releases) barrier_init(sh.dq_added(i), 1), barrier_init(sh.dq_told(i), 1);
+            if constexpr (S::stays) barrier_init(sh.k_empty(i), 8);
             if constexpr (S::pair) barrier_init(sh.peer_sums(i), 128);
+            for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
         }
+        for (int i = 0; S::stays && i < S::works; i++) barrier_init(sh.work_full() + 8 * i, 1), barrier_init(sh.work_empty() + 8 * i, 3);
         if constexpr (S::pair) barrier_init(sh.peer_done(), 1);
         barrier_fence();
         if constexpr (S::releases) map_prefetch(a.k), map_prefetch(a.q), map_prefetch(a.v), map_prefetch(a.dout);
@@ -563,6 +573,10 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         __syncwarp();
         cluster_meet(); // the ticket is there
     }
+    if constexpr (S::stays) {
+        __syncthreads(); // the barriers exist
+        return stay<S>(a, f, sh);
+    }
     if (threadIdx.x < 32) __syncwarp(), find(a.p, f, sh);
     __syncthreads(); // the barriers and the work exist
     if constexpr (S::marks)
@@ -572,7 +586,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         registers_shrink<24>();
         if constexpr (S::releases) {
             if (threadIdx.x == 0) fetch_both(a, sh);
-            if (threadIdx.x == 32 && tells<S>(a.p)) release(a.p, sh);
+            if (threadIdx.x == 32) release(a.p, sh);
         } else {
             if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
             if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
@@ -598,22 +612,29 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     END(name##_finish_##type, block, (finish<T, features>), p, f, 256, 0)
 #define DIMS(name, block, a, f, knows, type, T, parts)                            \
     MAIN(name##_##type##_d64, block, backward, a, f, Shape<knows, T, 64, 64, 128, 2, 2 * parts>) \
-    MAIN(name##_##type##_d128, block, backward, a, f, Shape<knows, T, 128, 128, 64, 2, parts>)   \
+    MAIN(name##_##type##_d128, block, backward, a, f, Shape<knows, T, 128, 128, 64, 2, parts>)
+#define WIDE(name, block, a, f, knows, type, T, parts) \
     MAIN(name##_##type##_d256, block, backward, a, f, Shape<knows, T, 256, 128, 64, 1, parts>)
-#define PLAIN(name, knows, type, T)                                                                              \
-    DIMS(name, MapParams, x, no_features, knows, type, T, 1)                                                    \
-    MAIN(name##_##type##_d192_dv128, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 128>)  \
+#define WIDEST(name, knows, type, T)                                                                             \
+    WIDE(name, MapParams, x, no_features, knows, type, T, 1)                                                     \
+    MAIN(name##_##type##_d192_dv128, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 128>)    \
     MAIN(name##_##type##_d192, MapParams, backward_wide, x, no_features, WideShape<knows, T, 192, 192>)
-#define FEATURES(name, knows, type, T, parts) DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts)
-#define PAIRS(type, T)                                                                                             \
-    MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)    \
-    MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)
+#define PLAIN(type, T)                                                                                           \
+    DIMS(bwd_sm90, MapParams, x, no_features, kStays, type, T, 1) WIDEST(bwd_sm90, 0, type, T)                   \
+    DIMS(bwd_sm90_groups, MapParams, x, no_features, kGroups, type, T, 1)                                        \
+    DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts | kGroups, type, T, 1) WIDEST(bwd_sm90_parts, kParts, type, T) \
+    MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)          \
+    MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)        \
+    MAIN(bwd_sm90_up_##type##_d64, MapParams, backward, x, no_features, Shape<kStays | kUpwards, T, 64, 64, 128, 2, 2>) \
+    MAIN(bwd_sm90_wide_##type##_d256, MapParams, backward_wide, x, no_features, WideShape<0, T, 256, 256>)
+#define FEATURES(name, knows, type, T, parts)                                            \
+    DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts) \
+    WIDE(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts)
 #define SUMS(name, T)                                       \
     extern "C" __device__ Plan name##_plan = {256, 0, 64, 0}; \
     extern "C" __global__ void __launch_bounds__(256, 4) name(const __grid_constant__ Params x) { sum_parts<T>(x); }
 #define ALL(type, T)                                                               \
-    ENDS(bwd_sm90, Params, false, x, no_features, type, T)                          \
-    PLAIN(bwd_sm90, 0, type, T) PLAIN(bwd_sm90_parts, kParts, type, T) PAIRS(type, T) \
+    ENDS(bwd_sm90, Params, false, x, no_features, type, T) PLAIN(type, T)           \
     SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
     FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \

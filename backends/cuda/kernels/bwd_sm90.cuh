@@ -11,18 +11,20 @@ struct MapParams {
 constexpr float odd_lse = 2e38f;
 
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
-// kParts: nothing, and p.splits parts of each group of query heads. kKeys: a mask that is the same for all rows, and for the query
+// kParts: nothing, and p.splits parts of each group of query heads. kGroups: the heads of a group inside the walk over rows. kKeys: a mask that is the same for all rows, and for the query
 // heads of a group.
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kPairs = 256;
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048;
 
 // What a block works on.
 struct Work {
     int batch, kv_head, key0, share; // the first key; which share of the columns
     int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
     int part;                        // of the group
+    int before, loads;               // visits of blocks before on this multiprocessor, and those that had some
     int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
     int begin, last;                 // the first tile of the walk; tiles behind `last` are added to the second sum of dQ
 };
+static_assert(sizeof(Work) == 64);
 
 // Where blocks of a head are skewed, that of tile j of the keys begins at this tile of the rows, or of half of them.
 __device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew > 0 ? j << (p.skew - 1) : j >> -p.skew; }
@@ -55,30 +57,35 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool split = knows == kParts, pair = knows == kPairs, features = knows != 0 && !split && !pair, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
+    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
-    static constexpr int stride = pair ? 2 : 1; // of the tiles of rows that a block walks
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool marks = knows & kKeys;
     static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
-    static constexpr int threads = 384, panels = dim / 64, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
+    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
-    static constexpr bool staged = shares == 1; // dQ goes through shared memory
-    static constexpr bool releases = staged && !features; // a lane of its own ends the turns of dQ
+    static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
+    static constexpr bool releases = staged && !features && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
+    static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // the block takes further tiles of keys; dV leaves through dS, as dK does
+    static constexpr bool up = knows & kUpwards;                                    // the last keys first, and the first rows
+    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 4 : 1; // from one tile of rows to the next
+    static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be other than 0
+    static constexpr int dq_buffers = releases && dim == 128 ? 2 : 1, dq_slots = dq_blocks * dq_buffers;
+    static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 10 : 0) + (pair ? 3 : 0);
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
-    static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? 2 * 16384 : 0);
-    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work);
+    static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? dq_slots * 16384 : 0);
+    static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work) * works;
     static constexpr int marks_at = sequence_at + (features ? 48 : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
     // Or of a mask, of all rows of a tile.
-    static constexpr int bias_at = (barriers_at + 8 * (6 + 4 * stages + 4 * releases + 3 * pair) + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
+    static constexpr int bias_at = (barriers_at + 8 * barriers + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
     static constexpr int mask_bytes = knows_mask && sure && dim <= 128 ? 8 * rows * 16 : 0;
-    static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * (6 + 4 * stages + 4 * releases + 3 * pair)); // 1024 to align
+    static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * barriers); // 1024 to align
     static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
 };
 
@@ -86,31 +93,62 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
+    int turn = 0; // how many blocks before
     // part 0 is of K, Q and LSE; part 1 of V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
     __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
-    __device__ __forceinline__ uint32_t dq(int group) const { return at + S::dq_at + group * 16384; } // as in dq_sum
+    __device__ __forceinline__ uint32_t dq(int slot) const { return at + S::dq_at + slot * 16384; } // as in dq_sum
     __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
     __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
-    __device__ __forceinline__ volatile Work &work() const { return *(Work *)(base + S::work_at); }
+    __device__ __forceinline__ volatile Work &work(int later = 0) const { return *(Work *)(base + S::work_at + (S::works > 1 ? (turn + later) % S::works * sizeof(Work) : 0)); }
     __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at); }
     __device__ __forceinline__ volatile Marks &marks() const { return *(Marks *)(base + S::marks_at); }
     __device__ __forceinline__ uint32_t bias(int warp) const { return at + S::bias_at + warp * S::bias_rows * 32; }
     __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
     __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
-    __device__ __forceinline__ uint32_t dq_full(int group) const { return k_full(2 + group); }
-    __device__ __forceinline__ uint32_t dq_empty(int group) const { return k_full(2 + S::dq_blocks + group); }
-    __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_blocks + part * S::stages + i); }
+    __device__ __forceinline__ uint32_t dq_full(int slot) const { return k_full(2 + slot); }
+    __device__ __forceinline__ uint32_t dq_empty(int slot) const { return k_full(2 + S::dq_slots + slot); }
+    __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(4, group); }    // the sum is in dq_sum;
+    __device__ __forceinline__ uint32_t dq_told(int group) const { return q_full(4, 2 + group); } // and others may know it
+    __device__ __forceinline__ uint32_t work_full() const { return q_full(4, 4 * S::releases + turn % 4); }
+    __device__ __forceinline__ uint32_t work_empty() const { return q_full(4, 4 * S::releases + 4 + turn % 4); }
+    __device__ __forceinline__ uint32_t k_empty(int part) const { return q_full(4, 4 * S::releases + 8 + part); }
+    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases + 10 * S::stays); } // of a pair
+    __device__ __forceinline__ uint32_t peer_sums(int group) const { return q_full(4, 4 * S::releases + 10 * S::stays + 1 + group); }
+    __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_slots + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
-    __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(0, 4 * S::stages + group); } // where a lane releases
-    __device__ __forceinline__ uint32_t dq_told(int group) const { return dq_added(2 + group); }
-    __device__ __forceinline__ uint32_t peer_done() const { return dq_added(4); } // of a pair
-    __device__ __forceinline__ uint32_t peer_sums(int group) const { return dq_added(5 + group); }
 };
 
 // The ticket of a pair of blocks, which the first one drew.
 template <class S> __device__ __forceinline__ int of_pair(Shared<S> sh) { return load_cluster(map_cluster(shared_address((const void *)&sh.work().part), 0)); }
+
+// How many key heads are worked on at a time, each from its first tile of keys on. The
+// more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
+// drift apart, to rows far from each other: without a mask there are only so many heads
+// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
+// those of a head begin again behind each other: it takes several times as much to part them.
+__device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
+template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
+template <class S> __device__ __forceinline__ int together(const Params &p) {
+    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
+    const int64_t most = masks(p) ? 256 << 20 : 32 << 20; // most / walked, from 2 to 16
+    const int lane = fresh(threadIdx.x);
+    return max(2, __popc(__ballot_sync(~0u, lane < 16 && (lane + 1) * walked <= most)));
+}
+
+// Visits of the blocks before on this multiprocessor, which barriers and rings go on from.
+template <class S> __device__ __forceinline__ int before(volatile Work &w) {
+    if constexpr (S::stays) return w.before;
+    else return 0;
+}
+
+// The ring of stages from there on.
+template <class S> __device__ __forceinline__ Ring<S::stages> ring_at(int parity, int before) {
+    Ring<S::stages> ring(parity ^ before / S::stages % 2);
+    ring.stage = before % S::stages;
+    return ring;
+}
 
 // The compiler does not know that the first product overwrites the sums.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
@@ -424,4 +462,24 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
         to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
     });
+}
+
+// What the other block of a pair has of a warpgroup's sums is added to `own`, and it gets `other`, where Q and dO lay.
+// Says whether either block lost rows. Who calls it ends with cluster_wait.
+template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared<S> sh, float (&own)[S::columns / 2], float (&other)[S::columns / 2], int group) {
+    static_assert(256 * S::columns / 2 * 4 <= 2 * S::stages * S::row_tile);
+    const int thread = threadIdx.x % 128, peer = cluster_rank() ^ 1;
+    const uint32_t at = S::q_at + group * (128 * S::columns / 2 * 4) + thread * 16, to = map_cluster(sh.at + at, peer);
+    if (group == 0 && thread == 0) barrier_arrive_cluster(map_cluster(sh.peer_done(), peer)); // both warpgroups are done with Q and dO
+    barrier_wait_cluster(sh.peer_done(), 0);
+    const bool lost = w.lost | load_cluster(map_cluster(shared_address((const void *)&w.lost), peer));
+    each<S::columns / 8>([&](int i) { store_cluster(to + i * 2048, other[4 * i], other[4 * i + 1], other[4 * i + 2], other[4 * i + 3]); });
+    barrier_arrive_cluster(map_cluster(sh.peer_sums(group), peer));
+    cluster_arrive(); // nothing in the other block is accessed from here on
+    barrier_wait_cluster(sh.peer_sums(group), 0);
+    each<S::columns / 8>([&](int i) {
+        const float4 x = *(const float4 *)(sh.base + at + i * 2048);
+        own[4 * i] += x.x, own[4 * i + 1] += x.y, own[4 * i + 2] += x.z, own[4 * i + 3] += x.w;
+    });
+    return lost;
 }

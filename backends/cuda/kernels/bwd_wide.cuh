@@ -5,36 +5,39 @@
 //   - a tile has 64 rows, and dQ of it three blocks of 64 columns. Each warpgroup computes one, and by turns the
 //     middle one; a lane each keeps their order. Where values have more than 128 columns, shared memory has no room
 //     for dQ: the threads add it. Else it has none for a second dS.
+//   - for 256 there is one stage: Q, or dO, is given back when S, or dP, is there. Each warpgroup has two blocks of dQ, with one turn.
 #pragma once
 #include "bwd_sm90.cuh"
 
 template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     using T = Type;
-    static constexpr bool split = knows == kParts, pair = false, features = false;
+    static constexpr bool split = knows & kParts, features = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
+    static constexpr int works = 1, step = -1;
+    static constexpr bool up = false;
     static constexpr int dim = dim_, v_dim = v_dim_; // of Q and K, of V and dO
-    static constexpr int rows = 64, keys = 128, stages = 2, threads = 384, stride = 1;
-    static constexpr bool staged = v_dim <= 128, releases = false; // dQ goes through shared memory
-    static constexpr int shares = 2, ds_tiles = staged ? 1 : 2;
-    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels, dq_shares = 1; // of 64 columns
+    static constexpr int rows = 64, keys = 128, stages = dim > 192 ? 1 : 2, threads = 384;
+    static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
+    static constexpr int shares = 2, ds_tiles = staged || stages == 1 ? 1 : 2;
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // of 64 columns
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // in shared memory
     static constexpr int dq_at = ds_at + ds_tiles * ds_tile, stats_at = dq_at + (staged ? dq_blocks * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + (int)sizeof(Work);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 + 2 * dq_blocks + 4 * stages); // 1024 to align
-    static_assert(panels == 3 && shared <= 227 * 1024);
+    static_assert(panels >= 3 && shared <= 227 * 1024);
 };
 
 // The lane that fetches: first K, Q and LSE, then V, dO and delta.
 template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
+    Ring<S::stages> ring(1);
     auto keys = [&](int part, const TensorMap &map, auto panels) {
         barrier_expect(sh.k_full(part), panels.value * S::key_panel);
         each<panels.value>([&](int i) { box_load(sh.k(part) + i * S::key_panel, map, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
     };
     if (w.steps) keys(0, a.k, Count<S::panels>());
-    Ring<S::stages> ring(1);
     bool first = w.share == 0; // who sums up dV needs no V
     walk<S>(p, w, [&](int head, int tile) {
         auto rows = [&](int part, const TensorMap &map, auto panels) {
@@ -45,10 +48,12 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
             each<panels.value>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, map, 64 * i, tile * S::rows, head, w.batch, full); });
             bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
         };
+        const bool turned = S::stages == 1 && w.share == 0; // dO is given back before Q
+        if (turned) rows(1, a.dout, Count<S::v_panels>());
         rows(0, a.q, Count<S::panels>());
         if (first) keys(1, a.v, Count<S::v_panels>());
         first = false;
-        rows(1, a.dout, Count<S::v_panels>());
+        if (!turned) rows(1, a.dout, Count<S::v_panels>());
         ring.next();
     });
 }
@@ -61,13 +66,14 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     volatile Work &w = sh.work();
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), begin = uniform(w.begin), steps = uniform(w.steps);
+    const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
     uint32_t operands[groups][4]; // P or dS
     each<columns / 2>([&](int i) { sum[i] = 0; });
     Ring<S::stages> ring(0);
+    const int begin = uniform(w.begin);
     int tile = begin, head = first_head<S>(p, w), buffer = 0; // of dS
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
     auto add_up = [&](const float *x, int part, int i) { // sum += x dO or x Q for 16 rows, in flight
@@ -123,16 +129,18 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
                 });
             });
         }
+        if constexpr (of_v && S::stages == 1) __syncwarp(), give(sh.q_empty(0, ring.stage)); // S is there
         each<groups>([&](int i) { // P of 16 rows, in place of S
             each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[4 * i + j / 4 * 2 + j % 2])); });
             if constexpr (of_v) add_up(s, 1, i);
         });
         const int stage = ring.stage, done = tile;
-        auto next = [&] { ring.next(), tile = tile == from ? to : tile - 1; };
+        auto next = [&] { ring.next(), tile = tile == to ? from : tile + S::step; };
         auto release = [&] { // the sum is no longer in flight
             wgmma_wait<1>();
             keep();
-            give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
+            if constexpr (!of_v || S::stages > 1) give(sh.q_empty(0, stage));
+            if constexpr (of_v || S::stages > 1) give(sh.q_empty(1, stage));
         };
         if constexpr (of_v) {
             next();
@@ -142,6 +150,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         } else {
             load_stats(1);
             wgmma_wait<0>();                                              // dP is there
+            if constexpr (S::stages == 1) give(sh.q_empty(1, stage));
             if (S::ds_tiles == 1 && n > 0) named_barrier(5 - group, 256); // and the other's dQ of the tile before, which read dS
             each<groups>([&](int i) { // dS of 16 rows, in place of dP
                 each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[4 * i + j / 4 * 2 + j % 2]); });
@@ -157,11 +166,12 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
                 wgmma_commit();
             };
             auto leave = [&](int panel) {
-                barrier_wait(sh.dq_empty(panel), S::staged ? n % 2 ^ 1 : n % 2);
+                const int block = S::panels == 3 ? panel : panel / 2;
+                if (S::panels == 3 || panel % 2 == 0) barrier_wait(sh.dq_empty(block), S::staged ? n % 2 ^ 1 : n % 2);
                 if constexpr (S::staged) {
                     each<8>([&](int i) { store_shared(sh.dq(panel) + warp * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
                 } else {
-                    float *to = p.dq_sum + block_of<S>(p, w, head, done, panel) * 4096 + warp * 1024 + lane * 4;
+                    float *to = p.dq_sum + block_of<S>(p, w, head, done, block) * S::dq_block + (S::panels == 3 ? 0 : panel % 2 * 4096) + warp * 1024 + lane * 4;
                     const int before = earlier<S>({p, sh}, w, done);
                     each<8>([&](int i) {
                         if (before == 0) *(float4 *)(to + i * 128) = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
@@ -169,8 +179,24 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
                     });
                 }
                 __syncwarp();
-                give(sh.dq_full(panel));
+                if (S::panels == 3 || panel % 2) give(sh.dq_full(block));
             };
+            if constexpr (S::panels > 3) {
+                queries(2 * group);
+                next();
+                wgmma_wait<0>();
+                keep();
+                give(sh.q_empty(0, stage));
+                leave(2 * group);
+                queries(2 * group + 1);
+                wgmma_wait<0>();
+                if (n + 1 < steps) named_arrive(4 + group, 256); // nobody of this warpgroup reads dS any more
+                leave(2 * group + 1);
+                start(n + 1 < steps);
+                if (tile == begin) head++;
+                wgmma_wait<0>();
+                return;
+            }
             if (n % 2 == group) {
                 queries(1);
                 wgmma_wait<0>();
@@ -263,11 +289,11 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     const bool of_values = __shfl_sync(~0u, sh.work().share, 0);
     if (group == 0) {
-        registers_shrink<40>();
+        registers_shrink<S::dim == 256 ? 24 : 40>();
         if (threadIdx.x == 0) fetch_wide(a, sh);
-        if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && !of_values) add(a.p, sh, threadIdx.x / 32 - 1);
+        if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x / 32 <= S::dq_blocks && !of_values) add(a.p, sh, threadIdx.x / 32 - 1);
     } else {
-        registers_grow<232>();
+        registers_grow<S::dim == 256 ? 240 : 232>();
         if (of_values) compute_wide<S, true>(a, sh, group - 1);
         else compute_wide<S, false>(a, sh, group - 1);
     }
