@@ -1,6 +1,133 @@
-// The lanes of bwd_sm90 that move data, beside the one that adds, and the blocks that stay.
+// What a block of bwd_sm90 works on, in which order, and the lanes that move data; blocks that stay.
 #pragma once
 #include "bwd_sm90.cuh"
+
+// Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
+template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
+    volatile Work &w = sh.work();
+    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, heads = together<S>(p);
+    const int nth = __shfl_sync(~0u, drawn, 0);
+    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
+    int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
+    if (S::features && f.key_slots) {
+        const Slots s = slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads);
+        ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
+    }
+    if (threadIdx.x > 0) return;
+    if constexpr (S::stays) {
+        volatile Work &last = sh.work(-1);
+        w.before = sh.turn ? last.before + last.steps : 0, w.loads = sh.turn ? last.loads + (last.steps > 0) : 0;
+        if (ticket >= of * tiles) {
+            w.steps = -1; // no more blocks
+            return;
+        }
+    }
+    const int first = ticket / (heads * tiles) * heads, width = min(heads, of - first);
+    const int head = head0 + first + (ticket - first * tiles) % width, tile = (ticket - first * tiles) / width;
+    const int key0 = (S::up ? tiles - 1 - tile : tile) * S::keys;
+    const Extent<S::features> e(p, f, head / kv_heads);
+    const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
+    w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
+    if constexpr (S::split) w.part = head % parts;
+    w.hides = row_from + e.hi() < key0 + S::keys - 1 || row_to + e.lo() > key0, w.odd[0] = w.odd[1] = w.lost = 0;
+    int low = row_from / S::rows, high = row_to / S::rows;
+    bool sees = row_from <= row_to && e.lo() <= e.hi();
+    if constexpr (S::pair) low += (low ^ cluster_rank()) & 1, high -= (high ^ cluster_rank()) & 1, sees &= low <= high;
+    w.from = S::up ? low : high, w.to = S::up ? high : low;
+    w.steps = sees ? ((high - low) / abs(S::step) + 1) * (p.heads / kv_heads) : 0;
+    if (S::by_rows && w.steps == 0) w.from = w.to - 1;
+    w.begin = w.from, w.last = no_skew;
+    if (S::skews && p.skew) { // whose rows see all keys
+        const int last = begin_of(p, key0 / S::keys + key_tile(p));
+        int begin = ((last + 1) << p.halves) - 1 - row_tile(p);
+        if constexpr (S::pair) begin -= (begin ^ high) & 1;
+        w.last = last;
+        if (begin >= low && begin < high) w.begin = begin;
+    }
+    if constexpr (S::features) {
+        const_cast<Sequence &>(sh.sequence()) = e.s;
+        if (key0 >= e.keys()) w.steps = 0;
+        if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
+    }
+}
+
+// The walk: query heads of the group, or of its part, in each the tiles of rows from w.begin on and around; or the heads inside.
+template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
+    const int group = p.heads / p.kv_heads;
+    return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
+}
+template <class S> __device__ __forceinline__ int last_head(const Params &p, volatile Work &w) { return first_head<S>(p, w) + p.heads / p.kv_heads / (S::split ? p.splits : 1) - 1; }
+template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+    if constexpr (S::by_rows) {
+        const int end = last_head<S>(p, w);
+#pragma unroll 1
+        for (int tile = w.from; tile >= w.to; tile--)
+#pragma unroll 1
+            for (int head = first_head<S>(p, w); head <= end; head++) visit(head, tile);
+        return;
+    }
+    int head = first_head<S>(p, w), tile = w.begin;
+#pragma unroll 1
+    for (int n = w.steps; n > 0; n--) {
+        visit(head, tile);
+        tile = tile == w.to ? w.from : tile + S::step;
+        if (tile == w.begin) head++;
+    }
+}
+
+// Which of dq_sum's [2, B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
+template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
+    const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
+    return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
+}
+template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
+    if constexpr (S::features)
+        if constexpr (S::marks) return marked(e.sh.marks().seen, max(0, tile * S::rows + e.lo()) / S::keys, w.key0 / S::keys);
+    if (S::skews && e.p.skew && !in_second(e.p, w.last, tile)) return w.key0 / S::keys - max(0, first_tile(e.p, tile));
+    if (S::up) return min(e.keys() - 1, min((tile + 1) * S::rows, e.rows()) - 1 + e.hi()) / S::keys - w.key0 / S::keys;
+    return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
+}
+
+// The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
+// where they are staged. What it reads of a counter needs no order: only adds follow,
+// which are issued after the load has returned and take effect in the L2 cache, where
+// all blocks see them. A turn ends with a release, though it takes as long as a copy does: adds to
+// what has left the cache wait for memory, and without one later adds overtake them.
+template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
+    volatile Work &w = sh.work();
+    const int earlier_visits = before<S>(w);
+    int seen = 0, parity = earlier_visits % 2, slot = group + earlier_visits % S::dq_buffers * S::dq_blocks, slot_parity = earlier_visits / S::dq_buffers % 2;
+    [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
+    walk<S>(p, w, [&](int head, int tile) {
+        const int64_t block = block_of<S>(p, w, head, tile, group);
+        float *to = p.dq_sum + block * 4096;
+        int *turn = p.turn + 1 + (S::releases ? block - group : block); // with a lane that releases, one for the tile
+        const int before = earlier<S>({p, sh}, w, tile);
+        while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
+        if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
+        barrier_wait(sh.dq_full(slot), slot_parity);
+        if constexpr (S::staged) {
+            async_fence(); // between the stores, which the barrier has ordered before, and the copy
+            if (before == 0) bulk_store(to, sh.dq(slot), 16384);
+            else bulk_add(to, sh.dq(slot), 16384);
+            store_commit(), store_wait_read();
+            barrier_arrive(sh.dq_empty(slot));
+        }
+        if constexpr (S::by_rows) { // of the next tile, in time
+            const int back = head == last ? S::step * S::dq_blocks * S::dq_shares - (last - first_head<S>(p, w)) * next_head : next_head;
+            seen = head < last || tile != w.to ? load_counter(turn + back) : 0;
+        } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
+        if (p.deterministic || before == 0) {
+            if constexpr (S::staged) store_wait();
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // no more than one turn ahead
+            else add_counter_release(turn);
+        } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
+        parity ^= 1;
+        if constexpr (S::dq_buffers == 1) slot_parity ^= 1;
+        else if ((slot ^= S::dq_blocks) == group) slot_parity ^= 1;
+    });
+    store_wait();
+}
 
 // The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
 template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
