@@ -244,6 +244,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
                 if (threadIdx.x % 32 == 0) barrier_arrive(sh.k_empty(1));
             }
             named_barrier(1 + group, 128); // the warpgroup may write dS
+            barrier_arrive(sh.work_empty()); // by every thread, as racecheck takes an arrival for the arriving thread's alone
         }
         launch_dependents();
     }

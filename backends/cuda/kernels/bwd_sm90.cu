@@ -433,7 +433,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
             if constexpr (S::pair) barrier_init(sh.peer_sums(i), 128);
             for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
         }
-        for (int i = 0; S::stays && i < S::works; i++) barrier_init(sh.work_full() + 8 * i, 1), barrier_init(sh.work_empty() + 8 * i, 3);
+        for (int i = 0; S::stays && i < S::works; i++) barrier_init(sh.work_full() + 8 * i, 1), barrier_init(sh.work_empty() + 8 * i, 3 + 256);
         if constexpr (S::pair) barrier_init(sh.peer_done(), 1);
         barrier_fence();
         if constexpr (S::releases) map_prefetch(a.k), map_prefetch(a.q), map_prefetch(a.v), map_prefetch(a.dout);

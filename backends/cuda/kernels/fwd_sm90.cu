@@ -151,23 +151,23 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        // Looked up where it keeps no stage waiting. Tiles that are counted are dealt out when this one is nearly done.
-        auto find_at = [&] { return S::finds ? (w.count > 1 ? max(1, min(w.count / 2, 4)) : 0) : max(0, S::features ? min(2, w.count - 1) : p.turn ? w.count - 6 : 0); };
-        auto ask_at = [&] { return max(max(1, min(w.count / 2, 4)), find_at()); };
-        const int find_then = find_at(), ask_then = ask_at();
-        auto at = [&](int then, auto again) { return S::features || S::groups > 2 ? again() : then; }; // there registers are too few
-        auto advance = [&] {
-            if (leads) tile = finder.next(tile);
-        };
-        if (S::features && !S::finds) advance();
+        // Looked up where it keeps no stage waiting. Tiles that are counted are dealt out when this one is nearly done,
+        // but for instances of three warpgroups, which have no registers for that.
+        constexpr bool late = !S::features && S::groups < 3;
+        const int some_way = max(1, min(w.count / 2, 4));
+        const int find_at = S::finds ? (w.count > 1 ? some_way : 0) : S::features ? min(2, w.count - 1) : late && p.turn ? max(0, w.count - 6) : 0;
+        const int ask_at = max(some_way, find_at);
+        auto advance = [&] { if (!S::finds && leads) tile = finder.next(tile); };
+        if (!late) advance();
+        if (!late && find_at <= 0) find(tile, next);
 #pragma unroll 1
-        for (int n = 0; n == 0 || n < w.count; n++) {
+        for (int n = late ? 0 : 1; n < w.count || late && n == 0; n++) {
             const int listed = last;
-            if (!S::features && n == max(0, at(find_then, find_at) - 1)) advance(); // the count is here a tile of keys later
-            if (!S::features && n == at(find_then, find_at)) find(tile, next);
+            if (late && n == max(0, find_at - 1)) advance(); // the count is here a tile of keys later
+            if (late && n == find_at) find(tile, next);
             if (n > 0) fetch_k(w, n), fetch_v(w, n - 1, listed);
-            if (S::features && n == at(find_then, find_at)) find(tile, next);
-            if (S::q_stages > 1 && n == at(ask_then, ask_at)) fetch_q(next);
+            if (S::features && n == find_at) find(tile, next);
+            if (S::q_stages > 1 && n == ask_at) fetch_q(next);
         }
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         const int listed = last;
