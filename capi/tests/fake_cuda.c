@@ -120,6 +120,7 @@ int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra)
 
 int cuTensorMapEncodeTiled(void *map) { return memset(map, 0, 128), 0; }
 int cuStreamCreate(void **s, unsigned flags) { return (void)flags, *s = malloc(1), 0; }
+int cuStreamCreateWithPriority(void **s, unsigned flags, int priority) { return (void)priority, cuStreamCreate(s, flags); }
 int cuStreamDestroy_v2(void *s) { return free(s), 0; }
 int cuStreamIsCapturing(void *s, int *status) { return (void)s, *status = 0, 0; }
 int cuStreamSynchronize(void *s) { return say("wait", s), 0; }
