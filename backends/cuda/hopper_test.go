@@ -207,8 +207,11 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
 		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
 		want := partMain
-		if dim.shares == 1 {
+		switch {
+		case dim.shares == 1:
 			want = partPairs
+		case dim.dim == wideDim:
+			want = partWide
 		}
 		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
 	}
@@ -220,7 +223,8 @@ func TestBackwardInstances(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{
 		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
-		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_parts_f16_d64",
+		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
+		"b2-h4-g2-n300-m300-d64-f16-causal":       "bwd_sm90_parts_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16":            "bwd_sm90_f16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_up_bf16_d64",
