@@ -14,10 +14,11 @@
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid from 192 on)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
+// In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
+// bwd_sm90_up_<dtype>_d64 and bwd_sm90_wide_<dtype>_d256.
+//
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
-//	bwd_sm90_groups_<dtype>_d<dim> and so on, in place of the main kernel, as hopper.go chooses: 64 and 128 for groups of heads,
-//	bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
