@@ -54,14 +54,14 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	for g := groups; g > 0; g-- {
 		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
 		if n := low * heads; masked && n > sms && n <= 2*sms {
-			if c := s.cutHopper(&p, t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), 2, sms); least == 0 || c.cycles < least {
+			if c := s.cutHopper(&p, t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
 				h, least = c, c.cycles
 			}
 		}
 		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; {
 			steps := ceilDiv(pieces, splits)
 			if splits == 1 && masked || splits > 1 && g <= splitGroups {
-				if c := s.cutHopper(&p, t, g, splits, steps, 1, sms); least == 0 || c.cycles < least {
+				if c := s.cutHopper(&p, t, g, splits, steps, sms); least == 0 || c.cycles < least {
 					h, least = c, c.cycles
 				}
 			}
@@ -125,16 +125,15 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 // groupElements are what K and V have of the heads that fwd_sm90 takes together under a mask.
 const groupElements = 1 << 24
 
-// cutHopper is a plan of so many parts, of tiles of so many warpgroups, of which a multiprocessor takes at most so many.
-func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, tiles, sms int) hopperPlan {
+// cutHopper is a plan of so many parts, of tiles of so many warpgroups.
+func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
-	h.cycles = max(float64(tiles)*t.begin+float64(steps)*t.step*s.plans.shareOf(groups, t.rows/groupRows), t.alone)
 	if splits > 1 {
 		m := &stems[decodeSM80]
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
 		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
-		h.cycles += partsCycles(4*h.partO, sms)
 	}
+	h.cycles = s.plans.cutCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
 }
 
