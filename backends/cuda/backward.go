@@ -148,7 +148,7 @@ func (s *stem) cutBackward(c *costs, t *tile, p flashkit.Problem, sms int, pairs
 			cut, cycles = parts, x
 		}
 	}
-	if all := p.Batch * p.KVHeads * ceilDiv(p.KVLen, t.keys); pairs && s.dims[s.pad(p)].shares == 1 && 2*all <= sms {
+	if all := p.Batch * p.KVHeads * ceilDiv(p.KVLen, t.keys); pairs && s.dims[s.pad(p)].dim <= groupedDim && 2*all <= sms {
 		halves := backwardCut{splits: 1, halves: true}
 		halves.skew = s.skew(t, p, sms, halves)
 		if x := s.backwardCycles(c, t, p, sms, halves); x < cycles {

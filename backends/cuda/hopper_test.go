@@ -208,7 +208,7 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
 		want := partMain
 		switch {
-		case dim.shares == 1:
+		case dim.dim <= groupedDim:
 			want = partPairs
 		case dim.dim == wideDim:
 			want = partWide

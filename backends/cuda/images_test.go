@@ -134,9 +134,7 @@ func (s *stem) hasAt(part partID, dim int) bool {
 	switch {
 	case !partNames[part].perDim:
 		return dim == 0
-	case part == partPairs:
-		return s.dims[dim].shares == 1
-	case part == partRows:
+	case part == partPairs, part == partRows:
 		return s.dims[dim].dim <= groupedDim
 	case part == partUp:
 		return s.dims[dim].dim == upDim

@@ -11,7 +11,7 @@
 // One call is three launches, in this order; a grid of 0 is not launched.
 //
 //	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; zeroes the counters
-//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid from 192 on)
+//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 192, 192 and 256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
