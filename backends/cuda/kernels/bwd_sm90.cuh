@@ -190,18 +190,18 @@ template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, vola
 // Clears the tile of Q and dO where LSE or delta tell of such rows. dV gets what was visible in the end.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
-    bool found = false, odd_row = false;
-    for (int part = 0; part < 2; part++)
+    bool found[2] = {};
+    each<2>([&](int part) {
         for (int r = threadIdx.x % 32; r < S::rows; r += 32) {
-            if constexpr (S::features) { // at once
-                const bool unusual = !usual(stats(part)[r]);
-                odd_row |= part && unusual, found |= unusual;
-            } else found = found || !usual(stats(part)[r]);
+            if constexpr (S::features) found[part] |= !usual(stats(part)[r]); // at once
+            else found[part] = found[part] || !usual(stats(part)[r]);
         }
-    if (!__any_sync(~0u, found)) return;
+    });
+    const bool odd_row = __any_sync(~0u, found[1]);
+    if (!odd_row && !__any_sync(~0u, found[0])) return;
     for (int part = 0; part < 2; part++)
         for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
-    if (!S::features || __any_sync(~0u, odd_row)) w.lost = 1; // rows of another sequence lose nothing
+    if (odd_row) w.lost = 1; // rows that see no key, or of another sequence, lose nothing
     async_fence();                 // the products see them without
     named_barrier(2 + group, 128); // all of them
 }
