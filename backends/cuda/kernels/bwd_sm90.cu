@@ -15,7 +15,8 @@
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
-// bwd_sm90_up_<dtype>_d64 and bwd_sm90_wide_<dtype>_d256.
+// bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256 and, where neither D nor DV is more than 80 or 96, bwd_sm90_columns80_<dtype>_d128
+// and bwd_sm90_columns96_<dtype>_d128: of the columns beyond, which are 0, only dQ is computed.
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
@@ -127,7 +128,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
     auto start = [&](bool there) { // S, in flight
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
-        scores<S, S::panels>(s, sh.k(0), sh.q(0, ring.stage), group);
+        scores<S, S::panels, S::inner>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
     auto sums = [&](float (&to)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) { // to += x dO or x Q for 16 rows, in flight
         wgmma_fence();
@@ -181,7 +182,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         load_stats(0, 0);
         [[maybe_unused]] const float away = here - tile * S::rows;
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
-        scores<S, S::panels>(dp, sh.k(1), sh.q(1, ring.stage), group);
+        scores<S, S::panels, S::inner>(dp, sh.k(1), sh.q(1, ring.stage), group);
         uint32_t shown[2]; // by columns, of the lane's two keys
         if (edge) {
             clean_rows(sh, w, ring.stage, group, thread);
@@ -498,6 +499,8 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)          \
     MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)        \
     MAIN(bwd_sm90_up_##type##_d64, MapParams, backward, x, no_features, Shape<kStays | kUpwards, T, 64, 64, 128, 2, 2>) \
+    MAIN(bwd_sm90_columns80_##type##_d128, MapParams, backward, x, no_features, Shape<kStays, T, 128, 80, 64, 2, 1>)     \
+    MAIN(bwd_sm90_columns96_##type##_d128, MapParams, backward, x, no_features, Shape<kStays, T, 128, 96, 64, 2, 1>)     \
     MAIN(bwd_sm90_wide_##type##_d256, MapParams, backward_wide, x, no_features, WideShape<0, T, 256, 256>)
 #define FEATURES(name, knows, type, T, parts)                                            \
     DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts) \

@@ -65,7 +65,8 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool marks = knows & kKeys;
     static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
-    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
+    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
+    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products that S is the sum of: columns of an instance for narrower heads are not computed
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
     static constexpr bool releases = staged && !features && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
@@ -155,12 +156,12 @@ template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
 
-// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight.
-template <class S, int panels> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
+// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight; or over so many times 16 columns.
+template <class S, int panels, int inner = panels * 4> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
     const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
     forget(to);
     wgmma_fence();
-    each<panels * 4>([&](int i) {
+    each<inner>([&](int i) {
         wgmma<typename S::T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
     });
     wgmma_commit();
