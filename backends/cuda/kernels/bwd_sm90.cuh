@@ -124,18 +124,21 @@ template <class S> struct Shared {
 // The ticket of a pair of blocks, which the first one drew.
 template <class S> __device__ __forceinline__ int of_pair(Shared<S> sh) { return load_cluster(map_cluster(shared_address((const void *)&sh.work().part), 0)); }
 
-// How many key heads are worked on at a time, each from its first tile of keys on. The
+// How many of some key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
-// drift apart, to rows far from each other: without a mask there are only so many heads
+// drift apart, to rows far from each other: there are only so many heads
 // that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
-// those of a head begin again behind each other: it takes several times as much to part them.
+// those of a head begin again behind each other: up to 16 heads it takes several times as much to part them.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-template <class S> __device__ __forceinline__ int together(const Params &p) {
-    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
-    const int64_t most = masks(p) ? 256 << 20 : 32 << 20; // most / walked, from 2 to 16
-    const int lane = fresh(threadIdx.x);
-    return max(2, __popc(__ballot_sync(~0u, lane < 16 && (lane + 1) * walked <= most)));
+template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
+    const int64_t bytes = head_bytes<S>(p), walked = bytes * (p.heads / p.kv_heads / (S::split ? p.splits : 1));
+    const int lane = fresh(threadIdx.x) % 32;
+    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
+    const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
+    const int heads = S::up ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64)); // up, nobody waits
+    const int times = (of + max(2, heads) - 1) / max(2, heads);
+    return (of + times - 1) / max(1, times); // about as many each time
 }
 
 // Visits of the blocks before on this multiprocessor, which barriers and rings go on from.
