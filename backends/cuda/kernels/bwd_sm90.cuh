@@ -196,10 +196,7 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
     bool found[2] = {};
     each<2>([&](int part) {
-        for (int r = threadIdx.x % 32; r < S::rows; r += 32) {
-            if constexpr (S::features) found[part] |= !usual(stats(part)[r]); // at once
-            else found[part] = found[part] || !usual(stats(part)[r]);
-        }
+        each<S::rows / 32>([&](int i) { found[part] |= !usual(stats(part)[i * 32 + threadIdx.x % 32]); });
     });
     const bool odd_row = __any_sync(~0u, found[1]);
     if (!odd_row && !__any_sync(~0u, found[0])) return;
