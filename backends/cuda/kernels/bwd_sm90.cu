@@ -89,6 +89,41 @@
 // one whose keys are all hidden writes zeros and takes no part in the sums of dQ. dBias leaves by rows of dS, which lie in shared memory anyhow.
 #include "bwd_lanes.cuh"
 
+// A warpgroup whose keys are all behind the last one: of all products it has but its part of dQ, of the other one's keys.
+template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int group) {
+    volatile Work &w = sh.work();
+    const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+    const int begin = __shfl_sync(~0u, w.before, 0), end = begin + __shfl_sync(~0u, w.steps, 0);
+    auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
+    for (int i = thread; i < S::row_panel / 8; i += 128) { // dS of its keys
+        const int buffer = i / (S::row_panel / 16), at = i % (S::row_panel / 16) * 16;
+        store_shared(sh.ds(buffer) + group * S::row_panel + at, 0, 0, 0, 0);
+    }
+    async_fence(); // the products of both see zeros
+    if (begin < end) barrier_wait(sh.k_full(0), w.loads % 2);
+#pragma unroll 1
+    for (int n = begin; n < end; n++) {
+        float dq[32];
+        named_barrier(1, 256); // the other one has written its own
+        const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : group;
+        const uint64_t x = descriptor(sh.ds(n % 2) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
+        forget(dq);
+        wgmma_fence();
+        each<4>([&](int i) { wgmma<typename S::T, 1>(dq, x + i * 32 / 16, y + i * 2048 / 16, i > 0); });
+        wgmma_commit(), wgmma_wait<0>();
+        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // the compiler would wait again
+        give(sh.q_empty(0, n % S::stages)), give(sh.q_empty(1, n % S::stages));
+        const int slot = group + n % S::dq_buffers * S::dq_blocks;
+        barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ 1);
+        each<8>([&](int i) { store_shared(sh.dq(slot) + thread / 32 * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
+        __syncwarp();
+        give(sh.dq_full(slot));
+    }
+    named_barrier(1, 256); // nobody reads K and V any more
+    give(sh.k_empty(0));
+    if (S::frees_v) give(sh.k_empty(1));
+}
+
 // A warpgroup that computes.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
@@ -100,6 +135,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
+    if constexpr (S::stays)
+        if (group && key0 + 64 >= p.kv_len) return compute_dq(sh, group);
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
     each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
