@@ -65,7 +65,7 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	case dim == wideDim && !masked:
 		return partWide
 	}
-	return partMain
+	return s.narrowPart(whole)
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
@@ -87,7 +87,7 @@ const (
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
 func (s *stem) stays(part partID, p *flashkit.Problem) bool {
-	return part == partUp || part == partMain && s.dims[s.pad(*p)].dim <= groupedDim
+	return part == partUp || part == part80 || part == part96 || part == partMain && s.dims[s.pad(*p)].dim <= groupedDim
 }
 
 // describe says in the arguments how the pass is cut.

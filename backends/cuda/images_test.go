@@ -138,6 +138,8 @@ func (s *stem) hasAt(part partID, dim int) bool {
 		return s.dims[dim].dim <= groupedDim
 	case part == partUp:
 		return s.dims[dim].dim == upDim
+	case part == part80 || part == part96:
+		return s.dims[dim].dim == narrowedDim
 	case part == partWide:
 		return s.dims[dim].dim == wideDim
 	case part == partLayout:
@@ -158,7 +160,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums, partRows, partUp, partWide:
+	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

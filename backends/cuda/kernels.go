@@ -90,6 +90,8 @@ const (
 	partRows  // bwd_sm90: row by row, the query heads of a group inside
 	partUp    // bwd_sm90: the last keys first, each from its first rows on
 	partWide  // bwd_sm90: dV in blocks of its own
+	part80    // bwd_sm90: 80 of the 128 columns
+	part96    // bwd_sm90: 96 of them
 
 	partCluster // decode: the parts of the keys are a cluster
 	partFeaturesCluster
@@ -102,10 +104,9 @@ var partNames = [...]struct {
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
-	partKeys:    {"features_keys", true},
-	partDropout: {"features_dropout", true},
-	partSplit:   {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
-	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true},
+	partKeys: {"features_keys", true}, partDropout: {"features_dropout", true},
+	partSplit: {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
+	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.

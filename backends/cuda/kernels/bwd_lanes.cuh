@@ -5,7 +5,7 @@
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, heads = together<S>(p);
+    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
     const int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
@@ -13,6 +13,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
         const Slots s = slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads);
         ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
     }
+    const int heads = together<S>(p, of);
     if (threadIdx.x > 0) return;
     if constexpr (S::stays) {
         volatile Work &last = sh.work(-1);

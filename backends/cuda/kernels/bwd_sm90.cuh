@@ -65,7 +65,8 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool marks = knows & kKeys;
     static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
-    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
+    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
+    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products that S is the sum of: columns of an instance for narrower heads are not computed
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
     static constexpr bool releases = staged && !features && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
@@ -123,18 +124,21 @@ template <class S> struct Shared {
 // The ticket of a pair of blocks, which the first one drew.
 template <class S> __device__ __forceinline__ int of_pair(Shared<S> sh) { return load_cluster(map_cluster(shared_address((const void *)&sh.work().part), 0)); }
 
-// How many key heads are worked on at a time, each from its first tile of keys on. The
+// How many of some key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
-// drift apart, to rows far from each other: without a mask there are only so many heads
+// drift apart, to rows far from each other: there are only so many heads
 // that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
-// those of a head begin again behind each other: it takes several times as much to part them.
+// those of a head begin again behind each other: up to 16 heads it takes several times as much to part them.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-template <class S> __device__ __forceinline__ int together(const Params &p) {
-    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
-    const int64_t most = masks(p) ? 256 << 20 : 32 << 20; // most / walked, from 2 to 16
-    const int lane = fresh(threadIdx.x);
-    return max(2, __popc(__ballot_sync(~0u, lane < 16 && (lane + 1) * walked <= most)));
+template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
+    const int64_t bytes = head_bytes<S>(p), walked = bytes * (p.heads / p.kv_heads / (S::split ? p.splits : 1));
+    const int lane = fresh(threadIdx.x) % 32;
+    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
+    const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
+    const int heads = S::up ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64)); // up, nobody waits
+    const int times = (of + max(2, heads) - 1) / max(2, heads);
+    return (of + times - 1) / max(1, times); // about as many each time
 }
 
 // Visits of the blocks before on this multiprocessor, which barriers and rings go on from.
@@ -155,12 +159,12 @@ template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
 
-// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight.
-template <class S, int panels> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
+// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight; or over so many times 16 columns.
+template <class S, int panels, int inner = panels * 4> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
     const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
     forget(to);
     wgmma_fence();
-    each<panels * 4>([&](int i) {
+    each<inner>([&](int i) {
         wgmma<typename S::T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
     });
     wgmma_commit();
@@ -190,18 +194,15 @@ template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, vola
 // Clears the tile of Q and dO where LSE or delta tell of such rows. dV gets what was visible in the end.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
-    bool found = false, odd_row = false;
-    for (int part = 0; part < 2; part++)
-        for (int r = threadIdx.x % 32; r < S::rows; r += 32) {
-            if constexpr (S::features) { // at once
-                const bool unusual = !usual(stats(part)[r]);
-                odd_row |= part && unusual, found |= unusual;
-            } else found = found || !usual(stats(part)[r]);
-        }
-    if (!__any_sync(~0u, found)) return;
+    bool found[2] = {};
+    each<2>([&](int part) {
+        each<S::rows / 32>([&](int i) { found[part] |= !usual(stats(part)[i * 32 + threadIdx.x % 32]); });
+    });
+    const bool odd_row = __any_sync(~0u, found[1]);
+    if (!odd_row && !__any_sync(~0u, found[0])) return;
     for (int part = 0; part < 2; part++)
         for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
-    if (!S::features || __any_sync(~0u, odd_row)) w.lost = 1; // rows of another sequence lose nothing
+    if (odd_row) w.lost = 1; // rows that see no key, or of another sequence, lose nothing
     async_fence();                 // the products see them without
     named_barrier(2 + group, 128); // all of them
 }
