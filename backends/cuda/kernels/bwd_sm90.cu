@@ -456,12 +456,10 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
-        if constexpr (S::releases) {
-            if (threadIdx.x == 0) fetch_both(a, sh);
-            if (threadIdx.x == 32) release(a.p, sh);
-        } else {
-            if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
-            if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        if (threadIdx.x == 0) fetch<S, 0, S::releases>(a, sh);
+        if (threadIdx.x == 32) {
+            if constexpr (S::releases) release(a.p, sh);
+            else fetch<S, 1, 1>(a, sh);
         }
         if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
