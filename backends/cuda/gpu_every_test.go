@@ -22,8 +22,10 @@ func TestEveryInstance(t *testing.T) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
 		masked, many := p, p
 		masked.Band = flashkit.Causal()
-		many.Band, many.Heads, many.KVHeads = flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
-		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), masked, many} {
+		many.Heads, many.KVHeads = 3*b.dev.SMs, 3*b.dev.SMs
+		up := many
+		up.Band = flashkit.Causal()
+		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), masked, many, up} {
 			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
 				continue
 			}

@@ -134,7 +134,7 @@ func (s *stem) hasAt(part partID, dim int) bool {
 	switch {
 	case !partNames[part].perDim:
 		return dim == 0
-	case part == partPairs:
+	case part == partPairs, part == partOnce:
 		return s.dims[dim].shares == 1
 	case part == partRows:
 		return s.dims[dim].dim <= groupedDim
@@ -160,7 +160,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums, partRows, partUp, partWide:
+	case partGroup, partPairs, partSums, partRows, partUp, partWide, partOnce:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

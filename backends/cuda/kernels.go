@@ -90,6 +90,7 @@ const (
 	partRows  // bwd_sm90: row by row, the query heads of a group inside
 	partUp    // bwd_sm90: the last keys first, each from its first rows on
 	partWide  // bwd_sm90: dV in blocks of its own
+	partOnce  // bwd_sm90: all blocks at the same time
 
 	partCluster // decode: the parts of the keys are a cluster
 	partFeaturesCluster
@@ -105,7 +106,7 @@ var partNames = [...]struct {
 	partKeys:    {"features_keys", true},
 	partDropout: {"features_dropout", true},
 	partSplit:   {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
-	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true},
+	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, partOnce: {"once", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.

@@ -15,7 +15,7 @@
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
-// bwd_sm90_up_<dtype>_d64 and bwd_sm90_wide_<dtype>_d256.
+// bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256 and, where all blocks run at the same time, bwd_sm90_once_<dtype>_d<dim>, of 64 and 128.
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
@@ -72,6 +72,9 @@
 // their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
 // the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
 // both. Instances for features or groups always walk from the last rows on.
+//
+// Blocks that all run at the same time go by their indexes, in whose order they start, not by tickets. So they fetch before
+// the kernel of delta has ended.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
@@ -339,8 +342,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else visit(n, Constant<false>());
     }
     named_barrier(1, 256); // nobody reads K and V any more
-    if constexpr (!S::stays) launch_dependents();
-    else {
+    if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
+    if constexpr (S::stays) {
         give(sh.k_empty(0));
         if (S::frees_v) give(sh.k_empty(1));
     }
@@ -438,12 +441,11 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         if constexpr (S::pair) barrier_init(sh.peer_done(), 1);
         barrier_fence();
         if constexpr (S::releases) map_prefetch(a.k), map_prefetch(a.q), map_prefetch(a.v), map_prefetch(a.dout);
-        wait_for_dependency();
+        if constexpr (!S::once) wait_for_dependency();
     }
     if constexpr (S::pair) {
-        if (threadIdx.x == 0 && cluster_rank() == 0) sh.work().part = atomicAdd(a.p.turn, 1);
         __syncwarp();
-        cluster_meet(); // the ticket is there
+        cluster_meet(); // the barriers exist
     }
     if constexpr (S::stays) {
         __syncthreads(); // the barriers exist
@@ -495,6 +497,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts | kGroups, type, T, 1) WIDEST(bwd_sm90_parts, kParts, type, T) \
     MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)          \
     MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)        \
+    DIMS(bwd_sm90_once, MapParams, x, no_features, kOnce, type, T, 1)                                                    \
     MAIN(bwd_sm90_up_##type##_d64, MapParams, backward, x, no_features, Shape<kStays | kUpwards, T, 64, 64, 128, 2, 2>) \
     MAIN(bwd_sm90_wide_##type##_d256, MapParams, backward_wide, x, no_features, WideShape<0, T, 256, 256>)
 #define FEATURES(name, knows, type, T, parts)                                            \
