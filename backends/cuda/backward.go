@@ -51,7 +51,8 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 //
 // Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
-// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Without a mask
+// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
+// run at the same time take no tickets, and fetch while delta is computed. Without a mask
 // dV of wide heads has blocks of its own, as blocks of one length leave none to end alone.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
@@ -62,6 +63,8 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
+	case dim <= groupedDim && whole.Batch*whole.KVHeads*ceilDiv(whole.KVLen, s.plans.tiles[s.pad(*whole)].keys) <= sms:
+		return partOnce
 	case dim == wideDim && !masked:
 		return partWide
 	}

@@ -24,8 +24,11 @@ func TestPlanBackward(t *testing.T) {
 		require.Equal(t, want, g.backwardCut, name)
 		require.Zero(t, g.tile, name)
 		part := partMain
-		if want.halves {
+		switch blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, 128); {
+		case want.halves:
 			part = partPairs
+		case p.QLen > 0 && 0 < blocks && blocks <= b.dev.SMs:
+			part = partOnce
 		}
 		if want.splits > 1 {
 			part = partGroup
@@ -40,7 +43,7 @@ func TestPlanBackward(t *testing.T) {
 	}
 	b.drv.LaunchDependentCluster = nil
 	p := problem(t, "b1-h4-g4-n1024-m1024-d128-bf16")
-	require.Equal(t, partMain, b.planBackward(bwdSM90, p, p).part)
+	require.Equal(t, partOnce, b.planBackward(bwdSM90, p, p).part)
 	c := newDeviceCall(t, b, "b1-h8-g1-n300-m300-d64-f16")
 	defer c.close(t)
 	require.NoError(t, c.forward())
@@ -100,7 +103,7 @@ func TestPlanBackwardPart(t *testing.T) {
 			require.Equal(t, want.backwardCut, g.backwardCut, name)
 			require.Equal(t, tiles[i], g.tile, name)
 			part := want.part
-			if i == 0 {
+			if i == 0 && want.halves {
 				part = partMain
 			}
 			require.Equal(t, part, g.part, name)

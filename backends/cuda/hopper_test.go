@@ -222,8 +222,8 @@ func TestPartsOfEveryInstance(t *testing.T) {
 func TestBackwardInstances(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{
-		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
-		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
+		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_once_f16_d64",
+		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_once_f16_d64",
 		"b2-h4-g2-n300-m300-d64-f16-causal":       "bwd_sm90_parts_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16":            "bwd_sm90_f16_d64",

@@ -134,7 +134,9 @@ func (s *stem) hasAt(part partID, dim int) bool {
 	switch {
 	case !partNames[part].perDim:
 		return dim == 0
-	case part == partPairs, part == partRows:
+	case part == partPairs, part == partOnce:
+		return s.dims[dim].shares == 1 && s.dims[dim].dim <= groupedDim
+	case part == partRows:
 		return s.dims[dim].dim <= groupedDim
 	case part == partUp:
 		return s.dims[dim].dim == upDim
@@ -160,7 +162,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96:
+	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96, partOnce:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

@@ -92,6 +92,7 @@ const (
 	partWide  // bwd_sm90: dV in blocks of its own
 	part80    // bwd_sm90: 80 of the 128 columns
 	part96    // bwd_sm90: 96 of them
+	partOnce  // bwd_sm90: all blocks at the same time
 
 	partCluster // decode: the parts of the keys are a cluster
 	partFeaturesCluster
@@ -106,7 +107,7 @@ var partNames = [...]struct {
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
 	partKeys: {"features_keys", true}, partDropout: {"features_dropout", true},
 	partSplit: {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
-	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true},
+	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true}, partOnce: {"once", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.

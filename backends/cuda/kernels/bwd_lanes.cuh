@@ -5,7 +5,7 @@
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
+    const int drawn = S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
     const int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
@@ -89,6 +89,11 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
 
+// LSE (part 0) or delta (part 1) of a tile of rows.
+template <class S> __device__ __forceinline__ const float *stats_at(const Params &p, volatile Work &w, int part, int head, int tile) {
+    return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+}
+
 // The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
 // where they are staged. What it reads of a counter needs no order: only adds follow,
 // which are issued after the load has returned and take effect in the L2 cache, where
@@ -98,6 +103,10 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
     int seen = 0, parity = earlier_visits % 2, slot = group + earlier_visits % S::dq_buffers * S::dq_blocks, slot_parity = earlier_visits / S::dq_buffers % 2;
+    if constexpr (S::once) {
+        wait_for_dependency(); // delta is there, and the counters are 0
+        if (w.steps) bulk_load(sh.stats(group, 0), stats_at<S>(p, w, group, first_head<S>(p, w), w.begin), S::rows * 4, sh.q_full(group, 0));
+    }
     [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
@@ -130,55 +139,30 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
-template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
-    volatile Work &w = sh.work();
-    Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
-    const Bounds<S> e{p, sh};
-    bool first = S::stays;
-    if (!S::stays && w.steps) {
-        barrier_expect(sh.k_full(part), S::key_tile);
-        each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
-    }
-    walk<S>(p, w, [&](int head, int tile) {
-        const uint32_t full = sh.q_full(part, ring.stage);
-        const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
-        barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
-        barrier_expect(full, S::row_tile + S::rows * 4);
-        each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
-        bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
-        ring.next();
-        if constexpr (S::stays)
-            if (first) {
-                first = false;
-                barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
-                barrier_expect(sh.k_full(part), S::key_tile);
-                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
-            }
-    });
-    if constexpr (S::stays)
-        if (first) barrier_wait(sh.k_empty(1), sh.turn % 2 ^ 1); // no more than one block ahead
-}
-
-// One lane that fetches both.
-template <class S> __device__ __forceinline__ void fetch_both(const MapParams &a, Shared<S> sh) {
+// The lane that fetches K, Q and LSE (part 0), V, dO and delta (part 1), or both. Where all blocks run at the same time,
+// the lanes that add fetch the first LSE and delta, as they wait for the kernel that computes them.
+template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
     Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
+    const Bounds<S> e{p, sh};
     bool first = true;
     walk<S>(p, w, [&](int head, int tile) {
 #pragma unroll 1
-        for (int part = 0; part < 2; part++) {
+        for (int part = least; part <= most; part++) {
             const uint32_t full = sh.q_full(part, ring.stage);
-            const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+            const float *stats = stats_at<S>(p, w, part, head, tile);
             barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
             barrier_expect(full, S::row_tile + S::rows * 4);
-            each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows, head, w.batch, full); });
-            bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
+            each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
+            if (!S::once || !first) {
+                if constexpr (S::once) wait_for_dependency();
+                bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
+            }
             if (first) {
                 if constexpr (S::stays) barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
                 barrier_expect(sh.k_full(part), S::key_tile);
-                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
+                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
             }
         }
         first = false;
@@ -192,6 +176,7 @@ template <class S> __device__ __forceinline__ void fetch_both(const MapParams &a
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;
+    if constexpr (S::once) wait_for_dependency(); // the counters are 0
     walk<S>(p, w, [&](int head, int tile) {
         const bool tells = p.deterministic || earlier<S>({p, sh}, w, tile) == 0;
 #pragma unroll 1
@@ -220,8 +205,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
                 __syncwarp();
                 if (sh.work().steps < 0) break;
                 if (threadIdx.x == 0) {
-                    if constexpr (S::releases) fetch_both(a, sh);
-                    else fetch(a.p, a.k, a.q, sh, 0);
+                    fetch<S, 0, S::releases>(a, sh);
                 }
                 __syncwarp();
             }
@@ -229,7 +213,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
             if constexpr (S::releases) {
                 for (; next(); sh.turn++) release(a.p, sh), barrier_arrive(sh.work_empty());
             } else {
-                for (; next(); sh.turn++) fetch(a.p, a.v, a.dout, sh, 1), barrier_arrive(sh.work_empty());
+                for (; next(); sh.turn++) fetch<S, 1, 1>(a, sh), barrier_arrive(sh.work_empty());
             }
         } else if (threadIdx.x == 64 || threadIdx.x == 96) {
             for (; next(); sh.turn++) add(a.p, sh, threadIdx.x / 32 - 2), barrier_arrive(sh.work_empty());

@@ -15,7 +15,7 @@
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
-// bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256 and, where neither D nor DV is more than 80 or 96, bwd_sm90_columns80_<dtype>_d128
+// bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256, where all blocks run at the same time bwd_sm90_once_<dtype>_d<dim>, of 64 and 128, and, where neither D nor DV is more than 80 or 96, bwd_sm90_columns80_<dtype>_d128
 // and bwd_sm90_columns96_<dtype>_d128: of the columns beyond, which are 0, only dQ is computed.
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
@@ -73,6 +73,9 @@
 // their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
 // the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
 // both. Instances for features or groups always walk from the last rows on.
+//
+// Blocks that all run at the same time go by their indexes, in whose order they start, not by tickets. So they fetch before
+// the kernel of delta has ended.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
@@ -385,8 +388,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else visit(n, Constant<false>());
     }
     named_barrier(1, 256); // nobody reads K and V any more
-    if constexpr (!S::stays) launch_dependents();
-    else {
+    if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
+    if constexpr (S::stays) {
         give(sh.k_empty(0));
         if (S::frees_v) give(sh.k_empty(1));
     }
@@ -484,12 +487,11 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         if constexpr (S::pair) barrier_init(sh.peer_done(), 1);
         barrier_fence();
         if constexpr (S::releases) map_prefetch(a.k), map_prefetch(a.q), map_prefetch(a.v), map_prefetch(a.dout);
-        wait_for_dependency();
+        if constexpr (!S::once) wait_for_dependency();
     }
     if constexpr (S::pair) {
-        if (threadIdx.x == 0 && cluster_rank() == 0) sh.work().part = atomicAdd(a.p.turn, 1);
         __syncwarp();
-        cluster_meet(); // the ticket is there
+        cluster_meet(); // the barriers exist
     }
     if constexpr (S::stays) {
         __syncthreads(); // the barriers exist
@@ -502,12 +504,10 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
-        if constexpr (S::releases) {
-            if (threadIdx.x == 0) fetch_both(a, sh);
-            if (threadIdx.x == 32) release(a.p, sh);
-        } else {
-            if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
-            if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        if (threadIdx.x == 0) fetch<S, 0, S::releases>(a, sh);
+        if (threadIdx.x == 32) {
+            if constexpr (S::releases) release(a.p, sh);
+            else fetch<S, 1, 1>(a, sh);
         }
         if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
@@ -543,6 +543,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts | kGroups, type, T, 1) WIDEST(bwd_sm90_parts, kParts, type, T) \
     MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)          \
     MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)        \
+    DIMS(bwd_sm90_once, MapParams, x, no_features, kOnce, type, T, 1)                                                    \
     MAIN(bwd_sm90_up_##type##_d64, MapParams, backward, x, no_features, Shape<kStays | kUpwards, T, 64, 64, 128, 2, 2>) \
     MAIN(bwd_sm90_columns80_##type##_d128, MapParams, backward, x, no_features, Shape<kStays, T, 128, 80, 64, 2, 1>)     \
     MAIN(bwd_sm90_columns96_##type##_d128, MapParams, backward, x, no_features, Shape<kStays, T, 128, 96, 64, 2, 1>)     \

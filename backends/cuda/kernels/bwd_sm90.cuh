@@ -13,7 +13,7 @@ constexpr float odd_lse = 2e38f;
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
 // kParts: nothing, and p.splits parts of each group of query heads. kGroups: the heads of a group inside the walk over rows. kKeys: a mask that is the same for all rows, and for the query
 // heads of a group.
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048;
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
 // What a block works on.
 struct Work {
@@ -57,7 +57,7 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
+    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
@@ -71,6 +71,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
     static constexpr bool releases = staged && !features && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
     static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // the block takes further tiles of keys; dV leaves through dS, as dK does
+    static constexpr bool once = pair || knows & kOnce;                            // all blocks run at the same time
     static constexpr bool up = knows & kUpwards;                                    // the last keys first, and the first rows
     static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 4 : 1; // from one tile of rows to the next
     static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be other than 0
@@ -120,9 +121,6 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_slots + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
-
-// The ticket of a pair of blocks, which the first one drew.
-template <class S> __device__ __forceinline__ int of_pair(Shared<S> sh) { return load_cluster(map_cluster(shared_address((const void *)&sh.work().part), 0)); }
 
 // How many of some key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head

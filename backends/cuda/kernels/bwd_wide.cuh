@@ -13,7 +13,7 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     using T = Type;
     static constexpr bool split = knows & kParts, features = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
     static constexpr int works = 1, step = -1;
-    static constexpr bool up = false;
+    static constexpr bool up = false, once = false;
     static constexpr int dim = dim_, v_dim = v_dim_; // of Q and K, of V and dO
     static constexpr int rows = 64, keys = 128, stages = dim > 192 ? 1 : 2, threads = 384;
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
