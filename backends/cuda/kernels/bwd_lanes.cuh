@@ -5,12 +5,19 @@
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, heads = together<S>(p);
-    const int nth = __shfl_sync(~0u, drawn, 0);
+    auto draw = [&] { return threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
+    const int drawn = draw(), heads = together<S>(p);
+    int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
     if (S::features && f.key_slots) {
-        const Slots s = slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads);
+        auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
+        Slots s;
+        s = place();
+        if constexpr (S::stays) { // passes what is not there
+            while (s.count = (f.kv_starts[s.b + 1] - f.kv_starts[s.b] + S::keys - 1) / S::keys, ticket >= (s.first + s.count) * kv_heads && ticket < f.key_slots * kv_heads)
+                ticket = nth = __shfl_sync(~0u, draw(), 0), s = place();
+        }
         ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
     }
     if (threadIdx.x > 0) return;
@@ -47,6 +54,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
+        if (S::by_rows && w.steps == 0) w.from = w.to - 1;
         if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
     }
 }
@@ -164,6 +172,7 @@ template <class S> __device__ __forceinline__ void fetch_both(const MapParams &a
     const Params &p = a.p;
     volatile Work &w = sh.work();
     Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
+    const Bounds<S> e{p, sh};
     bool first = true;
     walk<S>(p, w, [&](int head, int tile) {
 #pragma unroll 1
@@ -172,12 +181,12 @@ template <class S> __device__ __forceinline__ void fetch_both(const MapParams &a
             const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
             barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
             barrier_expect(full, S::row_tile + S::rows * 4);
-            each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows, head, w.batch, full); });
+            each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
             bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
             if (first) {
                 if constexpr (S::stays) barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
                 barrier_expect(sh.k_full(part), S::key_tile);
-                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
+                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
             }
         }
         first = false;
@@ -205,7 +214,7 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     auto next = [&] { // whether there is another block
-        barrier_wait(sh.work_full(), sh.turn / 4 % 2);
+        barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
     };
     if (group == 0) {
@@ -213,7 +222,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
         if (threadIdx.x < 32) {
 #pragma unroll 1
             for (;; sh.turn++) {
-                barrier_wait(sh.work_empty(), sh.turn / 4 % 2 ^ 1);
+                barrier_wait(sh.work_empty(), sh.turn / S::works % 2 ^ 1);
                 find(a.p, f, sh);
                 if (threadIdx.x == 0) barrier_arrive(sh.work_full());
                 __syncwarp();

@@ -509,7 +509,11 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     ENDS(bwd_sm90, Params, false, x, no_features, type, T) PLAIN(type, T)           \
     SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
-    FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
+    DIMS(bwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, kLayout | kStays, type, T, 1)                                                    \
+    WIDE(bwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, kLayout, type, T, 1)                                                             \
+    DIMS(bwd_sm90_features_groups, FeatureParams, (const MapParams &)x, x.f, kLayout | kGroups, type, T, 1)                                                   \
+    MAIN(bwd_sm90_features_up_##type##_d64, FeatureParams, backward, (const MapParams &)x, x.f, Shape<kLayout | kStays | kUpwards, T, 64, 64, 128, 2, 2>)      \
+    FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
     FEATURES(_alibi, kLayout | kALiBi, type, T, 2) FEATURES(_bias, kLayout | kBias, type, T, 2) \
     FEATURES(_mask, kLayout | kMask, type, T, 2) FEATURES(_keys, kLayout | kKeys, type, T, 1) \
     FEATURES(_dropout, kLayout | kDropout, type, T, 2)                             \
