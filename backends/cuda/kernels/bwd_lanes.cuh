@@ -10,13 +10,19 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
+    [[maybe_unused]] bool none = false; // there is no such tile, nor any with a later ticket
     if (S::features && f.key_slots) {
         auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
         Slots s;
-        s = place();
-        if constexpr (S::stays) { // passes what is not there
-            while (s.count = (f.kv_starts[s.b + 1] - f.kv_starts[s.b] + S::keys - 1) / S::keys, ticket >= (s.first + s.count) * kv_heads && ticket < f.key_slots * kv_heads)
-                ticket = nth = __shfl_sync(~0u, draw(), 0), s = place();
+        if (S::lies && p.batch <= 32) {
+            s = sorted_slots(f.kv_starts, p.batch, S::keys, ticket / kv_heads);
+            if (none = s.count == 0; none && !S::stays) s.count = 1;
+        } else {
+            s = place();
+            if constexpr (S::stays) { // passes what is not there
+                while (s.count = (f.kv_starts[s.b + 1] - f.kv_starts[s.b] + S::keys - 1) / S::keys, ticket >= (s.first + s.count) * kv_heads && ticket < f.key_slots * kv_heads)
+                    ticket = nth = __shfl_sync(~0u, draw(), 0), s = place();
+            }
         }
         ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
     }
@@ -31,7 +37,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
     const int first = ticket / (heads * tiles) * heads, width = min(heads, of - first);
     const int head = head0 + first + (ticket - first * tiles) % width, tile = (ticket - first * tiles) / width;
-    const int key0 = (S::up ? tiles - 1 - tile : tile) * S::keys;
+    const int key0 = S::lies && !S::stays && none ? (p.kv_len + S::keys - 1) / S::keys * S::keys : (S::up ? tiles - 1 - tile : tile) * S::keys;
     const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
     w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;

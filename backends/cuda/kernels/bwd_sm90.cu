@@ -15,7 +15,7 @@
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
-// bwd_sm90_up_<dtype>_d64 and bwd_sm90_wide_<dtype>_d256.
+// bwd_sm90_up_<dtype>_d64 and bwd_sm90_wide_<dtype>_d256; and bwd_sm90_features_groups and _up, for bwd_sm90_features_layout.
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
@@ -71,7 +71,7 @@
 // ones, and nobody waits: the shift of DASH (arXiv 2601.21824), in which blocks may wait for any other of
 // their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
 // the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
-// both. Instances for features or groups always walk from the last rows on.
+// both. Blocks of instances for features or groups all begin at the first rows, or the last ones.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
@@ -80,7 +80,8 @@
 //
 // Instances for features, bwd_sm90_features_<dtype>_d<dim> and so on, take FeatureParams, of
 // which MapParams is the beginning. Maps of packed tensors have batch 1; rows and keys of the
-// next sequence that come with a tile count as hidden, as does all under a mask that may be.
+// next sequence that come with a tile count as hidden, as does all under a mask that may be. Of up to 32 sequences
+// the longest go first, so that no long one is left for the end.
 // One that changes scores alone, or drops weights, has an instance of its own: branches in the loop keep
 // the compiler from laying one instruction beside the other. What a tile reads of a bias or a mask is copied
 // to shared memory a tile, or two parts of one, ahead; the random words are made while the next S is

@@ -340,6 +340,20 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
+// The same where sequences are no more than lanes: the longest first, and slots for what is there. Behind the last one count is 0.
+__device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
+    const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
+    int first = 0;
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const int other = __shfl_sync(~0u, count, i);
+        if (other > count || other == count && i < lane) first += other;
+    }
+    const uint32_t own = __ballot_sync(~0u, first <= slot && slot < first + count);
+    const int b = own ? __ffs(own) - 1 : 0, at = __shfl_sync(~0u, first, b), n = __shfl_sync(~0u, count, b);
+    return {b, own ? at : slot, own ? n : 0};
+}
+
 // The 64 rows of a head that a block has.
 struct Rows64 { int bh, tile; };
 template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f) {
