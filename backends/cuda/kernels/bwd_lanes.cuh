@@ -169,8 +169,6 @@ template <class S> __device__ __forceinline__ void fetch(const Params &p, const 
                 each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
             }
     });
-    if constexpr (S::stays)
-        if (first) barrier_wait(sh.k_empty(1), sh.turn % 2 ^ 1); // no more than one block ahead
 }
 
 // One lane that fetches both.
@@ -198,8 +196,6 @@ template <class S> __device__ __forceinline__ void fetch_both(const MapParams &a
         first = false;
         ring.next();
     });
-    if constexpr (S::stays)
-        if (first) barrier_wait(sh.k_empty(1), sh.turn % 2 ^ 1); // no more than one block ahead
 }
 
 // The lane that ends the turns of both warpgroups.

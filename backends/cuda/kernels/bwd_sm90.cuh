@@ -72,7 +72,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
     static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // the block takes further tiles of keys; dV leaves through dS, as dK does
     static constexpr bool up = knows & kUpwards;                                    // the last keys first, and the first rows
-    static constexpr int step = up ? 1 : pair ? -2 : -1, works = !stays ? 1 : features ? 2 : 4; // from one tile of rows to the next
+    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // from one tile of rows to the next
     static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be other than 0
     static constexpr int dq_buffers = releases && dim == 128 ? 2 : 1, dq_slots = dq_blocks * dq_buffers;
     static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 2 * works + 2 : 0) + (pair ? 3 : 0);
