@@ -71,6 +71,17 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	return s.narrowPart(whole)
 }
 
+// layoutPart is backwardPart for what partLayout knows.
+func (s *stem) layoutPart(whole *flashkit.Problem, sms int) partID {
+	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
+		return partLayoutRows
+	case dim == upDim && s.goesUp(whole, sms):
+		return partLayoutUp
+	}
+	return partLayout
+}
+
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
 // all that blocks of several heads work on, and enough blocks.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
@@ -90,7 +101,7 @@ const (
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
 func (s *stem) stays(part partID, p *flashkit.Problem) bool {
-	return part == partUp || part == part80 || part == part96 || part == partMain && s.dims[s.pad(*p)].dim <= groupedDim
+	return part == partUp || part == partLayoutUp || part == part80 || part == part96 || (part == partMain || part == partLayout) && s.dims[s.pad(*p)].dim <= groupedDim
 }
 
 // describe says in the arguments how the pass is cut.

@@ -99,6 +99,14 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	return b.launch(id, p, a, s.handle)
 }
 
+// wholeOf is the problem of which a call of p is a part, or p.
+func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
+	if a.whole != nil {
+		return a.whole
+	}
+	return p
+}
+
 // checkWhole refuses a whole of which no call of p is a part.
 func (o *Options) checkWhole(p *flashkit.Problem) error {
 	w := o.PartOf

@@ -47,9 +47,17 @@ func TestEveryInstance(t *testing.T) {
 // Every instance with features loads and launches, on lengths and pages too.
 func TestEveryFeaturedInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
-		p.Band = flashkit.Causal()
-		for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
-			p := problem(t, p.String()+form)
+		all, many := p, p
+		p.Band, many.Band, many.Heads, many.KVHeads = flashkit.Causal(), flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
+		forms := []string{p.String() + "-sink-ragged"}
+		if s.hopper && s.pass == flashkit.PassBackward {
+			forms = append(forms, all.String()+"-sink-ragged", many.String()+"-sink-ragged")
+		}
+		for _, form := range []string{"-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
+			forms = append(forms, p.String()+form)
+		}
+		for _, name := range forms {
+			p := problem(t, name)
 			if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
 				continue
 			}

@@ -110,6 +110,7 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 		"b2-h8-g2-n700-m900-d64-bf16-causal-softcap20-alibi-ragged", "b1-h4-g4-n600-m600-d128-f16-bias-mask-sink-dropout0.25", "b2-h4-g4-n700-m900-d192-dv128-bf16-causal-sink-ragged", "b2-h8-g2-n1-m9000-d128-bf16-sink-ragged-page16",
 		"b2-h4-g2-n700-m700-d64-bf16-softcap20", "b2-h4-g2-n700-m640-d128-bf16-causal-alibi", "b2-h4-g4-n700-m640-d64-bf16-bias", "b2-h4-g2-n700-m640-d64-f16-mask",
 		"b1-h4-g4-n700-m640-d128-bf16-causal-mask", "b2-h4-g4-n700-m640-d64-bf16-dropout0.1", "b2-h4-g4-n700-m640-d256-f16-dropout0.1",
+		"b9-h60-g60-n330-m330-d64-bf16-causal-ragged", "b3-h8-g2-n700-m900-d128-bf16-causal-ragged", "b9-h40-g40-n700-m900-d128-f16-sink-ragged",
 		"b2-h4-g2-n300-m400-d64-f32-causal-softcap20-alibi-ragged", "b1-h4-g4-n300-m200-d128-f32-bias-mask-sink-dropout0.25",
 	} {
 		for i := range stems {

@@ -136,9 +136,9 @@ func (s *stem) hasAt(part partID, dim int) bool {
 		return dim == 0
 	case part == partPairs, part == partOnce:
 		return s.dims[dim].shares == 1 && s.dims[dim].dim <= groupedDim
-	case part == partRows:
+	case part == partRows || part == partLayoutRows:
 		return s.dims[dim].dim <= groupedDim
-	case part == partUp:
+	case part == partUp || part == partLayoutUp:
 		return s.dims[dim].dim == upDim
 	case part == part80 || part == part96:
 		return s.dims[dim].dim == narrowedDim
@@ -162,7 +162,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96, partOnce:
+	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96, partOnce, partLayoutRows, partLayoutUp:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

@@ -5,12 +5,25 @@
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int drawn = S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
-    const int nth = __shfl_sync(~0u, drawn, 0);
+    auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
+    const int drawn = draw();
+    int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
+    [[maybe_unused]] bool none = false; // there is no such tile, nor any with a later ticket
     if (S::features && f.key_slots) {
-        const Slots s = slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads);
+        auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
+        Slots s;
+        if (S::lies && p.batch <= 32) {
+            s = sorted_slots(f.kv_starts, p.batch, S::keys, ticket / kv_heads);
+            if (none = s.count == 0; none && !S::stays) s.count = 1;
+        } else {
+            s = place();
+            if constexpr (S::stays) { // passes what is not there
+                while (s.count = (f.kv_starts[s.b + 1] - f.kv_starts[s.b] + S::keys - 1) / S::keys, ticket >= (s.first + s.count) * kv_heads && ticket < f.key_slots * kv_heads)
+                    ticket = nth = __shfl_sync(~0u, draw(), 0), s = place();
+            }
+        }
         ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
     }
     const int heads = together<S>(p, of);
@@ -25,7 +38,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
     const int first = ticket / (heads * tiles) * heads, width = min(heads, of - first);
     const int head = head0 + first + (ticket - first * tiles) % width, tile = (ticket - first * tiles) / width;
-    const int key0 = (S::up ? tiles - 1 - tile : tile) * S::keys;
+    const int key0 = S::lies && !S::stays && none ? (p.kv_len + S::keys - 1) / S::keys * S::keys : (S::up ? tiles - 1 - tile : tile) * S::keys;
     const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
     w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
@@ -48,6 +61,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
+        if (S::by_rows && w.steps == 0) w.from = w.to - 1;
         if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
     }
 }
@@ -168,8 +182,6 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
         first = false;
         ring.next();
     });
-    if constexpr (S::stays)
-        if (first) barrier_wait(sh.k_empty(1), sh.turn % 2 ^ 1); // no more than one block ahead
 }
 
 // The lane that ends the turns of both warpgroups.
@@ -191,7 +203,7 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     auto next = [&] { // whether there is another block
-        barrier_wait(sh.work_full(), sh.turn / 4 % 2);
+        barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
     };
     if (group == 0) {
@@ -199,7 +211,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
         if (threadIdx.x < 32) {
 #pragma unroll 1
             for (;; sh.turn++) {
-                barrier_wait(sh.work_empty(), sh.turn / 4 % 2 ^ 1);
+                barrier_wait(sh.work_empty(), sh.turn / S::works % 2 ^ 1);
                 find(a.p, f, sh);
                 if (threadIdx.x == 0) barrier_arrive(sh.work_full());
                 __syncwarp();

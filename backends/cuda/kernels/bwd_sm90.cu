@@ -16,7 +16,8 @@
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
 // bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256, where all blocks run at the same time bwd_sm90_once_<dtype>_d<dim>, of 64 and 128, and, where neither D nor DV is more than 80 or 96, bwd_sm90_columns80_<dtype>_d128
-// and bwd_sm90_columns96_<dtype>_d128: of the columns beyond, which are 0, only dQ is computed.
+// and bwd_sm90_columns96_<dtype>_d128: of the columns beyond, which are 0, only dQ is computed. And
+// bwd_sm90_features_groups and _up for bwd_sm90_features_layout.
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
@@ -72,7 +73,7 @@
 // ones, and nobody waits: the shift of DASH (arXiv 2601.21824), in which blocks may wait for any other of
 // their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
 // the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
-// both. Instances for features or groups always walk from the last rows on.
+// both. Blocks of instances for features or groups all begin at the first rows, or the last ones.
 //
 // Blocks that all run at the same time go by their indexes, in whose order they start, not by tickets. So they fetch before
 // the kernel of delta has ended.
@@ -84,7 +85,8 @@
 //
 // Instances for features, bwd_sm90_features_<dtype>_d<dim> and so on, take FeatureParams, of
 // which MapParams is the beginning. Maps of packed tensors have batch 1; rows and keys of the
-// next sequence that come with a tile count as hidden, as does all under a mask that may be.
+// next sequence that come with a tile count as hidden, as does all under a mask that may be. Of up to 32 sequences
+// the longest go first, so that no long one is left for the end.
 // One that changes scores alone, or drops weights, has an instance of its own: branches in the loop keep
 // the compiler from laying one instruction beside the other. What a tile reads of a bias or a mask is copied
 // to shared memory a tile, or two parts of one, ahead; the random words are made while the next S is
@@ -558,7 +560,11 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     ENDS(bwd_sm90, Params, false, x, no_features, type, T) PLAIN(type, T)           \
     SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
-    FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
+    DIMS(bwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, kLayout | kStays, type, T, 1)                                                    \
+    WIDE(bwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, kLayout, type, T, 1)                                                             \
+    DIMS(bwd_sm90_features_groups, FeatureParams, (const MapParams &)x, x.f, kLayout | kGroups, type, T, 1)                                                   \
+    MAIN(bwd_sm90_features_up_##type##_d64, FeatureParams, backward, (const MapParams &)x, x.f, Shape<kLayout | kStays | kUpwards, T, 64, 64, 128, 2, 2>)      \
+    FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
     FEATURES(_alibi, kLayout | kALiBi, type, T, 2) FEATURES(_bias, kLayout | kBias, type, T, 2) \
     FEATURES(_mask, kLayout | kMask, type, T, 2) FEATURES(_keys, kLayout | kKeys, type, T, 1) \
     FEATURES(_dropout, kLayout | kDropout, type, T, 2)                             \

@@ -59,6 +59,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     using T = Type;
     static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
+    static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // knows where sequences lie, and no more
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
@@ -69,20 +70,20 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products that S is the sum of: columns of an instance for narrower heads are not computed
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
-    static constexpr bool releases = staged && !features && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
+    static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
     static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // the block takes further tiles of keys; dV leaves through dS, as dK does
     static constexpr bool once = pair || knows & kOnce;                            // all blocks run at the same time
     static constexpr bool up = knows & kUpwards;                                    // the last keys first, and the first rows
-    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 4 : 1; // from one tile of rows to the next
+    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // from one tile of rows to the next
     static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be other than 0
     static constexpr int dq_buffers = releases && dim == 128 ? 2 : 1, dq_slots = dq_blocks * dq_buffers;
-    static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 10 : 0) + (pair ? 3 : 0);
+    static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 2 * works + 2 : 0) + (pair ? 3 : 0);
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? dq_slots * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work) * works;
-    static constexpr int marks_at = sequence_at + (features ? 48 : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
+    static constexpr int marks_at = sequence_at + (features ? 48 * works : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
     // Or of a mask, of all rows of a tile.
     static constexpr int bias_at = (barriers_at + 8 * barriers + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
@@ -104,7 +105,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
     __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
     __device__ __forceinline__ volatile Work &work(int later = 0) const { return *(Work *)(base + S::work_at + (S::works > 1 ? (turn + later) % S::works * sizeof(Work) : 0)); }
-    __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at); }
+    __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at + (S::works > 1 ? turn % S::works * 48 : 0)); }
     __device__ __forceinline__ volatile Marks &marks() const { return *(Marks *)(base + S::marks_at); }
     __device__ __forceinline__ uint32_t bias(int warp) const { return at + S::bias_at + warp * S::bias_rows * 32; }
     __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
@@ -113,11 +114,11 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t dq_empty(int slot) const { return k_full(2 + S::dq_slots + slot); }
     __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(4, group); }    // the sum is in dq_sum;
     __device__ __forceinline__ uint32_t dq_told(int group) const { return q_full(4, 2 + group); } // and others may know it
-    __device__ __forceinline__ uint32_t work_full() const { return q_full(4, 4 * S::releases + turn % 4); }
-    __device__ __forceinline__ uint32_t work_empty() const { return q_full(4, 4 * S::releases + 4 + turn % 4); }
-    __device__ __forceinline__ uint32_t k_empty(int part) const { return q_full(4, 4 * S::releases + 8 + part); }
-    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases + 10 * S::stays); } // of a pair
-    __device__ __forceinline__ uint32_t peer_sums(int group) const { return q_full(4, 4 * S::releases + 10 * S::stays + 1 + group); }
+    __device__ __forceinline__ uint32_t work_full() const { return q_full(4, 4 * S::releases + turn % S::works); }
+    __device__ __forceinline__ uint32_t work_empty() const { return q_full(4, 4 * S::releases + S::works + turn % S::works); }
+    __device__ __forceinline__ uint32_t k_empty(int part) const { return q_full(4, 4 * S::releases + 2 * S::works + part); }
+    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases); } // of a pair, which does not stay
+    __device__ __forceinline__ uint32_t peer_sums(int group) const { return q_full(4, 4 * S::releases + 1 + group); }
     __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_slots + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
@@ -336,6 +337,20 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
         b += (max(before, 1) - 1) * step, n = min(step, end - b);
     }
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
+}
+
+// The same where sequences are no more than lanes: the longest first, and slots for what is there. Behind the last one count is 0.
+__device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
+    const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
+    int first = 0;
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const int other = __shfl_sync(~0u, count, i);
+        if (other > count || other == count && i < lane) first += other;
+    }
+    const uint32_t own = __ballot_sync(~0u, first <= slot && slot < first + count);
+    const int b = own ? __ffs(own) - 1 : 0, at = __shfl_sync(~0u, first, b), n = __shfl_sync(~0u, count, b);
+    return {b, own ? at : slot, own ? n : 0};
 }
 
 // The 64 rows of a head that a block has.
