@@ -10,8 +10,9 @@ enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys
 // Warpgroups in step all wait for products, then none does. So each may issue its own only when the one before has got
 // the first scores of a tile of rows (begin), or has issued those of the same tile of keys (issue), or has got their values (values).
 enum class Turn { none, begin, issue, values };
-constexpr Turn turn_of(Kind kind, int dim) {
+constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
+    if (kind == Kind::plain) return wide ? Turn::begin : dim == 96 || v_dim == 192 ? Turn::none : Turn::issue;
     if (dim > 128) return Turn::none;
     switch (kind) {
     case Kind::layout: return wide ? Turn::begin : Turn::values;
@@ -77,7 +78,7 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
-    static constexpr Turn turn = turn_of(kind_, dim);
+    static constexpr Turn turn = turn_of(kind_, dim, v_dim);
     static constexpr int turns = turn == Turn::none ? 0 : turn == Turn::begin ? q_stages : stages;
     static constexpr int barriers = 2 * q_stages + 5 * stages + (finds ? 1 : 0) + turns * (groups - 1);
     static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : 0);
