@@ -216,7 +216,11 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            head = rows_of - first * (tiles - 1) - nth * size, row0 = (rising ? tiles - 1 - nth : nth) * rows, end = row0 + rows;
+            // Where a row sees more than those above it, the tile that is not whole is the first, which sees least; unless the
+            // order in which a row's keys are added depends on where its tile begins.
+            const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
+            const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
+            head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
