@@ -160,6 +160,15 @@ __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int ke
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
+// How many heads go together under a mask, of all that there are: those in the cache, beside as much of Q and O where
+// rows are few; if that divides them, so that the last ones are no fewer.
+__device__ __forceinline__ int heads_together(const Params &p, int all) {
+    const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
+    for (int n = most; 2 * n > most; n--)
+        if (all % n == 0) return n;
+    return most;
+}
+
 // A tile of rows of packed sequences: the nth of `count` of a head, of all heads; and the ticket behind those that are the nth
 // of other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, one too many at most. Behind
 // the last one there is none: head is -1.
@@ -191,7 +200,7 @@ template <class S> struct Finder {
     const int together;
     __device__ __forceinline__ Finder(const MapParams &a, const Features &f, Shared<S> sh) : a(a), f(f), sh(sh),
         group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
-        together(banded(a.p) ? heads_in_cache(a.p, all, a.p.kv_len) : 1) {}
+        together(banded(a.p) ? heads_together(a.p, all) : 1) {}
 
     // The number of the tile that the block takes after another one.
     __device__ __forceinline__ int next(int tile) const {
