@@ -101,6 +101,25 @@ func (l *load) pigeons(t *tile, waves float64) (cycles float64) {
 	return cycles
 }
 
+// What a last step of at most so many keys takes of a whole one in fwd_sm90_short.
+const (
+	fewKeys      = 16
+	fewKeysShare = .4
+)
+
+// shorten takes away what fwd_sm90_short does not take for few keys of a last tile. It returns when the longest block of
+// the last head ends: blocks come head by head, the longest of a head first, and that one when a wave is left.
+func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
+	if left := p.KVLen % t.keys; left > 0 && left <= fewKeys && !banded(*p) {
+		l.steps, l.most = l.steps-1+fewKeysShare, l.most-1+fewKeysShare
+	}
+	step, waves := max(t.step, t.alone), l.blocks*float64(p.Batch*p.Heads)/float64(sms*t.perSM)
+	if waves <= 1 {
+		return 0
+	}
+	return (waves-1)*(t.begin+l.steps*step) + t.begin + l.most*step
+}
+
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
 func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {

@@ -196,6 +196,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     Ring<S::q_stages> q(0);
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> k(0), v(0);
+    const bool turned = S::features || S::dim > 80 || !p.turn; // narrow tiles that are dealt out are faster without
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     auto give = [&](auto &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
@@ -232,10 +233,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
         each<S::v_dim / 2>([&](int i) { o[i] = 0; });
         [[maybe_unused]] const uint64_t own_q = descriptor(q_tile + group * 8192, 16);
-        auto pass = [&](bool now, int stage) { if (now && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // the turn
+        auto pass = [&](bool now, int stage) { if (now && turned && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // the turn
         auto scores = [&] { // s = Q K^T, in flight
             barrier_wait(sh.k_full(k.stage), k.parity);
-            if (S::turn > Turn::begin && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity);
+            if (S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity);
             if constexpr (S::lists) shown = sh.slot(k.stage).shown[lane % 4], now = uniform(sh.slot(k.stage).tile);
             const uint64_t b = descriptor(sh.k(k.stage), 16);
             wgmma_fence();
@@ -394,6 +395,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         for (; n < count && tile_of(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
+            if (!S::features && S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity); // none comes twice
             pass(S::turn > Turn::begin, k.stage);
             give(k, sh.k_empty(k.stage));
             barrier_wait(sh.v_full(v.stage), v.parity);
@@ -427,6 +429,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
         } else {
+            if (!S::features && S::turn == Turn::begin && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             pass(S::turn == Turn::begin, q.stage);
         }
         leave(); // at the latest

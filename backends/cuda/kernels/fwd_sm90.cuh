@@ -10,8 +10,9 @@ enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys
 // Warpgroups in step all wait for products, then none does. So each may issue its own only when the one before has got
 // the first scores of a tile of rows (begin), or has issued those of the same tile of keys (issue), or has got their values (values).
 enum class Turn { none, begin, issue, values };
-constexpr Turn turn_of(Kind kind, int dim) {
+constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
+    if (kind == Kind::plain) return wide ? Turn::begin : dim == 96 || v_dim == 192 ? Turn::none : Turn::issue;
     if (dim > 128) return Turn::none;
     switch (kind) {
     case Kind::layout: return wide ? Turn::begin : Turn::values;
@@ -81,7 +82,7 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
-    static constexpr Turn turn = turn_of(kind_, dim);
+    static constexpr Turn turn = turn_of(kind_, dim, v_dim);
     static constexpr int turns = turn == Turn::none ? 0 : turn == Turn::begin ? q_stages : stages;
     static constexpr int barriers = 2 * q_stages + 5 * stages + (finds ? 1 : 0) + turns * (groups - 1);
     static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : sorts ? sizeof(Order) : 0);
@@ -164,6 +165,15 @@ __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int ke
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
+// How many heads go together under a mask, of all that there are: those in the cache, beside as much of Q and O where
+// rows are few; if that divides them, so that the last ones are no fewer.
+__device__ __forceinline__ int heads_together(const Params &p, int all) {
+    const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
+    for (int n = most; 2 * n > most; n--)
+        if (all % n == 0) return n;
+    return most;
+}
+
 // A tile of rows of packed sequences: the nth of `count` of a head, of all heads; and the ticket behind those that are the nth
 // of other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, one too many at most. Behind
 // the last one there is none: head is -1.
@@ -225,7 +235,7 @@ template <class S> struct Finder {
     const int together;
     __device__ __forceinline__ Finder(const MapParams &a, const Features &f, Shared<S> sh) : a(a), f(f), sh(sh),
         group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
-        together(banded(a.p) ? heads_in_cache(a.p, all, a.p.kv_len) : 1) {}
+        together(banded(a.p) ? heads_together(a.p, all) : 1) {}
 
     // The number of the tile that the block takes after another one.
     __device__ __forceinline__ int next(int tile) const {
@@ -255,7 +265,11 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            head = rows_of - first * (tiles - 1) - nth * size, row0 = (rising ? tiles - 1 - nth : nth) * rows, end = row0 + rows;
+            // Where a row sees more than those above it, the tile that is not whole is the first, which sees least; unless the
+            // order in which a row's keys are added depends on where its tile begins.
+            const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
+            const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
+            head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
