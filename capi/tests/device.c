@@ -112,6 +112,17 @@ int main(void)
 		check((strstr(fake_log(), "decode_sm80") != NULL) == !paired && strstr(fake_log(), "_sm80_bf16_d64 ") != NULL, paired ? "paired" : "not paired", &e);
 		check(fk_close(few, &e) == FK_OK, "close", &e);
 	}
+	/* What sequences say is copied once for a stream, and again when it has changed. */
+	fk_problem ragged = p;
+	fk_args two = a;
+	int32_t lens[1] = {60};
+	two.seqs = 1, two.q_lens = two.kv_lens = lens;
+	check(fk_problem_of(&two, &ragged, &e) == FK_OK, "lengths", &e);
+	for (int i = 0; i < 4; i++) {
+		lens[0] -= i == 3;
+		fake_reset(0);
+		check(fk_forward(d, &ragged, &two, &e) == FK_OK && count("upload", NULL) == (i == 0 || i == 3), "lists", &e);
+	}
 	for (int any = 0; any < 2; any++) {
 		fk_dispatcher *training;
 		check(fk_open("auto", any ? FK_OPEN_ANY_ORDER : 0, &training, &e) == FK_OK, "open", &e);

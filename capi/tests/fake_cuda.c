@@ -127,6 +127,7 @@ int cuStreamCreate(void **s, unsigned flags) { return (void)flags, *s = malloc(1
 int cuStreamCreateWithPriority(void **s, unsigned flags, int priority) { return (void)priority, cuStreamCreate(s, flags); }
 int cuStreamDestroy_v2(void *s) { return free(s), 0; }
 int cuStreamIsCapturing(void *s, int *status) { return (void)s, *status = 0, 0; }
+int cuStreamGetId(void *s, unsigned long long *id) { return *id = (uintptr_t)s, 0; }
 int cuStreamSynchronize(void *s) { return say("wait", s), 0; }
 int cuStreamWaitEvent(void *s, void *event, unsigned flags) { return (void)s, (void)event, (void)flags, 0; }
 int cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = text, 0; }
