@@ -97,9 +97,10 @@ enum {
 
 /* Flags of fk_open. */
 enum {
-	FK_OPEN_FROZEN = 1, /* choose by what was known when it was opened: the same kernels, hence the same bits, in every call */
-	FK_OPEN_PAIRED = 2, /* for training: both passes sum scores in one order */
-	FK_OPEN_BLANK = 4   /* ignore what a profile of the machine says */
+	FK_OPEN_FROZEN = 1,   /* choose by what was known when it was opened: the same kernels, hence the same bits, in every call */
+	FK_OPEN_PAIRED = 2,   /* for training: both passes sum scores in one order */
+	FK_OPEN_BLANK = 4,    /* ignore what a profile of the machine says */
+	FK_OPEN_ANY_ORDER = 8 /* on a GPU's memory d_q is summed in whatever order comes: faster, but its bits differ from run to run */
 };
 
 /* What is open: backends, and what is known of the speed of their kernels. */

@@ -19,6 +19,46 @@ type keptLists struct {
 	sides [5]int
 }
 
+// foreignLists are those of streams of other libraries. A handle may be that of a stream which is gone, whose work still
+// reads its lists: streams are told apart by a number that no other one ever has.
+type foreignLists struct {
+	mu    sync.Mutex // as that of keptLists
+	lists map[uint64]*keptLists
+}
+
+// mostForeign bounds the streams that keep lists: nobody says when one of them ends.
+const mostForeign = 64
+
+// of returns those of a stream, nil if it keeps none.
+func (f *foreignLists) of(d *Driver, s StreamHandle) (*keptLists, error) {
+	if d.StreamGetID == nil {
+		return nil, nil
+	}
+	id, err := d.StreamGetID(s)
+	k := f.lists[id]
+	if err == nil && k == nil && len(f.lists) < mostForeign {
+		if f.lists == nil {
+			f.lists = map[uint64]*keptLists{}
+		}
+		k = new(keptLists)
+		f.lists[id] = k
+	}
+	return k, err
+}
+
+// close frees the memory, which nobody reads any more.
+func (f *foreignLists) close(d *Driver) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.lists {
+		if k.words > 0 {
+			err = errors.Join(err, d.MemFree(k.at))
+		}
+	}
+	f.lists = nil
+	return err
+}
+
 // setSequences keeps what the sequences say.
 func (x *arguments) setSequences(s *flashkit.Sequences) {
 	x.sides = [5]int{}
@@ -54,6 +94,12 @@ func (x *arguments) copyInts(d *Driver, to Pointer, s StreamHandle) error {
 // whether there is such memory. A graph has memory of its own: later calls change the stream's.
 func (x *arguments) keepInts(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
+	if x.foreign != nil && len(x.ints) > 0 {
+		var err error
+		if k, err = x.foreign.of(b.drv, s); err != nil {
+			return false, err
+		}
+	}
 	if k == nil || len(x.ints) == 0 || b.drv.StreamIsCapturing == nil {
 		return false, nil
 	}

@@ -296,7 +296,7 @@ def packed_cells():
 
 
 def paged_cells():
-    shapes = [(b, m) for m in (1024, 4096, 16384, 131072) for b in (1, 8, 32, 128) if b * m <= 1 << 22]
+    shapes = [(b, m) for m in (1024, 4096, 16384, 131072) for b in (1, 8, 32, 128)]  # the last are 64 GiB of keys and values
     return [Paged(b, heads, 8, m, page) for page in (16, 64, 1) for heads in (32, 64) for b, m in shapes if page > 1 or b in (1, 32) and m != 4096]
 
 

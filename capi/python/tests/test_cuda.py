@@ -67,6 +67,15 @@ def test_graph(randn):
     assert torch.equal(o, flashkit.attention(q, k, v))
 
 
+def test_any_order(randn):
+    q, k, v = (randn(1, 4, 1000, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    o, lse = flashkit.attention(q, k, v, return_lse=True)
+    expected = flashkit.attention_backward(o, q, k, v, o, lse)
+    with flashkit.Dispatcher(any_order=True) as d:
+        for a, b in zip(flashkit.attention_backward(o, q, k, v, o, lse, backend=d)[:3], expected[:3]):
+            near(a, b, 1e-2)
+
+
 def test_host_and_device(randn):
     q = randn(1, 2, 8, 16)
     with pytest.raises(flashkit.Error, match="K = elsewhere: must be a tensor on GPU 0"):
