@@ -65,7 +65,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call, a.kept, a.whole = flashkit.Call{}, nil, nil // which would keep the program's tensors alive
+		a.call, a.lists, a.kept, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil // which would keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -83,7 +83,11 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a.set(&a.call)
 	a.spare, a.beside, a.whole = o.Spare, o.Beside, o.PartOf
-	if o.Sequences != nil {
+	if o.Sequences == nil {
+		if err := missesTable(args.Seqs); err != nil {
+			return err
+		}
+	} else {
 		if err := a.useSequences(b, o.Sequences, args.Seqs); err != nil {
 			return err
 		}
@@ -91,7 +95,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	if o.Nondeterministic {
 		a.deterministic = 0
 	}
-	if len(a.ints) > 0 && !s.foreign {
+	if a.words > 0 && !s.foreign {
 		a.kept = &s.lists
 		a.kept.mu.Lock()
 		defer a.kept.mu.Unlock()
@@ -137,8 +141,10 @@ type arguments struct {
 	features
 	call     flashkit.Call
 	featured bool
-	ints     []int32    // the lists of Sequences, one after the other
+	lists    [5][]int32 // of Sequences
 	sides    [5]int     // how long each of them is
+	words    int        // all of them that are to be copied
+	ints     []int32    // these, one after the other: see join
 	intsAt   Pointer    // where they lie in the workspace,
 	kept     *keptLists // unless it is not nil: in the stream's memory
 	shapes   [4][4]int  // of Q, K, V and O in memory, of a call with features
@@ -163,7 +169,7 @@ func (a *arguments) set(c *flashkit.Call) {
 
 // runDevice runs a call on tensors of the device to its end.
 func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
-	if err := b.owns(c.Args, c.Pass, &c.Problem); err != nil {
+	if err := cmp.Or(b.owns(c.Args, c.Pass, &c.Problem), missesTable(c.Args.Seqs)); err != nil {
 		return err
 	}
 	l, err := b.staging.take(ctx)
