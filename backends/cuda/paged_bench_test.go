@@ -122,6 +122,7 @@ func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float
 		if device {
 			lens, table := x.list(b, 0, s.KVLens), x.list(b, 1024, s.Pages)
 			c.fwdOptions.Sequences = &DeviceSequences{KVLens: lens, Pages: table}
+			c.args.Seqs = &flashkit.Sequences{PagesPerSeq: len(s.Pages) / p.Batch} // the host has none
 		}
 	}
 	if !graph {
