@@ -131,6 +131,11 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(a, np.int32)
 
 
+def on_gpu(x: Any) -> bool:
+    """Report whether x is a tensor on a GPU."""
+    return is_torch(x) and bool(x.is_cuda)
+
+
 def on_device(x: Any, name: str, dimensions: int, like: Any) -> Any:
     """Return lengths or pages on the device of like, which are read when the work runs."""
     if not is_torch(x) or x.device != like.device:

@@ -119,7 +119,7 @@ class Call:
 
     def sequences(self, o: Options) -> None:
         a, seqs, first = self.args, None, ""
-        on_device = a.q.device >= _abi.CUDA and any(_arrays.is_torch(x) and x.is_cuda for x in (o.get("kv_lens"), o.get("pages")))
+        on_device = a.q.device >= _abi.CUDA and any(_arrays.on_gpu(x) for x in (o.get("kv_lens"), o.get("pages")))
         if on_device:
             a.seqs_device = a.q.device
         for name in _abi.ARRAYS:
@@ -127,7 +127,7 @@ class Call:
             if x is None:
                 continue
             dimensions = 2 if name == "pages" else 1
-            array = _arrays.on_device(x, name, dimensions, self.q) if on_device else _arrays.integers(x, name, dimensions)
+            array: Any = _arrays.on_device(x, name, dimensions, self.q) if on_device else _arrays.integers(x, name, dimensions)
             self.keep.append(array)
             setattr(a, name, array.data_ptr() if on_device else array.__array_interface__["data"][0])
             count = array.shape[0] - name.endswith("_starts")
