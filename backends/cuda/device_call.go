@@ -65,7 +65,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call, a.kept, a.foreign, a.whole = flashkit.Call{}, nil, nil, nil // which would keep the program's tensors alive
+		a.call, a.lists, a.kept, a.foreign, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil, nil // which would keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -83,7 +83,11 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a.set(&a.call)
 	a.spare, a.beside, a.whole = o.Spare, o.Beside, o.PartOf
-	if o.Sequences != nil {
+	if o.Sequences == nil {
+		if err := missesTable(args.Seqs); err != nil {
+			return err
+		}
+	} else {
 		if err := a.useSequences(b, o.Sequences, args.Seqs); err != nil {
 			return err
 		}
@@ -92,7 +96,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		a.deterministic = 0
 	}
 	switch {
-	case len(a.ints) == 0:
+	case a.words == 0:
 	case s.foreign:
 		a.foreign = &b.foreign
 		a.foreign.mu.Lock()
@@ -151,8 +155,10 @@ type arguments struct {
 	features
 	call     flashkit.Call
 	featured bool
-	ints     []int32       // the lists of Sequences, one after the other
+	lists    [5][]int32    // of Sequences
 	sides    [5]int        // how long each of them is
+	words    int           // all of them that are to be copied
+	ints     []int32       // these, one after the other: see join
 	intsAt   Pointer       // where they lie in the workspace,
 	kept     *keptLists    // unless it is not nil: in the stream's memory;
 	foreign  *foreignLists // or in that of a stream of another library
@@ -178,7 +184,7 @@ func (a *arguments) set(c *flashkit.Call) {
 
 // runDevice runs a call on tensors of the device to its end.
 func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
-	if err := b.owns(c.Args, c.Pass, &c.Problem); err != nil {
+	if err := cmp.Or(b.owns(c.Args, c.Pass, &c.Problem), missesTable(c.Args.Seqs)); err != nil {
 		return err
 	}
 	l, err := b.staging.take(ctx)

@@ -62,7 +62,8 @@ func shapedPart(p *flashkit.Problem) partID {
 // setFeatures describes what a call has beyond dense attention in a band, and keeps what its
 // sequences say for copyInts.
 func (x *arguments) setFeatures(c *flashkit.Call) {
-	x.features, x.ints = features{}, x.ints[:0]
+	x.features = features{}
+	x.setSequences(nil)
 	if x.featured = featured(&c.Problem); !x.featured {
 		return
 	}
@@ -155,7 +156,7 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 	if kept, err := x.keepInts(b, s); err != nil {
 		return err
 	} else if !kept {
-		w.ints = len(x.ints)
+		w.ints = x.words
 	}
 	return w.within(b, x, s, func() error {
 		if w.ints > 0 {

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,6 +102,43 @@ func TestDeviceSequencesErrors(t *testing.T) {
 	require.ErrorAs(t, d.forward(), &problem)
 	require.Equal(t, "Seqs", problem.Field)
 	d.close(t)
+}
+
+// A page table and lengths that only the device's memory has give what those of the host give, and a call without them is refused.
+func TestPageTableOfTheDevice(t *testing.T) {
+	b, _ := openFake(t)
+	if gpu, err := Open(); err == nil {
+		b = gpu
+		defer gpu.Close()
+	}
+	d := newDeviceCall(t, b, "b2-h4-g2-n1-m24-d64-bf16-ragged-page4")
+	defer d.close(t)
+	layOutPages(d)
+	require.NoError(t, d.forward())
+	o, lse := d.download(t, d.args.O), d.download(t, d.args.LSE)
+	list := func(n []int32) *Buffer {
+		m, err := b.Alloc(4 * len(n))
+		require.NoError(t, err)
+		d.buffers = append(d.buffers, m)
+		require.NoError(t, Upload(d.s, m, 0, n))
+		return m
+	}
+	lens, table := list(d.args.Seqs.KVLens), list(d.args.Seqs.Pages)
+	d.args.Seqs = &flashkit.Sequences{PagesPerSeq: 6}
+	require.ErrorContains(t, d.forward(), "Options.Sequences.Pages")
+	c := new(flashkit.Call)
+	require.NoError(t, c.Set(d.p, flashkit.PassForward, &d.args))
+	require.ErrorContains(t, b.runDevice(context.Background(), decodeSM80, c), "Options.Sequences.Pages")
+	d.fwdOptions.Sequences = &DeviceSequences{KVLens: lens}
+	require.ErrorContains(t, d.forward(), "Options.Sequences.Pages")
+	d.fwdOptions.Sequences = &DeviceSequences{KVLens: lens, Pages: table}
+	for range 2 {
+		require.NoError(t, d.forward())
+		require.Equal(t, o, d.download(t, d.args.O))
+		require.Equal(t, lse, d.download(t, d.args.LSE))
+	}
+	d.args.Seqs.PagesPerSeq = 7
+	require.ErrorContains(t, d.forward(), "is too small")
 }
 
 // The same bits from run to run, with features.

@@ -229,8 +229,8 @@ class Paged:
         self.table = torch.randperm(b * width, device="cuda").int().reshape(b, width)
         flat = [t.view(b, m, self.kv_heads, self.dim) for t in (self.k, self.v)]
         made = lambda: (gpu_peers.unwritten(torch, *self.q.shape, dtype=self.q.dtype), gpu_peers.unwritten(torch, b, self.heads, 1, dtype=torch.float32))
-        (o, lse), (o2, lse2), lens, table = made(), made(), torch.full((b,), m, dtype=torch.int32).numpy(), self.table.cpu().numpy()
-        calls = {"flashkit": lambda: kit.attention(self.q, self.k, self.v, kv_lens=lens, pages=table, layout="bshd", out=o, lse=lse),
+        (o, lse), (o2, lse2), lens = made(), made(), torch.full((b,), m, device="cuda", dtype=torch.int32)
+        calls = {"flashkit": lambda: kit.attention(self.q, self.k, self.v, kv_lens=lens, pages=self.table, layout="bshd", out=o, lse=lse),
                  "flashkit-contiguous": lambda: kit.attention(self.q, *flat, layout="bshd", out=o2, lse=lse2)}
         results = {"flashkit": o, "flashkit-contiguous": o2}
         for call in calls.values():

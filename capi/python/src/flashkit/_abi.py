@@ -69,6 +69,7 @@ class Args(ctypes.Structure):
         ("cancel", c_void_p),
         ("stream", c_void_p),
         *((name, c_int64) for name in ORIGIN),
+        ("seqs_device", c_int64),
     ]
 
 
