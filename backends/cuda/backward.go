@@ -29,8 +29,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 	if !s.hopper || featured(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
 		return g
 	}
-	t := s.plans.tiles[s.pad(p)]
-	g.backwardCut, _ = s.cutBackward(s.plans, &t, whole, b.dev.SMs, b.pairs())
+	g.backwardCut = s.cutBackward(&whole, b.dev.SMs, b.pairs())
 	switch {
 	case g.splits > 1:
 		g.part = partGroup
@@ -42,7 +41,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
-		g.tile = firstTile(&t, &p, &whole)
+		g.tile = firstTile(&s.plans.tiles[s.pad(p)], &p, &whole)
 	}
 	return g
 }
@@ -122,40 +121,50 @@ const (
 	meetCycles     = 16000   // until the blocks of a pair have begun together, and added up their dK and dV
 )
 
-// cutBackward returns how a pass is cut among blocks, and the cycles. The query heads of a group may be cut into
+// cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
 // parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
 // their dK and dV are written, read and added. Or two blocks share the rows of a tile of keys, if all of them run at once. Where all rows see all keys,
 // blocks of a head begin at different rows, so that none waits for another.
-func (s *stem) cutBackward(c *costs, t *tile, p flashkit.Problem, sms int, pairs bool) (cut backwardCut, cycles float64) {
+func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
-	if !s.hopper || featured(&p) || p.Batch*p.QLen*p.KVLen == 0 {
-		return cut, s.backwardCycles(c, t, p, sms, cut)
+	if !s.hopper || featured(p) || p.Batch*p.QLen*p.KVLen == 0 {
+		return cut
 	}
-	cut.skew = s.skew(t, p, sms, cut)
-	cycles = s.backwardCycles(c, t, p, sms, cut)
+	t := &s.plans.tiles[s.pad(*p)]
+	cut.skew = s.skew(t, *p, sms, cut)
+	least := s.cutCycles(s.plans, t, *p, sms, cut)
+	take := func(x backwardCut) {
+		if cycles := s.cutCycles(s.plans, t, *p, sms, x); cycles < least {
+			cut, least = x, cycles
+		}
+	}
 	group := p.Heads / max(1, p.KVHeads)
 	for n := 2; n <= group; n++ {
-		ofK, ofV := s.groupWords(&p, n)
-		if group%n != 0 || ofK > mostGroupWords {
+		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > mostGroupWords {
 			continue
 		}
-		parts, q := backwardCut{splits: n}, p
-		if s.dims[s.pad(p)].dim > groupedDim { // else rows lie outside, the heads of a group inside
-			parts.skew = s.skew(t, p, sms, parts)
+		parts := backwardCut{splits: n}
+		if s.dims[s.pad(*p)].dim > groupedDim { // else rows lie outside, the heads of a group inside
+			parts.skew = s.skew(t, *p, sms, parts)
 		}
-		q.KVHeads *= n
-		if x := s.backwardCycles(c, t, q, sms, parts) + partsCycles(2*4*(ofK+ofV), sms); x < cycles {
-			cut, cycles = parts, x
-		}
+		take(parts)
 	}
-	if all := p.Batch * p.KVHeads * ceilDiv(p.KVLen, t.keys); pairs && s.dims[s.pad(p)].shares == 1 && 2*all <= sms {
+	if all := p.Batch * p.KVHeads * ceilDiv(p.KVLen, t.keys); pairs && s.dims[s.pad(*p)].shares == 1 && 2*all <= sms {
 		halves := backwardCut{splits: 1, halves: true}
-		halves.skew = s.skew(t, p, sms, halves)
-		if x := s.backwardCycles(c, t, p, sms, halves); x < cycles {
-			cut, cycles = halves, x
-		}
+		halves.skew = s.skew(t, *p, sms, halves)
+		take(halves)
 	}
-	return cut, cycles
+	return cut
+}
+
+// cutCycles are those of a pass that is cut so.
+func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
+	if cut.splits > 1 {
+		ofK, ofV := s.groupWords(&p, cut.splits)
+		p.KVHeads *= cut.splits
+		cycles = partsCycles(2*4*(ofK+ofV), sms)
+	}
+	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
 // mostSkewed bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the

@@ -109,7 +109,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		if loose {
 			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
-		_, cycles = s.cutBackward(c, &t, p, sms, true)
+		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true))
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = c.cutCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
