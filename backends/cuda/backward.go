@@ -115,11 +115,8 @@ func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	return rows * d.dim, rows * d.vDim
 }
 
-// What a cut costs or needs.
-const (
-	mostGroupWords = 1 << 26 // bounds groupWords: calls with more have blocks enough
-	meetCycles     = 16000   // until the blocks of a pair have begun together, and added up their dK and dV
-)
+// mostGroupWords bounds groupWords: calls with more have blocks enough.
+const mostGroupWords = 1 << 26
 
 // cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
 // parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
@@ -160,12 +157,27 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 // cutCycles are those of a pass that is cut so.
 func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
 	if cut.splits > 1 {
-		ofK, ofV := s.groupWords(&p, cut.splits)
+		cycles = s.sumsCycles(&p, cut.splits, sms)
 		p.KVHeads *= cut.splits
-		cycles = partsCycles(2*4*(ofK+ofV), sms)
 	}
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
+
+// sumsCycles are those of adding up so many parts of each group: a thread of bwd_sm90_sums reads one part after the other.
+func (s *stem) sumsCycles(p *flashkit.Problem, parts, sms int) float64 {
+	ofK, ofV := s.groupWords(p, parts)
+	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
+	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
+	return max(partsCycles(2*4*(ofK+ofV), sms), mergeCycles+float64(waves*chunks*parts)*sumCycles)
+}
+
+// Of bwd_sm90_sums: keys and threads of a block, blocks of a multiprocessor, and cycles until 8 columns of a part are read.
+const (
+	sumRows    = 64
+	sumThreads = 256
+	sumBlocks  = 4
+	sumCycles  = 300
+)
 
 // mostSkewed bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
 // next heads fill the gaps, and a second sum of dQ costs more than the rest of them.

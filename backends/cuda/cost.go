@@ -48,6 +48,8 @@ type costs struct {
 	hop    float64 // backward: cycles until the next block of a head may add its part of dQ,
 	column float64 // and more of them for each column of dQ,
 	later  float64 // and if the block has another step, which comes first
+	meet   float64 // bwd_sm90: cycles until the blocks of a pair have begun together, and added up their dK and dV
+	ends   float64 // and cycles of the blocks for 64 query rows of a head that come before and after
 	plus   float64 // cycles of a block with features
 	carry  float64 // and of one that continues O, for each element of it
 	narrow float64 // tensor maps: fraction by which rows of 16 bytes make a step longer
@@ -109,7 +111,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		if loose {
 			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
-		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true))
+		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true)) + c.ends*float64(p.Batch*p.Heads*ceilDiv(p.QLen, backwardRows))/float64(endBlocks*sms)
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = c.cutCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
@@ -175,6 +177,9 @@ func (s *stem) wide(p *flashkit.Problem) float64 {
 	return float64(s.dims[min(s.pad(*p), len(s.dims)-1)].dim) / 128
 }
 
+// endBlocks are the blocks of a backward pass's first and last launches that a multiprocessor holds.
+const endBlocks = 4
+
 // sliceColumns are those of a row of float32 that are taken at once.
 const sliceColumns = 64
 
@@ -200,8 +205,9 @@ func (s *stem) bytes(p flashkit.Problem) float64 {
 		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
-		if p.DType != flashkit.Float32 {
-			n += rows * float64(2*4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
+		if p.DType != flashkit.Float32 { // tiles of dQ are written whole
+			padded := rows / float64(max(1, p.QLen)) * float64(ceilDiv(p.QLen, backwardRows)*backwardRows)
+			n += (rows + padded) * float64(4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
 		}
 	}
 	return n

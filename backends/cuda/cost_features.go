@@ -20,12 +20,12 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .236, .0183, .151, .0378, .0114, .0983, .405, .00897},
-	{flashkit.FeatureSoftcap, .281, .73, .732, 1.08, 1.62, .104, .43, .999},
-	{flashkit.FeatureALiBi, .0249, .0852, .117, .473, .0135, .00902, .039, 1.41},
-	{flashkit.FeatureBias, .0734, 1.98, .841, .979, .301, .7, .292, 4.01},
-	{flashkit.FeatureMask, .241, 2.24, .366, 1.2, 1.39, .436, .413, 1.44},
-	{flashkit.FeatureDropout, .0577, 2.11, .972, 1.33, .772, .31, .363, .016},
+	{flashkit.AllFeatures, .236, .0183, .151, .0378, .0112, .182, .344, .00897},
+	{flashkit.FeatureSoftcap, .281, .73, .732, 1.08, .61, .0916, .17, .999},
+	{flashkit.FeatureALiBi, .0249, .0852, .117, .473, .0135, .01, .0376, 1.41},
+	{flashkit.FeatureBias, .0734, 1.98, .841, .979, .943, .511, .408, 4.01},
+	{flashkit.FeatureMask, .241, 2.24, .366, 1.2, .788, .377, .457, 1.44},
+	{flashkit.FeatureDropout, .0577, 2.11, .972, 1.33, .957, .274, .463, .016},
 	{flashkit.FeaturePage, .281, .456, .635, .369, 0, 0, 0, .749},
 	{flashkit.FeatureCarry, .0609, 2.16, .424, .553, 0, 0, 0, .48},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
@@ -66,9 +66,17 @@ func (s *stem) alone(c *flashkit.Call) bool {
 	return true
 }
 
-// oddly returns what odd rows of a bias or mask make of a feature's share.
-func (c *costs) oddly(p *flashkit.Problem, f flashkit.Feature) float64 {
-	if p.KVLen%2 != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
+// oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and
+// odd ones elsewhere.
+func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
+	unit := 2
+	if s.hopper {
+		unit = rowAlignment
+		if f == flashkit.FeatureBias {
+			unit /= p.DType.Size()
+		}
+	}
+	if p.KVLen%unit != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
 		return 1 + c.odd
 	}
 	return 1
@@ -103,7 +111,7 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.share(c, i) * k.oddly(&c.Problem, featureTimes[i].feature)
+			x.step += s.share(c, i) * s.oddly(k, &c.Problem, featureTimes[i].feature)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {

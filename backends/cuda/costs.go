@@ -5,7 +5,7 @@ package cuda
 // differ a little.
 
 var fwdSM90Costs = costs{
-	launch: 6.06, first: 2.83, lists: 2.17, carries: 6.21, several: .0175, extra: 3.64, bandwidth: .997, exposed: .553, deep: 1.78, tail: .00208, edge: .033, empty: 3140, plus: 3240, carry: 1.19, few: .74, lone: .613, width: .0685, narrow: .54,
+	launch: 6.06, first: 2.83, lists: 2.17, carries: 6.21, several: .0175, extra: 3.64, bandwidth: .997, exposed: .553, deep: 1.78, tail: .00208, edge: .033, empty: 3140, plus: 3240, carry: 1.19, few: .74, lone: .613, width: .0685, odd: .03, narrow: .54,
 	tiles: []tile{
 		{192, 128, 16, 1, 3320, 2290, 449, 1.61},
 		{128, 128, 12, 1, 3640, 2660, 684, 1.14},
@@ -37,25 +37,25 @@ var fwdSM80Costs = costs{
 }
 
 var bwdSM90Costs = costs{
-	launch: 8.95, first: .013, lists: 6.7, sinks: .0798, several: 7.67, bandwidth: 1.14, exposed: .838, tail: .364, edge: .472, empty: 4480, plus: 2330, width: .0136, hop: 2110, column: .0908, narrow: .0406, later: 237, blind: 5.1,
+	launch: 8.79, first: .0128, lists: 2.19, sinks: .0798, several: 7.75, bandwidth: 1.33, exposed: .902, tail: .228, edge: .31, empty: 5820, plus: 262, width: .00757, odd: 1.22, hop: 2110, column: 12.3, narrow: .0406, later: 55.3, meet: 15000, ends: 15000,
 	tiles: []tile{
-		{128, 128, 12, 1, 11200, 3630, 3720, 1.55},
-		{64, 128, 12, 1, 9620, 2030, 3930, .688},
-		{64, 128, 12, 1, 6220, 2700, 3850, 1},
-		{64, 128, 12, 1, 11400, 3010, 4240, .348},
-		{64, 128, 12, 1, 12200, 5490, 6950, .149},
+		{128, 128, 12, 1, 8730, 3980, 3720, 1.31},
+		{64, 128, 12, 1, 8290, 2030, 3220, .951},
+		{64, 128, 12, 1, 7300, 2700, 3850, 1},
+		{64, 128, 12, 1, 10300, 3010, 3690, .348},
+		{64, 128, 12, 1, 10300, 5490, 6700, .4},
 	},
 }
 
 var bwdSM80Costs = costs{
-	launch: 12.7, first: 10.1, lists: .0356, sinks: 5.86, bandwidth: 1.41, exposed: 1.41, loose: 2.92, unused: .0162, tail: .783, edge: .198, empty: 654, plus: 1640, width: .00583, odd: .247, hop: 1540, column: 11.5, later: 6800, blind: .837,
+	launch: 12.3, first: 11.2, lists: .0356, sinks: 7.13, bandwidth: 1.89, exposed: 1.54, loose: 2.67, unused: .0183, tail: .853, edge: .255, empty: 6140, plus: 2790, width: .00581, odd: .102, hop: 1650, column: 7.83, later: 6200, ends: 370, blind: .58,
 	tiles: []tile{
-		{64, 128, 4, 2, 6040, 5960, 5240, 4.84},
-		{64, 128, 4, 2, 13300, 1360, 6940, 3.23},
-		{64, 128, 8, 1, 9270, 842, 6580, 1.12},
-		{64, 128, 8, 1, 12400, 7750, 7660, 1.31},
-		{64, 64, 8, 1, 9010, 2300, 6870, .711},
-		{64, 64, 8, 1, 12000, 2510, 9570, .223},
+		{64, 128, 4, 2, 2830, 5960, 4390, 4.67},
+		{64, 128, 4, 2, 11700, 1330, 6810, 3.48},
+		{64, 128, 8, 1, 10400, 842, 7070, 1.12},
+		{64, 128, 8, 1, 9370, 3180, 7950, 1.82},
+		{64, 64, 8, 1, 9110, 2300, 7530, .709},
+		{64, 64, 8, 1, 11800, 2510, 9750, .133},
 	},
 }
 

@@ -15,7 +15,7 @@ var fwdSM90Plans = costs{
 }
 
 var bwdSM90Plans = costs{
-	tail: .171, edge: .249, empty: 3590, hop: 2270, later: 32.9, blind: 2.57,
+	tail: .171, edge: .249, empty: 3590, hop: 2270, later: 32.9, meet: 16000, blind: 2.57,
 	tiles: []tile{
 		{128, 128, 12, 1, 7990, 3420, 4740, 1},
 		{64, 128, 12, 1, 8130, 3200, 4390, 1},

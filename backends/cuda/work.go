@@ -156,8 +156,21 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many heads the blocks that run at the same time belong to.
+// backwardTogether is how many key heads the blocks that run at the same time belong to, at most. Those of bwd_sm90 are so few that the
+// L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
 const backwardTogether = 16
+
+// together returns how many they are.
+func (s *stem) together(p *flashkit.Problem) int {
+	if !s.hopper {
+		return backwardTogether
+	}
+	walked := ceilDiv(p.QLen, hopperRows) * hopperRows * s.dims[min(s.pad(*p), len(s.dims)-1)].dim * 8
+	if banded(*p) {
+		return min(max(2, 256<<20/max(1, walked)), backwardTogether)
+	}
+	return min(max(2, 32<<20/max(1, walked*(p.Heads/p.KVHeads))), backwardTogether)
+}
 
 // backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
 // same rows of dQ one after the other, which bounds the time of short walks.
@@ -169,7 +182,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	}
 	if cut.halves { // like twice the heads, with half of the rows
 		own := *t
-		own.begin += meetCycles
+		own.begin += c.meet
 		t, heads = &own, 2*heads
 		l.steps, l.most = max(l.steps/2, min(l.steps, 1)), max(l.most/2, min(l.most, 1))
 		for i := range l.each[:l.looked] {
@@ -185,16 +198,17 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	}
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
-	slots := float64(sms * t.perSM)
-	first := hop * min(queue, slots/float64(min(heads, backwardTogether))) // until the last of the first wave adds
-	overlap := .4 * slots / backwardTogether                               // blocks of the next heads that run before the last of these
-	turns := hop * (queue + float64(ceilDiv(heads, backwardTogether)-1)*max(0, queue-overlap))
+	slots, together := float64(sms*t.perSM), s.together(&p)
+	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
+	overlap := .4 * slots / float64(together)                      // blocks of the next heads that run before the last of these
+	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
 	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
 	if s.hopper {
 		heads *= s.dims[min(s.pad(p), len(s.dims)-1)].shares
 	}
-	if cut.skew != 0 { // nobody waits
-		first, turns, last = 0, hop*queue, 0
+	if cut.skew != 0 { // who begins at other rows does not wait
+		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
+		first, turns, last = hop*(same-1), hop*queue, 0
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
