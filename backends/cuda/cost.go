@@ -34,6 +34,7 @@ type costs struct {
 	exposed   float64 // fraction of the shorter of steps and bytes that is not hidden
 	deep      float64 // if not 0, how much of them one step of a block hides
 	loose     float64 // cycles of a warp to copy an element where rows do not begin at multiples of 16 bytes,
+	queries   float64 // decode_sm80: and fraction of them for query rows
 	unused    float64 // and fraction of them for one of padding
 	tail      float64 // blocks by which the last ends late when a mask makes them differ
 	edge      float64 // further steps for a step that the band or the last key cuts
@@ -52,7 +53,9 @@ type costs struct {
 	ends   float64 // and cycles of the blocks for 64 query rows of a head that come before and after
 	plus   float64 // cycles of a block with features
 	carry  float64 // and of one that continues O, for each element of it
-	narrow float64 // tensor maps: fraction by which rows of 16 bytes make a step longer
+	narrow float64 // tensor maps: fraction by which rows of 16 bytes make a step longer,
+	sector float64 // and, of any kernel, those that are not multiples of 32 bytes
+	boxes  float64 // fwd_sm90: what pages of 8 keys add to a step, as a multiple of what large ones do
 	blind  float64 // backward: further steps for each step of blocks with rows that see no key
 
 	tiles []tile // by padded head dim
@@ -99,6 +102,8 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	t.step, t.alone = t.step*factor, t.alone*factor
 	if p.Dim*p.DType.Size() <= rowAlignment {
 		t.step, t.alone = t.step*(1+c.narrow), t.alone*(1+c.narrow)
+	} else if (p.Dim|p.VDim)*p.DType.Size()%sectorBytes != 0 {
+		t.step, t.alone = t.step*(1+c.sector), t.alone*(1+c.sector)
 	}
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
@@ -177,6 +182,9 @@ func (s *stem) wide(p *flashkit.Problem) float64 {
 	return float64(s.dims[min(s.pad(*p), len(s.dims)-1)].dim) / 128
 }
 
+// sectorBytes are those of memory that come at once.
+const sectorBytes = 32
+
 // endBlocks are the blocks of a backward pass's first and last launches that a multiprocessor holds.
 const endBlocks = 4
 
@@ -192,25 +200,34 @@ func (s *stem) costsOf(t flashkit.DType) *costs {
 }
 
 // bytes returns what a pass moves of the device's memory: each tensor once, but for keys
-// that no row sees, and the workspace.
+// that no row sees, queries that see no key, and the workspace.
 func (s *stem) bytes(p flashkit.Problem) float64 {
-	unseen := 0
+	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blind(&p))
 	if p.QLen > 0 {
 		first, _ := p.Keys(0)
 		_, last := p.Keys(p.QLen - 1)
 		unseen, p.KVLen = p.KVLen-max(0, last-first), max(0, last-first)
 	}
-	n := p.Bytes(s.pass)
+	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
 	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded; zeros of dK and dV
 		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
 		if p.DType != flashkit.Float32 { // tiles of dQ are written whole
 			padded := rows / float64(max(1, p.QLen)) * float64(ceilDiv(p.QLen, backwardRows)*backwardRows)
-			n += (rows + padded) * float64(4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
+			n += (rows + padded - 2*blind) * float64(4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
 		}
 	}
 	return n
+}
+
+// blind returns how many rows see no key. fwd_sm90_short reads those, too.
+func (s *stem) blind(p *flashkit.Problem) int {
+	if s == &stems[fwdSM90Short] || p.KVLen == 0 {
+		return 0
+	}
+	lo, hi := band(*p)
+	return min(p.QLen, max(0, -hi)+max(0, p.QLen-p.KVLen+lo))
 }
 
 // microseconds converts them, however many.

@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .236, .0183, .151, .0378, .0112, .182, .344, .00897},
-	{flashkit.FeatureSoftcap, .281, .73, .732, 1.08, .61, .0916, .17, .999},
-	{flashkit.FeatureALiBi, .0249, .0852, .117, .473, .0135, .01, .0376, 1.41},
-	{flashkit.FeatureBias, .0734, 1.98, .841, .979, .943, .511, .408, 4.01},
-	{flashkit.FeatureMask, .241, 2.24, .366, 1.2, .788, .377, .457, 1.44},
-	{flashkit.FeatureDropout, .0577, 2.11, .972, 1.33, .957, .274, .463, .016},
-	{flashkit.FeaturePage, .281, .456, .635, .369, 0, 0, 0, .749},
-	{flashkit.FeatureCarry, .0609, 2.16, .424, .553, 0, 0, 0, .48},
+	{flashkit.AllFeatures, .211, .0196, .184, .0413, .0112, .177, .384, .29},
+	{flashkit.FeatureSoftcap, .276, .798, .83, .973, .577, .0916, .208, .516},
+	{flashkit.FeatureALiBi, .0348, .0783, .0833, .47, .0135, .01, .0324, 1.25},
+	{flashkit.FeatureBias, .0749, 1.6, .873, .905, 1.05, .53, .236, 3.73},
+	{flashkit.FeatureMask, .225, 1.95, .406, 1.14, .733, .357, .417, 1.11},
+	{flashkit.FeatureDropout, .0644, 1.77, .667, 1.17, .922, .274, .363, .0166},
+	{flashkit.FeaturePage, .313, .396, .438, .335, 0, 0, 0, .893},
+	{flashkit.FeatureCarry, .062, 2.56, .369, .395, 0, 0, 0, .388},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
@@ -67,8 +67,11 @@ func (s *stem) alone(c *flashkit.Call) bool {
 }
 
 // oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and
-// odd ones elsewhere.
+// odd ones elsewhere; and what small pages do.
 func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
+	if f == flashkit.FeaturePage {
+		return 1 + c.boxes*mappedKeys/float64(p.Page)
+	}
 	unit := 2
 	if s.hopper {
 		unit = rowAlignment

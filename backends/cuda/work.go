@@ -238,7 +238,7 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	if loose {
 		s := &stems[decodeSM80]
 		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)], false)
-		begin += row * float64(min(rows, warpRows))
+		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
