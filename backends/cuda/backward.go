@@ -51,20 +51,28 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
 // fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Without a mask
-// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone.
+// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone, if there are more than one for each
+// multiprocessor, and they work longer than it takes to add to dQ in turn.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
 	}
-	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
-	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
+	switch dim, masked, rows := s.dims[s.pad(*whole)].dim, banded(*whole), s.plans.tiles[s.pad(*whole)].rows; {
+	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads && whole.QLen > rows:
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
-	case dim == wideDim && !masked:
+	case dim == wideDim && !masked && s.apart(whole, sms):
 		return partWide
 	}
 	return partMain
+}
+
+// apart reports whether dV has blocks of its own.
+func (s *stem) apart(p *flashkit.Problem, sms int) bool {
+	t, heads := &s.plans.tiles[s.pad(*p)], p.Batch*p.KVHeads
+	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, t.rows)
+	return 2*heads*ceilDiv(p.KVLen, t.keys) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
@@ -82,6 +90,7 @@ const (
 	upDim      = 64   // one
 	upRows     = 4096 // query rows
 	upWaves    = 8    // blocks for each multiprocessor
+	apartSteps = 32   // of the blocks of several heads
 )
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
@@ -115,8 +124,11 @@ func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	return rows * d.dim, rows * d.vDim
 }
 
-// mostGroupWords bounds groupWords: calls with more have blocks enough.
-const mostGroupWords = 1 << 26
+// What bounds the parts of groups: calls with more groupWords, or tiles of keys for each multiprocessor, have blocks enough.
+const (
+	mostGroupWords = 1 << 26
+	mostWhole      = 2
+)
 
 // cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
 // parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
@@ -135,18 +147,14 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 			cut, least = x, cycles
 		}
 	}
-	group := p.Heads / max(1, p.KVHeads)
-	for n := 2; n <= group; n++ {
+	group, all := p.Heads/max(1, p.KVHeads), p.Batch*p.KVHeads*ceilDiv(p.KVLen, t.keys)
+	for n := 2; n <= group && all <= mostWhole*sms; n++ {
 		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > mostGroupWords {
 			continue
 		}
-		parts := backwardCut{splits: n}
-		if s.dims[s.pad(*p)].dim > groupedDim { // else rows lie outside, the heads of a group inside
-			parts.skew = s.skew(t, *p, sms, parts)
-		}
-		take(parts)
+		take(backwardCut{splits: n})
 	}
-	if all := p.Batch * p.KVHeads * ceilDiv(p.KVLen, t.keys); pairs && s.dims[s.pad(*p)].shares == 1 && 2*all <= sms {
+	if pairs && s.dims[s.pad(*p)].shares == 1 && 2*all <= sms && p.QLen > t.rows {
 		halves := backwardCut{splits: 1, halves: true}
 		halves.skew = s.skew(t, *p, sms, halves)
 		take(halves)
@@ -157,26 +165,25 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 // cutCycles are those of a pass that is cut so.
 func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
 	if cut.splits > 1 {
-		cycles = s.sumsCycles(&p, cut.splits, sms)
+		cycles = s.sumsCycles(c, &p, cut.splits, sms)
 		p.KVHeads *= cut.splits
 	}
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
 // sumsCycles are those of adding up so many parts of each group: a thread of bwd_sm90_sums reads one part after the other.
-func (s *stem) sumsCycles(p *flashkit.Problem, parts, sms int) float64 {
+func (s *stem) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
 	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
-	return max(partsCycles(2*4*(ofK+ofV), sms), mergeCycles+float64(waves*chunks*parts)*sumCycles)
+	return max(partsCycles(2*4*(ofK+ofV), sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
 }
 
-// Of bwd_sm90_sums: keys and threads of a block, blocks of a multiprocessor, and cycles until 8 columns of a part are read.
+// Of bwd_sm90_sums: keys and threads of a block, and blocks of a multiprocessor.
 const (
 	sumRows    = 64
 	sumThreads = 256
 	sumBlocks  = 4
-	sumCycles  = 300
 )
 
 // mostSkewed bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the

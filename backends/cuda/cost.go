@@ -37,6 +37,7 @@ type costs struct {
 	queries   float64 // decode_sm80: and fraction of them for query rows
 	unused    float64 // and fraction of them for one of padding
 	tail      float64 // blocks by which the last ends late when a mask makes them differ
+	hidden    float64 // fraction of what a block takes before its steps that those before it hide
 	edge      float64 // further steps for a step that the band or the last key cuts
 	empty     float64 // cycles of a block that sees nothing
 
@@ -48,8 +49,11 @@ type costs struct {
 	odd    float64 // fraction by which odd rows of biases and masks add more to a step
 	hop    float64 // backward: cycles until the next block of a head may add its part of dQ,
 	column float64 // and more of them for each column of dQ,
+	again  float64 // fraction of the waits of the first blocks that those of each further wave wait,
+	spread float64 // under a mask, fraction of a step for each doubling of what heads have beyond nearBytes
 	later  float64 // and if the block has another step, which comes first
 	meet   float64 // bwd_sm90: cycles until the blocks of a pair have begun together, and added up their dK and dV
+	sum    float64 // until 8 columns of a part of a group are read,
 	ends   float64 // and cycles of the blocks for 64 query rows of a head that come before and after
 	plus   float64 // cycles of a block with features
 	carry  float64 // and of one that continues O, for each element of it
@@ -146,7 +150,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
-	cycles := max(float64(begins)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	cycles := max((float64(begins)-float64(begins-1)*c.hidden)*t.begin+float64(h.steps)*t.step*share, t.alone)
 	if h.splits > 1 {
 		cycles += partsCycles(4*h.partO, sms)
 	}

@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .211, .0196, .184, .0413, .0112, .177, .384, .29},
-	{flashkit.FeatureSoftcap, .276, .798, .83, .973, .577, .0916, .208, .516},
-	{flashkit.FeatureALiBi, .0348, .0783, .0833, .47, .0135, .01, .0324, 1.25},
-	{flashkit.FeatureBias, .0749, 1.6, .873, .905, 1.05, .53, .236, 3.73},
-	{flashkit.FeatureMask, .225, 1.95, .406, 1.14, .733, .357, .417, 1.11},
-	{flashkit.FeatureDropout, .0644, 1.77, .667, 1.17, .922, .274, .363, .0166},
-	{flashkit.FeaturePage, .313, .396, .438, .335, 0, 0, 0, .893},
-	{flashkit.FeatureCarry, .062, 2.56, .369, .395, 0, 0, 0, .388},
+	{flashkit.AllFeatures, .189, .0222, .188, .0723, .0112, .174, .398, .294},
+	{flashkit.FeatureSoftcap, .243, 1, .785, 1.18, .567, .0916, .212, .438},
+	{flashkit.FeatureALiBi, .0461, .0728, .0713, .487, .0135, .01, .0285, 1.19},
+	{flashkit.FeatureBias, .0806, 1.63, .889, 1, 1.09, .54, .227, 3.73},
+	{flashkit.FeatureMask, .221, 1.91, .442, 1.14, .682, .344, .409, 1.11},
+	{flashkit.FeatureDropout, .0715, 1.91, .754, 1.19, .922, .274, .344, .0172},
+	{flashkit.FeaturePage, .313, .32, .43, .348, 0, 0, 0, .791},
+	{flashkit.FeatureCarry, .062, 2.65, .343, .49, 0, 0, 0, .374},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
