@@ -50,6 +50,7 @@ type costs struct {
 	hop    float64 // backward: cycles until the next block of a head may add its part of dQ,
 	column float64 // and more of them for each column of dQ,
 	again  float64 // fraction of the waits of the first blocks that those of each further wave wait,
+	lag    float64 // bwd_sm90: under a mask, fraction of the first waits
 	spread float64 // under a mask, fraction of a step for each doubling of what heads have beyond nearBytes
 	later  float64 // and if the block has another step, which comes first
 	meet   float64 // bwd_sm90: cycles until the blocks of a pair have begun together, and added up their dK and dV

@@ -20,12 +20,12 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .189, .0222, .188, .0723, .0112, .174, .398, .294},
-	{flashkit.FeatureSoftcap, .243, 1, .785, 1.18, .567, .0916, .212, .438},
-	{flashkit.FeatureALiBi, .0461, .0728, .0713, .487, .0135, .01, .0285, 1.19},
-	{flashkit.FeatureBias, .0806, 1.63, .889, 1, 1.09, .54, .227, 3.73},
-	{flashkit.FeatureMask, .221, 1.91, .442, 1.14, .682, .344, .409, 1.11},
-	{flashkit.FeatureDropout, .0715, 1.91, .754, 1.19, .922, .274, .344, .0172},
+	{flashkit.AllFeatures, .189, .0222, .188, .0723, .0138, .123, .398, .294},
+	{flashkit.FeatureSoftcap, .243, 1, .785, 1.18, .546, .07, .43, .438},
+	{flashkit.FeatureALiBi, .0461, .0728, .0713, .487, .0135, .0102, .0231, 1.19},
+	{flashkit.FeatureBias, .0806, 1.63, .889, 1, 1.35, .485, .159, 3.73},
+	{flashkit.FeatureMask, .221, 1.91, .442, 1.14, 1.51, .301, .245, 1.11},
+	{flashkit.FeatureDropout, .0715, 1.91, .754, 1.19, 1.28, .807, .296, .0172},
 	{flashkit.FeaturePage, .313, .32, .43, .348, 0, 0, 0, .791},
 	{flashkit.FeatureCarry, .062, 2.65, .343, .49, 0, 0, 0, .374},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},

@@ -178,6 +178,9 @@ func (s *stem) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.dims[min(s.pad(*p), len(s.dims)-1)].dim * 8
 }
 
+// mostWaves of blocks begin together; later ones begin as others end.
+const mostWaves = 4
+
 // nearBytes of Q, dO and dQ of all heads that are worked on under a mask are found near by.
 const nearBytes = 64 << 20
 
@@ -205,7 +208,8 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
 		t.step, t.alone = t.step*far, t.alone*far
 	}
-	hop, blind := c.hop+c.column*float64(s.dims[min(s.pad(p), len(s.dims)-1)].dim), 0.
+	d := s.dims[min(s.pad(p), len(s.dims)-1)]
+	hop, blind := c.hop+c.column*float64(d.dim)/float64(max(1, d.shares)), 0.
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
 	}
@@ -218,11 +222,16 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
 	overlap := .4 * slots / float64(together)                      // blocks of the next heads that run before the last of these
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
-	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
-	if s.hopper {
-		heads *= s.dims[min(s.pad(p), len(s.dims)-1)].shares
+	tail := l.steps                               // of the last of the first heads
+	if s.hopper && banded(p) && p.QLen > t.rows { // it has few rows, and others work while it waits
+		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
-	first *= 1 + c.again*max(0, l.blocks*float64(heads)/slots-1)*float64(p.KVHeads)/float64(p.Heads)
+	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
+	if s.hopper {
+		heads *= d.shares
+	}
+	waves := min(mostWaves, l.blocks*float64(heads)/slots)
+	first *= 1 + c.again*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
 	if cut.skew != 0 { // who begins at other rows does not wait
 		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
 		first, turns, last = hop*(same-1), hop*queue, 0
