@@ -57,8 +57,8 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
 	}
-	switch dim, masked, rows := s.dims[s.pad(*whole)].dim, banded(*whole), s.plans.tiles[s.pad(*whole)].rows; {
-	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads && whole.QLen > rows:
+	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	case dim <= groupedDim && whole.Heads > whole.KVHeads && s.byRows(whole):
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
@@ -66,6 +66,19 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 		return partWide
 	}
 	return partMain
+}
+
+// byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
+// several tiles of rows, or so many of keys that their turns take longest.
+func (s *stem) byRows(p *flashkit.Problem) bool {
+	t := &s.plans.tiles[s.pad(*p)]
+	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.dims[s.pad(*p)].dim == groupedDim)
+}
+
+// rising reports whether rows see all keys up to some, and earlier rows fewer.
+func rising(p *flashkit.Problem) bool {
+	lo, hi := band(*p)
+	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
 // apart reports whether dV has blocks of its own.
@@ -78,9 +91,8 @@ func (s *stem) apart(p *flashkit.Problem, sms int) bool {
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
 // all that blocks of several heads work on, and enough blocks.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
-	lo, hi := band(*p)
 	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[s.pad(*p)].keys)
-	return hi < p.KVLen-1 && p.QLen-1+lo <= 0 && p.QLen <= upRows && blocks >= upWaves*sms
+	return rising(p) && p.QLen <= upRows && blocks >= upWaves*sms
 }
 
 // What instances of bwd_sm90 are for.
@@ -91,6 +103,7 @@ const (
 	upRows     = 4096 // query rows
 	upWaves    = 8    // blocks for each multiprocessor
 	apartSteps = 32   // of the blocks of several heads
+	rowsKeys   = 8192 // keys
 )
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
@@ -186,9 +199,14 @@ const (
 	sumBlocks  = 4
 )
 
-// mostSkewed bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
-// next heads fill the gaps, and a second sum of dQ costs more than the rest of them.
-const mostSkewed = 2
+// What bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
+// next heads fill the gaps, and a second sum of dQ costs more than the rest of them. Where they are more than the
+// multiprocessors, only long turns cost more; where heads share keys, only walks that are long.
+const (
+	mostSkewed = 2
+	skewedKeys = 8 // tiles of keys
+	skewedRows = 8 // and of rows
+)
 
 // skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
 // j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
@@ -199,7 +217,9 @@ func (s *stem) skew(t *tile, p flashkit.Problem, sms int, cut backwardCut) int8 
 		rows, blocks = ceilDiv(rows, 2), 2*blocks
 	}
 	switch {
-	case banded(p) || keys == 1 || blocks > mostSkewed*sms || max(rows, keys) > math.MaxInt16:
+	case banded(p) || keys == 1 || rows == 1 || blocks > mostSkewed*sms || max(rows, keys) > math.MaxInt16:
+		return 0
+	case blocks > sms && keys <= skewedKeys, p.Heads > p.KVHeads && rows < skewedRows:
 		return 0
 	case rows >= keys:
 		return int8(bits.Len(uint(rows / keys)))

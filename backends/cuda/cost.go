@@ -42,7 +42,8 @@ type costs struct {
 	empty     float64 // cycles of a block that sees nothing
 
 	few    float64 // forward: fraction of a step when a part of the warps alone has rows
-	lone   float64 // fwd_sm90: or one of three warpgroups
+	lone   float64 // fwd_sm90: or one of three warpgroups,
+	duo    float64 // or two
 	row    float64 // decode_sm80: cycles of a block for each of its query rows,
 	half   float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
 	width  float64 // fraction of what a step takes for its columns, which those of padding do not
@@ -102,7 +103,11 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		p, _ = folded(p)
 	}
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
-	t.begin += x.begin
+	if x.begin > 0 { // which nothing hides
+		own := *c
+		own.hidden *= t.begin / (t.begin + x.begin)
+		c, t.begin = &own, t.begin+x.begin
+	}
 	factor := (1 + (x.step-1)*t.share) * (1 - c.width*s.padding(&p))
 	t.step, t.alone = t.step*factor, t.alone*factor
 	if p.Dim*p.DType.Size() <= rowAlignment {

@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .189, .0222, .188, .0723, .0138, .123, .398, .294},
-	{flashkit.FeatureSoftcap, .243, 1, .785, 1.18, .546, .07, .43, .438},
-	{flashkit.FeatureALiBi, .0461, .0728, .0713, .487, .0135, .0102, .0231, 1.19},
-	{flashkit.FeatureBias, .0806, 1.63, .889, 1, 1.35, .485, .159, 3.73},
-	{flashkit.FeatureMask, .221, 1.91, .442, 1.14, 1.51, .301, .245, 1.11},
-	{flashkit.FeatureDropout, .0715, 1.91, .754, 1.19, 1.28, .807, .296, .0172},
-	{flashkit.FeaturePage, .313, .32, .43, .348, 0, 0, 0, .791},
-	{flashkit.FeatureCarry, .062, 2.65, .343, .49, 0, 0, 0, .374},
+	{flashkit.AllFeatures, .2, .0296, .167, .0873, .0141, .138, .398, .23},
+	{flashkit.FeatureSoftcap, .227, .762, .658, 1.16, .519, .0713, .367, .52},
+	{flashkit.FeatureALiBi, .0509, .0531, .0544, .445, .0135, .0102, .0163, 1.07},
+	{flashkit.FeatureBias, .0674, 1.72, .741, 1, 1.38, .521, .186, 4.06},
+	{flashkit.FeatureMask, .236, 1.68, .586, 1.08, 1.54, .301, .254, 1.01},
+	{flashkit.FeatureDropout, .0765, 1.54, .697, 1.15, 1.26, .807, .241, .0184},
+	{flashkit.FeaturePage, .291, .327, .438, .342, 0, 0, 0, .518},
+	{flashkit.FeatureCarry, .0609, 2.21, .183, .645, 0, 0, 0, .454},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 

@@ -21,9 +21,9 @@ func TestEveryInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
 		masked, many := p, p
-		masked.Band = flashkit.Causal()
+		masked.Band, masked.QLen = flashkit.Causal(), 300
 		many.Band, many.Heads, many.KVHeads = flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
-		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), masked, many} {
+		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), inWaves(p), masked, many} {
 			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
 				continue
 			}

@@ -222,8 +222,12 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
 	overlap := .4 * slots / float64(together)                      // blocks of the next heads that run before the last of these
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
-	tail := l.steps                               // of the last of the first heads
-	if s.hopper && banded(p) && p.QLen > t.rows { // it has few rows, and others work while it waits
+	tail := l.steps // of the last of the first heads
+	switch {
+	case !s.hopper:
+	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // turns are all that it waits for
+		first = 0
+	case banded(p) && p.QLen > t.rows: // it has few rows, and others work while it waits
 		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
 	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
