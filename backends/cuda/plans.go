@@ -15,7 +15,7 @@ var fwdSM90Plans = costs{
 }
 
 var bwdSM90Plans = costs{
-	tail: .411, edge: .0774, empty: 3590, hop: 4350, column: 9.43, lag: 2.05, spread: .0853, later: 34.1, again: .877, meet: 10600, sum: 480,
+	tail: .411, edge: .0774, empty: 3590, hop: 4350, column: 9.43, lag: 2.05, spread: .0853, overlap: .4, later: 34.1, again: .877, meet: 10600, sum: 480,
 	tiles: []tile{
 		{128, 128, 12, 1, 5700, 3700, 6010, 1},
 		{64, 128, 12, 1, 35500, 3700, 6460, 1},

@@ -213,6 +213,9 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
 	}
+	if s.hopper && d.dim == groupedDim && !featured(&p) && p.QLen <= t.rows {
+		hop += c.told
+	}
 	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
 		blind = c.blind * t.step * l.most * float64(ceilDiv(heads, sms))
 	}
@@ -220,7 +223,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
 	slots, together := float64(sms*t.perSM), s.together(&p)
 	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
-	overlap := .4 * slots / float64(together)                      // blocks of the next heads that run before the last of these
+	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last of these
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
 	tail := l.steps // of the last of the first heads
 	switch {
