@@ -29,8 +29,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 	if !s.hopper || featured(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
 		return g
 	}
-	t := s.plans.tiles[s.pad(p)]
-	g.backwardCut, _ = s.cutBackward(s.plans, &t, whole, b.dev.SMs, b.pairs())
+	g.backwardCut = s.cutBackward(&whole, b.dev.SMs, b.pairs())
 	switch {
 	case g.splits > 1:
 		g.part = partGroup
@@ -42,7 +41,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
-		g.tile = firstTile(&t, &p, &whole)
+		g.tile = firstTile(&s.plans.tiles[s.pad(p)], &p, &whole)
 	}
 	return g
 }
@@ -53,19 +52,20 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
 // fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
 // run at the same time take no tickets, and fetch while delta is computed. Without a mask
-// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone.
+// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone, if there are more than one for each
+// multiprocessor, and they work longer than it takes to add to dQ in turn.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
 	}
 	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
-	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
+	case dim <= groupedDim && whole.Heads > whole.KVHeads && s.byRows(whole):
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
 	case dim <= groupedDim && whole.Batch*whole.KVHeads*ceilDiv(whole.KVLen, s.plans.tiles[s.pad(*whole)].keys) <= sms:
 		return partOnce
-	case dim == wideDim && !masked:
+	case dim == wideDim && !masked && s.apart(whole, sms):
 		return partWide
 	}
 	return s.narrowPart(whole)
@@ -82,12 +82,31 @@ func (s *stem) layoutPart(whole *flashkit.Problem, sms int) partID {
 	return partLayout
 }
 
+// byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
+// several tiles of rows, or so many of keys that their turns take longest.
+func (s *stem) byRows(p *flashkit.Problem) bool {
+	t := &s.plans.tiles[s.pad(*p)]
+	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.dims[s.pad(*p)].dim == groupedDim)
+}
+
+// rising reports whether rows see all keys up to some, and earlier rows fewer.
+func rising(p *flashkit.Problem) bool {
+	lo, hi := band(*p)
+	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
+}
+
+// apart reports whether dV has blocks of its own.
+func (s *stem) apart(p *flashkit.Problem, sms int) bool {
+	t, heads := &s.plans.tiles[s.pad(*p)], p.Batch*p.KVHeads
+	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, t.rows)
+	return 2*heads*ceilDiv(p.KVLen, t.keys) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps
+}
+
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
 // all that blocks of several heads work on, and enough blocks.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
-	lo, hi := band(*p)
 	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[s.pad(*p)].keys)
-	return hi < p.KVLen-1 && p.QLen-1+lo <= 0 && p.QLen <= upRows && blocks >= upWaves*sms
+	return rising(p) && p.QLen <= upRows && blocks >= upWaves*sms
 }
 
 // What instances of bwd_sm90 are for.
@@ -97,6 +116,8 @@ const (
 	upDim      = 64   // one
 	upRows     = 4096 // query rows
 	upWaves    = 8    // blocks for each multiprocessor
+	apartSteps = 32   // of the blocks of several heads
+	rowsKeys   = 8192 // keys
 )
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
@@ -130,51 +151,76 @@ func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	return rows * d.dim, rows * d.vDim
 }
 
-// What a cut costs or needs.
+// What bounds the parts of groups: calls with more groupWords, or tiles of keys for each multiprocessor, have blocks enough.
 const (
-	mostGroupWords = 1 << 26 // bounds groupWords: calls with more have blocks enough
-	meetCycles     = 16000   // until the blocks of a pair have begun together, and added up their dK and dV
+	mostGroupWords = 1 << 26
+	mostWhole      = 2
 )
 
-// cutBackward returns how a pass is cut among blocks, and the cycles. The query heads of a group may be cut into
+// cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
 // parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
 // their dK and dV are written, read and added. Or two blocks share the rows of a tile of keys, if all of them run at once. Where all rows see all keys,
 // blocks of a head begin at different rows, so that none waits for another.
-func (s *stem) cutBackward(c *costs, t *tile, p flashkit.Problem, sms int, pairs bool) (cut backwardCut, cycles float64) {
+func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
-	if !s.hopper || featured(&p) || p.Batch*p.QLen*p.KVLen == 0 {
-		return cut, s.backwardCycles(c, t, p, sms, cut)
+	if !s.hopper || featured(p) || p.Batch*p.QLen*p.KVLen == 0 {
+		return cut
 	}
-	cut.skew = s.skew(t, p, sms, cut)
-	cycles = s.backwardCycles(c, t, p, sms, cut)
-	group := p.Heads / max(1, p.KVHeads)
-	for n := 2; n <= group; n++ {
-		ofK, ofV := s.groupWords(&p, n)
-		if group%n != 0 || ofK > mostGroupWords {
+	t := &s.plans.tiles[s.pad(*p)]
+	cut.skew = s.skew(t, *p, sms, cut)
+	least := s.cutCycles(s.plans, t, *p, sms, cut)
+	take := func(x backwardCut) {
+		if cycles := s.cutCycles(s.plans, t, *p, sms, x); cycles < least {
+			cut, least = x, cycles
+		}
+	}
+	group, all := p.Heads/max(1, p.KVHeads), p.Batch*p.KVHeads*ceilDiv(p.KVLen, t.keys)
+	for n := 2; n <= group && all <= mostWhole*sms; n++ {
+		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > mostGroupWords {
 			continue
 		}
-		parts, q := backwardCut{splits: n}, p
-		if s.dims[s.pad(p)].dim > groupedDim { // else rows lie outside, the heads of a group inside
-			parts.skew = s.skew(t, p, sms, parts)
-		}
-		q.KVHeads *= n
-		if x := s.backwardCycles(c, t, q, sms, parts) + partsCycles(2*4*(ofK+ofV), sms); x < cycles {
-			cut, cycles = parts, x
-		}
+		take(backwardCut{splits: n})
 	}
-	if all := p.Batch * p.KVHeads * ceilDiv(p.KVLen, t.keys); pairs && s.dims[s.pad(p)].dim <= groupedDim && 2*all <= sms {
+	if pairs && s.dims[s.pad(*p)].dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
 		halves := backwardCut{splits: 1, halves: true}
-		halves.skew = s.skew(t, p, sms, halves)
-		if x := s.backwardCycles(c, t, p, sms, halves); x < cycles {
-			cut, cycles = halves, x
-		}
+		halves.skew = s.skew(t, *p, sms, halves)
+		take(halves)
 	}
-	return cut, cycles
+	return cut
 }
 
-// mostSkewed bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
-// next heads fill the gaps, and a second sum of dQ costs more than the rest of them.
-const mostSkewed = 2
+// cutCycles are those of a pass that is cut so.
+func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
+	if cut.splits > 1 {
+		cycles = s.sumsCycles(c, &p, cut.splits, sms)
+		p.KVHeads *= cut.splits
+	}
+	return cycles + s.backwardCycles(c, t, p, sms, cut)
+}
+
+// sumsCycles are those of adding up so many parts of each group: a thread of bwd_sm90_sums reads one part after the other.
+func (s *stem) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
+	ofK, ofV := s.groupWords(p, parts)
+	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
+	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
+	return max(partsCycles(2*4*(ofK+ofV), sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
+}
+
+// Of bwd_sm90_sums: keys and threads of a block, and blocks of a multiprocessor.
+const (
+	sumRows    = 64
+	sumThreads = 256
+	sumBlocks  = 4
+)
+
+// What bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
+// next heads fill the gaps, and a second sum of dQ costs more than the rest of them. Where they are more than the
+// multiprocessors, only long turns cost more; where heads share keys, only walks that are long.
+const (
+	mostSkewed = 2
+	skewedKeys = 8 // tiles of keys
+	skewedRows = 8 // and of rows
+)
 
 // skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
 // j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
@@ -185,7 +231,9 @@ func (s *stem) skew(t *tile, p flashkit.Problem, sms int, cut backwardCut) int8 
 		rows, blocks = ceilDiv(rows, 2), 2*blocks
 	}
 	switch {
-	case banded(p) || keys == 1 || blocks > mostSkewed*sms || max(rows, keys) > math.MaxInt16:
+	case banded(p) || keys == 1 || rows == 1 || blocks > mostSkewed*sms || max(rows, keys) > math.MaxInt16:
+		return 0
+	case blocks > sms && keys <= skewedKeys, p.Heads > p.KVHeads && rows < skewedRows:
 		return 0
 	case rows >= keys:
 		return int8(bits.Len(uint(rows / keys)))

@@ -14,8 +14,8 @@ import (
 func TestPlanBackward(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]backwardCut{
-		"b1-h32-g8-n1024-m1024-d128-bf16-causal": {splits: 4}, "b4-h32-g1-n2048-m2048-d128-bf16-causal": {splits: 4}, "b8-h32-g8-n4096-m4096-d128-bf16": {splits: 1},
-		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": {splits: 8, skew: 2}, "b1-h8-g8-n2048-m2048-d64-bf16": {splits: 1, skew: 1}, "b2-h8-g8-n1024-m1024-d128-bf16": {splits: 1, skew: 2},
+		"b1-h32-g8-n1024-m1024-d128-bf16-causal": {splits: 1, halves: true}, "b1-h32-g4-n1024-m1024-d128-bf16-causal": {splits: 4}, "b1-h64-g4-n1-m27000-d64-bf16": {splits: 1}, "b4-h32-g1-n2048-m2048-d128-bf16-causal": {splits: 4}, "b8-h32-g8-n4096-m4096-d128-bf16": {splits: 1},
+		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": {splits: 8}, "b1-h8-g8-n2048-m2048-d64-bf16": {splits: 1, skew: 1}, "b2-h8-g8-n1024-m1024-d128-bf16": {splits: 1, skew: 2},
 		"b1-h4-g4-n1024-m1024-d128-bf16": {splits: 1, halves: true, skew: 1}, "b1-h8-g8-n1024-m1024-d128-f16-causal": {splits: 1, halves: true}, "b1-h12-g12-n1024-m1024-d64-bf16-causal": {splits: 1}, "b1-h8-g8-n500-m3000-d128-bf16": {splits: 1, skew: -2},
 		"b1-h4-g1-n0-m100-d64-bf16": {splits: 1}, "b1-h8-g2-n100-m0-d64-bf16": {splits: 1}, "b0-h8-g2-n100-m100-d64-bf16": {splits: 1},
 	} {

@@ -34,24 +34,37 @@ type costs struct {
 	exposed   float64 // fraction of the shorter of steps and bytes that is not hidden
 	deep      float64 // if not 0, how much of them one step of a block hides
 	loose     float64 // cycles of a warp to copy an element where rows do not begin at multiples of 16 bytes,
+	queries   float64 // decode_sm80: and fraction of them for query rows
 	unused    float64 // and fraction of them for one of padding
 	tail      float64 // blocks by which the last ends late when a mask makes them differ
+	hidden    float64 // fraction of what a block takes before its steps that those before it hide
 	edge      float64 // further steps for a step that the band or the last key cuts
 	empty     float64 // cycles of a block that sees nothing
 
-	few    float64 // forward: fraction of a step when a part of the warps alone has rows
-	lone   float64 // fwd_sm90: or one of three warpgroups
-	row    float64 // decode_sm80: cycles of a block for each of its query rows,
-	half   float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
-	width  float64 // fraction of what a step takes for its columns, which those of padding do not
-	odd    float64 // fraction by which odd rows of biases and masks add more to a step
-	hop    float64 // backward: cycles until the next block of a head may add its part of dQ,
-	column float64 // and more of them for each column of dQ,
-	later  float64 // and if the block has another step, which comes first
-	plus   float64 // cycles of a block with features
-	carry  float64 // and of one that continues O, for each element of it
-	narrow float64 // tensor maps: fraction by which rows of 16 bytes make a step longer
-	blind  float64 // backward: further steps for each step of blocks with rows that see no key
+	few     float64 // forward: fraction of a step when a part of the warps alone has rows
+	lone    float64 // fwd_sm90: or one of three warpgroups,
+	duo     float64 // or two
+	row     float64 // decode_sm80: cycles of a block for each of its query rows,
+	half    float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
+	width   float64 // fraction of what a step takes for its columns, which those of padding do not
+	odd     float64 // fraction by which odd rows of biases and masks add more to a step
+	hop     float64 // backward: cycles until the next block of a head may add its part of dQ,
+	column  float64 // and more of them for each column of dQ,
+	again   float64 // fraction of the waits of the first blocks that those of each further wave wait,
+	lag     float64 // bwd_sm90: under a mask, fraction of the first waits
+	spread  float64 // under a mask, fraction of a step for each doubling of what heads have beyond nearBytes
+	later   float64 // and if the block has another step, which comes first
+	told    float64 // bwd_sm90: and where a lane of its own ends turns, for one tile of rows
+	overlap float64 // of the blocks of some heads, fraction that run beside those of the heads before
+	meet    float64 // bwd_sm90: cycles until the blocks of a pair have begun together, and added up their dK and dV
+	sum     float64 // until 8 columns of a part of a group are read,
+	ends    float64 // and cycles of the blocks for 64 query rows of a head that come before and after
+	plus    float64 // cycles of a block with features
+	carry   float64 // and of one that continues O, for each element of it
+	narrow  float64 // tensor maps: fraction by which rows of 16 bytes make a step longer,
+	sector  float64 // and, of any kernel, those that are not multiples of 32 bytes
+	boxes   float64 // fwd_sm90: what pages of 8 keys add to a step, as a multiple of what large ones do
+	blind   float64 // backward: further steps for each step of blocks with rows that see no key
 
 	tiles []tile // by padded head dim
 }
@@ -92,11 +105,17 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		p, _ = folded(p)
 	}
 	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
-	t.begin += x.begin
+	if x.begin > 0 { // which nothing hides
+		own := *c
+		own.hidden *= t.begin / (t.begin + x.begin)
+		c, t.begin = &own, t.begin+x.begin
+	}
 	factor := (1 + (x.step-1)*t.share) * (1 - c.width*s.padding(&p))
 	t.step, t.alone = t.step*factor, t.alone*factor
 	if p.Dim*p.DType.Size() <= rowAlignment {
 		t.step, t.alone = t.step*(1+c.narrow), t.alone*(1+c.narrow)
+	} else if (p.Dim|p.VDim)*p.DType.Size()%sectorBytes != 0 {
+		t.step, t.alone = t.step*(1+c.sector), t.alone*(1+c.sector)
 	}
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
@@ -109,7 +128,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		if loose {
 			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
-		_, cycles = s.cutBackward(c, &t, p, sms, true)
+		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true)) + c.ends*float64(p.Batch*p.Heads*ceilDiv(p.QLen, backwardRows))/float64(endBlocks*sms)
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = c.cutCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
@@ -142,7 +161,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
-	cycles := max(float64(begins)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	cycles := max((float64(begins)-float64(begins-1)*c.hidden)*t.begin+float64(h.steps)*t.step*share, t.alone)
 	if h.splits > 1 {
 		cycles += partsCycles(4*h.partO, sms)
 	}
@@ -178,6 +197,12 @@ func (s *stem) wide(p *flashkit.Problem) float64 {
 	return float64(s.dims[min(s.pad(*p), len(s.dims)-1)].dim) / 128
 }
 
+// sectorBytes are those of memory that come at once.
+const sectorBytes = 32
+
+// endBlocks are the blocks of a backward pass's first and last launches that a multiprocessor holds.
+const endBlocks = 4
+
 // sliceColumns are those of a row of float32 that are taken at once.
 const sliceColumns = 64
 
@@ -190,24 +215,34 @@ func (s *stem) costsOf(t flashkit.DType) *costs {
 }
 
 // bytes returns what a pass moves of the device's memory: each tensor once, but for keys
-// that no row sees, and the workspace.
+// that no row sees, queries that see no key, and the workspace.
 func (s *stem) bytes(p flashkit.Problem) float64 {
-	unseen := 0
+	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blind(&p))
 	if p.QLen > 0 {
 		first, _ := p.Keys(0)
 		_, last := p.Keys(p.QLen - 1)
 		unseen, p.KVLen = p.KVLen-max(0, last-first), max(0, last-first)
 	}
-	n := p.Bytes(s.pass)
+	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
 	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded; zeros of dK and dV
 		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
-		if p.DType != flashkit.Float32 {
-			n += rows * float64(2*4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
+		if p.DType != flashkit.Float32 { // tiles of dQ are written whole
+			padded := rows / float64(max(1, p.QLen)) * float64(ceilDiv(p.QLen, backwardRows)*backwardRows)
+			n += (rows + padded - 2*blind) * float64(4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
 		}
 	}
 	return n
+}
+
+// blind returns how many rows see no key. fwd_sm90_short reads those, too.
+func (s *stem) blind(p *flashkit.Problem) int {
+	if s == &stems[fwdSM90Short] || p.KVLen == 0 {
+		return 0
+	}
+	lo, hi := band(*p)
+	return min(p.QLen, max(0, -hi)+max(0, p.QLen-p.KVLen+lo))
 }
 
 // microseconds converts them, however many.

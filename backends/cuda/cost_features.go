@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .236, .0183, .151, .0378, .0114, .0983, .405, .00897},
-	{flashkit.FeatureSoftcap, .281, .73, .732, 1.08, 1.62, .104, .43, .999},
-	{flashkit.FeatureALiBi, .0249, .0852, .117, .473, .0135, .00902, .039, 1.41},
-	{flashkit.FeatureBias, .0734, 1.98, .841, .979, .301, .7, .292, 4.01},
-	{flashkit.FeatureMask, .241, 2.24, .366, 1.2, 1.39, .436, .413, 1.44},
-	{flashkit.FeatureDropout, .0577, 2.11, .972, 1.33, .772, .31, .363, .016},
-	{flashkit.FeaturePage, .281, .456, .635, .369, 0, 0, 0, .749},
-	{flashkit.FeatureCarry, .0609, 2.16, .424, .553, 0, 0, 0, .48},
+	{flashkit.AllFeatures, .2, .0296, .167, .0873, .0147, .145, .413, .23},
+	{flashkit.FeatureSoftcap, .227, .762, .658, 1.16, 1, .0909, .3, .52},
+	{flashkit.FeatureALiBi, .0565, .0531, .0544, .445, .0135, .0102, .0104, 1.07},
+	{flashkit.FeatureBias, .0608, 1.72, .741, 1, 1.19, .67, .172, 4.06},
+	{flashkit.FeatureMask, .24, 1.68, .586, 1.08, 1.92, .472, .386, 1.01},
+	{flashkit.FeatureDropout, .0822, 1.54, .697, 1.15, 1.52, .652, .33, .0184},
+	{flashkit.FeaturePage, .291, .327, .438, .342, 0, 0, 0, .518},
+	{flashkit.FeatureCarry, .0598, 2.21, .183, .645, 0, 0, 0, .454},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
@@ -66,9 +66,20 @@ func (s *stem) alone(c *flashkit.Call) bool {
 	return true
 }
 
-// oddly returns what odd rows of a bias or mask make of a feature's share.
-func (c *costs) oddly(p *flashkit.Problem, f flashkit.Feature) float64 {
-	if p.KVLen%2 != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
+// oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and
+// odd ones elsewhere; and what small pages do.
+func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
+	if f == flashkit.FeaturePage {
+		return 1 + c.boxes*mappedKeys/float64(p.Page)
+	}
+	unit := 2
+	if s.hopper {
+		unit = rowAlignment
+		if f == flashkit.FeatureBias {
+			unit /= p.DType.Size()
+		}
+	}
+	if p.KVLen%unit != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
 		return 1 + c.odd
 	}
 	return 1
@@ -103,7 +114,7 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.share(c, i) * k.oddly(&c.Problem, featureTimes[i].feature)
+			x.step += s.share(c, i) * s.oddly(k, &c.Problem, featureTimes[i].feature)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {

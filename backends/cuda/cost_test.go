@@ -23,7 +23,7 @@ const decodeShapes = `
 	b128-h32-g8-n1-m16384-d128-bf16 b32-h32-g8-n1-m131072-d128-bf16 b1-h32-g8-n1-m8192-d128-f16 b8-h32-g8-n1-m8192-d128-f16
 	b32-h32-g8-n1-m8192-d128-f16 b1-h64-g8-n1-m8192-d128-bf16 b16-h64-g8-n1-m8192-d128-bf16 b64-h64-g8-n1-m8192-d128-bf16
 	b1-h32-g1-n1-m8192-d128-bf16 b16-h32-g1-n1-m8192-d128-bf16 b64-h32-g1-n1-m8192-d128-bf16 b1-h32-g32-n1-m8192-d128-bf16
-	b16-h32-g32-n1-m4096-d128-bf16 b8-h32-g8-n1-m8192-d64-bf16 b8-h16-g8-n1-m8192-d256-bf16 b8-h32-g8-n4-m8192-d128-bf16
+	b8-h32-g8-n1-m8192-d64-bf16 b8-h16-g8-n1-m8192-d256-bf16 b8-h32-g8-n4-m8192-d128-bf16
 	b8-h32-g8-n4-m8192-d128-bf16-causal b1-h32-g8-n8-m32768-d128-bf16-causal b8-h32-g8-n16-m8192-d128-bf16-causal`
 
 func TestChoosesDecode(t *testing.T) {

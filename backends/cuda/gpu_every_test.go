@@ -21,13 +21,13 @@ func TestEveryInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
 		masked, many := p, p
-		masked.Band = flashkit.Causal()
+		masked.Band, masked.QLen = flashkit.Causal(), 300
 		many.Heads, many.KVHeads = 3*b.dev.SMs, 3*b.dev.SMs
 		up := many
 		up.Band = flashkit.Causal()
 		some, few := up, up
 		some.Dim, some.VDim, few.Dim, few.VDim = min(some.Dim, 96), min(some.VDim, 96), min(few.Dim, 80), min(few.VDim, 80)
-		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), masked, many, up, some, few} {
+		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), inWaves(p), masked, many, up, some, few} {
 			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
 				continue
 			}

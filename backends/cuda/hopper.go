@@ -165,13 +165,15 @@ const splitGroups = 2
 
 // shareOf returns what part of a whole step's time one takes in which so many warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
-	switch share := groupShare(used, groups); {
+	switch {
 	case used == 1 && groups == 2:
-		return max(c.few, share)
+		return c.few
 	case used == 1 && groups > 2:
-		return max(c.lone, share)
+		return c.lone
+	case used == 2 && groups > 2 && c.duo > 0:
+		return c.duo
 	default:
-		return share
+		return groupShare(used, groups)
 	}
 }
 

@@ -199,6 +199,12 @@ func inPairs(p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
+// inWaves returns a problem like p with more tiles of keys than multiprocessors, for which bwd_sm90 has blocks of dV.
+func inWaves(p flashkit.Problem) flashkit.Problem {
+	p.Batch, p.KVHeads = 24, p.Heads
+	return p
+}
+
 // The problems of TestEveryInstance take every instance of parts.
 func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
@@ -207,13 +213,14 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
 		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
 		want := partMain
-		switch {
-		case dim.dim <= groupedDim:
+		if dim.dim <= groupedDim {
 			want = partPairs
-		case dim.dim == wideDim:
-			want = partWide
 		}
 		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
+		if want = partMain; dim.dim == wideDim {
+			want = partWide
+		}
+		require.Equal(t, want, b.planBackward(bwdSM90, inWaves(p), inWaves(p)).part, dim.name())
 	}
 }
 
@@ -223,9 +230,12 @@ func TestBackwardInstances(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{
 		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_once_f16_d64",
-		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_once_f16_d64",
+		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_parts_f16_d64",
 		"b2-h4-g2-n300-m300-d64-f16-causal":       "bwd_sm90_parts_f16_d64",
-		"b9-h96-g48-n130-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
+		"b9-h96-g48-n300-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
+		"b9-h96-g48-n130-m130-d64-f16-causal":     "bwd_sm90_f16_d64",
+		"b9-h96-g48-n130-m9000-d128-f16-causal":   "bwd_sm90_groups_f16_d128",
+		"b9-h96-g48-n300-m300-d64-f16-window9.0":  "bwd_sm90_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16":            "bwd_sm90_f16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_up_bf16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-window9.0": "bwd_sm90_bf16_d64",
@@ -235,7 +245,8 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g48-n130-m130-d96-f16":            "bwd_sm90_columns96_f16_d128",
 		"b9-h96-g48-n130-m130-d96-f16-causal":     "bwd_sm90_groups_f16_d128",
 		"b9-h96-g96-n130-m130-d80-dv104-f16":      "bwd_sm90_f16_d128",
-		"b1-h2-g2-n30-m300-d256-bf16":             "bwd_sm90_wide_bf16_d256",
+		"b1-h2-g2-n30-m300-d256-bf16":             "bwd_sm90_bf16_d256",
+		"b12-h2-g2-n30-m300-d256-bf16":            "bwd_sm90_wide_bf16_d256",
 		"b1-h2-g2-n300-m300-d256-bf16-causal":     "bwd_sm90_bf16_d256",
 		"b1-h2-g2-n30-m300-d256-bf16-sink":        "",
 	} {

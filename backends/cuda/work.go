@@ -79,24 +79,25 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 		rest = t.begin + l.steps*max(t.step*each/perSM, t.alone)
 	}
 	idle := l.empty * float64(heads) / slots * c.empty
-	share := 1 - l.spared/max(1, l.blocks)
-	switch {
+	share, hidden := 1-l.spared/max(1, l.blocks), c.hidden*t.begin
+	switch waves := min(math.Ceil(all/slots), all/slots+c.tail); {
 	case l.most == l.steps && whole == 0:
 		return idle + rest
 	case l.most == l.steps:
-		return idle + max(full, (whole*full+rest)*share)
+		return idle + max(full, (whole*full+rest-hidden*(math.Ceil(all/slots)-1))*share)
 	case whole == 0: // the longest block runs on alone
 		return idle + rest + (l.most-l.steps)*alone
+	default:
+		return idle + max(t.begin+l.most*alone, (waves*full-hidden*(waves-1))*share, l.pigeons(t, all/slots, hidden)*share)
 	}
-	return idle + max(t.begin+l.most*alone, min(math.Ceil(all/slots), all/slots+c.tail)*full*share, l.pigeons(t, all/slots)*share)
 }
 
 // pigeons returns what blocks of different lengths take at least, each of which is at least as long
 // as the next one: of one more than k waves of blocks, some k+1 have the same place.
-func (l *load) pigeons(t *tile, waves float64) (cycles float64) {
+func (l *load) pigeons(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.looked] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.looked))
-		cycles = max(cycles, places*(t.begin+steps*max(t.step, t.alone)))
+		cycles = max(cycles, places*(t.begin+steps*max(t.step, t.alone))-hidden*(places-1))
 	}
 	return cycles
 }
@@ -159,7 +160,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 			taken /= groupShare(g, groups)
 			t.step *= c.shareOf(g, groups)
 		}
-		return taken * max(t.alone, t.begin+l.steps*t.step), l.steps
+		return taken*max(t.alone, t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // how much of a tile a head's last one is
@@ -175,8 +176,32 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many heads the blocks that run at the same time belong to.
+// backwardTogether is how many key heads the blocks that run at the same time belong to, at most. Those of bwd_sm90 are so few that the
+// L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
 const backwardTogether = 16
+
+// together returns how many they are.
+func (s *stem) together(p *flashkit.Problem) int {
+	if !s.hopper {
+		return backwardTogether
+	}
+	walked := max(1, s.walked(p))
+	if banded(*p) {
+		return min(max(2, 256<<20/walked), backwardTogether)
+	}
+	return min(max(2, 32<<20/(walked*(p.Heads/p.KVHeads))), backwardTogether)
+}
+
+// walked are the bytes of Q, dO and dQ of a head.
+func (s *stem) walked(p *flashkit.Problem) int {
+	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.dims[min(s.pad(*p), len(s.dims)-1)].dim * 8
+}
+
+// mostWaves of blocks begin together; later ones begin as others end.
+const mostWaves = 4
+
+// nearBytes of Q, dO and dQ of all heads that are worked on under a mask are found near by.
+const nearBytes = 64 << 20
 
 // backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
 // same rows of dQ one after the other, which bounds the time of short walks.
@@ -188,32 +213,54 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	}
 	if cut.halves { // like twice the heads, with half of the rows
 		own := *t
-		own.begin += meetCycles
+		own.begin += c.meet
 		t, heads = &own, 2*heads
-		l.steps, l.most = max(l.steps/2, min(l.steps, 1)), max(l.most/2, min(l.most, 1))
+		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // of an odd number of tiles, one has more
+		l.steps, l.most = half(l.steps), half(l.most)
 		for i := range l.each[:l.looked] {
-			l.each[i] = max(l.each[i]/2, min(l.each[i], 1))
+			l.each[i] = half(l.each[i])
 		}
 	}
-	hop, blind := c.hop+c.column*float64(s.dims[min(s.pad(p), len(s.dims)-1)].dim), 0.
+	if s.hopper && banded(p) && c.spread > 0 {
+		own := *t
+		t = &own
+		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
+		t.step, t.alone = t.step*far, t.alone*far
+	}
+	d := s.dims[min(s.pad(p), len(s.dims)-1)]
+	hop, blind := c.hop+c.column*float64(d.dim)/float64(max(1, d.shares)), 0.
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
+	}
+	if s.hopper && d.dim == groupedDim && !featured(&p) && p.QLen <= t.rows {
+		hop += c.told
 	}
 	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
 		blind = c.blind * t.step * l.most * float64(ceilDiv(heads, sms))
 	}
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
-	slots := float64(sms * t.perSM)
-	first := hop * min(queue, slots/float64(min(heads, backwardTogether))) // until the last of the first wave adds
-	overlap := .4 * slots / backwardTogether                               // blocks of the next heads that run before the last of these
-	turns := hop * (queue + float64(ceilDiv(heads, backwardTogether)-1)*max(0, queue-overlap))
-	last := hop*queue + t.begin + l.steps*max(t.alone, t.step/float64(t.perSM)) // until the last of the first heads ends
-	if s.hopper {
-		heads *= s.dims[min(s.pad(p), len(s.dims)-1)].shares
+	slots, together := float64(sms*t.perSM), s.together(&p)
+	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
+	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last of these
+	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
+	tail := l.steps // of the last of the first heads
+	switch {
+	case !s.hopper:
+	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // turns are all that it waits for
+		first = 0
+	case banded(p) && p.QLen > t.rows: // it has few rows, and others work while it waits
+		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
-	if cut.skew != 0 { // nobody waits
-		first, turns, last = 0, hop*queue, 0
+	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
+	if s.hopper {
+		heads *= d.shares
+	}
+	waves := min(mostWaves, l.blocks*float64(heads)/slots)
+	first *= 1 + c.again*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
+	if cut.skew != 0 { // who begins at other rows does not wait
+		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
+		first, turns, last = hop*(same-1), hop*queue, 0
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
@@ -243,7 +290,7 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	if loose {
 		s := &stems[decodeSM80]
 		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)], false)
-		begin += row * float64(min(rows, warpRows))
+		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
