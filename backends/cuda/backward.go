@@ -51,8 +51,8 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 //
 // Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
-// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Without a mask
-// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone.
+// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. dV of
+// wide heads has blocks of its own where no blocks wait long for others: without a mask, or if rows are few and blocks are not.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
@@ -62,7 +62,7 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
-	case dim == wideDim && !masked:
+	case dim == wideDim && (!masked || whole.QLen <= wideRows && s.backwardBlocks(whole) > sms):
 		return partWide
 	}
 	return partMain
@@ -72,14 +72,20 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 // all that blocks of several heads work on, and enough blocks.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
 	lo, hi := band(*p)
-	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[s.pad(*p)].keys)
-	return hi < p.KVLen-1 && p.QLen-1+lo <= 0 && p.QLen <= upRows && blocks >= upWaves*sms
+	return hi < p.KVLen-1 && p.QLen-1+lo <= 0 && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
+}
+
+// backwardBlocks returns how many blocks have the tiles of keys of a problem.
+func (s *stem) backwardBlocks(p *flashkit.Problem) int {
+	d := s.pad(*p)
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[d].keys) * s.dims[d].shares
 }
 
 // What instances of bwd_sm90 are for.
 const (
 	groupedDim = 128  // padded head dims up to it
 	wideDim    = 256  // one
+	wideRows   = 2048 // query rows under a mask
 	upDim      = 64   // one
 	upRows     = 4096 // query rows
 	upWaves    = 8    // blocks for each multiprocessor
