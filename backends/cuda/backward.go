@@ -51,9 +51,9 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
 // fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
-// run at the same time take no tickets, and fetch while delta is computed. Without a mask
-// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone, if there are more than one for each
-// multiprocessor, and they work longer than it takes to add to dQ in turn.
+// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own if there are
+// more than one for each multiprocessor, and no block waits long for others: without a mask they must work longer than it takes to add to dQ in turn,
+// under a mask rows must be few.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
@@ -63,9 +63,9 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
-	case dim <= groupedDim && whole.Batch*whole.KVHeads*ceilDiv(whole.KVLen, s.plans.tiles[s.pad(*whole)].keys) <= sms:
+	case dim <= groupedDim && s.backwardBlocks(whole) <= sms:
 		return partOnce
-	case dim == wideDim && !masked && s.apart(whole, sms):
+	case dim == wideDim && s.apart(whole, sms):
 		return partWide
 	}
 	return s.narrowPart(whole)
@@ -97,22 +97,31 @@ func rising(p *flashkit.Problem) bool {
 
 // apart reports whether dV has blocks of its own.
 func (s *stem) apart(p *flashkit.Problem, sms int) bool {
-	t, heads := &s.plans.tiles[s.pad(*p)], p.Batch*p.KVHeads
-	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, t.rows)
-	return 2*heads*ceilDiv(p.KVLen, t.keys) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps
+	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.plans.tiles[s.pad(*p)].rows)
+	enough := min(p.Batch*p.KVHeads, backwardTogether)*(steps+1) >= apartSteps
+	if banded(*p) {
+		enough = p.QLen <= wideRows
+	}
+	return enough && s.backwardBlocks(p) > sms
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
 // all that blocks of several heads work on, and enough blocks.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
-	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[s.pad(*p)].keys)
-	return rising(p) && p.QLen <= upRows && blocks >= upWaves*sms
+	return rising(p) && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
+}
+
+// backwardBlocks returns how many blocks have the tiles of keys of a problem.
+func (s *stem) backwardBlocks(p *flashkit.Problem) int {
+	d := s.pad(*p)
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[d].keys) * s.dims[d].shares
 }
 
 // What instances of bwd_sm90 are for.
 const (
 	groupedDim = 128  // padded head dims up to it
 	wideDim    = 256  // one
+	wideRows   = 2048 // query rows under a mask
 	upDim      = 64   // one
 	upRows     = 4096 // query rows
 	upWaves    = 8    // blocks for each multiprocessor

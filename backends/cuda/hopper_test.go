@@ -247,6 +247,9 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g96-n130-m130-d80-dv104-f16":      "bwd_sm90_f16_d128",
 		"b1-h2-g2-n30-m300-d256-bf16":             "bwd_sm90_bf16_d256",
 		"b12-h2-g2-n30-m300-d256-bf16":            "bwd_sm90_wide_bf16_d256",
+		"b9-h16-g16-n130-m130-d256-f16-causal":    "bwd_sm90_wide_f16_d256",
+		"b1-h16-g16-n130-m130-d256-f16-causal":    "bwd_sm90_f16_d256",
+		"b9-h16-g16-n2049-m130-d256-f16-causal":   "bwd_sm90_f16_d256",
 		"b1-h2-g2-n300-m300-d256-bf16-causal":     "bwd_sm90_bf16_d256",
 		"b1-h2-g2-n30-m300-d256-bf16-sink":        "",
 	} {
