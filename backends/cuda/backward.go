@@ -58,7 +58,7 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
 	}
-	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	switch dim := s.dims[s.pad(*whole)].dim; {
 	case dim <= groupedDim && whole.Heads > whole.KVHeads && s.byRows(whole):
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
