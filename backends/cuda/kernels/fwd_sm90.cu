@@ -569,6 +569,8 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     KERNEL(name##_##type##_d192, block, a, f, Kind::kind, T, 192, 192, 2, 112, 1, 2, false)
 #define DIMS(name, kind, type, T, groups, keep_q)                                                            \
     KERNEL(name##_##type##_d64, MapParams, x, no_features, Kind::kind, T, 64, 64, groups, 128, 2, 3, keep_q) \
+    KERNEL(name##_##type##_d80, MapParams, x, no_features, Kind::kind, T, 80, 80, groups, 112, 2, 2, keep_q) \
+    KERNEL(name##_##type##_d96, MapParams, x, no_features, Kind::kind, T, 96, 96, groups, 96, 2, 2, keep_q)  \
     KERNEL(name##_##type##_d128, MapParams, x, no_features, Kind::kind, T, 128, 128, 2, 128, 2, 2, true)     \
     KERNEL(name##_##type##_d256, MapParams, x, no_features, Kind::kind, T, 256, 256, 2, 80, 1, 2, false)     \
     MLA(name, MapParams, x, no_features, kind, type, T)
