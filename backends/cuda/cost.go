@@ -141,8 +141,8 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 // cutCycles are those of fwd_sm90 for the heads of a call that is cut for few tiles.
 func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
-	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
-	cycles := max(float64(begins)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	begins := 1 + float64(ceilDiv(int(h.rows.low)*heads*h.splits, sms)-1)/2 // Q of a second tile comes under the first
+	cycles := max(begins*t.begin+float64(h.steps)*t.step*share, t.alone)
 	if h.splits > 1 {
 		cycles += partsCycles(4*h.partO, sms)
 	}
