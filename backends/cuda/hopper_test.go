@@ -76,6 +76,18 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// Warpgroups take turns, unless three of them have tiles that are dealt out.
+func TestTurns(t *testing.T) {
+	for name, want := range map[string]int8{
+		"b16-h32-g32-n1024-m1024-d64-bf16-causal": 0, "b16-h32-g32-n1024-m1024-d64-bf16": 1, "b1-h12-g12-n1024-m1024-d64-bf16-causal": 1,
+		"b16-h16-g16-n1024-m1024-d128-bf16-causal": 1, "b8-h16-g16-n4096-m4096-d72-bf16-causal": 0,
+	} {
+		p := problem(t, name)
+		h := planHopper(p, 132)
+		require.Equal(t, want, h.turns(stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), name)
+	}
+}
+
 // A part is computed in tiles of as many rows as the whole, with its keys cut in as many parts, for which it has
 // the workspace; the whole as a part of itself has the plan of the whole.
 func TestPlanPart(t *testing.T) {
