@@ -189,7 +189,7 @@ func (s *stem) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
 	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
-	return max(partsCycles(2*4*(ofK+ofV), sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
+	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
 }
 
 // Of bwd_sm90_sums: keys and threads of a block, and blocks of a multiprocessor.
