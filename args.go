@@ -202,7 +202,7 @@ func ProblemOf(args *Args, band Band) Problem {
 		switch {
 		case s.KVStarts != nil:
 			p.KVLen = longest(s.KVStarts)
-		case s.Pages != nil:
+		case s.Pages != nil || s.PagesPerSeq > 0:
 			p.Page = k[2]
 			if p.KVLen = math.MaxInt; !overflows(math.MaxInt, s.width(p.Batch), p.Page) {
 				p.KVLen = s.width(p.Batch) * p.Page

@@ -88,13 +88,16 @@ func (q *Sequences) locate(s *Seq, b int) {
 
 // KeyRun returns where key j of sequence b and KV head g begins in the memory of t,
 // which is K or V or a gradient of them, and how many keys from there on, up to the
-// end of the sequence, lie a row's stride apart.
+// end of the sequence, lie a row's stride apart: 0, 0 if only a device has the page table.
 func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 	s := c.Seq(b)
 	if c.Page == 0 {
 		return t.Offset(s.KVBatch, g, s.K0+j), s.M - j
 	}
 	seqs := c.Args.Seqs
+	if seqs.Pages == nil {
+		return 0, 0
+	}
 	page, at := seqs.Pages[b*seqs.width(c.Batch)+j/c.Page], j%c.Page
 	return t.Offset(int(page), g, at), min(c.Page-at, s.M-j)
 }

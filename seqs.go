@@ -1,6 +1,11 @@
 package flashkit
 
-import "strconv"
+import (
+	"math"
+	"slices"
+	"strconv"
+	"unsafe"
+)
 
 // Sequences say where the sequences of a Ragged problem lie. Queries are padded or
 // packed, keys are padded, packed or paged, each side by itself:
@@ -15,12 +20,16 @@ import "strconv"
 //   - paged: K and V are pools [pages, G, Page, D]; the keys of sequence b are those of
 //     pages Pages[b*w], Pages[b*w+1], ... with w = len(Pages)/Batch, of which KVLens[b]
 //     count. Pages beyond the length are not looked at. Only the forward pass takes them.
+//     The table may lie in the memory of the tensors' device alone (cuda.DeviceSequences):
+//     then Pages is nil and PagesPerSeq is w. KVLens may be nil, too.
 type Sequences struct {
 	QLens    []int32 // [B], from 0 to QLen
 	KVLens   []int32 // [B], from 0 to KVLen
 	QStarts  []int32 // [B+1], from 0 to the rows of Q, none below the one before it
 	KVStarts []int32 // [B+1], from 0 to the keys of K, likewise
 	Pages    []int32 // [B][w] numbers of pages
+
+	PagesPerSeq int // w, if Pages is nil as only the device has the table; else 0
 }
 
 // A Seq is one sequence of a call: where its rows and keys lie, and the band that
@@ -60,7 +69,12 @@ func (s *Sequences) count(otherwise int) int {
 }
 
 // width returns how many pages a sequence may have.
-func (s *Sequences) width(batch int) int { return len(s.Pages) / max(1, batch) }
+func (s *Sequences) width(batch int) int {
+	if s.Pages == nil {
+		return s.PagesPerSeq
+	}
+	return len(s.Pages) / max(1, batch)
+}
 
 func longest(starts []int32) (n int) {
 	for i := 1; i < len(starts); i++ {
@@ -73,10 +87,13 @@ func longest(starts []int32) (n int) {
 // sequences say but what depends on the tensors.
 func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 	m := p.extent()
-	if err := checkSide("Q", p.Batch, p.QLen, s.QLens, s.QStarts, nil, 0); err != nil {
+	if err := checkSide("Q", p.Batch, p.QLen, s.QLens, s.QStarts, 0); err != nil {
 		return m, err
 	}
-	if err := checkSide("KV", p.Batch, p.KVLen, s.KVLens, s.KVStarts, s.Pages, p.Page); err != nil {
+	if err := checkSide("KV", p.Batch, p.KVLen, s.KVLens, s.KVStarts, p.Page); err != nil {
+		return m, err
+	}
+	if err := s.checkTable(p, args.Q.owner != nil); err != nil {
 		return m, err
 	}
 	if s.QStarts != nil {
@@ -97,14 +114,10 @@ func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 }
 
 // checkSide checks the lengths and starts of the queries or of the keys.
-func checkSide(side string, batch, most int, lens, starts, pages []int32, page int) error {
+func checkSide(side string, batch, most int, lens, starts []int32, page int) error {
 	switch {
 	case starts != nil && (lens != nil || page != 0):
 		return problemErr("Seqs."+side+"Starts", "given", "must not stand beside lengths or pages: a side is packed or not")
-	case batch > 0 && page != 0 && lens == nil:
-		return problemErr("Seqs.KVLens", "nil", "paged keys need their lengths")
-	case page == 0 && pages != nil || batch > 0 && page != 0 && pages == nil:
-		return problemErr("Seqs.Pages", pages != nil, "must be given in a problem with pages, and in no other; Page = %d", page)
 	case lens != nil && len(lens) != batch:
 		return problemErr("Seqs."+side+"Lens.len", len(lens), "must be Batch = %d", batch)
 	case starts != nil && len(starts)-1 != batch:
@@ -128,6 +141,22 @@ func checkSide(side string, batch, most int, lens, starts, pages []int32, page i
 	return nil
 }
 
+// checkTable checks that there is a page table if there are pages, on the host or only where the tensors are.
+func (s *Sequences) checkTable(p *Problem, device bool) error {
+	given := s.Pages != nil || s.PagesPerSeq != 0
+	switch {
+	case p.Page == 0 && given || p.Batch > 0 && p.Page != 0 && !given:
+		return problemErr("Seqs.Pages", s.Pages != nil, "must be given in a problem with pages, and in no other; Page = %d", p.Page)
+	case p.Batch > 0 && p.Page != 0 && s.KVLens == nil && s.PagesPerSeq == 0:
+		return problemErr("Seqs.KVLens", "nil", "paged keys need their lengths")
+	case s.PagesPerSeq < 0 || s.PagesPerSeq > math.MaxInt32:
+		return problemErr("Seqs.PagesPerSeq", s.PagesPerSeq, "must be from 0 to %d", math.MaxInt32)
+	case s.PagesPerSeq != 0 && (s.Pages != nil || !device):
+		return problemErr("Seqs.PagesPerSeq", s.PagesPerSeq, "must be 0, unless Pages is nil as only the device of the tensors has the table")
+	}
+	return nil
+}
+
 func checkEnd(name string, starts []int32, tensor string, rows int) error {
 	if end := int(starts[len(starts)-1]); end > rows {
 		return problemErr(element("Seqs."+name, len(starts)-1), end, "is beyond the %d rows of %s", rows, tensor)
@@ -142,17 +171,51 @@ func (s *Sequences) checkPages(p *Problem, pool int) error {
 		return problemErr("Seqs.Pages.len", len(s.Pages), "must be a multiple of Batch = %d", p.Batch)
 	}
 	for b := range p.Batch {
-		pages := (int(s.KVLens[b]) + p.Page - 1) / p.Page
-		if pages > w {
-			return problemErr(element("Seqs.KVLens", b), s.KVLens[b], "needs %d pages, and the table has %d for each sequence", pages, w)
+		keys := p.KVLen
+		if s.KVLens != nil {
+			keys = int(s.KVLens[b])
 		}
-		for i, page := range s.Pages[b*w:][:pages] {
-			if page < 0 || int(page) >= pool {
-				return problemErr(element("Seqs.Pages", b*w+i), page, "must be from 0 to %d, the pages of K", pool-1)
-			}
+		pages := keys / p.Page
+		if keys%p.Page != 0 {
+			pages++
+		}
+		if pages > w {
+			return problemErr(element("Seqs.KVLens", b), keys, "needs %d pages, and the table has %d for each sequence", pages, w)
+		}
+		if s.Pages == nil {
+			continue
+		}
+		if i := firstBeyond(s.Pages[b*w:][:pages], pool); i >= 0 {
+			return problemErr(element("Seqs.Pages", b*w+i), s.Pages[b*w+i], "must be from 0 to %d, the pages of K", pool-1)
 		}
 	}
 	return nil
+}
+
+// firstBeyond returns the index of the first page outside a pool of so many pages, or -1. Tables are long, and
+// checked in each call: two pages at once, whose top bits say it of a page, and of the difference from the last one.
+func firstBeyond(pages []int32, pool int) int {
+	const top = 1<<63 | 1<<31
+	beyond := func(x int32) bool { return x < 0 || int(x) >= pool }
+	if pool > 0 {
+		last := uint64(min(pool-1, math.MaxInt32))
+		last |= last<<32 | top
+		pairs := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(pages))), len(pages)/2)
+		signs, within := uint64(0), uint64(top)
+		for ; len(pairs) >= 4; pairs = pairs[4:] {
+			x := (*[4]uint64)(pairs)
+			signs |= x[0] | x[1] | x[2] | x[3]
+			within &= (last - x[0]) & (last - x[1]) & (last - x[2]) & (last - x[3])
+		}
+		if signs&top == 0 && within == top {
+			rest := len(pages) / 8 * 8
+			if i := slices.IndexFunc(pages[rest:], beyond); i >= 0 {
+				return rest + i
+			}
+			return -1
+		}
+	}
+	return slices.IndexFunc(pages, beyond)
 }
 
 func element(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }

@@ -149,7 +149,7 @@ var fields = map[string]string{
 	"Bias": "bias", "DBias": "d_bias", "Mask": "mask", "Slopes": "slopes", "Sink": "sink", "DSink": "d_sink",
 	"Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
 	"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
-	"Seqs.Pages": "pages", "Workers": "workers", "Pass": "pass",
+	"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
 }
 
 // fieldName returns flashkit.h's name of a field: "KVHeads" is kv_heads, "Q.shape" q.shape,

@@ -97,9 +97,10 @@ enum {
 
 /* Flags of fk_open. */
 enum {
-	FK_OPEN_FROZEN = 1, /* choose by what was known when it was opened: the same kernels, hence the same bits, in every call */
-	FK_OPEN_PAIRED = 2, /* for training: both passes sum scores in one order */
-	FK_OPEN_BLANK = 4   /* ignore what a profile of the machine says */
+	FK_OPEN_FROZEN = 1,   /* choose by what was known when it was opened: the same kernels, hence the same bits, in every call */
+	FK_OPEN_PAIRED = 2,   /* for training: both passes sum scores in one order */
+	FK_OPEN_BLANK = 4,    /* ignore what a profile of the machine says */
+	FK_OPEN_ANY_ORDER = 8 /* on a GPU's memory d_q is summed in whatever order comes: faster, but its bits differ from run to run */
 };
 
 /* What is open: backends, and what is known of the speed of their kernels. */
@@ -205,8 +206,8 @@ typedef struct fk_args {
 	uint64_t seed; /* of dropout: the same seed drops the same weights in both passes */
 
 	/*
-	 * Of a ragged problem, else NULL and 0; always on the host. Queries are padded or packed,
-	 * keys are padded, packed or paged, each side by itself.
+	 * Of a ragged problem, else NULL and 0; on the host, unless seqs_device says otherwise.
+	 * Queries are padded or packed, keys are padded, packed or paged, each side by itself.
 	 *   padded: sequence b has the first q_lens[b] rows of batch b, likewise kv_lens[b] keys;
 	 *     NULL: all have q_len, or kv_len. The forward pass writes 0 to o and -inf to lse
 	 *     beyond the length, the backward pass 0 to d_q, d_k and d_v.
@@ -238,6 +239,15 @@ typedef struct fk_args {
 	int64_t origin_head;
 	int64_t origin_row;
 	int64_t origin_key; /* a multiple of 4 */
+
+	/*
+	 * 0: the arrays of sequences lie on the host. q.device: kv_lens and pages of a paged
+	 * problem lie there, and are read when the work runs, without a check of what they say
+	 * (kv_lens may be NULL: all sequences have kv_len keys):
+	 * pages outside the pools read memory that is not the call's; lengths below 0 or above
+	 * kv_len count as these. A CUDA graph of such a call may be replayed while they change.
+	 */
+	int64_t seqs_device;
 } fk_args;
 
 /* What a call takes beside its tensors, in bytes, by formula: an allocator may take more. */

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
 // A frame is what a call has in Go. Frames are used again, so that a call allocates nothing.
@@ -17,12 +18,15 @@ type frame struct {
 	args    flashkit.Args
 	seqs    flashkit.Sequences
 	device  *device // that the tensors lie on, nil if they lie on the host
+
+	lists  cuda.DeviceSequences // where it has what the sequences say; of other calls' too, as they are often the same
+	listed bool                 // whether this call's are there
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
 func (f *frame) release() {
-	*f = frame{}
+	*f = frame{lists: f.lists}
 	frames.Put(f)
 }
 
@@ -172,6 +176,9 @@ func (f *frame) place(a *C.fk_args, s *session) (err error) {
 
 // setSequences takes what the arguments say of sequences, if they do.
 func (f *frame) setSequences(a *C.fk_args) error {
+	if a.seqs_device != 0 {
+		return f.setDeviceSequences(a)
+	}
 	s := &f.seqs
 	const most = math.MaxInt32
 	switch {
@@ -203,5 +210,41 @@ func (f *frame) setSequences(a *C.fk_args) error {
 		*x.to = unsafe.Slice((*int32)(unsafe.Pointer(*x.from)), x.n)
 	}
 	f.args.Seqs = s
+	return nil
+}
+
+// setDeviceSequences takes lengths and a page table where the tensors are.
+func (f *frame) setDeviceSequences(a *C.fk_args) error {
+	const most = math.MaxInt32
+	switch {
+	case a.seqs_device != C.int64_t(a.q.device):
+		return wrong(C.FK_ERR_VALUE, "seqs_device", a.seqs_device, "must be 0, or where q is: %d", a.q.device)
+	case a.seqs < 0 || a.seqs > most:
+		return wrong(C.FK_ERR_DIMENSION, "seqs", a.seqs, "must be from 0 to %d", most)
+	case a.pages_per_seq < 1 || a.pages_per_seq > most:
+		return wrong(C.FK_ERR_VALUE, "pages_per_seq", a.pages_per_seq, "must be from 1 to %d where the pages are on a device", most)
+	case word(&a.q_lens)|word(&a.q_starts)|word(&a.kv_starts) != 0:
+		return wrong(C.FK_ERR_VALUE, "seqs_device", a.seqs_device, "must be 0 where there are q_lens, q_starts or kv_starts, which are read on the host")
+	}
+	n := int(a.seqs)
+	for _, x := range [...]struct {
+		name string
+		at   uintptr
+		n    int
+		to   **cuda.Buffer
+	}{{"kv_lens", word(&a.kv_lens), n, &f.lists.KVLens}, {"pages", word(&a.pages), n * int(a.pages_per_seq), &f.lists.Pages}} {
+		switch reason := addressFault(x.at, 4); {
+		case x.at == 0 && x.name == "pages":
+			return &failure{C.FK_ERR_NULL, x.name, "flashkit: pages: is missing, as seqs_device is given"}
+		case x.at == 0:
+			*x.to = nil
+		case reason != "":
+			return wrong(C.FK_ERR_STRIDE, x.name, hex(x.at), "%s", reason)
+		case f.device != nil:
+			f.device.wrap(x.to, x.at, 4*x.n)
+		}
+	}
+	f.seqs.PagesPerSeq = int(a.pages_per_seq)
+	f.args.Seqs, f.listed = &f.seqs, true
 	return nil
 }

@@ -20,7 +20,8 @@ import (
 // memory of devices, each of which is opened by the first call that needs it.
 type session struct {
 	*dispatch.Dispatcher
-	paired bool
+	paired   bool
+	anyOrder bool // sums dQ on the memory of a device so
 
 	mu      sync.Mutex
 	devices map[C.int32_t]*device
@@ -33,8 +34,15 @@ type device struct {
 	memory  *cuda.Buffer // all of it: whose memory it is, is the C program's affair
 }
 
+// wrap makes a buffer of memory of the device, if it is not that already.
+func (d *device) wrap(b **cuda.Buffer, at uintptr, bytes int) {
+	if x := *b; x == nil || x.Backend() != d.backend || x.Address() != cuda.Pointer(at) || x.Bytes() != bytes {
+		*b = d.backend.Wrap(cuda.Pointer(at), bytes)
+	}
+}
+
 func open(backend *C.char, flags C.uint32_t) (*session, error) {
-	if flags&^(C.FK_OPEN_FROZEN|C.FK_OPEN_PAIRED|C.FK_OPEN_BLANK) != 0 {
+	if flags&^(C.FK_OPEN_FROZEN|C.FK_OPEN_PAIRED|C.FK_OPEN_BLANK|C.FK_OPEN_ANY_ORDER) != 0 {
 		return nil, wrong(C.FK_ERR_VALUE, "flags", uint32(flags), "has bits that this library does not know")
 	}
 	d, err := choose(backend)
@@ -50,7 +58,7 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 	if flags&C.FK_OPEN_FROZEN != 0 {
 		d = d.Frozen()
 	}
-	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0}, nil
+	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0, anyOrder: flags&C.FK_OPEN_ANY_ORDER != 0}, nil
 }
 
 // choose opens the backends, restricted to one or to a kernel.
@@ -125,7 +133,11 @@ func (s *session) kernel(pass flashkit.Pass) (name string) {
 // launch enqueues a pass on tensors of the device.
 func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
 	b := f.device.backend
-	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, cuda.Options{Kernel: s.kernel(pass), Paired: s.paired})
+	o := cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Nondeterministic: s.anyOrder}
+	if f.listed {
+		o.Sequences = &f.lists
+	}
+	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, o)
 }
 
 // A ticket is what ends a call from another thread.

@@ -18,11 +18,8 @@ type Device interface {
 	// messages have begun: not where messages need what that step takes.
 	Early() bool
 
-	// Apart reports whether the messages of an exchange arrive one by one.
-	Apart() bool
-
 	// Arrived lets what is enqueued from now on begin after the first n messages that the rank
-	// receives of the exchange under way. It is asked only of a Device whose messages arrive Apart.
+	// receives of the exchange under way, whose rounds do not decrease.
 	Arrived(ctx context.Context, n int) error
 
 	// Beside says that the next pass that is enqueued depends on nothing since the pass

@@ -10,21 +10,24 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange is what a rank sends and receives beside the work of a step.
-type exchange struct{ send, receive []Message }
+// An exchange is what a rank sends and receives beside the work of a step. What is added belongs to its round.
+type exchange struct {
+	send, receive []Message
+	round         int
+}
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
 // to sends tensors, from receives them; a message of no elements does not travel.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
-		e.send = append(e.send, Message{rank, t})
+		e.send = append(e.send, Message{rank, t, e.round})
 	}
 }
 
 func (e *exchange) from(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
-		e.receive = append(e.receive, Message{rank, t})
+		e.receive = append(e.receive, Message{rank, t, e.round})
 	}
 }
 

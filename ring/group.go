@@ -54,10 +54,12 @@ type Breaker interface {
 	Err() error
 }
 
-// A Message is what goes to a rank or comes from it.
+// A Message is what goes to a rank or comes from it. Those of an exchange with a higher Round, from 0 on, may begin
+// later: a message has the same Round on both ranks.
 type Message struct {
 	Peer    int
 	Tensors []flashkit.Tensor
+	Round   int
 }
 
 // A RankError says which rank gave up, and why as far as that is known.

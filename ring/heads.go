@@ -58,14 +58,13 @@ func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor 
 }
 
 // headParts cuts the key heads in parts. What has numbers of its own for each head is left whole. Nothing hides the
-// keys of the first part. Where the messages of an exchange arrive one by one, and tiles are alike, those are the keys of the
-// fewest heads whose rows fill a GPU.
+// keys of the first part. Where tiles are alike, those are the keys of the fewest heads whose rows fill a GPU.
 func (j *job) headParts() []headRun {
 	heads := j.p.KVHeads
 	switch s := j.p.Score; {
 	case s.ALiBi || s.Bias || s.Mask || s.Sink || heads < 2:
 		return runsOf(heads, 1)
-	case !j.dev.Apart() || j.cut.isZigZag():
+	case j.cut.isZigZag():
 		return runsOf(heads, mostHeadParts)
 	}
 	n := j.a.Q.Shape()
@@ -113,8 +112,9 @@ func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
 }
 
 // byHeads computes a forward pass on a device with all keys in one call for each head and run of rows: beside the kernels
-// for some heads the keys of the next heads travel. A head's results are the same whatever other heads are in the call.
-func (j *job) byHeads(ctx context.Context) (err error) {
+// for some heads the keys of the next heads travel. Messages begin before the rank copies its own keys. A head's results are
+// the same whatever other heads are in the call.
+func (j *job) byHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
 		*x.whole = j.buffer(slotAllK+i, x.own.DType(), j.cut.wholeShape(byKeys, *x.own))
@@ -126,41 +126,11 @@ func (j *job) byHeads(ctx context.Context) (err error) {
 		return j.math.err
 	}
 	parts, places := j.headParts(), j.cut.places(j.rank, false)
-	if j.dev.Apart() {
-		return j.atOnce(ctx, &w, parts, places)
-	}
-	var e exchange
-	for i := 0; i <= len(parts); i++ {
-		e = exchange{}
-		if i < len(parts) {
-			j.gatherHeads(&e, &w, parts[i])
-			if err := j.copyHeads(&w, parts[i], j.dev.Copy); err != nil {
-				return err
-			}
-		}
-		if err := j.start(ctx, &e); err != nil {
-			return err
-		}
-		if i > 0 {
-			err = j.attendHeads(ctx, &w, parts[i-1], places, len(parts)*len(places))
-		}
-		if err != nil {
-			j.giveUp(ctx, err)
-			return err
-		}
-		if err := j.wait(ctx, &e, Progress{Step: j.stats.Steps, Steps: len(parts) * len(places)}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// atOnce is byHeads where the messages of one exchange arrive one by one. They begin before the rank copies its own keys.
-func (j *job) atOnce(ctx context.Context, w *flashkit.Args, parts []headRun, places []place) error {
 	var e exchange
 	var arrive []int // how many messages there are up to those of a part
-	for _, x := range parts {
-		j.gatherHeads(&e, w, x)
+	for i, x := range parts {
+		e.round = i
+		j.gatherHeads(&e, &w, x)
 		arrive = append(arrive, len(e.receive))
 	}
 	if err := j.start(ctx, &e); err != nil {
@@ -172,12 +142,12 @@ func (j *job) atOnce(ctx context.Context, w *flashkit.Args, parts []headRun, pla
 		if i > 0 {
 			copies = j.dev.CopyBeside
 		}
-		err := j.copyHeads(w, x, copies)
+		err := j.copyHeads(&w, x, copies)
 		if err == nil {
 			err = j.watch(at, func() error { return j.dev.Arrived(ctx, arrive[i]) })
 		}
 		if err == nil {
-			err = j.attendHeads(ctx, w, x, places, at.Steps)
+			err = j.attendHeads(ctx, &w, x, places, at.Steps)
 		}
 		if err != nil {
 			j.giveUp(ctx, err)

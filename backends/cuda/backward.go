@@ -50,22 +50,36 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 //
 // Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
-// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Without a mask
-// dV of wide heads has blocks of its own, as blocks of one length leave none to end alone, if there are more than one for each
-// multiprocessor, and they work longer than it takes to add to dQ in turn.
+// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
+// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own, but for many
+// rows under a mask, whose blocks wait long for others, if there are more than one for each multiprocessor, and they work longer than
+// it takes to add to dQ in turn.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
 	}
-	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	switch dim := s.dims[s.pad(*whole)].dim; {
 	case dim <= groupedDim && whole.Heads > whole.KVHeads && s.byRows(whole):
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
-	case dim == wideDim && !masked && s.apart(whole, sms):
+	case dim <= groupedDim && whole.Batch*whole.KVHeads*ceilDiv(whole.KVLen, s.plans.tiles[s.pad(*whole)].keys) <= sms:
+		return partOnce
+	case dim == wideDim && s.apart(whole, sms):
 		return partWide
 	}
-	return partMain
+	return s.narrowPart(whole)
+}
+
+// layoutPart is backwardPart for what partLayout knows.
+func (s *stem) layoutPart(whole *flashkit.Problem, sms int) partID {
+	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
+	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
+		return partLayoutRows
+	case dim == upDim && s.goesUp(whole, sms):
+		return partLayoutUp
+	}
+	return partLayout
 }
 
 // byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
@@ -85,7 +99,7 @@ func rising(p *flashkit.Problem) bool {
 func (s *stem) apart(p *flashkit.Problem, sms int) bool {
 	t, heads := &s.plans.tiles[s.pad(*p)], p.Batch*p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, t.rows)
-	return 2*heads*ceilDiv(p.KVLen, t.keys) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps
+	return 2*heads*ceilDiv(p.KVLen, t.keys) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
@@ -99,6 +113,7 @@ func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
 const (
 	groupedDim = 128  // padded head dims up to it
 	wideDim    = 256  // one
+	wideRows   = 2048 // query rows under a mask
 	upDim      = 64   // one
 	upRows     = 4096 // query rows
 	upWaves    = 8    // blocks for each multiprocessor
@@ -108,7 +123,7 @@ const (
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
 func (s *stem) stays(part partID, p *flashkit.Problem) bool {
-	return part == partUp || part == partMain && s.dims[s.pad(*p)].dim <= groupedDim
+	return part == partUp || part == partLayoutUp || part == part80 || part == part96 || (part == partMain || part == partLayout) && s.dims[s.pad(*p)].dim <= groupedDim
 }
 
 // describe says in the arguments how the pass is cut.
@@ -167,7 +182,7 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 		}
 		take(backwardCut{splits: n})
 	}
-	if pairs && s.dims[s.pad(*p)].shares == 1 && 2*all <= sms && p.QLen > t.rows {
+	if pairs && s.dims[s.pad(*p)].dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
 		halves := backwardCut{splits: 1, halves: true}
 		halves.skew = s.skew(t, *p, sms, halves)
 		take(halves)

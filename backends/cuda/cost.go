@@ -143,7 +143,10 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		}
 		l := s.load(c, &t, p, true)
 		l.spare(c, &t, p.QLen)
-		cycles, steps = l.cycles(c, &t, p.Batch*p.Heads, sms), l.steps
+		if s == &stems[fwdSM90Short] {
+			cycles = l.shorten(&t, &p, sms)
+		}
+		cycles, steps = max(cycles, l.cycles(c, &t, p.Batch*p.Heads, sms)), l.steps
 	}
 	work := cycles / float64(max(1, dev.ClockMHz)) // microseconds
 	memory := x.bytes * s.bytes(p) / (c.bandwidth * float64(max(1, dev.Bandwidth))) * 1e6

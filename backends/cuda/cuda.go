@@ -26,6 +26,7 @@ type Backend struct {
 	staging staging   // staging of host tensors
 	maps    tensorMaps
 	choices choices
+	foreign foreignLists
 	peers   sync.Map // ordinals of the devices whose memory this one reaches
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
@@ -71,7 +72,9 @@ func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
-	err := b.within(func() error { return errors.Join(b.staging.close(b.drv), b.images.close(b.drv)) })
+	err := b.within(func() error {
+		return errors.Join(b.staging.close(b.drv), b.foreign.close(b.drv), b.images.close(b.drv))
+	})
 	return errors.Join(err, b.drv.DevicePrimaryCtxRelease(b.dev.Ordinal))
 }
 

@@ -37,7 +37,7 @@ type Options struct {
 // returns when the work is enqueued; ctx is looked at before that. Errors are
 // those of flashkit.Kernel.Do. The first call of a kernel loads it; later
 // ones neither allocate nor wait, and a CUDA graph may capture them. What Args.Seqs says is
-// copied, unless the call before it in a stream of NewStream said the same: a graph of a Ragged
+// copied, unless the call before it in the stream said the same: a graph of a Ragged
 // problem wants Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
@@ -65,7 +65,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call, a.kept, a.whole = flashkit.Call{}, nil, nil // which would keep the program's tensors alive
+		a.call, a.lists, a.kept, a.foreign, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil, nil // which would keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -83,7 +83,11 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a.set(&a.call)
 	a.spare, a.beside, a.whole = o.Spare, o.Beside, o.PartOf
-	if o.Sequences != nil {
+	if o.Sequences == nil {
+		if err := missesTable(args.Seqs); err != nil {
+			return err
+		}
+	} else {
 		if err := a.useSequences(b, o.Sequences, args.Seqs); err != nil {
 			return err
 		}
@@ -91,12 +95,26 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	if o.Nondeterministic {
 		a.deterministic = 0
 	}
-	if len(a.ints) > 0 && !s.foreign {
+	switch {
+	case a.words == 0:
+	case s.foreign:
+		a.foreign = &b.foreign
+		a.foreign.mu.Lock()
+		defer b.foreign.mu.Unlock()
+	default:
 		a.kept = &s.lists
 		a.kept.mu.Lock()
-		defer a.kept.mu.Unlock()
+		defer s.lists.mu.Unlock()
 	}
 	return b.launch(id, p, a, s.handle)
+}
+
+// wholeOf is the problem of which a call of p is a part, or p.
+func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
+	if a.whole != nil {
+		return a.whole
+	}
+	return p
 }
 
 // checkWhole refuses a whole of which no call of p is a part.
@@ -137,13 +155,16 @@ type arguments struct {
 	features
 	call     flashkit.Call
 	featured bool
-	ints     []int32    // the lists of Sequences, one after the other
-	sides    [5]int     // how long each of them is
-	intsAt   Pointer    // where they lie in the workspace,
-	kept     *keptLists // unless it is not nil: in the stream's memory
-	shapes   [4][4]int  // of Q, K, V and O in memory, of a call with features
-	spare    int        // multiprocessors that are left to others
-	beside   bool       // of other work
+	lists    [5][]int32    // of Sequences
+	sides    [5]int        // how long each of them is
+	words    int           // all of them that are to be copied
+	ints     []int32       // these, one after the other: see join
+	intsAt   Pointer       // where they lie in the workspace,
+	kept     *keptLists    // unless it is not nil: in the stream's memory;
+	foreign  *foreignLists // or in that of a stream of another library
+	shapes   [4][4]int     // of Q, K, V and O in memory, of a call with features
+	spare    int           // multiprocessors that are left to others
+	beside   bool          // of other work
 
 	whole *flashkit.Problem // of which the call is a part, or nil
 }
@@ -163,7 +184,7 @@ func (a *arguments) set(c *flashkit.Call) {
 
 // runDevice runs a call on tensors of the device to its end.
 func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
-	if err := b.owns(c.Args, c.Pass, &c.Problem); err != nil {
+	if err := cmp.Or(b.owns(c.Args, c.Pass, &c.Problem), missesTable(c.Args.Seqs)); err != nil {
 		return err
 	}
 	l, err := b.staging.take(ctx)

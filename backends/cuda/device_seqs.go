@@ -12,7 +12,7 @@ import (
 //
 // Args.Seqs of the call says the rest: which lists there are, how long they are, and the
 // most that they may say; its own numbers are checked but not used. A list that it
-// has must be here too. What the device's lists say is not checked: starts that fall or end beyond
+// has must be here too. KVLens and Pages may be here alone, where PagesPerSeq says how long a row of Pages is. What the device's lists say is not checked: starts that fall or end beyond
 // the tensors, and pages outside the pool, read and write memory that is not the call's.
 // Lengths below 0 or above QLen or KVLen count as these.
 type DeviceSequences struct {
@@ -24,15 +24,18 @@ func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Seq
 	if s == nil {
 		return &flashkit.ProblemError{Field: "Seqs", Value: "nil", Reason: "must say which lists Options.Sequences has"}
 	}
-	f := &x.features
+	f, lens := &x.features, len(s.KVLens)
+	if s.PagesPerSeq > 0 && d.KVLens != nil {
+		lens = int(x.batch)
+	}
 	for _, l := range [...]struct {
 		name string
 		n    int
 		from *Buffer
 		to   *Pointer
 	}{
-		{"QLens", len(s.QLens), d.QLens, &f.qLens}, {"QStarts", len(s.QStarts), d.QStarts, &f.qStarts}, {"KVLens", len(s.KVLens), d.KVLens, &f.kvLens},
-		{"KVStarts", len(s.KVStarts), d.KVStarts, &f.kvStarts}, {"Pages", len(s.Pages), d.Pages, &f.pages},
+		{"QLens", len(s.QLens), d.QLens, &f.qLens}, {"QStarts", len(s.QStarts), d.QStarts, &f.qStarts}, {"KVLens", lens, d.KVLens, &f.kvLens},
+		{"KVStarts", len(s.KVStarts), d.KVStarts, &f.kvStarts}, {"Pages", max(len(s.Pages), s.PagesPerSeq*int(x.batch)), d.Pages, &f.pages},
 	} {
 		field := "Options.Sequences." + l.name
 		switch {
@@ -51,7 +54,15 @@ func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Seq
 			*l.to = l.from.address
 		}
 	}
-	x.pageWidth = int32(len(s.Pages) / max(1, int(x.batch)))
-	x.ints = x.ints[:0] // nothing to copy
+	x.pageWidth = int32(max(len(s.Pages)/max(1, int(x.batch)), s.PagesPerSeq))
+	x.lists, x.words = [5][]int32{}, 0 // nothing to copy
+	return nil
+}
+
+// missesTable refuses a call whose page table is nowhere.
+func missesTable(s *flashkit.Sequences) error {
+	if s != nil && s.PagesPerSeq > 0 {
+		return missing("Options.Sequences.Pages")
+	}
 	return nil
 }

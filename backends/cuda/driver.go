@@ -95,7 +95,8 @@ type Driver struct {
 
 	StreamDestroy     func(StreamHandle) error
 	StreamSynchronize func(StreamHandle) error
-	StreamIsCapturing func(StreamHandle) (bool, error) // whether a graph is made of what is enqueued; if it is nil, nobody knows
+	StreamIsCapturing func(StreamHandle) (bool, error)   // whether a graph is made of what is enqueued; if it is nil, nobody knows
+	StreamGetID       func(StreamHandle) (uint64, error) // of no other stream for the program's life; if it is nil, other libraries' streams keep nothing
 	StreamWaitEvent   func(s StreamHandle, e EventHandle) error
 	EventCreate       func() (EventHandle, error)
 	EventDestroy      func(EventHandle) error

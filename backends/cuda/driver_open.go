@@ -77,6 +77,7 @@ type calls struct {
 	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
 	streamSync    symbol `cu:"cuStreamSynchronize"`
 	capturing     symbol `cu:"cuStreamIsCapturing"`
+	streamID      symbol `cu:"cuStreamGetId" since:"12"`
 	streamWait    symbol `cu:"cuStreamWaitEvent"`
 	eventNew      symbol `cu:"cuEventCreate"`
 	eventEnd      symbol `cu:"cuEventDestroy_v2"`
@@ -230,6 +231,16 @@ func (c *calls) hot(d *Driver) {
 		status := uint32(f.args[2])
 		frames.Put(f)
 		return status != 0, err
+	}
+	if c.streamID.address != 0 {
+		d.StreamGetID = func(s StreamHandle) (uint64, error) {
+			f := frames.Get().(*frame)
+			f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
+			err := f.call(c, &c.streamID, 2)
+			id := uint64(f.args[2])
+			frames.Put(f)
+			return id, err
+		}
 	}
 	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
 	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {

@@ -23,24 +23,25 @@ type fakeDriver struct {
 	version, devices int
 	attributes       map[Attribute]int
 
-	mu        sync.Mutex
-	memory    map[Pointer][]byte
-	next      Pointer
-	pinned    map[unsafe.Pointer][]byte
-	handles   map[uintptr]string // contexts, streams, events and modules that are open
-	functions map[Function]*fakeFunction
-	images    map[Module]*fakeImage
-	made      uintptr
-	depth     int              // of pushed contexts
-	captures  bool             // a graph is made
-	copies    atomic.Int32     // from the host
-	apart     bool             // its devices cannot reach each other's memory
-	limit     int              // bytes of device memory; 0 is no limit
-	failures  map[string]error // by call
-	memsets   atomic.Int32
-	launches  []fakeLaunch
-	busy      map[StreamHandle][]chan struct{} // until what other libraries enqueued is done
-	marks     map[EventHandle][]chan struct{}  // what was busy when an event was recorded
+	mu         sync.Mutex
+	memory     map[Pointer][]byte
+	next       Pointer
+	pinned     map[unsafe.Pointer][]byte
+	handles    map[uintptr]string // contexts, streams, events and modules that are open
+	functions  map[Function]*fakeFunction
+	images     map[Module]*fakeImage
+	made       uintptr
+	depth      int              // of pushed contexts
+	captures   bool             // a graph is made
+	generation uint64           // of streams: that many more than a handle is its number
+	copies     atomic.Int32     // from the host
+	apart      bool             // its devices cannot reach each other's memory
+	limit      int              // bytes of device memory; 0 is no limit
+	failures   map[string]error // by call
+	memsets    atomic.Int32
+	launches   []fakeLaunch
+	busy       map[StreamHandle][]chan struct{} // until what other libraries enqueued is done
+	marks      map[EventHandle][]chan struct{}  // what was busy when an event was recorded
 }
 
 type fakeImage struct {
@@ -432,6 +433,7 @@ func (f *fakeDriver) streamCalls() {
 	}
 	f.StreamDestroy = func(s StreamHandle) error { return f.shut("cuStreamDestroy", "stream", uintptr(s)) }
 	f.StreamIsCapturing = func(StreamHandle) (bool, error) { return f.captures, f.inContext("cuStreamIsCapturing") }
+	f.StreamGetID = func(s StreamHandle) (uint64, error) { return uint64(s) + f.generation, f.inContext("cuStreamGetId") }
 	f.StreamSynchronize = func(s StreamHandle) error {
 		f.drain(s)
 		return f.inContext("cuStreamSynchronize")

@@ -164,6 +164,8 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 	case strings.HasPrefix(fn.name, "bwd_sm90_pairs"):
 		k.blocks /= 2
 		k.backward()
+	case strings.HasPrefix(fn.name, "bwd_sm90_once"):
+		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_sm90"): // few blocks may take all tiles
 		k.blocks = ceilDiv(int(k.kvLen), int(k.plan[3])) * int(k.batch*k.kvHeads)
 		k.backward()

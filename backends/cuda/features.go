@@ -62,7 +62,8 @@ func shapedPart(p *flashkit.Problem) partID {
 // setFeatures describes what a call has beyond dense attention in a band, and keeps what its
 // sequences say for copyInts.
 func (x *arguments) setFeatures(c *flashkit.Call) {
-	x.features, x.ints = features{}, x.ints[:0]
+	x.features = features{}
+	x.setSequences(nil)
 	if x.featured = featured(&c.Problem); !x.featured {
 		return
 	}
@@ -155,7 +156,7 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 	if kept, err := x.keepInts(b, s); err != nil {
 		return err
 	} else if !kept {
-		w.ints = len(x.ints)
+		w.ints = x.words
 	}
 	return w.within(b, x, s, func() error {
 		if w.ints > 0 {
@@ -183,7 +184,11 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 // enqueueParts launches the kernels of a stem that have instances with features.
 func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	block := unsafe.Pointer(&x.mapped)
-	f, err := b.images.get(b.drv, id, x.part(&stems[id], &p), p)
+	part := x.part(&stems[id], &p)
+	if id == bwdSM90 && part == partLayout {
+		part = stems[id].layoutPart(x.wholeOf(&p), b.dev.SMs)
+	}
+	f, err := b.images.get(b.drv, id, part, p)
 	if err != nil {
 		return err
 	}
@@ -206,7 +211,7 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 		return err
 	}
 	if id == bwdSM80 || id == bwdSM90 {
-		return b.enqueueBackwardFeatures(id, delta, f, p, x, s)
+		return b.enqueueBackwardFeatures(id, part, delta, f, p, x, s)
 	}
 	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+Pointer(4*heads*p.QLen), int32(p.QLen), 1
 	if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), block, s); err != nil {
@@ -258,7 +263,7 @@ func commonDivisor(a, b int) int {
 
 // enqueueBackwardFeatures launches the kernels of bwd_sm80 or bwd_sm90: those of delta, the
 // main one, and the one that rounds dQ.
-func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
+func (b *Backend) enqueueBackwardFeatures(id stemID, part partID, delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	finish, err := b.images.get(b.drv, id, partFeaturesFinish, p)
 	if err != nil {
 		return err
@@ -285,6 +290,9 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, delta, main *function, p fl
 			deltas, finishes = int(x.rowSlots)*p.Heads, int(x.rowSlots)*p.Heads
 		}
 		blocks *= stems[id].dims[stems[id].pad(p)].shares
+		if stems[id].stays(part, &p) {
+			blocks = min(blocks, b.dev.SMs-x.spare)
+		}
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, x.shapes, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
 			return err
 		}

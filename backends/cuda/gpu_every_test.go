@@ -22,8 +22,12 @@ func TestEveryInstance(t *testing.T) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
 		masked, many := p, p
 		masked.Band, masked.QLen = flashkit.Causal(), 300
-		many.Band, many.Heads, many.KVHeads = flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
-		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), inWaves(p), masked, many} {
+		many.Heads, many.KVHeads = 3*b.dev.SMs, 3*b.dev.SMs
+		up := many
+		up.Band = flashkit.Causal()
+		some, few := up, up
+		some.Dim, some.VDim, few.Dim, few.VDim = min(some.Dim, 96), min(some.VDim, 96), min(few.Dim, 80), min(few.VDim, 80)
+		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), inWaves(p), masked, many, up, some, few} {
 			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
 				continue
 			}
@@ -43,9 +47,17 @@ func TestEveryInstance(t *testing.T) {
 // Every instance with features loads and launches, on lengths and pages too.
 func TestEveryFeaturedInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
-		p.Band = flashkit.Causal()
-		for _, form := range []string{"-sink-ragged", "-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
-			p := problem(t, p.String()+form)
+		all, many := p, p
+		p.Band, many.Band, many.Heads, many.KVHeads = flashkit.Causal(), flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
+		forms := []string{p.String() + "-sink-ragged"}
+		if s.hopper && s.pass == flashkit.PassBackward {
+			forms = append(forms, all.String()+"-sink-ragged", many.String()+"-sink-ragged")
+		}
+		for _, form := range []string{"-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
+			forms = append(forms, p.String()+form)
+		}
+		for _, name := range forms {
+			p := problem(t, name)
 			if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
 				continue
 			}

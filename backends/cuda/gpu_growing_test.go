@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -103,6 +104,43 @@ func TestDeviceSequencesErrors(t *testing.T) {
 	d.close(t)
 }
 
+// A page table and lengths that only the device's memory has give what those of the host give, and a call without them is refused.
+func TestPageTableOfTheDevice(t *testing.T) {
+	b, _ := openFake(t)
+	if gpu, err := Open(); err == nil {
+		b = gpu
+		defer gpu.Close()
+	}
+	d := newDeviceCall(t, b, "b2-h4-g2-n1-m24-d64-bf16-ragged-page4")
+	defer d.close(t)
+	layOutPages(d)
+	require.NoError(t, d.forward())
+	o, lse := d.download(t, d.args.O), d.download(t, d.args.LSE)
+	list := func(n []int32) *Buffer {
+		m, err := b.Alloc(4 * len(n))
+		require.NoError(t, err)
+		d.buffers = append(d.buffers, m)
+		require.NoError(t, Upload(d.s, m, 0, n))
+		return m
+	}
+	lens, table := list(d.args.Seqs.KVLens), list(d.args.Seqs.Pages)
+	d.args.Seqs = &flashkit.Sequences{PagesPerSeq: 6}
+	require.ErrorContains(t, d.forward(), "Options.Sequences.Pages")
+	c := new(flashkit.Call)
+	require.NoError(t, c.Set(d.p, flashkit.PassForward, &d.args))
+	require.ErrorContains(t, b.runDevice(context.Background(), decodeSM80, c), "Options.Sequences.Pages")
+	d.fwdOptions.Sequences = &DeviceSequences{KVLens: lens}
+	require.ErrorContains(t, d.forward(), "Options.Sequences.Pages")
+	d.fwdOptions.Sequences = &DeviceSequences{KVLens: lens, Pages: table}
+	for range 2 {
+		require.NoError(t, d.forward())
+		require.Equal(t, o, d.download(t, d.args.O))
+		require.Equal(t, lse, d.download(t, d.args.LSE))
+	}
+	d.args.Seqs.PagesPerSeq = 7
+	require.ErrorContains(t, d.forward(), "is too small")
+}
+
 // The same bits from run to run, with features.
 func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 	b := openGPU(t)
@@ -110,6 +148,7 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 		"b2-h8-g2-n700-m900-d64-bf16-causal-softcap20-alibi-ragged", "b1-h4-g4-n600-m600-d128-f16-bias-mask-sink-dropout0.25", "b2-h4-g4-n700-m900-d192-dv128-bf16-causal-sink-ragged", "b2-h8-g2-n1-m9000-d128-bf16-sink-ragged-page16",
 		"b2-h4-g2-n700-m700-d64-bf16-softcap20", "b2-h4-g2-n700-m640-d128-bf16-causal-alibi", "b2-h4-g4-n700-m640-d64-bf16-bias", "b2-h4-g2-n700-m640-d64-f16-mask",
 		"b1-h4-g4-n700-m640-d128-bf16-causal-mask", "b2-h4-g4-n700-m640-d64-bf16-dropout0.1", "b2-h4-g4-n700-m640-d256-f16-dropout0.1",
+		"b9-h60-g60-n330-m330-d64-bf16-causal-ragged", "b3-h8-g2-n700-m900-d128-bf16-causal-ragged", "b9-h40-g40-n700-m900-d128-f16-sink-ragged",
 		"b2-h4-g2-n300-m400-d64-f32-causal-softcap20-alibi-ragged", "b1-h4-g4-n300-m200-d128-f32-bias-mask-sink-dropout0.25",
 	} {
 		for i := range stems {

@@ -54,6 +54,13 @@ func TestPoisonedWorkspace(t *testing.T) {
 	conformance.Run(t, b)
 }
 
+// Blocks that take more than one tile, as where multiprocessors are few, change nothing.
+func TestFewMultiprocessors(t *testing.T) {
+	b := openGPU(t)
+	b.dev.SMs = 4
+	conformance.Run(t, b)
+}
+
 // The variant that sums in any order gives what the ordered one gives, but for
 // rounding.
 func TestFastBackward(t *testing.T) {

@@ -103,7 +103,7 @@ func banded(p flashkit.Problem) bool {
 // kernel's order, the longest first, and those that come last take one of the others before the first ones do.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
-	together := max(1, min(heads, groupElements/max(1, p.KVLen*(p.Dim+p.VDim))))
+	together := headsTogether(p, heads)
 	_, hi := band(*p)
 	steps := func(i int) int {
 		size := min(together, heads-i/(together*tiles)*together)
@@ -123,8 +123,25 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	return most
 }
 
-// groupElements are what K and V have of the heads that fwd_sm90 takes together under a mask.
-const groupElements = 1 << 24
+// headsTogether returns how many heads fwd_sm90 takes together under a mask, as heads_together of fwd_sm90.cuh.
+func headsTogether(p *flashkit.Problem, heads int) int {
+	elements := p.KVLen * (p.Dim + p.VDim)
+	if p.QLen <= fewRows {
+		elements *= 2
+	}
+	most := max(1, min(heads, groupElements/max(1, elements)))
+	for n := most; 2*n > most; n-- {
+		if heads%n == 0 {
+			return n
+		}
+	}
+	return most
+}
+
+const (
+	groupElements = 1 << 24 // that K and V have of the heads together, or
+	fewRows       = 1536    // Q and O too, which pass through the cache as fast where rows are so few
+)
 
 // cutHopper is a plan of so many parts, of tiles of so many warpgroups.
 func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {

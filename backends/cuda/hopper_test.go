@@ -213,7 +213,7 @@ func TestPartsOfEveryInstance(t *testing.T) {
 		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
 		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
 		want := partMain
-		if dim.shares == 1 {
+		if dim.dim <= groupedDim {
 			want = partPairs
 		}
 		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
@@ -229,7 +229,7 @@ func TestPartsOfEveryInstance(t *testing.T) {
 func TestBackwardInstances(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{
-		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_f16_d64",
+		"b2-h4-g4-n300-m300-d64-f16":              "bwd_sm90_once_f16_d64",
 		"b2-h4-g2-n300-m300-d64-f16":              "bwd_sm90_parts_f16_d64",
 		"b2-h4-g2-n300-m300-d64-f16-causal":       "bwd_sm90_parts_f16_d64",
 		"b9-h96-g48-n300-m130-d64-f16-causal":     "bwd_sm90_groups_f16_d64",
@@ -240,8 +240,16 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_up_bf16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-window9.0": "bwd_sm90_bf16_d64",
 		"b9-h96-g96-n130-m130-d128-bf16-causal":   "bwd_sm90_bf16_d128",
+		"b9-h96-g96-n130-m130-d72-bf16":           "bwd_sm90_columns80_bf16_d128",
+		"b9-h96-g96-n130-m130-d80-f16-causal":     "bwd_sm90_columns80_f16_d128",
+		"b9-h96-g48-n130-m130-d96-f16":            "bwd_sm90_columns96_f16_d128",
+		"b9-h96-g48-n130-m130-d96-f16-causal":     "bwd_sm90_groups_f16_d128",
+		"b9-h96-g96-n130-m130-d80-dv104-f16":      "bwd_sm90_f16_d128",
 		"b1-h2-g2-n30-m300-d256-bf16":             "bwd_sm90_bf16_d256",
 		"b12-h2-g2-n30-m300-d256-bf16":            "bwd_sm90_wide_bf16_d256",
+		"b9-h16-g16-n130-m130-d256-f16-causal":    "bwd_sm90_wide_f16_d256",
+		"b1-h16-g16-n130-m130-d256-f16-causal":    "bwd_sm90_f16_d256",
+		"b9-h16-g16-n2049-m130-d256-f16-causal":   "bwd_sm90_f16_d256",
 		"b1-h2-g2-n300-m300-d256-bf16-causal":     "bwd_sm90_bf16_d256",
 		"b1-h2-g2-n30-m300-d256-bf16-sink":        "",
 	} {
@@ -258,10 +266,32 @@ func TestBackwardInstances(t *testing.T) {
 			require.Equal(t, part, b.planBackward(bwdSM90, q, p).part, name)
 		}
 	}
+	for name, want := range map[string]string{
+		"b2-h4-g2-n300-m300-d64-f16-ragged":              "bwd_sm90_features_layout_f16_d64",
+		"b2-h4-g2-n300-m300-d64-f16-causal-sink":         "bwd_sm90_features_groups_f16_d64",
+		"b2-h4-g2-n300-m300-d256-f16-causal-ragged":      "bwd_sm90_features_layout_f16_d256",
+		"b9-h96-g96-n130-m130-d64-bf16-causal-ragged":    "bwd_sm90_features_up_bf16_d64",
+		"b2-h4-g4-n130-m130-d64-bf16-causal-ragged":      "bwd_sm90_features_layout_bf16_d64",
+		"b9-h96-g96-n130-m130-d128-bf16-causal-ragged":   "bwd_sm90_features_layout_bf16_d128",
+		"b9-h96-g96-n130-m130-d64-bf16-window9.0-ragged": "bwd_sm90_features_layout_bf16_d64",
+		"b9-h96-g48-n130-m130-d128-bf16-window9.0-sink":  "bwd_sm90_features_groups_bf16_d128",
+		"b9-h96-g96-n130-m5000-d64-bf16-causal-ragged":   "bwd_sm90_features_up_bf16_d64",
+		"b9-h96-g96-n5000-m5000-d64-bf16-causal-ragged":  "bwd_sm90_features_layout_bf16_d64",
+		"b9-h96-g96-n5000-m5000-d64-bf16-causal-sink":    "bwd_sm90_features_layout_bf16_d64",
+	} {
+		p := problem(t, name)
+		require.Equal(t, want, symbolName(bwdSM90, stems[bwdSM90].layoutPart(&p, b.dev.SMs), p.DType, stems[bwdSM90].pad(p)), name)
+	}
 	c := newDeviceCall(t, b, "b2-h80-g80-n3-m3-d64-f16")
 	defer c.close(t)
 	require.NoError(t, c.forward())
 	c.bwdOptions.Kernel, c.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
 	require.NoError(t, c.backward())
+	require.Equal(t, b.dev.SMs-7, f.launches[1].blocks)
+	d := newDeviceCall(t, b, "b2-h80-g80-n3-m3-d64-f16-sink")
+	defer d.close(t)
+	require.NoError(t, d.forward())
+	d.bwdOptions.Kernel, d.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
+	require.NoError(t, d.backward())
 	require.Equal(t, b.dev.SMs-7, f.launches[1].blocks)
 }

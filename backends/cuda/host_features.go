@@ -253,6 +253,7 @@ func (x *stagedCall) describe(a *arguments, device Pointer) {
 		}
 	}
 	a.features.align(&x.c.Problem, x.c.Args.Bias.DType().Size())
+	a.join()
 	at := 0
 	for i, n := range a.sides { // in the order of setSequences
 		list := a.ints[at:][:n]

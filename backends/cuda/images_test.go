@@ -134,12 +134,14 @@ func (s *stem) hasAt(part partID, dim int) bool {
 	switch {
 	case !partNames[part].perDim:
 		return dim == 0
-	case part == partPairs:
-		return s.dims[dim].shares == 1
-	case part == partRows:
+	case part == partPairs, part == partOnce:
+		return s.dims[dim].shares == 1 && s.dims[dim].dim <= groupedDim
+	case part == partRows || part == partLayoutRows:
 		return s.dims[dim].dim <= groupedDim
-	case part == partUp:
+	case part == partUp || part == partLayoutUp:
 		return s.dims[dim].dim == upDim
+	case part == part80 || part == part96:
+		return s.dims[dim].dim == narrowedDim
 	case part == partWide:
 		return s.dims[dim].dim == wideDim
 	case part == partLayout:
@@ -160,7 +162,7 @@ func (s *stem) has(part partID) bool {
 	switch part {
 	case partSplit:
 		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums, partRows, partUp, partWide:
+	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96, partOnce, partLayoutRows, partLayoutUp:
 		return s.name == "bwd_sm90"
 	case partCluster, partFeaturesCluster:
 		return s.name == "decode_sm80"

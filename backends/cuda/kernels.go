@@ -49,12 +49,11 @@ const maxDims = 6
 var stems = [...]stem{
 	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures | layoutFeatures), 0, takesForward, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, &fwdSM90ShortCosts, nil},
-
-	fwdSM80: {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs, nil},
-	bwdSM90: {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs, &bwdSM90Plans},
-	bwdSM80: {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs, nil},
-	fwdF32:  {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs, nil},
-	bwdF32:  {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, &bwdF32Costs, nil},
+	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs, nil},
+	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs, &bwdSM90Plans},
+	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs, nil},
+	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs, nil},
+	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, &bwdF32Costs, nil},
 
 	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, &decodeCosts, nil},
 }
@@ -83,13 +82,18 @@ const (
 	partKeys // a mask that is the same for all rows, and backward for the query heads of a group
 	partDropout
 
-	partSplit // fwd_sm90: a part of the keys
-	partGroup // bwd_sm90: a part of the query heads of a group
-	partPairs // two blocks share tiles of keys
-	partSums  // the parts of a group put together
-	partRows  // bwd_sm90: row by row, the query heads of a group inside
-	partUp    // bwd_sm90: the last keys first, each from its first rows on
-	partWide  // bwd_sm90: dV in blocks of its own
+	partSplit      // fwd_sm90: a part of the keys
+	partGroup      // bwd_sm90: a part of the query heads of a group
+	partPairs      // two blocks share tiles of keys
+	partSums       // the parts of a group put together
+	partRows       // bwd_sm90: row by row, the query heads of a group inside
+	partUp         // bwd_sm90: the last keys first, each from its first rows on
+	partWide       // bwd_sm90: dV in blocks of its own
+	part80         // bwd_sm90: 80 of the 128 columns
+	part96         // bwd_sm90: 96 of them
+	partOnce       // bwd_sm90: all blocks at the same time
+	partLayoutRows // the same as partRows and partUp, for what partLayout knows
+	partLayoutUp
 
 	partCluster // decode: the parts of the keys are a cluster
 	partFeaturesCluster
@@ -102,10 +106,9 @@ var partNames = [...]struct {
 	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
 	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
 	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
-	partKeys:    {"features_keys", true},
-	partDropout: {"features_dropout", true},
-	partSplit:   {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
-	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true},
+	partKeys: {"features_keys", true}, partDropout: {"features_dropout", true},
+	partSplit: {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
+	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true}, partOnce: {"once", true}, partLayoutRows: {"features_groups", true}, partLayoutUp: {"features_up", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
 // featurePart returns the instance that knows all features of a problem, and little else.

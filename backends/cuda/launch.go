@@ -127,11 +127,7 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 }
 
 func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	whole := p
-	if x.whole != nil {
-		whole = *x.whole
-	}
-	w := b.planBackward(id, p, whole)
+	w := b.planBackward(id, p, *x.wholeOf(&p))
 	var kernels [4]*function
 	for i, part := range [...]partID{partDelta, w.part, partFinish, partSums} {
 		if part == partSums && w.splits == 1 {

@@ -19,16 +19,85 @@ type keptLists struct {
 	sides [5]int
 }
 
+// foreignLists are those of streams of other libraries. A handle may be that of a stream which is gone, whose work still
+// reads its lists: streams are told apart by a number that no other one ever has.
+type foreignLists struct {
+	mu    sync.Mutex // as that of keptLists
+	lists map[uint64]*keptLists
+}
+
+// mostForeign bounds the streams that keep lists: nobody says when one of them ends.
+const mostForeign = 64
+
+// of returns those of a stream, nil if it keeps none.
+func (f *foreignLists) of(d *Driver, s StreamHandle) (*keptLists, error) {
+	if d.StreamGetID == nil {
+		return nil, nil
+	}
+	id, err := d.StreamGetID(s)
+	k := f.lists[id]
+	if err == nil && k == nil && len(f.lists) < mostForeign {
+		if f.lists == nil {
+			f.lists = map[uint64]*keptLists{}
+		}
+		k = new(keptLists)
+		f.lists[id] = k
+	}
+	return k, err
+}
+
+// close frees the memory, which nobody reads any more.
+func (f *foreignLists) close(d *Driver) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.lists {
+		if k.words > 0 {
+			err = errors.Join(err, d.MemFree(k.at))
+		}
+	}
+	f.lists = nil
+	return err
+}
+
 // setSequences keeps what the sequences say.
 func (x *arguments) setSequences(s *flashkit.Sequences) {
-	x.sides = [5]int{}
+	x.lists, x.sides, x.words, x.ints = [5][]int32{}, [5]int{}, 0, x.ints[:0]
 	if s == nil {
 		return
 	}
-	for i, list := range [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages} {
-		x.ints = append(x.ints, list...)
+	x.lists = [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages}
+	for i, list := range x.lists {
 		x.sides[i] = len(list)
+		x.words += len(list)
 	}
+}
+
+// join puts the lists one after the other, if they are not yet.
+func (x *arguments) join() {
+	if len(x.ints) == x.words {
+		return
+	}
+	for _, list := range x.lists {
+		x.ints = append(x.ints, list...)
+	}
+}
+
+// says reports whether the lists are those that are kept. Tables are long: they are joined only if they are not.
+func (k *keptLists) says(x *arguments) bool {
+	if k.sides != x.sides {
+		return false
+	}
+	if len(x.ints) == x.words {
+		return bytes.Equal(bytesOf(k.ints), bytesOf(x.ints))
+	}
+	at := 0
+	for _, list := range x.lists {
+		if !bytes.Equal(bytesOf(k.ints[at:][:len(list)]), bytesOf(list)) {
+			return false
+		}
+		at += len(list)
+	}
+	return true
 }
 
 // point says where the lists lie on the device.
@@ -47,6 +116,7 @@ func (x *arguments) point(at Pointer) {
 // driver has read the host's memory when the copy is enqueued, as that is not pinned.
 func (x *arguments) copyInts(d *Driver, to Pointer, s StreamHandle) error {
 	x.point(to)
+	x.join()
 	return d.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(x.ints)), 4*len(x.ints), s)
 }
 
@@ -54,18 +124,24 @@ func (x *arguments) copyInts(d *Driver, to Pointer, s StreamHandle) error {
 // whether there is such memory. A graph has memory of its own: later calls change the stream's.
 func (x *arguments) keepInts(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
-	if k == nil || len(x.ints) == 0 || b.drv.StreamIsCapturing == nil {
+	if x.foreign != nil && x.words > 0 {
+		var err error
+		if k, err = x.foreign.of(b.drv, s); err != nil {
+			return false, err
+		}
+	}
+	if k == nil || x.words == 0 || b.drv.StreamIsCapturing == nil {
 		return false, nil
 	}
 	if captures, err := b.drv.StreamIsCapturing(s); err != nil || captures {
 		return false, err
 	}
-	if k.sides == x.sides && bytes.Equal(bytesOf(k.ints), bytesOf(x.ints)) {
+	if k.says(x) {
 		x.point(k.at)
 		return true, nil
 	}
 	k.sides = [5]int{} // until the copy is enqueued
-	if err := k.grow(b.drv, len(x.ints), s); err != nil {
+	if err := k.grow(b.drv, x.words, s); err != nil {
 		return false, err
 	}
 	if err := x.copyInts(b.drv, k.at, s); err != nil {

@@ -53,3 +53,44 @@ func TestKeptLists(t *testing.T) {
 	run(0)
 	c.close(t)
 }
+
+// A stream of another library keeps them, too, whoever wraps it, but not for a later one with its handle.
+func TestKeptListsOfForeignStreams(t *testing.T) {
+	b, f := openFake(t)
+	c := newDeviceCall(t, b, "b3-h2-g1-n4-m21-d16-f32-ragged-page4")
+	own := c.s
+	run := func(handle StreamHandle, copies int) {
+		t.Helper()
+		c.s = b.WrapStream(handle)
+		before := int(f.copies.Load())
+		require.NoError(t, c.forward())
+		require.Equal(t, copies, int(f.copies.Load())-before)
+		require.NoError(t, c.s.Close())
+	}
+	run(own.handle, 1)
+	run(own.handle, 0)
+	run(0, 1)
+	run(own.handle, 0)
+	c.args.Seqs.KVLens[1]--
+	run(own.handle, 1)
+	run(own.handle, 0)
+	f.captures = true
+	run(own.handle, 1)
+	f.captures = false
+	run(own.handle, 0)
+	f.failures["cuStreamGetId"] = f.fail("cuStreamGetId", 400)
+	require.Error(t, c.forward())
+	clear(f.failures)
+	for range mostForeign { // one after the other with the same handle: the last keep nothing
+		f.generation += 100
+		run(own.handle, 1)
+	}
+	run(own.handle, 1)
+	f.generation = 0
+	run(own.handle, 0)
+	f.StreamGetID = nil
+	run(own.handle, 1)
+	run(own.handle, 1)
+	c.s = own
+	c.close(t)
+}

@@ -18,12 +18,12 @@ import (
 const pagedKeys = 1 << 21
 
 // BenchmarkPaged times steps of decode whose keys lie in pages, in a random order, beside the same over the
-// same memory without pages: with the lists from the host, and from the device's memory. Each is by the
-// kernel that is chosen.
+// same memory without pages: with the lists from the host, from the device's memory, and these in a CUDA graph that
+// is launched again, which is the GPU's share alone. Each is by the kernel that is chosen.
 func BenchmarkPaged(b *testing.B) {
 	gpu := benchGPU(b)
 	x := newPages(b, gpu)
-	logs := map[int][2]float64{}
+	logs := map[int][3]float64{}
 	count := map[int]float64{}
 	for _, heads := range []int{32, 64} {
 		for _, keys := range []int{1024, 4096, 16384, 131072} {
@@ -32,21 +32,27 @@ func BenchmarkPaged(b *testing.B) {
 					continue
 				}
 				p := flashkit.Problem{Batch: batch, Heads: heads, KVHeads: 8, QLen: 1, KVLen: keys, Dim: 128, VDim: 128, DType: flashkit.BFloat16}
-				plain := x.time(b, p, false)
+				plain := [...]float64{x.time(b, p, false, false), 0, x.time(b, p, false, true)}
+				plain[1] = plain[0]
 				for _, page := range []int{1, 16, 64} {
 					p.Ragged, p.Page = true, page
-					host, device := x.time(b, p, false), x.time(b, p, true)
-					fmt.Printf("%-50s %9.4f ms contiguous, %9.4f ms in pages %6.3f, lists on the device %9.4f ms %6.3f\n", p, plain, host, plain/host, device, plain/device)
+					paged := [...]float64{x.time(b, p, false, false), x.time(b, p, true, false), x.time(b, p, true, true)}
+					fmt.Printf("%-50s %9.4f ms contiguous, lists on the host %9.4f ms %6.3f, on the device %9.4f ms %6.3f; in graphs %9.4f ms, %9.4f ms %6.3f\n",
+						p, plain[0], paged[0], plain[0]/paged[0], paged[1], plain[1]/paged[1], plain[2], paged[2], plain[2]/paged[2])
 					l := logs[page]
-					logs[page] = [2]float64{l[0] + math.Log(plain/host), l[1] + math.Log(plain/device)}
+					for i := range l {
+						l[i] += math.Log(plain[i] / paged[i])
+					}
+					logs[page] = l
 					count[page]++
 				}
 			}
 		}
 	}
 	for page, l := range logs {
-		fmt.Printf("pages of %d: contiguous over paged %.3f, lists on the device %.3f (geometric means of %.0f)\n",
-			page, math.Exp(l[0]/count[page]), math.Exp(l[1]/count[page]), count[page])
+		mean := func(i int) float64 { return math.Exp(l[i] / count[page]) }
+		fmt.Printf("pages of %d: contiguous over paged %.3f, lists on the device %.3f, in graphs %.3f (geometric means of %.0f)\n",
+			page, mean(0), mean(1), mean(2), count[page])
 	}
 }
 
@@ -91,8 +97,8 @@ func newPages(b *testing.B, gpu *Backend) *pages {
 	return x
 }
 
-// time returns the milliseconds of a problem, with its lists from the device or not.
-func (x *pages) time(b *testing.B, p flashkit.Problem, device bool) float64 {
+// time returns the milliseconds of a problem, with its lists from the device or not, in a graph or not.
+func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float64 {
 	c := &deviceCall{b: x.gpu, p: p, s: x.s}
 	keys := [4]int{p.Batch, p.KVHeads, p.KVLen, p.Dim}
 	if p.Page > 0 {
@@ -116,11 +122,25 @@ func (x *pages) time(b *testing.B, p flashkit.Problem, device bool) float64 {
 		if device {
 			lens, table := x.list(b, 0, s.KVLens), x.list(b, 1024, s.Pages)
 			c.fwdOptions.Sequences = &DeviceSequences{KVLens: lens, Pages: table}
+			c.args.Seqs = &flashkit.Sequences{PagesPerSeq: len(s.Pages) / p.Batch} // the host has none
 		}
 	}
+	if !graph {
+		return x.median(b, c, c.forward)
+	}
+	require.NoError(b, c.forward()) // loads the kernel
+	var ms float64
+	inGraph(b, c, func() { require.NoError(b, c.forward()) }, func(launch func()) {
+		ms = x.median(b, c, func() error { launch(); return nil })
+	})
+	return ms
+}
+
+// median returns the milliseconds that a call takes.
+func (x *pages) median(b *testing.B, c *deviceCall, call func() error) float64 {
 	var ms []float64
 	for total := 0.; len(ms) < 13 || total < 25 && len(ms) < 60; {
-		ms = append(ms, c.timed(b, x.flush, x.from, x.to, c.forward).Seconds()*1e3)
+		ms = append(ms, c.timed(b, x.flush, x.from, x.to, call).Seconds()*1e3)
 		total += ms[len(ms)-1]
 	}
 	ms = ms[3:] // warm-up

@@ -21,12 +21,8 @@ func (x *arguments) slots(list, most, size int, always bool) int32 {
 		return 0
 	}
 	tokens := x.shapes[list/seqKVStarts][2] // of Q, of K
-	if len(x.ints) > 0 {
-		from := 0
-		for _, n := range x.sides[:list] {
-			from += n
-		}
-		tokens = int(x.ints[from+batch] - x.ints[from])
+	if starts := x.lists[list]; len(starts) > 0 {
+		tokens = int(starts[batch] - starts[0])
 	}
 	if n := tokens/size + batch; always || 5*n < 4*batch*ceilDiv(most, size) {
 		return int32(n)

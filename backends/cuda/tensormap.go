@@ -110,6 +110,9 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 			}
 			if load < least {
 				least, best = load, rowTiles{int32(tall), int32(low), int32(g * groupRows)}
+				if g == groups { // head by head
+					best.tall, best.low = best.tall+best.low, 0
+				}
 			}
 		}
 	}

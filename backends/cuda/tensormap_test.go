@@ -18,8 +18,8 @@ func TestCutRows(t *testing.T) {
 		message := fmt.Sprintf("%+v of %d rows, %d heads, %d warpgroups, %d multiprocessors", cut, rows, heads, groups, sms)
 		full, low := groups*groupRows, int(cut.lowRows)
 		require.True(t, low > 0 && low <= full && low%groupRows == 0, message)
-		rest := rows - int(cut.tall)*full
-		require.True(t, rest >= 0 && int(cut.low) == ceilDiv(rest, low), message)
+		rest := max(0, rows-int(cut.tall)*full)
+		require.True(t, int(cut.tall) <= ceilDiv(rows, full) && int(cut.low) == ceilDiv(rest, low), message)
 
 		of := func(rows int) int { return 5*ceilDiv(rows, groupRows) + 6 }
 		var plain, ours []int // times of all tiles
@@ -28,8 +28,10 @@ func TestCutRows(t *testing.T) {
 				plain = append(plain, of(min(full, rows-row)))
 			}
 		}
-		for range int(cut.tall) * heads {
-			ours = append(ours, of(full))
+		for range heads {
+			for row := 0; row < min(rows, int(cut.tall)*full); row += full {
+				ours = append(ours, of(min(full, rows-row)))
+			}
 		}
 		for range heads {
 			for row := 0; row < rest; row += low {

@@ -102,6 +102,25 @@ func (l *load) pigeons(t *tile, waves, hidden float64) (cycles float64) {
 	return cycles
 }
 
+// What a last step of at most so many keys takes of a whole one in fwd_sm90_short.
+const (
+	fewKeys      = 16
+	fewKeysShare = .4
+)
+
+// shorten takes away what fwd_sm90_short does not take for few keys of a last tile. It returns when the longest block of
+// the last head ends: blocks come head by head, the longest of a head first, and that one when a wave is left.
+func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
+	if left := p.KVLen % t.keys; left > 0 && left <= fewKeys && !banded(*p) {
+		l.steps, l.most = l.steps-1+fewKeysShare, l.most-1+fewKeysShare
+	}
+	step, waves := max(t.step, t.alone), l.blocks*float64(p.Batch*p.Heads)/float64(sms*t.perSM)
+	if waves <= 1 {
+		return 0
+	}
+	return (waves-1)*(t.begin+l.steps*step) + t.begin + l.most*step
+}
+
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
 func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
@@ -157,20 +176,26 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many key heads the blocks that run at the same time belong to, at most. Those of bwd_sm90 are so few that the
-// L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
-const backwardTogether = 16
+// backwardTogether is how many key heads the blocks that run at the same time belong to, at most, but for short ones of bwd_sm90. There
+// they are so few that the L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
+const (
+	backwardTogether = 16
+	shortTogether    = 64
+)
 
-// together returns how many they are.
-func (s *stem) together(p *flashkit.Problem) int {
+// together returns how many of some key heads they are, as together of bwd_sm90.cuh does.
+func (s *stem) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
 	}
-	walked := max(1, s.walked(p))
+	one := max(1, s.walked(p))
+	all := one * (p.Heads / p.KVHeads)
+	most := min(32<<20/all, backwardTogether)
 	if banded(*p) {
-		return min(max(2, 256<<20/walked), backwardTogether)
+		most = min(256<<20/one, backwardTogether)
 	}
-	return min(max(2, 32<<20/(walked*(p.Heads/p.KVHeads))), backwardTogether)
+	most = max(2, most, min(16<<20/all, shortTogether))
+	return max(1, ceilDiv(of, ceilDiv(of, most)))
 }
 
 // walked are the bytes of Q, dO and dQ of a head.
@@ -205,7 +230,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	if s.hopper && banded(p) && c.spread > 0 {
 		own := *t
 		t = &own
-		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
+		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p, heads))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
 		t.step, t.alone = t.step*far, t.alone*far
 	}
 	d := s.dims[min(s.pad(p), len(s.dims)-1)]
@@ -221,7 +246,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	}
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
-	slots, together := float64(sms*t.perSM), s.together(&p)
+	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
 	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
 	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last of these
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))

@@ -1,6 +1,7 @@
 """gpu.py --groups: what a call of libflashkit takes on tensors of PyTorch, in turns with peers in the same process.
 
-Ours is flashkit.attention with the backend's own choice of a kernel, LSE written, gradients in one order. The peers are
+Ours is flashkit.attention with the backend's own choice of a kernel, LSE written, gradients in one order; "any" is ours
+with dQ summed in whatever order comes, as peers do. The peers are
 those of gpu_peers.py. All get the same tensors of normal numbers and the same stream; of each pass they take short turns
 in shuffled order, so that clock and power hit all alike. Every call is timed by events, after more than the L2 cache
 holds was written; where calls are short, the device waits until all calls of a turn are enqueued, so that the
@@ -14,6 +15,7 @@ status is 1. A ratio is the fastest peer's time over ours: above 1, ours is fast
 """
 
 import copy
+import gc
 import json
 import math
 import random
@@ -251,6 +253,7 @@ def run(torch, args, flush):
             print(f"{str(problem):46} {way:8} does not fit in the memory", flush=True)
             continue
         finally:
+            gc.collect()  # graphs of peers and wrappers hold their tensors in cycles
             torch.cuda.empty_cache()
         rows.append(dict(row, group=group))
         show(row)

@@ -5,6 +5,7 @@ heads of a group into rows, for decode); FlexAttention; FlashAttention-4 (PyPI: 
 cuDNN's own frontend (PyPI: nvidia-cudnn-frontend), if it can, whose masks are exact where PyTorch's are not.
 """
 
+import functools
 import math
 import os
 import pathlib
@@ -83,6 +84,12 @@ def flashkit():
     return found
 
 
+@functools.cache
+def any_order():
+    """Return a dispatcher that sums dQ in whatever order comes, as FlashAttention and cuDNN do."""
+    return flashkit().Dispatcher(any_order=True)
+
+
 def tensors(torch, p):
     """Return q, k, v, do: normal numbers."""
     new = lambda heads, rows, dim: torch.randn(p.batch, heads, rows, dim, device="cuda", dtype=getattr(torch, DTYPES[p.dtype]))
@@ -109,7 +116,7 @@ def ours(torch, p, x):
     o, lse = unwritten(torch, *do.shape, dtype=do.dtype), unwritten(torch, p.batch, p.heads, p.q_len, dtype=torch.float32)
     options = dict(window(p), scale=p.scale)
     forward = lambda: kit.attention(q, k, v, out=o, lse=lse, **options)
-    gradients = lambda: kit.attention_backward(do, q, k, v, o, lse, **options)
+    gradients = lambda backend=None: kit.attention_backward(do, q, k, v, o, lse, backend=backend, **options)
     return forward, gradients, o
 
 
@@ -285,7 +292,9 @@ def backward(torch, p, x, peers):
     """Return the same of the backward pass, with the gradients of q, k and v."""
     first, call, _ = ours(torch, p, x)
     first()
-    calls, results = {"flashkit": call}, {"flashkit": list(call())[:3]}
+    calls, results = {"flashkit": call, "flashkit-any": lambda: call(any_order())}, {}
+    for key, run in calls.items():
+        results[key] = list(run())[:3]
     do = x[3]
     for peer in peers:
         leaves = [t.detach().requires_grad_() for t in x[:3]]

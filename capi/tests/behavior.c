@@ -214,7 +214,7 @@ static void test_flags(void)
 	work w = new_work(2, 1, 64, 32);
 	fk_error e = fk_error_init();
 	fk_dispatcher *d;
-	SAY(fk_open("simd", FK_OPEN_FROZEN | FK_OPEN_PAIRED | FK_OPEN_BLANK, &d, &e) == FK_OK, "%s", e.message);
+	SAY(fk_open("simd", FK_OPEN_FROZEN | FK_OPEN_PAIRED | FK_OPEN_BLANK | FK_OPEN_ANY_ORDER, &d, &e) == FK_OK, "%s", e.message);
 	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK && fk_backward(d, &w.p, &w.a, &e) == FK_OK, "%s", e.message);
 	CHECK(e.code == FK_OK && e.field[0] == 0 && e.message[0] == 0);
 	CHECK(fk_close(d, &e) == FK_OK);

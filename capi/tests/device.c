@@ -10,6 +10,7 @@
 
 const char *fake_log(void);
 int fake_launches(int device);
+int fake_ordered(void);
 void fake_reset(int code);
 
 static int failures;
@@ -110,6 +111,23 @@ int main(void)
 		check(fk_forward(few, &long_keys, &one, &e) == FK_OK, "one row", &e);
 		check((strstr(fake_log(), "decode_sm80") != NULL) == !paired && strstr(fake_log(), "_sm80_bf16_d64 ") != NULL, paired ? "paired" : "not paired", &e);
 		check(fk_close(few, &e) == FK_OK, "close", &e);
+	}
+	/* What sequences say is copied once for a stream, and again when it has changed. */
+	fk_problem ragged = p;
+	fk_args two = a;
+	int32_t lens[1] = {60};
+	two.seqs = 1, two.q_lens = two.kv_lens = lens;
+	check(fk_problem_of(&two, &ragged, &e) == FK_OK, "lengths", &e);
+	for (int i = 0; i < 4; i++) {
+		lens[0] -= i == 3;
+		fake_reset(0);
+		check(fk_forward(d, &ragged, &two, &e) == FK_OK && count("upload", NULL) == (i == 0 || i == 3), "lists", &e);
+	}
+	for (int any = 0; any < 2; any++) {
+		fk_dispatcher *training;
+		check(fk_open("auto", any ? FK_OPEN_ANY_ORDER : 0, &training, &e) == FK_OK, "open", &e);
+		check(fk_backward(training, &p, &a, &e) == FK_OK && fake_ordered() == !any, any ? "any order" : "one order", &e);
+		check(fk_close(training, &e) == FK_OK, "close", &e);
 	}
 	fake_reset(0);
 	fk_cancel *c;

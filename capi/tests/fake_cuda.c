@@ -13,10 +13,12 @@ static char text[1 << 14];
 static size_t length;
 static int failing; /* the code of every launch, 0 for success */
 static int launches[2];
+static int ordered; /* what the last launch said in `deterministic` of struct Params */
 static __thread int current; /* the GPU of the context that was pushed last */
 
 /* What the test calls. */
 int fake_launches(int device) { return launches[device]; }
+int fake_ordered(void) { return ordered; }
 const char *fake_log(void) { return text; }
 void fake_reset(int code) { text[length = 0] = 0, failing = code, launches[0] = launches[1] = 0; }
 
@@ -102,8 +104,9 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int threads, si
 
 int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned shared, void *stream, void **params, void **extra)
 {
-	(void)f, (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)params, (void)extra;
+	(void)f, (void)x, (void)y, (void)z, (void)tx, (void)ty, (void)tz, (void)shared, (void)extra;
 	launches[current]++;
+	memcpy(&ordered, (const char *)params[0] + 408, sizeof ordered);
 	say("launch", stream);
 	return failing;
 }
@@ -111,7 +114,8 @@ int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned tx, uns
 int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra)
 {
 	void *stream;
-	(void)f, (void)params, (void)extra;
+	(void)f, (void)extra;
+	memcpy(&ordered, (const char *)params[0] + 408, sizeof ordered);
 	memcpy(&stream, (const char *)config + 32, sizeof stream);
 	launches[current]++;
 	say("launch", stream);
@@ -123,6 +127,7 @@ int cuStreamCreate(void **s, unsigned flags) { return (void)flags, *s = malloc(1
 int cuStreamCreateWithPriority(void **s, unsigned flags, int priority) { return (void)priority, cuStreamCreate(s, flags); }
 int cuStreamDestroy_v2(void *s) { return free(s), 0; }
 int cuStreamIsCapturing(void *s, int *status) { return (void)s, *status = 0, 0; }
+int cuStreamGetId(void *s, unsigned long long *id) { return *id = (uintptr_t)s, 0; }
 int cuStreamSynchronize(void *s) { return say("wait", s), 0; }
 int cuStreamWaitEvent(void *s, void *event, unsigned flags) { return (void)s, (void)event, (void)flags, 0; }
 int cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = text, 0; }

@@ -113,6 +113,7 @@ static void problems(void)
 	FORWARD(FK_ERR_VALUE, "softcap", p.softcap = INFINITY);
 	FORWARD(FK_ERR_VALUE, "dropout", p.dropout = 1);
 	FORWARD(FK_ERR_VALUE, "origin_row", a.origin_row = 1);
+	FORWARD(FK_ERR_VALUE, "seqs_device", a.seqs_device = 1);
 	BACKWARD(FK_ERR_VALUE, "origin_key", p.features = FK_ORIGIN, p.dropout = .5f, a.origin_key = 3);
 	FORWARD(FK_ERR_VALUE, "features", p.features = 128);
 	FORWARD(FK_ERR_VALUE, "features", p.features = FK_ORIGIN); /* without dropout */
@@ -194,7 +195,7 @@ static void calls(void)
 	fk_cancel *c = NULL;
 	char text[8];
 	CALL(FK_ERR_NULL, "out", fk_open("auto", 0, NULL, &e));
-	CALL(FK_ERR_VALUE, "flags", fk_open("auto", 8, &other, &e));
+	CALL(FK_ERR_VALUE, "flags", fk_open("auto", 16, &other, &e));
 	CALL(FK_ERR_VALUE, "backend", fk_open("no such backend", 0, &other, &e));
 	CALL(FK_ERR_VALUE, "backend", fk_open("simd/fwd_", 0, &other, &e));
 	CALL(FK_ERR_NULL, "d", fk_forward(NULL, &p, &a, &e));

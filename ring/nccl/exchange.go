@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -12,16 +13,50 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// An exchange is messages under way. A goroutine enqueues them in the rank's stream of copies and
+// An exchange is messages under way. A goroutine enqueues them in the rank's stream of copies, round by round, and
 // sees to their end: what the GPU waits for of another rank ends only with that, or by an abort.
 type exchange struct {
 	group    *group
-	pieces   []piece
+	rounds   []round
 	staged   int // tensors that have memory of their own
-	unstage  []copied
-	placed   chan struct{} // closed when all is enqueued, or an error ended it
-	mark     ring.Mark     // set before placed is closed; nil after an error
 	finished chan error
+}
+
+// A round is messages that NCCL moves together.
+type round struct {
+	send, receive []ring.Message
+	pieces        []piece
+	unstage       []copied
+	placed        chan struct{} // closed when all is enqueued, or an error ended the exchange
+	mark          ring.Mark     // set before placed is closed, as is err; nil after an error
+	err           error
+	done          bool // told the rank
+}
+
+// roundsOf cuts messages, whose rounds do not decrease.
+func roundsOf(send, receive []ring.Message) (list []round) {
+	for len(send)+len(receive) > 0 {
+		n := math.MaxInt
+		for _, m := range [...][]ring.Message{send, receive} {
+			if len(m) > 0 {
+				n = min(n, m[0].Round)
+			}
+		}
+		x := round{placed: make(chan struct{})}
+		x.send, send = until(send, n)
+		x.receive, receive = until(receive, n)
+		list = append(list, x)
+	}
+	return list
+}
+
+// until cuts off the first messages, up to those of a round.
+func until(list []ring.Message, n int) (first, rest []ring.Message) {
+	i := 0
+	for i < len(list) && list[i].Round <= n {
+		i++
+	}
+	return list[:i], list[i:]
 }
 
 // pieceBytes is the most that NCCL moves with half of its channels, 8 of the usual 16: of more it gives each no
@@ -39,7 +74,7 @@ type piece struct {
 // A copied is a tensor that is received in other memory, as its rows do not lie close.
 type copied struct{ to, from flashkit.Tensor }
 
-// Start begins to send and to receive. It returns when all is enqueued on the GPU, so that the kernels
+// Start begins to send and to receive. It returns when the first round is enqueued on the GPU, so that the kernels
 // that follow do not come before, or after a moment: the first messages between two ranks wait until both have begun.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	ready, err := g.rank.Ready()
@@ -57,11 +92,14 @@ func (g *group) begin(ctx context.Context, send, receive []ring.Message, after .
 	if g.now != nil {
 		return errors.New("ring/nccl: an exchange is under way")
 	}
-	x := &exchange{group: g, placed: make(chan struct{}), finished: make(chan error, 1)}
+	x := &exchange{group: g, rounds: roundsOf(send, receive), finished: make(chan error, 1)}
+	if len(x.rounds) == 0 {
+		return ctx.Err()
+	}
 	g.now = x
-	go x.run(ctx, after, send, receive)
+	go x.run(ctx, after)
 	select {
-	case <-x.placed:
+	case <-x.rounds[0].placed:
 	case <-time.After(moment):
 	}
 	return ctx.Err()
@@ -76,21 +114,54 @@ func (g *group) Wait(ctx context.Context) error {
 	return g.end(ctx, func(m ring.Mark) error { return g.rank.Done(m, true) })
 }
 
+// Arrived lets what the rank enqueues come after the rounds of the first n messages that it receives.
+func (g *group) Arrived(ctx context.Context, n int) error {
+	x := g.now
+	if x == nil {
+		return g.usable()
+	}
+	for i := 0; i < len(x.rounds) && n > 0; i++ {
+		r := &x.rounds[i]
+		n -= len(r.receive)
+		if err := x.tell(ctx, r, func(m ring.Mark) error { return g.rank.Done(m, true) }); err != nil {
+			return err
+		}
+		if r.err != nil {
+			return r.err
+		}
+		if i+1 < len(x.rounds) {
+			g.rank.Moves()
+		}
+	}
+	return nil
+}
+
+// tell waits until a round is enqueued, and has then tell the rank of its end, once.
+func (x *exchange) tell(ctx context.Context, r *round, then func(ring.Mark) error) error {
+	if r.done {
+		return nil
+	}
+	select {
+	case <-r.placed:
+	case <-ctx.Done():
+		x.group.Fail(ctx.Err())
+		<-r.placed
+	}
+	if r.done = true; r.mark == nil {
+		return nil
+	}
+	return then(r.mark) // while the GPU is still at work, so that its clock tells what it waited
+}
+
 // end is Wait that has then tell the rank of the end of what is enqueued.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	x := g.now
 	if g.now = nil; x == nil {
 		return nil
 	}
-	select {
-	case <-x.placed:
-	case <-ctx.Done():
-		g.Fail(ctx.Err())
-		<-x.placed
-	}
 	var after error
-	if x.mark != nil { // while the GPU is still at work, so that its clock tells what it waited
-		after = then(x.mark)
+	for i := range x.rounds {
+		after = errors.Join(after, x.tell(ctx, &x.rounds[i], then))
 	}
 	select {
 	case err := <-x.finished:
@@ -102,15 +173,20 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 }
 
 // run sees to the exchange.
-func (x *exchange) run(ctx context.Context, after []ring.Mark, send, receive []ring.Message) {
+func (x *exchange) run(ctx context.Context, after []ring.Mark) {
 	g := x.group
-	mark, err := g.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, send, receive) }, after...)
-	if err == nil {
-		x.mark = mark
+	var err error
+	for i := range x.rounds {
+		r := &x.rounds[i]
+		if err == nil {
+			r.mark, err = g.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, r) }, after...)
+			after = nil
+		}
+		r.err = err
+		close(r.placed)
 	}
-	close(x.placed)
 	if err == nil {
-		x.finished <- x.see(ctx, mark)
+		x.finished <- x.see(ctx, x.rounds[len(x.rounds)-1].mark)
 		return
 	}
 	err = g.give(err)
@@ -157,19 +233,19 @@ const (
 	grace = 2 * time.Second      // how long the GPU may take to end after an abort
 )
 
-// enqueue puts the messages in the stream, and waits until NCCL has done so.
-func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, send, receive []ring.Message) error {
+// enqueue puts the messages of a round in the stream, and waits until NCCL has done so.
+func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error {
 	g := x.group
-	if err := errors.Join(x.cut(s, send, true), x.cut(s, receive, false)); err != nil {
+	if err := errors.Join(x.cut(s, r, r.send, true), x.cut(s, r, r.receive, false)); err != nil {
 		return err
 	}
 	err := g.gpu.Within(func() error {
-		return g.lib.Group(func() error { return x.message(nccl.Stream(s.Handle())) })
+		return g.lib.Group(func() error { return x.message(r, nccl.Stream(s.Handle())) })
 	})
 	if err == nil {
 		err = g.settled(ctx)
 	}
-	for _, c := range x.unstage {
+	for _, c := range r.unstage {
 		if err == nil {
 			err = s.Copy(c.to, c.from)
 		}
@@ -178,9 +254,9 @@ func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, send, receive []
 }
 
 // message asks NCCL for every piece.
-func (x *exchange) message(s nccl.Stream) error {
+func (x *exchange) message(r *round, s nccl.Stream) error {
 	g := x.group
-	for _, p := range x.pieces {
+	for _, p := range r.pieces {
 		f := g.lib.Receive
 		if p.send {
 			f = g.lib.Send
@@ -193,7 +269,7 @@ func (x *exchange) message(s nccl.Stream) error {
 }
 
 // cut makes pieces of messages.
-func (x *exchange) cut(s *cuda.Stream, list []ring.Message, send bool) error {
+func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool) error {
 	g := x.group
 	for _, m := range list {
 		if m.Peer < 0 || m.Peer >= g.Size() {
@@ -203,7 +279,7 @@ func (x *exchange) cut(s *cuda.Stream, list []ring.Message, send bool) error {
 			if !g.rank.Holds(t) {
 				return errors.New("ring/nccl: a tensor elsewhere: must lie on the rank's GPU")
 			}
-			if err := x.add(s, t, m.Peer, send); err != nil {
+			if err := x.add(s, r, t, m.Peer, send); err != nil {
 				return err
 			}
 		}
@@ -215,7 +291,7 @@ func (x *exchange) cut(s *cuda.Stream, list []ring.Message, send bool) error {
 // small ones, and as both ranks must agree and know only the shape of each other's tensor. Of more than
 // pieceBytes it makes several. One whose elements do not follow each
 // other is copied.
-func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) error {
+func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, peer int, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	bytes := n[0] * n[1] * n[2] * n[3] * size
 	if bytes == 0 {
@@ -229,14 +305,14 @@ func (x *exchange) add(s *cuda.Stream, t flashkit.Tensor, peer int, send bool) e
 		x.staged++
 		dense := m.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
 		if !send {
-			x.unstage = append(x.unstage, copied{t, dense})
+			r.unstage = append(r.unstage, copied{t, dense})
 		} else if err := s.Copy(dense, t); err != nil {
 			return err
 		}
 		t = dense
 	}
 	for at := 0; at < bytes; at += pieceBytes {
-		x.pieces = append(x.pieces, piece{t.Address() + uintptr(at), min(pieceBytes, bytes-at), peer, send})
+		r.pieces = append(r.pieces, piece{t.Address() + uintptr(at), min(pieceBytes, bytes-at), peer, send})
 	}
 	return nil
 }

@@ -10,17 +10,19 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// Arrived lets what the rank enqueues come after the first n messages that it receives, over the
-// copy engines.
+// Arrived lets what the rank enqueues come after the first n messages that it receives. Where the transport
+// does not tell them apart, those are all.
 func (r *Rank) Arrived(ctx context.Context, n int) error {
-	g, ok := r.Group.(interface {
+	if g, ok := r.Group.(interface {
 		Arrived(ctx context.Context, n int) error
-	})
-	if !ok {
-		return errors.New("peer: another transport moves messages, all of an exchange at once")
+	}); ok {
+		return g.Arrived(ctx, n)
 	}
-	return g.Arrived(ctx, n)
+	return r.Group.Wait(ctx)
 }
+
+// Moves says that messages are still under way after some are Done.
+func (r *Rank) Moves() { r.moving = true }
 
 // Ready marks what the rank has enqueued, as messages begin.
 func (r *Rank) Ready() (ring.Mark, error) {

@@ -132,9 +132,6 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 // Early reports that messages need nothing that kernels take.
 func (r *Rank) Early() bool { return true }
 
-// Apart reports whether the copy engines move messages.
-func (r *Rank) Apart() bool { return !r.over }
-
 // Close leaves the group and gives back the rank's streams, when the GPU is done with them.
 func (r *Rank) Close() error {
 	if r.closed {

@@ -44,7 +44,7 @@ for log in "$work"/*.log; do
 		/bytes stack frame/ { spill = $(NF-7) + $(NF-3) }
 		/Used [0-9]+ registers/ {
 			match($0, /Used [0-9]+/); printf "%-22s %-28s %4d registers %6d bytes spilled\n", file, name, substr($0, RSTART + 5, RLENGTH - 5), spill
-			if (spill > (name ~ /^(fwd|bwd)_sm90_features/ ? fetched : name ~ /^bwd_sm90_(up_)?(bf16|f16)_d(64|128)$/ ? staying : name ~ /_sm90_/ ? 0 : name ~ /^bwd_f32_features_d/ ? featured : most)) bad = 1 # wgmma waits for what is spilled
+			if (spill > (name ~ /^(fwd|bwd)_sm90_features/ ? fetched : name ~ /^bwd_sm90_(up_|columns80_|columns96_)?(bf16|f16)_d(64|128)$/ ? staying : name ~ /_sm90_/ ? 0 : name ~ /^bwd_f32_features_d/ ? featured : most)) bad = 1 # wgmma waits for what is spilled
 		}
 		/C75(1[0-9])/ { print; bad = 1 }
 		END { exit bad }' "$log" || failed=yes

@@ -5,14 +5,28 @@
 // Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
-    const int drawn = threadIdx.x > 0 ? 0 : S::pair ? of_pair<S>(sh) : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x, heads = together<S>(p);
-    const int nth = __shfl_sync(~0u, drawn, 0);
+    auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
+    const int drawn = draw();
+    int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
+    [[maybe_unused]] bool none = false; // there is no such tile, nor any with a later ticket
     if (S::features && f.key_slots) {
-        const Slots s = slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads);
+        auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
+        Slots s;
+        if (S::lies && p.batch <= 32) {
+            s = sorted_slots(f.kv_starts, p.batch, S::keys, ticket / kv_heads);
+            if (none = s.count == 0; none && !S::stays) s.count = 1;
+        } else {
+            s = place();
+            if constexpr (S::stays) { // passes what is not there
+                while (s.count = (f.kv_starts[s.b + 1] - f.kv_starts[s.b] + S::keys - 1) / S::keys, ticket >= (s.first + s.count) * kv_heads && ticket < f.key_slots * kv_heads)
+                    ticket = nth = __shfl_sync(~0u, draw(), 0), s = place();
+            }
+        }
         ticket -= s.first * kv_heads, head0 = s.b * kv_heads, of = kv_heads, tiles = s.count;
     }
+    const int heads = together<S>(p, of);
     if (threadIdx.x > 0) return;
     if constexpr (S::stays) {
         volatile Work &last = sh.work(-1);
@@ -24,7 +38,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
     const int first = ticket / (heads * tiles) * heads, width = min(heads, of - first);
     const int head = head0 + first + (ticket - first * tiles) % width, tile = (ticket - first * tiles) / width;
-    const int key0 = (S::up ? tiles - 1 - tile : tile) * S::keys;
+    const int key0 = S::lies && !S::stays && none ? (p.kv_len + S::keys - 1) / S::keys * S::keys : (S::up ? tiles - 1 - tile : tile) * S::keys;
     const Extent<S::features> e(p, f, head / kv_heads);
     const int row_from = max(0, key0 - e.hi()), row_to = min(e.rows() - 1, min(key0 + S::keys, e.keys()) - 1 - e.lo());
     w.share = nth % S::shares, w.batch = head / kv_heads, w.kv_head = head % kv_heads / parts, w.key0 = key0;
@@ -47,6 +61,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     if constexpr (S::features) {
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
+        if (S::by_rows && w.steps == 0) w.from = w.to - 1;
         if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
     }
 }
@@ -88,6 +103,11 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
 
+// LSE (part 0) or delta (part 1) of a tile of rows.
+template <class S> __device__ __forceinline__ const float *stats_at(const Params &p, volatile Work &w, int part, int head, int tile) {
+    return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+}
+
 // The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
 // where they are staged. What it reads of a counter needs no order: only adds follow,
 // which are issued after the load has returned and take effect in the L2 cache, where
@@ -97,6 +117,10 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
     int seen = 0, parity = earlier_visits % 2, slot = group + earlier_visits % S::dq_buffers * S::dq_blocks, slot_parity = earlier_visits / S::dq_buffers % 2;
+    if constexpr (S::once) {
+        wait_for_dependency(); // delta is there, and the counters are 0
+        if (w.steps) bulk_load(sh.stats(group, 0), stats_at<S>(p, w, group, first_head<S>(p, w), w.begin), S::rows * 4, sh.q_full(group, 0));
+    }
     [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
@@ -129,68 +153,42 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// The lane that fetches K, Q and LSE (part 0), or V, dO and delta (part 1).
-template <class S> __device__ __forceinline__ void fetch(const Params &p, const TensorMap &keys, const TensorMap &rows, Shared<S> sh, int part) {
-    volatile Work &w = sh.work();
-    Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
-    const Bounds<S> e{p, sh};
-    bool first = S::stays;
-    if (!S::stays && w.steps) {
-        barrier_expect(sh.k_full(part), S::key_tile);
-        each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
-    }
-    walk<S>(p, w, [&](int head, int tile) {
-        const uint32_t full = sh.q_full(part, ring.stage);
-        const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
-        barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
-        barrier_expect(full, S::row_tile + S::rows * 4);
-        each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, rows, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
-        bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
-        ring.next();
-        if constexpr (S::stays)
-            if (first) {
-                first = false;
-                barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
-                barrier_expect(sh.k_full(part), S::key_tile);
-                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, keys, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
-            }
-    });
-    if constexpr (S::stays)
-        if (first) barrier_wait(sh.k_empty(1), sh.turn % 2 ^ 1); // no more than one block ahead
-}
-
-// One lane that fetches both.
-template <class S> __device__ __forceinline__ void fetch_both(const MapParams &a, Shared<S> sh) {
+// The lane that fetches K, Q and LSE (part 0), V, dO and delta (part 1), or both. Where all blocks run at the same time,
+// the lanes that add fetch the first LSE and delta, as they wait for the kernel that computes them.
+template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
     Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
+    const Bounds<S> e{p, sh};
     bool first = true;
     walk<S>(p, w, [&](int head, int tile) {
 #pragma unroll 1
-        for (int part = 0; part < 2; part++) {
+        for (int part = least; part <= most; part++) {
             const uint32_t full = sh.q_full(part, ring.stage);
-            const float *stats = p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
+            const float *stats = stats_at<S>(p, w, part, head, tile);
             barrier_wait(sh.q_empty(part, ring.stage), ring.parity);
             barrier_expect(full, S::row_tile + S::rows * 4);
-            each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows, head, w.batch, full); });
-            bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
+            each<S::panels>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows + e.q0(), head, e.q_batch(), full); });
+            if (!S::once || !first) {
+                if constexpr (S::once) wait_for_dependency();
+                bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
+            }
             if (first) {
                 if constexpr (S::stays) barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
                 barrier_expect(sh.k_full(part), S::key_tile);
-                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
+                each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
             }
         }
         first = false;
         ring.next();
     });
-    if constexpr (S::stays)
-        if (first) barrier_wait(sh.k_empty(1), sh.turn % 2 ^ 1); // no more than one block ahead
 }
 
 // The lane that ends the turns of both warpgroups.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;
+    if constexpr (S::once) wait_for_dependency(); // the counters are 0
     walk<S>(p, w, [&](int head, int tile) {
         const bool tells = p.deterministic || earlier<S>({p, sh}, w, tile) == 0;
 #pragma unroll 1
@@ -205,7 +203,7 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     auto next = [&] { // whether there is another block
-        barrier_wait(sh.work_full(), sh.turn / 4 % 2);
+        barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
     };
     if (group == 0) {
@@ -213,14 +211,13 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
         if (threadIdx.x < 32) {
 #pragma unroll 1
             for (;; sh.turn++) {
-                barrier_wait(sh.work_empty(), sh.turn / 4 % 2 ^ 1);
+                barrier_wait(sh.work_empty(), sh.turn / S::works % 2 ^ 1);
                 find(a.p, f, sh);
                 if (threadIdx.x == 0) barrier_arrive(sh.work_full());
                 __syncwarp();
                 if (sh.work().steps < 0) break;
                 if (threadIdx.x == 0) {
-                    if constexpr (S::releases) fetch_both(a, sh);
-                    else fetch(a.p, a.k, a.q, sh, 0);
+                    fetch<S, 0, S::releases>(a, sh);
                 }
                 __syncwarp();
             }
@@ -228,7 +225,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
             if constexpr (S::releases) {
                 for (; next(); sh.turn++) release(a.p, sh), barrier_arrive(sh.work_empty());
             } else {
-                for (; next(); sh.turn++) fetch(a.p, a.v, a.dout, sh, 1), barrier_arrive(sh.work_empty());
+                for (; next(); sh.turn++) fetch<S, 1, 1>(a, sh), barrier_arrive(sh.work_empty());
             }
         } else if (threadIdx.x == 64 || threadIdx.x == 96) {
             for (; next(); sh.turn++) add(a.p, sh, threadIdx.x / 32 - 2), barrier_arrive(sh.work_empty());

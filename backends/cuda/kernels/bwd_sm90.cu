@@ -11,11 +11,13 @@
 // One call is three launches, in this order; a grid of 0 is not launched.
 //
 //	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; zeroes the counters
-//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid from 192 on)
+//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 192, 192 and 256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
-// bwd_sm90_up_<dtype>_d64 and bwd_sm90_wide_<dtype>_d256.
+// bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256, where all blocks run at the same time bwd_sm90_once_<dtype>_d<dim>, of 64 and 128, and, where neither D nor DV is more than 80 or 96, bwd_sm90_columns80_<dtype>_d128
+// and bwd_sm90_columns96_<dtype>_d128: of the columns beyond, which are 0, only dQ is computed. And
+// bwd_sm90_features_groups and _up for bwd_sm90_features_layout.
 //
 // Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
 // are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
@@ -71,7 +73,10 @@
 // ones, and nobody waits: the shift of DASH (arXiv 2601.21824), in which blocks may wait for any other of
 // their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
 // the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
-// both. Instances for features or groups always walk from the last rows on.
+// both. Blocks of instances for features or groups all begin at the first rows, or the last ones.
+//
+// Blocks that all run at the same time go by their indexes, in whose order they start, not by tickets. So they fetch before
+// the kernel of delta has ended.
 //
 // Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
 // the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
@@ -80,13 +85,49 @@
 //
 // Instances for features, bwd_sm90_features_<dtype>_d<dim> and so on, take FeatureParams, of
 // which MapParams is the beginning. Maps of packed tensors have batch 1; rows and keys of the
-// next sequence that come with a tile count as hidden, as does all under a mask that may be.
+// next sequence that come with a tile count as hidden, as does all under a mask that may be. Of up to 32 sequences
+// the longest go first, so that no long one is left for the end.
 // One that changes scores alone, or drops weights, has an instance of its own: branches in the loop keep
 // the compiler from laying one instruction beside the other. What a tile reads of a bias or a mask is copied
 // to shared memory a tile, or two parts of one, ahead; the random words are made while the next S is
 // in flight, when dP leaves registers free. Where a mask is the same for all rows, each block looks through it up to its own keys:
 // one whose keys are all hidden writes zeros and takes no part in the sums of dQ. dBias leaves by rows of dS, which lie in shared memory anyhow.
 #include "bwd_lanes.cuh"
+
+// A warpgroup whose keys are all behind the last one: of all products it has but its part of dQ, of the other one's keys.
+template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int group) {
+    volatile Work &w = sh.work();
+    const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+    const int begin = __shfl_sync(~0u, w.before, 0), end = begin + __shfl_sync(~0u, w.steps, 0);
+    auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
+    for (int i = thread; i < S::row_panel / 8; i += 128) { // dS of its keys
+        const int buffer = i / (S::row_panel / 16), at = i % (S::row_panel / 16) * 16;
+        store_shared(sh.ds(buffer) + group * S::row_panel + at, 0, 0, 0, 0);
+    }
+    async_fence(); // the products of both see zeros
+    if (begin < end) barrier_wait(sh.k_full(0), w.loads % 2);
+#pragma unroll 1
+    for (int n = begin; n < end; n++) {
+        float dq[32];
+        named_barrier(1, 256); // the other one has written its own
+        const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : group;
+        const uint64_t x = descriptor(sh.ds(n % 2) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
+        forget(dq);
+        wgmma_fence();
+        each<4>([&](int i) { wgmma<typename S::T, 1>(dq, x + i * 32 / 16, y + i * 2048 / 16, i > 0); });
+        wgmma_commit(), wgmma_wait<0>();
+        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // the compiler would wait again
+        give(sh.q_empty(0, n % S::stages)), give(sh.q_empty(1, n % S::stages));
+        const int slot = group + n % S::dq_buffers * S::dq_blocks;
+        barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ 1);
+        each<8>([&](int i) { store_shared(sh.dq(slot) + thread / 32 * 4096 + i * 512 + lane * 16, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]); });
+        __syncwarp();
+        give(sh.dq_full(slot));
+    }
+    named_barrier(1, 256); // nobody reads K and V any more
+    give(sh.k_empty(0));
+    if (S::frees_v) give(sh.k_empty(1));
+}
 
 // A warpgroup that computes.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
@@ -99,6 +140,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
+    if constexpr (S::stays)
+        if (group && key0 + 64 >= p.kv_len) return compute_dq(sh, group);
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
     each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
@@ -119,15 +162,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (!uniform(sh.marks().whole)) whole_from = kReach; // none
         whole_to = uniform(key0 + S::keys > e.keys() ? -S::rows : min(e.rows() - S::rows, key0 - (S::rows - 1) - e.lo()));
     }
-    auto cut = [&] { // whether the tile has hidden pairs
+    auto cut = [&] { // whether the tile has hidden pairs of rows and keys that are there
         const int row0 = tile * S::rows;
         if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
-        else return row0 + S::rows > e.rows() || key0 + S::keys > e.keys() || key0 < row0 + S::rows - 1 + e.lo() || key0 + S::keys - 1 > row0 + e.hi();
+        // Rows behind the last one are zeros, whose LSE and delta are 0: they add nothing to what is written.
+        else return key0 < min(row0 + S::rows, e.rows()) - 1 + e.lo() || min(key0 + S::keys, e.keys()) - 1 > row0 + e.hi();
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
     auto start = [&](bool there) { // S, in flight
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
-        scores<S, S::panels>(s, sh.k(0), sh.q(0, ring.stage), group);
+        scores<S, S::panels, S::inner>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
     auto sums = [&](float (&to)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) { // to += x dO or x Q for 16 rows, in flight
         wgmma_fence();
@@ -143,6 +187,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     }
     int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
+    [[maybe_unused]] const bool ends = key0 + S::keys > e.keys();
     // What changes scores: an instance for one feature is sure of it.
     [[maybe_unused]] const bool capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
     [[maybe_unused]] const bool biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
@@ -170,7 +215,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (steps) ask_mask(head, tile * S::rows);
     if constexpr (S::knows_dropout)
         if (steps && drops) draw(head);
-    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite, or keys are not there and there is one body
         constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
         auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
             each<size>([&](int i) {
@@ -181,18 +226,23 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         load_stats(0, 0);
         [[maybe_unused]] const float away = here - tile * S::rows;
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
-        scores<S, S::panels>(dp, sh.k(1), sh.q(1, ring.stage), group);
+        scores<S, S::panels, S::inner>(dp, sh.k(1), sh.q(1, ring.stage), group);
         uint32_t shown[2]; // by columns, of the lane's two keys
-        if (edge) {
+        [[maybe_unused]] auto hide_ends = [&] { // keys behind the last one, which are zeros: P = 0, lest it overflow
+            const int key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
+            each<S::rows / 2>([&](int i) { s[i] = key + i / 2 % 2 * 8 < e.keys() ? s[i] : -infinity; });
+        };
+        if (edge && !S::features && !S::two_bodies && !odd && !cut()) hide_ends();
+        else if (edge) {
             clean_rows(sh, w, ring.stage, group, thread);
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             auto hide = [&](int half, uint32_t seen) {
-                const int k = key + 8 * half;
-                each<S::rows / 4>([&](int i) {
-                    float &x = s[i / 2 * 4 + 2 * half + i % 2];
-                    if (odd) x += sh.odd()[k - key0];
-                    if constexpr (!S::changes) x = seen & 1u << i ? x : -infinity;
-                });
+                auto each_pair = [&](auto f) { each<S::rows / 4>([&](int i) { f(i, s[i / 2 * 4 + 2 * half + i % 2]); }); };
+                if (odd) {
+                    const float lost = sh.odd()[key + 8 * half - key0];
+                    each_pair([&](int i, float &x) { x += lost; });
+                }
+                if constexpr (!S::changes) each_pair([&](int i, float &x) { x = seen & 1u << i ? x : -infinity; });
             };
             each<2>([&](int half) {
                 const int k = key + 8 * half;
@@ -216,6 +266,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 hide(0, shown[0]), hide(1, shown[1]);
             }
         }
+        if (S::two_bodies && !S::features && ends && !edge) hide_ends();
         [[maybe_unused]] bool large = false; // not all scores of the warp are small beside the softcap
         if (capped) {
             float most = 0;
@@ -334,13 +385,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
 #pragma unroll 1
     for (int n = begin; n < end; n++) {
         if constexpr (S::knows_mask && S::sure) visit(n, Constant<true>());
-        else if constexpr (!S::two_bodies) visit(n, odd || cut());
+        else if constexpr (!S::two_bodies) visit(n, odd || cut() || !S::features && ends);
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
     named_barrier(1, 256); // nobody reads K and V any more
-    if constexpr (!S::stays) launch_dependents();
-    else {
+    if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
+    if constexpr (S::stays) {
         give(sh.k_empty(0));
         if (S::frees_v) give(sh.k_empty(1));
     }
@@ -438,12 +489,11 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
         if constexpr (S::pair) barrier_init(sh.peer_done(), 1);
         barrier_fence();
         if constexpr (S::releases) map_prefetch(a.k), map_prefetch(a.q), map_prefetch(a.v), map_prefetch(a.dout);
-        wait_for_dependency();
+        if constexpr (!S::once) wait_for_dependency();
     }
     if constexpr (S::pair) {
-        if (threadIdx.x == 0 && cluster_rank() == 0) sh.work().part = atomicAdd(a.p.turn, 1);
         __syncwarp();
-        cluster_meet(); // the ticket is there
+        cluster_meet(); // the barriers exist
     }
     if constexpr (S::stays) {
         __syncthreads(); // the barriers exist
@@ -456,12 +506,10 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {
         registers_shrink<24>();
-        if constexpr (S::releases) {
-            if (threadIdx.x == 0) fetch_both(a, sh);
-            if (threadIdx.x == 32) release(a.p, sh);
-        } else {
-            if (threadIdx.x == 0) fetch(a.p, a.k, a.q, sh, 0);
-            if (threadIdx.x == 32) fetch(a.p, a.v, a.dout, sh, 1);
+        if (threadIdx.x == 0) fetch<S, 0, S::releases>(a, sh);
+        if (threadIdx.x == 32) {
+            if constexpr (S::releases) release(a.p, sh);
+            else fetch<S, 1, 1>(a, sh);
         }
         if (threadIdx.x == 64 || threadIdx.x == 96) add(a.p, sh, threadIdx.x / 32 - 2);
     } else {
@@ -497,7 +545,10 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     DIMS(bwd_sm90_parts, MapParams, x, no_features, kParts | kGroups, type, T, 1) WIDEST(bwd_sm90_parts, kParts, type, T) \
     MAIN(bwd_sm90_pairs_##type##_d64, MapParams, backward, x, no_features, Shape<kPairs, T, 64, 64, 128, 2, 2>)          \
     MAIN(bwd_sm90_pairs_##type##_d128, MapParams, backward, x, no_features, Shape<kPairs, T, 128, 128, 64, 2, 1>)        \
+    DIMS(bwd_sm90_once, MapParams, x, no_features, kOnce, type, T, 1)                                                    \
     MAIN(bwd_sm90_up_##type##_d64, MapParams, backward, x, no_features, Shape<kStays | kUpwards, T, 64, 64, 128, 2, 2>) \
+    MAIN(bwd_sm90_columns80_##type##_d128, MapParams, backward, x, no_features, Shape<kStays, T, 128, 80, 64, 2, 1>)     \
+    MAIN(bwd_sm90_columns96_##type##_d128, MapParams, backward, x, no_features, Shape<kStays, T, 128, 96, 64, 2, 1>)     \
     MAIN(bwd_sm90_wide_##type##_d256, MapParams, backward_wide, x, no_features, WideShape<0, T, 256, 256>)
 #define FEATURES(name, knows, type, T, parts)                                            \
     DIMS(bwd_sm90_features##name, FeatureParams, (const MapParams &)x, x.f, knows, type, T, parts) \
@@ -509,7 +560,11 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     ENDS(bwd_sm90, Params, false, x, no_features, type, T) PLAIN(type, T)           \
     SUMS(bwd_sm90_sums_##type, T)                                                  \
     ENDS(bwd_sm90_features, FeatureParams, true, x.p, x.f, type, T)                 \
-    FEATURES(_layout, kLayout, type, T, 1) FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
+    DIMS(bwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, kLayout | kStays, type, T, 1)                                                    \
+    WIDE(bwd_sm90_features_layout, FeatureParams, (const MapParams &)x, x.f, kLayout, type, T, 1)                                                             \
+    DIMS(bwd_sm90_features_groups, FeatureParams, (const MapParams &)x, x.f, kLayout | kGroups, type, T, 1)                                                   \
+    MAIN(bwd_sm90_features_up_##type##_d64, FeatureParams, backward, (const MapParams &)x, x.f, Shape<kLayout | kStays | kUpwards, T, 64, 64, 128, 2, 2>)      \
+    FEATURES(_softcap, kLayout | kSoftcap, type, T, 2) \
     FEATURES(_alibi, kLayout | kALiBi, type, T, 2) FEATURES(_bias, kLayout | kBias, type, T, 2) \
     FEATURES(_mask, kLayout | kMask, type, T, 2) FEATURES(_keys, kLayout | kKeys, type, T, 1) \
     FEATURES(_dropout, kLayout | kDropout, type, T, 2)                             \

@@ -13,7 +13,7 @@ constexpr float odd_lse = 2e38f;
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
 // kParts: nothing, and p.splits parts of each group of query heads. kGroups: the heads of a group inside the walk over rows. kKeys: a mask that is the same for all rows, and for the query
 // heads of a group.
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048;
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
 // What a block works on.
 struct Work {
@@ -57,30 +57,33 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
+    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
+    static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // knows where sequences lie, and no more
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool marks = knows & kKeys;
     static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
-    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = columns / 64, shares = dim / columns; // panels of 64 columns
+    static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
+    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products that S is the sum of: columns of an instance for narrower heads are not computed
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
-    static constexpr bool releases = staged && !features && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
+    static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
     static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // the block takes further tiles of keys; dV leaves through dS, as dK does
+    static constexpr bool once = pair || knows & kOnce;                            // all blocks run at the same time
     static constexpr bool up = knows & kUpwards;                                    // the last keys first, and the first rows
-    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 4 : 1; // from one tile of rows to the next
+    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // from one tile of rows to the next
     static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be other than 0
     static constexpr int dq_buffers = releases && dim == 128 ? 2 : 1, dq_slots = dq_blocks * dq_buffers;
-    static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 10 : 0) + (pair ? 3 : 0);
+    static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 2 * works + 2 : 0) + (pair ? 3 : 0);
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? dq_slots * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work) * works;
-    static constexpr int marks_at = sequence_at + (features ? 48 : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
+    static constexpr int marks_at = sequence_at + (features ? 48 * works : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
     // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
     // Or of a mask, of all rows of a tile.
     static constexpr int bias_at = (barriers_at + 8 * barriers + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
@@ -102,7 +105,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
     __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
     __device__ __forceinline__ volatile Work &work(int later = 0) const { return *(Work *)(base + S::work_at + (S::works > 1 ? (turn + later) % S::works * sizeof(Work) : 0)); }
-    __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at); }
+    __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at + (S::works > 1 ? turn % S::works * 48 : 0)); }
     __device__ __forceinline__ volatile Marks &marks() const { return *(Marks *)(base + S::marks_at); }
     __device__ __forceinline__ uint32_t bias(int warp) const { return at + S::bias_at + warp * S::bias_rows * 32; }
     __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
@@ -111,30 +114,30 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t dq_empty(int slot) const { return k_full(2 + S::dq_slots + slot); }
     __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(4, group); }    // the sum is in dq_sum;
     __device__ __forceinline__ uint32_t dq_told(int group) const { return q_full(4, 2 + group); } // and others may know it
-    __device__ __forceinline__ uint32_t work_full() const { return q_full(4, 4 * S::releases + turn % 4); }
-    __device__ __forceinline__ uint32_t work_empty() const { return q_full(4, 4 * S::releases + 4 + turn % 4); }
-    __device__ __forceinline__ uint32_t k_empty(int part) const { return q_full(4, 4 * S::releases + 8 + part); }
-    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases + 10 * S::stays); } // of a pair
-    __device__ __forceinline__ uint32_t peer_sums(int group) const { return q_full(4, 4 * S::releases + 10 * S::stays + 1 + group); }
+    __device__ __forceinline__ uint32_t work_full() const { return q_full(4, 4 * S::releases + turn % S::works); }
+    __device__ __forceinline__ uint32_t work_empty() const { return q_full(4, 4 * S::releases + S::works + turn % S::works); }
+    __device__ __forceinline__ uint32_t k_empty(int part) const { return q_full(4, 4 * S::releases + 2 * S::works + part); }
+    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases); } // of a pair, which does not stay
+    __device__ __forceinline__ uint32_t peer_sums(int group) const { return q_full(4, 4 * S::releases + 1 + group); }
     __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_slots + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
-// The ticket of a pair of blocks, which the first one drew.
-template <class S> __device__ __forceinline__ int of_pair(Shared<S> sh) { return load_cluster(map_cluster(shared_address((const void *)&sh.work().part), 0)); }
-
-// How many key heads are worked on at a time, each from its first tile of keys on. The
+// How many of some key heads are worked on at a time, each from its first tile of keys on. The
 // more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
-// drift apart, to rows far from each other: without a mask there are only so many heads
+// drift apart, to rows far from each other: there are only so many heads
 // that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
-// those of a head begin again behind each other: it takes several times as much to part them.
+// those of a head begin again behind each other: up to 16 heads it takes several times as much to part them.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-template <class S> __device__ __forceinline__ int together(const Params &p) {
-    const int64_t walked = head_bytes<S>(p) * (masks(p) ? 1 : p.heads / p.kv_heads / (S::split ? p.splits : 1));
-    const int64_t most = masks(p) ? 256 << 20 : 32 << 20; // most / walked, from 2 to 16
-    const int lane = fresh(threadIdx.x);
-    return max(2, __popc(__ballot_sync(~0u, lane < 16 && (lane + 1) * walked <= most)));
+template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
+    const int64_t bytes = head_bytes<S>(p), walked = bytes * (p.heads / p.kv_heads / (S::split ? p.splits : 1));
+    const int lane = fresh(threadIdx.x) % 32;
+    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
+    const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
+    const int heads = S::up ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64)); // up, nobody waits
+    const int times = (of + max(2, heads) - 1) / max(2, heads);
+    return (of + times - 1) / max(1, times); // about as many each time
 }
 
 // Visits of the blocks before on this multiprocessor, which barriers and rings go on from.
@@ -155,12 +158,12 @@ template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
 
-// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight.
-template <class S, int panels> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
+// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight; or over so many times 16 columns.
+template <class S, int panels, int inner = panels * 4> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
     const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
     forget(to);
     wgmma_fence();
-    each<panels * 4>([&](int i) {
+    each<inner>([&](int i) {
         wgmma<typename S::T, 0>(to, x + (i / 4 * S::key_panel + i % 4 * 32) / 16, y + (i / 4 * S::row_panel + i % 4 * 32) / 16, i > 0);
     });
     wgmma_commit();
@@ -190,18 +193,15 @@ template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, vola
 // Clears the tile of Q and dO where LSE or delta tell of such rows. dV gets what was visible in the end.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
-    bool found = false, odd_row = false;
-    for (int part = 0; part < 2; part++)
-        for (int r = threadIdx.x % 32; r < S::rows; r += 32) {
-            if constexpr (S::features) { // at once
-                const bool unusual = !usual(stats(part)[r]);
-                odd_row |= part && unusual, found |= unusual;
-            } else found = found || !usual(stats(part)[r]);
-        }
-    if (!__any_sync(~0u, found)) return;
+    bool found[2] = {};
+    each<2>([&](int part) {
+        each<S::rows / 32>([&](int i) { found[part] |= !usual(stats(part)[i * 32 + threadIdx.x % 32]); });
+    });
+    const bool odd_row = __any_sync(~0u, found[1]);
+    if (!odd_row && !__any_sync(~0u, found[0])) return;
     for (int part = 0; part < 2; part++)
         for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
-    if (!S::features || __any_sync(~0u, odd_row)) w.lost = 1; // rows of another sequence lose nothing
+    if (odd_row) w.lost = 1; // rows that see no key, or of another sequence, lose nothing
     async_fence();                 // the products see them without
     named_barrier(2 + group, 128); // all of them
 }
@@ -337,6 +337,20 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
         b += (max(before, 1) - 1) * step, n = min(step, end - b);
     }
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
+}
+
+// The same where sequences are no more than lanes: the longest first, and slots for what is there. Behind the last one count is 0.
+__device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
+    const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
+    int first = 0;
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const int other = __shfl_sync(~0u, count, i);
+        if (other > count || other == count && i < lane) first += other;
+    }
+    const uint32_t own = __ballot_sync(~0u, first <= slot && slot < first + count);
+    const int b = own ? __ffs(own) - 1 : 0, at = __shfl_sync(~0u, first, b), n = __shfl_sync(~0u, count, b);
+    return {b, own ? at : slot, own ? n : 0};
 }
 
 // The 64 rows of a head that a block has.

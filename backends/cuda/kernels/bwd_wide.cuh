@@ -3,21 +3,22 @@
 //   - registers hold one of the sums for a tile of keys beside S and dP: a block has dK, and adds to dQ. Another one has
 //     dV, for which it computes S once more, but not dP.
 //   - a tile has 64 rows, and dQ of it three blocks of 64 columns. Each warpgroup computes one, and by turns the
-//     middle one; a lane each keeps their order. Where values have more than 128 columns, shared memory has no room
-//     for dQ: the threads add it. Else it has none for a second dS.
+//     middle one; a lane each keeps their order. Shared memory has no room for dQ: the threads add it.
+//   - where values have at most 128 columns, one block has both sums: bwd_whole.cuh.
 //   - for 256 there is one stage: Q, or dO, is given back when S, or dP, is there. Each warpgroup has two blocks of dQ, with one turn.
 #pragma once
 #include "bwd_sm90.cuh"
 
 template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     using T = Type;
-    static constexpr bool split = knows & kParts, features = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
+    static constexpr bool split = knows & kParts, features = false, lies = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
     static constexpr int works = 1, step = -1;
-    static constexpr bool up = false;
+    static constexpr bool up = false, once = false;
     static constexpr int dim = dim_, v_dim = v_dim_; // of Q and K, of V and dO
     static constexpr int rows = 64, keys = 128, stages = dim > 192 ? 1 : 2, threads = 384;
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
-    static constexpr int shares = 2, ds_tiles = staged || stages == 1 ? 1 : 2;
+    static constexpr bool whole = dim == 192 && v_dim == 128; // one block has dK and dV
+    static constexpr int shares = whole ? 1 : 2, ds_tiles = staged || stages == 1 ? 1 : 2;
     static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // of 64 columns
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
     static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
@@ -56,6 +57,69 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
         if (!turned) rows(1, a.dout, Count<S::v_panels>());
         ring.next();
     });
+}
+
+// Where a part of a group has the sums of a key.
+template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Params &p, volatile Work &w, int key) {
+    return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
+}
+
+// dV, or dK, of a warpgroup's keys goes where its rows of V or K lay, or to the sums of a part.
+template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
+    volatile Work &w = sh.work();
+    const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
+    if constexpr (S::split) {
+        each<2>([&](int r) {
+            const int key = w.key0 + group * 64 + warp * 16 + 8 * r + lane / 4;
+            if (key >= p.kv_len) return;
+            float *to = part_of<S, of_v>(p, w, key) + lane % 4 * 2;
+            each<n / 4>([&](int i) { *(float2 *)(to + 8 * i) = {sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]}; });
+        });
+    } else {
+        each<n / 8>([&](int i) {
+            const uint32_t at = group * 8192 + (warp * 16 + lane % 16) * 128 + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
+            const float scale = of_v ? 1 : p.scale;
+            auto pair = [&](int j) { return pack<typename S::T>(sum[8 * i + 2 * j] * scale, sum[8 * i + 2 * j + 1] * scale); };
+            store_matrix(sh.k(of_v) + at, pair(0), pair(1), pair(2), pair(3));
+        });
+    }
+}
+
+// Then it leaves from there.
+template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const Params &p, Shared<S> sh, int group) {
+    using T = typename S::T;
+    constexpr int columns = of_v ? S::v_dim : S::dim;
+    volatile Work &w = sh.work();
+    const int thread = threadIdx.x % 128, key0 = w.key0;
+    const uint32_t staged = sh.k(of_v) - sh.at;
+    auto place_of = [&](int row) { return group * 8192 + row * 128; };
+    if (of_v && w.lost) // what was taken out of dO
+        walk<S>(p, w, [&](int head, int tile) {
+            for (int r = tile * S::rows; r < min((tile + 1) * S::rows, p.q_len); r++) {
+                if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
+                for (int i = thread; i < 64 * columns; i += 128) {
+                    const int row = i / columns, column = i % columns, j = key0 + group * 64 + row;
+                    const float x = column < p.v_dim ? widen<T>(row_of(p.dout, w.batch, head, r)[column]) : 0;
+                    if (finite(x) || j < r + p.lo || j > r + p.hi || j >= p.kv_len) continue;
+                    if constexpr (S::split) {
+                        part_of<S, of_v>(p, w, j)[column] += x;
+                        continue;
+                    }
+                    uint16_t *sum = (uint16_t *)(sh.base + staged + place_of(row) + column / 64 * S::key_panel + ((column / 8 ^ row) % 8 << 4)) + column % 8;
+                    *sum = pack<T>(widen<T>(*sum) + x, 0);
+                }
+            }
+            named_barrier(2 + group, 128); // the next ones may add to the same
+        });
+    if constexpr (S::split) return;
+    const View &out = of_v ? p.dv : p.dk;
+    const int dim = of_v ? p.v_dim : p.dim;
+    const bool aligned = aligned16(out);
+    for (int i = thread; i < 8 * columns; i += 128) {
+        const int row = i / (columns / 8), chunk = i % (columns / 8), j = key0 + group * 64 + row;
+        const uint32_t at = staged + place_of(row) + chunk / 8 * S::key_panel + ((chunk ^ row) % 8 << 4);
+        if (j < p.kv_len) store8(row_of(out, w.batch, w.kv_head, j) + 8 * chunk, *(const uint4 *)(sh.base + at), dim - 8 * chunk, aligned);
+    }
 }
 
 // A warpgroup that computes dV, or else dK and dQ.
@@ -218,57 +282,12 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     for (int n = 0; n < steps; n++) visit(n, odd || cut());
     named_barrier(1, 256); // nobody reads K and V any more
     launch_dependents();
-
-    // The sum leaves through the warpgroup's rows of K or V.
-    const uint32_t staged = sh.k(of_v) - sh.at;
-    auto place_of = [&](int row) { return group * 8192 + row * 128; };
-    [[maybe_unused]] auto part_of = [&](int key) {
-        return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * columns;
-    };
-    if constexpr (S::split) {
-        each<2>([&](int r) {
-            const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4;
-            if (key >= p.kv_len) return;
-            float *to = part_of(key) + lane % 4 * 2;
-            each<columns / 8>([&](int i) { *(float2 *)(to + 8 * i) = {sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]}; });
-        });
-    } else {
-        each<columns / 16>([&](int i) {
-            const uint32_t at = place_of(warp * 16 + lane % 16) + i / 4 * S::key_panel + ((i % 4 * 2 + lane / 16 ^ lane % 8) << 4);
-            const float scale = of_v ? 1 : p.scale;
-            auto pair = [&](int j) { return pack<T>(sum[8 * i + 2 * j] * scale, sum[8 * i + 2 * j + 1] * scale); };
-            store_matrix(sh.at + staged + at, pair(0), pair(1), pair(2), pair(3));
-        });
-    }
+    put_wide<S, of_v>(p, sh, sum, group);
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
-    if (of_v && w.lost) // what was taken out of dO
-        walk<S>(p, w, [&](int head, int tile) {
-            for (int r = tile * S::rows; r < min((tile + 1) * S::rows, p.q_len); r++) {
-                if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
-                for (int i = thread; i < 64 * columns; i += 128) {
-                    const int row = i / columns, column = i % columns, j = key0 + group * 64 + row;
-                    const float x = column < p.v_dim ? widen<T>(row_of(p.dout, w.batch, head, r)[column]) : 0;
-                    if (finite(x) || j < r + p.lo || j > r + p.hi || j >= p.kv_len) continue;
-                    if constexpr (S::split) {
-                        part_of(j)[column] += x;
-                        continue;
-                    }
-                    uint16_t *sum = (uint16_t *)(sh.base + staged + place_of(row) + column / 64 * S::key_panel + ((column / 8 ^ row) % 8 << 4)) + column % 8;
-                    *sum = pack<T>(widen<T>(*sum) + x, 0);
-                }
-            }
-            named_barrier(2 + group, 128); // the next ones may add to the same
-        });
-    if constexpr (S::split) return;
-    const View &out = of_v ? p.dv : p.dk;
-    const int dim = of_v ? p.v_dim : p.dim;
-    const bool aligned = aligned16(out);
-    for (int i = thread; i < 8 * columns; i += 128) {
-        const int row = i / (columns / 8), chunk = i % (columns / 8), j = key0 + group * 64 + row;
-        const uint32_t at = staged + place_of(row) + chunk / 8 * S::key_panel + ((chunk ^ row) % 8 << 4);
-        if (j < p.kv_len) store8(row_of(out, w.batch, w.kv_head, j) + 8 * chunk, *(const uint4 *)(sh.base + at), dim - 8 * chunk, aligned);
-    }
+    leave_wide<S, of_v>(p, sh, group);
 }
+
+#include "bwd_whole.cuh"
 
 template <class S> __device__ __forceinline__ void backward_wide(const MapParams &a, const Features &f) {
     extern __shared__ char unaligned[];
@@ -276,7 +295,7 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
     sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
     if (threadIdx.x == 0) {
-        for (int i = 0; i < S::dq_blocks; i++) barrier_init(sh.dq_full(i), 4), barrier_init(sh.dq_empty(i), 1);
+        for (int i = 0; i < S::dq_blocks; i++) barrier_init(sh.dq_full(i), S::whole && i == 1 ? 8 : 4), barrier_init(sh.dq_empty(i), 1);
         for (int i = 0; i < 2; i++) {
             barrier_init(sh.k_full(i), 1);
             for (int j = 0; j < S::stages; j++) barrier_init(sh.q_full(i, j), 1), barrier_init(sh.q_empty(i, j), 8);
@@ -289,12 +308,16 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     const bool of_values = __shfl_sync(~0u, sh.work().share, 0);
     if (group == 0) {
-        registers_shrink<S::dim == 256 ? 24 : 40>();
-        if (threadIdx.x == 0) fetch_wide(a, sh);
+        registers_shrink<S::dim == 256 || S::whole ? 24 : 40>();
+        if (threadIdx.x == 0) {
+            if constexpr (S::whole) fetch_whole(a, sh);
+            else fetch_wide(a, sh);
+        }
         if (threadIdx.x % 32 == 0 && threadIdx.x > 0 && threadIdx.x / 32 <= S::dq_blocks && !of_values) add(a.p, sh, threadIdx.x / 32 - 1);
     } else {
-        registers_grow<S::dim == 256 ? 240 : 232>();
-        if (of_values) compute_wide<S, true>(a, sh, group - 1);
+        registers_grow<S::dim == 256 || S::whole ? 240 : 232>();
+        if constexpr (S::whole) compute_whole<S>(a, sh, group - 1);
+        else if (of_values) compute_wide<S, true>(a, sh, group - 1);
         else compute_wide<S, false>(a, sh, group - 1);
     }
 }

@@ -50,9 +50,9 @@
 // is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut, but where the mask
 // is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
 // says with each K which tile it is, and which keys take part. In the others a lane of the warps that look through V finds
-// the next tile of rows while this one is worked on. Warpgroups take turns as turn_of says: in step, all wait for products,
+// the next tile of rows while this one is worked on; of up to 32 packed sequences the longest first. Warpgroups take turns as turn_of says: in step, all wait for products,
 // then none does. What a mask of pairs hides is read while products are in flight; random words are made among the
-// exponentials, whose unit leaves the others idle. O of packed rows leaves by elements where a box would reach
+// exponentials, whose unit leaves the others idle. O of packed rows leaves by chunks or elements where a box would reach
 // into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
@@ -159,6 +159,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int ask_at = max(some_way, find_at);
         auto advance = [&] { if (!S::finds && leads) tile = finder.next(tile); };
         if (!late) advance();
+        const bool brief = S::sorts && w.count == 1; // nothing else hides the lookup
+        if (brief) fetch_v(w, 0, last);
         if (!late && find_at <= 0) find(tile, next);
 #pragma unroll 1
         for (int n = late ? 0 : 1; n < w.count || late && n == 0; n++) {
@@ -172,7 +174,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         if (S::q_stages > 1 && w.count <= 1) fetch_q(next);
         const int listed = last;
         if (next.count > 0) fetch_k(next, 0);
-        if (w.count > 0) fetch_v(w, w.count - 1, listed);
+        if (w.count > 0 && !brief) fetch_v(w, w.count - 1, listed);
         if (S::q_stages == 1) fetch_q(next);
     }
 }
@@ -194,6 +196,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     Ring<S::q_stages> q(0);
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> k(0), v(0);
+    const bool turned = S::features || S::dim > 80 || !p.turn; // narrow tiles that are dealt out are faster without
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     auto give = [&](auto &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
@@ -230,10 +233,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
         each<S::v_dim / 2>([&](int i) { o[i] = 0; });
         [[maybe_unused]] const uint64_t own_q = descriptor(q_tile + group * 8192, 16);
-        auto pass = [&](bool now, int stage) { if (now && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // the turn
+        auto pass = [&](bool now, int stage) { if (now && turned && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // the turn
         auto scores = [&] { // s = Q K^T, in flight
             barrier_wait(sh.k_full(k.stage), k.parity);
-            if (S::turn > Turn::begin && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity);
+            if (S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity);
             if constexpr (S::lists) shown = sh.slot(k.stage).shown[lane % 4], now = uniform(sh.slot(k.stage).tile);
             const uint64_t b = descriptor(sh.k(k.stage), 16);
             wgmma_fence();
@@ -392,6 +395,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         for (; n < count && tile_of(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
+            if (!S::features && S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity); // none comes twice
             pass(S::turn > Turn::begin, k.stage);
             give(k, sh.k_empty(k.stage));
             barrier_wait(sh.v_full(v.stage), v.parity);
@@ -425,6 +429,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
         } else {
+            if (!S::features && S::turn == Turn::begin && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             pass(S::turn == Turn::begin, q.stage);
         }
         leave(); // at the latest
@@ -506,6 +511,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         named_barrier(2 + group, 128);                                                  // all of the warpgroup have written theirs
         if (p.v_dim % 8 != 0 || S::features && f.q_starts && top_row + 64 > rows_end) { // copies out write chunks of 16 bytes whole
             uint16_t *to = (uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + (q_row + top_row) * p.o.row;
+            if (S::sorts && p.v_dim % 8 == 0) {
+#pragma unroll 4
+                for (int i = thread; i < 8 * S::v_dim; i += 128) {
+                    const int r = i / (S::v_dim / 8), column = i % (S::v_dim / 8) * 8;
+                    if (r < rows_end - top_row && column < p.v_dim) *(uint4 *)(to + r * p.o.row + column) = *(const uint4 *)staged(r, column);
+                }
+            } else
 #pragma unroll 1
             for (int r = warp; r < min(64, rows_end - top_row); r += 4)
 #pragma unroll 1
@@ -539,6 +551,8 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
         for (int i = 0; i < S::turns * (S::groups - 1); i++) barrier_init(sh.turn(0, i), 1);
         barrier_fence();
     }
+    if constexpr (S::sorts)
+        if (threadIdx.x / 32 == 1 && f.row_slots && a.p.batch <= 32) sort<S>(a.p, f, sh.order());
     __syncthreads(); // the barriers exist
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
     if (group == 0) {

@@ -10,8 +10,9 @@ enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys
 // Warpgroups in step all wait for products, then none does. So each may issue its own only when the one before has got
 // the first scores of a tile of rows (begin), or has issued those of the same tile of keys (issue), or has got their values (values).
 enum class Turn { none, begin, issue, values };
-constexpr Turn turn_of(Kind kind, int dim) {
+constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
+    if (kind == Kind::plain) return wide ? Turn::begin : dim == 96 || v_dim == 192 ? Turn::none : Turn::issue;
     if (dim > 128) return Turn::none;
     switch (kind) {
     case Kind::layout: return wide ? Turn::begin : Turn::values;
@@ -55,6 +56,9 @@ struct Known { uint32_t seen[kKnown], whole[kKnown]; };
 // sees all of it. And with V of the same stage: whether what a mask hides is in it.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 
+// Of packed sequences, the longest first: the slots before those of each, of which it has one for each tile of its rows; and which it is.
+struct alignas(8) Order { int first[33], of[32]; };
+
 struct MapParams {
     TensorMap q, k, v, o;
     Params p;
@@ -66,6 +70,7 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
     static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // that alone
     static constexpr bool finds = features && !lists; // a lane of its own finds tiles
+    static constexpr bool sorts = kind_ == Kind::layout; // and takes up to 32 packed sequences the longest first
     static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
     static constexpr int groups = groups_;     // warpgroups that compute
     static constexpr int q_stages = q_stages_; // of Q
@@ -77,10 +82,10 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
-    static constexpr Turn turn = turn_of(kind_, dim);
+    static constexpr Turn turn = turn_of(kind_, dim, v_dim);
     static constexpr int turns = turn == Turn::none ? 0 : turn == Turn::begin ? q_stages : stages;
     static constexpr int barriers = 2 * q_stages + 5 * stages + (finds ? 1 : 0) + turns * (groups - 1);
-    static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : 0);
+    static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : sorts ? sizeof(Order) : 0);
     static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : drops ? 4 * keys : 0; // of a warp: a tile of a bias or a mask, what keys bring to random words
     static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * barriers); // 1024 to align
     static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
@@ -96,6 +101,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ volatile Place &place(const volatile Work &w) const { return ((Place *)(base + S::places_at))[&w - &work(0)]; }
     __device__ __forceinline__ volatile Slot &slot(int stage) const { return ((Slot *)(base + S::slots_at))[stage]; }
     __device__ __forceinline__ volatile Known &known(int i) const { return ((Known *)(base + S::known_at))[i]; }
+    __device__ __forceinline__ volatile Order &order() const { return *(Order *)(base + S::known_at); }
     __device__ __forceinline__ uint32_t q(int i) const { return at + i * S::q_bytes; } // [panels][rows][64]
     __device__ __forceinline__ uint32_t k(int i) const { return at + S::k_at + i * S::k_bytes; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t v(int i) const { return at + S::v_at + i * S::v_bytes; } // [v_panels][keys][64]
@@ -159,6 +165,15 @@ __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int ke
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
+// How many heads go together under a mask, of all that there are: those in the cache, beside as much of Q and O where
+// rows are few; if that divides them, so that the last ones are no fewer.
+__device__ __forceinline__ int heads_together(const Params &p, int all) {
+    const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
+    for (int n = most; 2 * n > most; n--)
+        if (all % n == 0) return n;
+    return most;
+}
+
 // A tile of rows of packed sequences: the nth of `count` of a head, of all heads; and the ticket behind those that are the nth
 // of other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, one too many at most. Behind
 // the last one there is none: head is -1.
@@ -179,6 +194,36 @@ template <class S> __device__ __forceinline__ PackedTile packed_tile(const Param
     return {b * p.heads + head0 + place % width, place / width, count, ticket - place % width + width};
 }
 
+// A warp fills in the order of at most as many sequences as it has lanes.
+template <class S> __device__ __forceinline__ void sort(const Params &p, const Features &f, volatile Order &to) {
+    const int lane = threadIdx.x % 32;
+    const int rows = lane < p.batch ? f.q_starts[lane + 1] - f.q_starts[lane] : 0, tiles = (rows + S::rows - 1) / S::rows;
+    const int keys = lane >= p.batch ? -1 : f.kv_starts ? f.kv_starts[lane + 1] - f.kv_starts[lane] : rows;
+    int first = 0, nth = 0;
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const int other = __shfl_sync(~0u, keys, i), n = __shfl_sync(~0u, tiles, i);
+        if (other > keys || other == keys && i < lane) first += n, nth++;
+    }
+    to.first[nth] = first, to.of[nth] = lane;
+    if (nth == 31) to.first[32] = first + tiles;
+}
+
+// A tile of rows by that order, the nth of `count` of a head of sequence b; b is -1 behind the last one.
+struct SortedTile { int b, head, nth, count; };
+template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Params &p, const Features &f, const volatile Order &order, int ticket) {
+    const int slot = ticket / p.heads, h = ticket - slot * p.heads;
+    if (slot >= order.first[32]) return {-1};
+    int i = 0;
+    for (int half = 16; half > 0; half /= 2)
+        if (order.first[i + half] <= slot) i += half;
+    const int b = order.of[i], first = order.first[i], count = order.first[i + 1] - first;
+    const int wide = heads_in_cache(p, p.heads, f.kv_starts ? f.kv_starts[b + 1] - f.kv_starts[b] : p.kv_len);
+    if (wide == p.heads) return {b, h, slot - first, count};
+    const int at = ticket - first * p.heads, head0 = at / (wide * count) * wide, width = min(wide, p.heads - head0), place = at - head0 * count;
+    return {b, head0 + place % width, place / width, count};
+}
+
 // Finds tiles of query rows, with what their rows see. Under a mask, the heads whose K and V fit into the
 // L2 cache together go row tile by row tile, the longest first.
 template <class S> struct Finder {
@@ -190,7 +235,7 @@ template <class S> struct Finder {
     const int together;
     __device__ __forceinline__ Finder(const MapParams &a, const Features &f, Shared<S> sh) : a(a), f(f), sh(sh),
         group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
-        together(banded(a.p) ? heads_in_cache(a.p, all, a.p.kv_len) : 1) {}
+        together(banded(a.p) ? heads_together(a.p, all) : 1) {}
 
     // The number of the tile that the block takes after another one.
     __device__ __forceinline__ int next(int tile) const {
@@ -204,9 +249,14 @@ template <class S> struct Finder {
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
         int head, row0, end, first = 0, size = 1, behind = 0;
+        [[maybe_unused]] int sequence = -1; // of sorted ones: head is one of its own
         const bool alike = !S::features && a.tall == 0; // all tiles are low
         const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
-        if (S::features && f.row_slots) {
+        if (S::sorts && f.row_slots && p.batch <= 32) {
+            const SortedTile t = sorted_tile<S>(p, f, sh.order(), rows_of);
+            if (t.b < 0) return;
+            head = t.head, row0 = (rising ? t.count - 1 - t.nth : t.nth) * S::rows, end = row0 + S::rows, sequence = t.b;
+        } else if (S::features && f.row_slots) {
             const PackedTile t = packed_tile<S>(p, f, rows_of);
             if (t.head < 0) return;
             head = t.head, row0 = (rising ? t.count - 1 - t.nth : t.nth) * S::rows, end = row0 + S::rows, behind = t.behind;
@@ -215,11 +265,16 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            head = rows_of - first * (tiles - 1) - nth * size, row0 = (rising ? tiles - 1 - nth : nth) * rows, end = row0 + rows;
+            // Where a row sees more than those above it, the tile that is not whole is the first, which sees least; unless the
+            // order in which a row's keys are added depends on where its tile begins.
+            const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
+            const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
+            head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
         } else {
             head = place / a.low, row0 = a.tall * S::rows + place % a.low * a.low_rows, end = row0 + a.low_rows;
         }
-        const int b = head / p.heads;
+        const int b = S::sorts && sequence >= 0 ? sequence : head / p.heads;
+        auto own_head = [&] { return S::sorts && sequence >= 0 ? head : head % p.heads; };
         const Extent<S::features> e(p, f, b);
         if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
             const int next = f.row_slots ? behind : place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
@@ -231,7 +286,7 @@ template <class S> struct Finder {
         }
         end = min(end, e.row_end());
         const int last_row = (S::features ? min(end, e.rows()) : end) - 1;
-        w.row0 = row0, w.end = end, w.head = head % p.heads, w.kv_head = head % p.heads / group, w.batch = head / p.heads, w.odd = 0;
+        w.row0 = row0, w.end = end, w.head = own_head(), w.kv_head = own_head() / group, w.batch = S::sorts ? b : head / p.heads, w.odd = 0;
         const int lo = min(max(e.lo(), -e.rows()), e.keys()), hi = max(min(e.hi(), e.keys()), -e.rows());
         const int last_key = min(e.keys() - 1, last_row + hi);
         int from = max(0, row0 + lo) / S::keys;
@@ -249,8 +304,8 @@ template <class S> struct Finder {
             if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
             volatile Place &at = sh.place(w);
             at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
-            if (S::tilts || S::shapes && f.slopes.data) at.slope = ((const float *)f.slopes.data)[b * f.slopes.batch + head % p.heads * f.slopes.head];
-            at.sink = sink_of(f, head % p.heads);
+            if (S::tilts || S::shapes && f.slopes.data) at.slope = ((const float *)f.slopes.data)[b * f.slopes.batch + own_head() * f.slopes.head];
+            at.sink = sink_of(f, own_head());
             at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
         }
         w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
@@ -296,7 +351,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> v(0);
     uint32_t raw = 0; // bit i: the parity of v_raw(i)
-    [[maybe_unused]] int tile = blockIdx.x;
+    [[maybe_unused]] int tile = blockIdx.x, drawn = -1; // drawn: the number of the next one, known early behind a short one
     [[maybe_unused]] auto find = [&](int nth) {
         if (thread == 0) Finder<S>(a, f, sh)(tile, sh.work(nth)), barrier_arrive(sh.found());
         __syncwarp();
@@ -307,8 +362,14 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
         volatile Work &w = sh.work(place.stage);
         if (w.row0 < 0) break;
         if constexpr (S::finds) { // the next one replaces what nobody reads any more: else its Q could not have come
-            if (thread == 0) tile = a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + gridDim.x;
+            if (S::sorts && drawn >= 0) tile = drawn;
+            else if (thread == 0) tile = a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + gridDim.x;
             find(place.stage == S::q_stages ? 0 : place.stage + 1);
+            if constexpr (S::sorts) {
+                drawn = -1;
+                volatile Work &next = sh.work(place.stage == S::q_stages ? 0 : place.stage + 1);
+                if (thread == 0 && a.p.turn && next.row0 >= 0 && next.count <= 2) drawn = atomicAdd(a.p.turn, 1) + gridDim.x;
+            }
         }
 #pragma unroll 1
         for (int n = 0; n < (S::finds ? w.edges : w.count); n++, v.next()) { // no other is cut

@@ -15,6 +15,11 @@
 #include "tile.cuh"
 
 constexpr int kRows = 64, kKeys = 64, kThreads = 128, kSlice = 64;
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890
+constexpr bool kRoomy = false; // three blocks share 100 KB
+#else
+constexpr bool kRoomy = true;
+#endif
 
 constexpr int carry_threads = 256;
 extern "C" __global__ void __launch_bounds__(carry_threads) sums_carry(const __grid_constant__ FeatureParams x) {
@@ -26,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(carry_threads) sums_carry(const __g
 }
 extern "C" __device__ Plan sums_carry_plan = {carry_threads, 0, carry_threads, 0};
 
-constexpr int sink_threads = 256;
+constexpr int sink_threads = 1024;
 extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __grid_constant__ FeatureParams x) {
     const Params &p = x.p;
     const int h = blockIdx.x;
@@ -36,9 +41,18 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
         const Sequence s = sequence(p, x.f, b);
         const float *lse = first(p.lse, s.q_batch, h) + s.q0 * p.lse.row;
         const float *delta = x.f.delta + ((int64_t)b * p.heads + h) * x.f.delta_rows * x.f.delta_step;
-        for (int i = threadIdx.x; i < s.rows; i += sink_threads) {
-            const float weight = expf(sink - lse[i * p.lse.row]);
-            if (sink != -kInf && weight != 0) sum -= (double)weight * delta[i * x.f.delta_step];
+        for (int from = threadIdx.x; from < s.rows; from += 4 * sink_threads) { // four rows are asked for at once
+            float own[4], of[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int i = min(from + j * sink_threads, s.rows - 1);
+                own[j] = lse[i * p.lse.row], of[j] = delta[i * x.f.delta_step];
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float weight = expf(sink - own[j]);
+                if (from + j * sink_threads < s.rows && sink != -kInf && weight != 0) sum -= (double)weight * of[j];
+            }
         }
     }
     __shared__ double part[sink_threads];
@@ -52,46 +66,80 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// The products of a tile, s = Q K^T and ds = dO V^T, in slices of 64 columns, of which one is
-// loaded while the one before is used.
-template <class T>
-__device__ __forceinline__ void products(float (&s)[kKeys / 8][4], float (&ds)[kKeys / 8][4], float *shared, const Params &p, const Sequence &e, int h, int kv, int row, int key) {
-    constexpr int floats = sizeof(T) == 4 ? kRows * kSlice : kRows * kSlice / 2; // of a slice of a side
-    const int split = (p.dim + kSlice - 1) / kSlice, all = split + (p.v_dim + kSlice - 1) / kSlice;
-    auto fetch = [&](int step) {
-        const bool second = step >= split;
-        const View &a = second ? p.dout : p.q, &b = second ? p.v : p.k;
-        const int col = (second ? step - split : step) * kSlice, cols = second ? p.v_dim : p.dim;
-        const int64_t from = e.q_batch * a.batch + h * a.head + e.q0 * a.row, to = e.kv_batch * b.batch + kv * b.head + e.key0 * b.row;
-        float *at = shared + step % 2 * 2 * floats;
-        if constexpr (sizeof(T) == 4) {
-            load<kThreads, kSlice, kRows>(at, (const float *)a.data + from, a.row, e.rows, cols, row, col);
-            load<kThreads, kSlice, kKeys>(at + floats, (const float *)b.data + to, b.row, e.keys, cols, key, col);
-        } else {
-            copy_rows<kRows, kSlice, kThreads>(shared_address(at), (const uint16_t *)a.data + from + row * a.row + col, a.row, e.rows - row, cols - col, aligned16(a, cols));
-            copy_rows<kKeys, kSlice, kThreads>(shared_address(at + floats), (const uint16_t *)b.data + to + key * b.row + col, b.row, e.keys - key, cols - col, aligned16(b, cols));
-        }
-        copy_commit();
-    };
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    __syncthreads(); // the slices of the tile before are used up
-    fetch(0);
-#pragma unroll 1
-    for (int step = 0; step < all; step++) {
-        copy_wait<0>();
-        __syncthreads(); // this slice is there, and the one before it is used up
-        if (step + 1 < all) fetch(step + 1);
-        const float *at = shared + step % 2 * 2 * floats;
-        if constexpr (sizeof(T) == 4) {
-            if (step < split) score<kSlice, true>(s, at + warp * 16 * kSlice, at + floats, p.dim);
-            else score<kSlice, false>(ds, at + warp * 16 * kSlice, at + floats, p.v_dim);
-        } else {
-            const uint32_t a = shared_address(at) + warp * 16 * 2 * kSlice + place<2 * kSlice>(lane, false), b = shared_address(at + floats) + place<2 * kSlice>(lane, true);
-            if (step < split) product<T, kSlice>((float(&)[1][kKeys / 8][4])s, a, 0, b, 0);
-            else product<T, kSlice>((float(&)[1][kKeys / 8][4])ds, a, 0, b, 0);
+// What a tile of dBias is summed over, in order: tiles of S and dP, of each a slice of 64 columns after the other. The slice that
+// fetch asks for is some ahead of the one that is used, also from one tile to the next.
+template <class T> struct Slices {
+    static constexpr bool single = sizeof(T) == 4;
+    static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // of a slice of a side
+    static constexpr int side = single || !kRoomy ? 0 : 2 * kRows * kKeys; // bytes of a tile of the bias
+    const Params &p;
+    const Features &f;
+    const int key0, row_tile, head, heads, batches;
+    const bool repeats; // dBias has one row
+    int b, h, row0 = 0, last = 0, step, slot = 0;
+    int64_t rows = 0, keys = 0; // where the thread's part of the next slice of rows and of keys lies
+    bool whole = false;         // all of the tile's slices are there
+    Sequence e;
+    __device__ __forceinline__ Slices(const Params &p, const Features &f, int key0, int row_tile, int head, int heads, int batch, int batches, bool repeats)
+        : p(p), f(f), key0(key0), row_tile(row_tile), head(head), heads(heads), batches(batches), repeats(repeats), b(batch - 1), h(heads), step(all()) {}
+    __device__ __forceinline__ int split() const { return (p.dim + kSlice - 1) / kSlice; }
+    __device__ __forceinline__ int all() const { return split() + (p.v_dim + kSlice - 1) / kSlice; }
+    __device__ __forceinline__ bool there() const { return h < heads; }
+
+    // The next tile of which some pairs are seen.
+    __device__ __forceinline__ void advance() {
+        if (++h < heads) return;
+        h = head;
+        for (row0 += kRows;; row0 += kRows) {
+            while (row0 >= last) {
+                if (++b >= batches) return void(h = heads);
+                e = sequence(p, f, b), row0 = repeats ? 0 : row_tile * kRows;
+                last = key0 >= e.keys ? 0 : repeats ? e.rows : min(e.rows, (row_tile + 1) * kRows);
+            }
+            if (key0 <= min(row0 + kRows, e.rows) - 1 + e.hi && key0 + kKeys > row0 + e.lo) return;
         }
     }
-}
+
+    __device__ __forceinline__ void fetch(float *shared) {
+        if (step == all()) step = 0, advance();
+        if (there()) {
+            const bool second = step >= split();
+            const View &x = second ? p.dout : p.q, &y = second ? p.v : p.k;
+            const int col = (second ? step - split() : step) * kSlice, cols = second ? p.v_dim : p.dim;
+            float *at = shared + slot * 2 * floats;
+            if (single || col == 0) {
+                const int64_t kv = h / (p.heads / p.kv_heads), own = single ? 0 : threadIdx.x / 8, column = single ? col : threadIdx.x % 8 * 8;
+                rows = e.q_batch * x.batch + h * x.head + (e.q0 + row0 + own) * x.row + column, keys = e.kv_batch * y.batch + kv * y.head + (e.key0 + key0 + own) * y.row + column;
+                if (!single) whole = row0 + kRows <= e.rows && key0 + kKeys <= e.keys && cols % kSlice == 0 && aligned16(x) && aligned16(y);
+            }
+            if constexpr (single) {
+                load<kThreads, kSlice, kRows>(at, (const float *)x.data + rows - col, x.row, e.rows - row0, cols, 0, col);
+                load<kThreads, kSlice, kKeys>(at + floats, (const float *)y.data + keys - col, y.row, e.keys - key0, cols, 0, col);
+            } else if (whole) {
+                copy(shared_address(at), (const uint16_t *)x.data + rows, x.row);
+                copy(shared_address(at + floats), (const uint16_t *)y.data + keys, y.row);
+            } else {
+                const int own = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
+                copy_rows<kRows, kSlice, kThreads>(shared_address(at), (const uint16_t *)x.data + rows - own * x.row - column, x.row, e.rows - row0, cols - col, aligned16(x, cols));
+                copy_rows<kKeys, kSlice, kThreads>(shared_address(at + floats), (const uint16_t *)y.data + keys - own * y.row - column, y.row, e.keys - key0, cols - col, aligned16(y, cols));
+            }
+            if (!single) rows += kSlice, keys += kSlice;
+            step++;
+        }
+        copy_commit();
+        slot = slot == stages - 1 ? 0 : slot + 1;
+    }
+
+    // copy_rows of a slice that is there whole, from the thread's chunk of it.
+    static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
+        static_assert(kRows == kKeys && kSlice == 64);
+        constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
+        const int r = threadIdx.x / 8, c = threadIdx.x % 8;
+        to += r * pitch + ((c ^ swizzle<pitch>(r)) << 4);
+#pragma unroll
+        for (int i = 0; i < kRows / at_once; i++, from += at_once * row) copy_async16(to + i * at_once * pitch, from);
+    }
+};
 
 template <class T> __device__ __forceinline__ void store_dbias(const Features &f, int64_t at, float x) {
     if (sizeof(T) == 4 || f.dbias_wide)
@@ -110,41 +158,90 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     const int batches = f.dbias_shape[0] == 1 ? p.batch : batch + 1, heads = f.dbias_shape[1] == 1 ? p.heads : head + 1;
     const int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32, row = row_tile * kRows + 16 * warp + g;
     float sums[tiles][4] = {};
-    for (int b = batch; b < batches; b++) {
+    Slices<T> slices(p, f, key0, row_tile, head, heads, batch, batches, repeats);
+    const int split = slices.split(), all = slices.all();
+    int slot = 0;
+    const bool staged = slices.side && f.bias.data && !f.bias_wide && f.cap_in == 0 && !f.slopes.data && aligned16(f.bias, p.kv_len);
+    const uint32_t bias = shared_address(shared + slices.stages * 2 * slices.floats); // a tile of it
+#pragma unroll
+    for (int i = 1; i < slices.stages; i++) slices.fetch(shared);
+    while (slices.there()) { // the tile whose first slices are on their way
+        const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
-        const int last = repeats ? e.rows : min(e.rows, (row_tile + 1) * kRows);
-        if (key0 >= e.keys) continue;
-        for (int row0 = repeats ? 0 : row_tile * kRows; row0 < last; row0 += kRows) {
-            if (key0 > min(row0 + kRows, e.rows) - 1 + e.hi || key0 + kKeys <= row0 + e.lo) continue;
-            for (int h = head; h < heads; h++) {
-                const int kv = h / (p.heads / p.kv_heads), own = row0 + 16 * warp + g;
-                float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-                products<T>(s, ds, shared, p, e, h, kv, row0, key0);
-                const Scores<T> x(p, f, e, b, h);
+        float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const int i = own + 8 * r;
-                    lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] * (sizeof(T) == 4 ? 1 : kLog2E) : kInf;
-                    if (lse[r] == -kInf) lse[r] = kInf; // no weights
-                    delta[r] = i < e.rows ? f.delta[(((int64_t)b * p.heads + h) * f.delta_rows + i) * f.delta_step] : 0;
-                }
-                x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
-#pragma unroll
-                for (int j = 0; j < tiles; j++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++) {
-                        const int i = own + c / 2 * 8, key = key0 + 8 * j + 2 * t + c % 2;
-                        const bool seen = i < e.rows && key >= i + e.lo && key <= i + e.hi && key < e.keys;
-                        if (!seen) s[j][c] = 0;
-                    }
-                x.template drop<false>(s, own, key0 + 2 * t);
-#pragma unroll
-                for (int j = 0; j < tiles; j++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++)
-                        if (s[j][c] != 0) sums[j][c] += fabsf(s[j][c]) * ((dropped(s[j][c]) ? 0 : ds[j][c] * f.keep) - delta[c / 2]);
+        for (int r = 0; r < 2; r++) {
+            const int i = own + 8 * r;
+            lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] * (sizeof(T) == 4 ? 1 : kLog2E) : kInf;
+            if (lse[r] == -kInf) lse[r] = kInf; // no weights
+            delta[r] = i < e.rows ? f.delta[(((int64_t)b * p.heads + h) * f.delta_rows + i) * f.delta_step] : 0;
+        }
+#pragma unroll 1
+        for (int step = 0; step < all; step++) {
+            copy_wait<slices.stages - 2>();
+            __syncthreads(); // this slice is there, and the one before it is used up
+            if constexpr (slices.side > 0)
+                if (staged && step == 0)
+                    copy_rows<kRows, kKeys, kThreads>(bias, row_of(f.bias, b, h, row0) + key0, f.bias.row, p.q_len - row0, p.kv_len - key0, true);
+            slices.fetch(shared);
+            const float *at = shared + slot * 2 * slices.floats;
+            slot = slot == slices.stages - 1 ? 0 : slot + 1;
+            if constexpr (sizeof(T) == 4) {
+                if (step < split) score<kSlice, true>(s, at + warp * 16 * kSlice, at + slices.floats, p.dim);
+                else score<kSlice, false>(ds, at + warp * 16 * kSlice, at + slices.floats, p.v_dim);
+            } else {
+                const int lane = threadIdx.x % 32;
+                const uint32_t x = shared_address(at) + warp * 16 * 2 * kSlice + place<2 * kSlice>(lane, false), y = shared_address(at + slices.floats) + place<2 * kSlice>(lane, true);
+                if (step < split) product<T, kSlice>((float(&)[1][kKeys / 8][4])s, x, 0, y, 0);
+                else product<T, kSlice>((float(&)[1][kKeys / 8][4])ds, x, 0, y, 0);
             }
         }
+        const Scores<T> x(p, f, e, b, h);
+        if constexpr (slices.side > 0)
+            if (staged) {
+                copy_wait<slices.stages - 2>();
+                __syncthreads(); // the bias is there
+                const uint32_t from = bias + warp * 16 * 2 * kKeys + place<2 * kKeys>(threadIdx.x % 32, false);
+#pragma unroll
+                for (int j = 0; j < tiles; j += 2) {
+                    uint32_t y[4];
+                    load_matrix(y, at<2 * kKeys>(from, 0, j));
+#pragma unroll
+                    for (int c = 0; c < 8; c++) {
+                        float &z = s[j + c / 4][c % 4];
+                        z = fmaf(widen<T>(y[c / 2] >> 16 * (c % 2) & 0xffff), kLog2E, fmaf(z, p.scale_log2, -lse[c % 4 / 2]));
+                    }
+                }
+                if (f.mask.data) x.template hide<false>(s, own, key0 + 2 * t);
+#pragma unroll
+                for (int j = 0; j < tiles; j++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) s[j][c] = exp2_approx(s[j][c]);
+            }
+        if (!staged) x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
+        const bool whole = row0 + kRows <= e.rows && key0 + kKeys <= e.keys && key0 + kKeys - 1 <= row0 + e.hi && key0 >= row0 + kRows - 1 + e.lo;
+        if (whole && !f.drop_below) { // all rows see all keys
+#pragma unroll
+            for (int j = 0; j < tiles; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    if (s[j][c] != 0) sums[j][c] = fmaf(s[j][c], ds[j][c] - delta[c / 2], sums[j][c]);
+            continue;
+        }
+#pragma unroll
+        for (int j = 0; j < tiles; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const int i = own + c / 2 * 8, key = key0 + 8 * j + 2 * t + c % 2;
+                const bool seen = i < e.rows && key >= i + e.lo && key <= i + e.hi && key < e.keys;
+                if (!seen) s[j][c] = 0;
+            }
+        x.template drop<false>(s, own, key0 + 2 * t);
+#pragma unroll
+        for (int j = 0; j < tiles; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (s[j][c] != 0) sums[j][c] += fabsf(s[j][c]) * ((dropped(s[j][c]) ? 0 : ds[j][c] * f.keep) - delta[c / 2]);
     }
     const int64_t at = batch * f.dbias.batch + head * f.dbias.head;
     if (!repeats) {
@@ -185,8 +282,8 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
 }
 
 #define DBIAS(type, T)                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(kThreads) sums_dbias_##type(const __grid_constant__ FeatureParams x) { dbias<T>(x.p, x.f); }  \
-    extern "C" __device__ Plan sums_dbias_##type##_plan = {kThreads, 2 * (kRows + kKeys) * kSlice * (sizeof(T) == 4 ? 4 : 2), kRows, kKeys};
+    extern "C" __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 2 : 3) sums_dbias_##type(const __grid_constant__ FeatureParams x) { dbias<T>(x.p, x.f); }  \
+    extern "C" __device__ Plan sums_dbias_##type##_plan = {kThreads, 2 * Slices<T>::stages * Slices<T>::floats * 4 + Slices<T>::side, kRows, kKeys};
 
 DBIAS(f32, float)
 DBIAS(f16, F16)

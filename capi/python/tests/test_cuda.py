@@ -67,6 +67,34 @@ def test_graph(randn):
     assert torch.equal(o, flashkit.attention(q, k, v))
 
 
+def test_any_order(randn):
+    q, k, v = (randn(1, 4, 1000, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    o, lse = flashkit.attention(q, k, v, return_lse=True)
+    expected = flashkit.attention_backward(o, q, k, v, o, lse)
+    with flashkit.Dispatcher(any_order=True) as d:
+        for a, b in zip(flashkit.attention_backward(o, q, k, v, o, lse, backend=d)[:3], expected[:3]):
+            near(a, b, 1e-2)
+
+
+def test_pages_on_the_device(randn):
+    q, k, v = (randn(*shape, 64, device="cuda", dtype=torch.bfloat16) for shape in ((2, 1, 8), (12, 16, 2), (12, 16, 2)))
+    lens, pages = torch.tensor([90, 17], dtype=torch.int32), torch.randperm(12).int().reshape(2, 6)
+    expected = flashkit.attention(q, k, v, kv_lens=lens, pages=pages, layout="bshd")
+    there = {"kv_lens": lens.cuda(), "pages": pages.cuda()}
+    for attention in (flashkit.attention, ft.attention):
+        assert torch.equal(attention(q, k, v, **there, layout="bshd"), expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = flashkit.attention(q, k, v, **there, layout="bshd")
+    there["kv_lens"].copy_(torch.tensor([5, 96]))
+    graph.replay()
+    assert torch.equal(o, flashkit.attention(q, k, v, kv_lens=[5, 96], pages=pages, layout="bshd"))
+    with pytest.raises(flashkit.OptionError, match="both or neither"):
+        flashkit.attention(q, k, v, kv_lens=lens, pages=pages.cuda(), layout="bshd")
+    with pytest.raises(flashkit.DTypeError, match="int32"):
+        flashkit.attention(q, k, v, kv_lens=lens.cuda(), pages=pages.long().cuda(), layout="bshd")
+
+
 def test_host_and_device(randn):
     q = randn(1, 2, 8, 16)
     with pytest.raises(flashkit.Error, match="K = elsewhere: must be a tensor on GPU 0"):

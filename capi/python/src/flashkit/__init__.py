@@ -113,7 +113,8 @@ def attention(
         q_starts, kv_starts: [B+1] integers: sequence b lies from the one to the next, in
             tensors of batch 1. What lies outside of all is 0, and -inf in LSE.
         pages: [B, pages of a sequence] integers: k and v are pools [pages, G, page, D] and
-            kv_lens says how many keys count. Without a backward pass.
+            kv_lens says how many keys count. Without a backward pass. Of tensors on a GPU both
+            may be there too, as int32, and are then not checked: pages must be in the pools.
         layout: "bhsd" as above, or "bshd": [B, N, H, D], also of the result.
         dtype: what arrays of uint16 hold: "bfloat16" or "float16".
         backend: a name, see Dispatcher, or a Dispatcher. One of a name is opened once and kept.

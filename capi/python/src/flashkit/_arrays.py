@@ -118,7 +118,7 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
     """Return lengths, starts or pages as the library takes them: int32, on the host."""
     if is_torch(x):
         if x.device.type != "cpu":
-            raise _errors.OptionError(f"flashkit: {name}.device = {x.device}: must be cpu", f"{name}.device")
+            raise _errors.OptionError(f"flashkit: {name}.device = {x.device}: must be cpu, unless kv_lens and pages lie on the device of q", f"{name}.device")
         x = x.detach().numpy()
     a = np.asarray(x)
     if a.dtype.kind not in "iu" and a.size:
@@ -129,6 +129,24 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
         wrong = np.flatnonzero((a < 0) | (a > 2**31 - 1))
         raise _errors.OptionError(f"flashkit: {name}[{wrong[0]}] = {a.flat[wrong[0]]}: must be from 0 to 2147483647", f"{name}[{wrong[0]}]")
     return np.ascontiguousarray(a, np.int32)
+
+
+def on_gpu(x: Any) -> bool:
+    """Report whether x is a tensor on a GPU."""
+    return is_torch(x) and bool(x.is_cuda)
+
+
+def on_device(x: Any, name: str, dimensions: int, like: Any) -> Any:
+    """Return lengths or pages on the device of like, which are read when the work runs."""
+    if not is_torch(x) or x.device != like.device:
+        raise _errors.OptionError(f"flashkit: {name}: must lie on {like.device}, as kv_lens and pages lie there both or neither", f"{name}.device")
+    if x.dtype != sys.modules["torch"].int32:
+        raise _errors.DTypeError(f"flashkit: {name}.dtype = {x.dtype}: must be int32 on a device", f"{name}.dtype")
+    if x.dim() != dimensions:
+        raise _errors.DimensionError(f"flashkit: {name}.shape = {tuple(x.shape)}: must have {dimensions} dimension{'s' * (dimensions > 1)}", f"{name}.shape")
+    if not x.is_contiguous():
+        raise _errors.StrideError(f"flashkit: {name}: must be contiguous on a device", name)
+    return x
 
 
 def new(like: Any, shape: tuple[int, ...], dtype: Any = None, fill: float | None = None) -> Any:

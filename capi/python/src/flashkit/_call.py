@@ -119,13 +119,17 @@ class Call:
 
     def sequences(self, o: Options) -> None:
         a, seqs, first = self.args, None, ""
+        on_device = a.q.device >= _abi.CUDA and any(_arrays.on_gpu(x) for x in (o.get("kv_lens"), o.get("pages")))
+        if on_device:
+            a.seqs_device = a.q.device
         for name in _abi.ARRAYS:
             x: Any = o.get(name)
             if x is None:
                 continue
-            array = _arrays.integers(x, name, 2 if name == "pages" else 1)
+            dimensions = 2 if name == "pages" else 1
+            array: Any = _arrays.on_device(x, name, dimensions, self.q) if on_device else _arrays.integers(x, name, dimensions)
             self.keep.append(array)
-            setattr(a, name, array.__array_interface__["data"][0])
+            setattr(a, name, array.data_ptr() if on_device else array.__array_interface__["data"][0])
             count = array.shape[0] - name.endswith("_starts")
             if seqs is not None and count != seqs:
                 raise _errors.DimensionError(f"flashkit: {name} describes {count} sequences, {first} describes {seqs}", name)

@@ -81,15 +81,16 @@ class Dispatcher:
 
     frozen chooses by what was known when it was opened: the same kernels, hence the same
     bits, in every call. paired is for training: both passes sum scores in one order.
-    blank ignores what a profile of the machine says. Any thread may use it, also at once.
-    It is a context manager, which closes it.
+    blank ignores what a profile of the machine says. any_order sums d_q on a GPU's memory in
+    whatever order comes: faster, but its bits differ from run to run. Any thread may use it,
+    also at once. It is a context manager, which closes it.
     """
 
-    def __init__(self, backend: str | None = None, *, frozen: bool = False, paired: bool = False, blank: bool = False) -> None:
+    def __init__(self, backend: str | None = None, *, frozen: bool = False, paired: bool = False, blank: bool = False, any_order: bool = False) -> None:
         self._handle: int | None = None
         if backend is not None and (not isinstance(backend, str) or "\0" in backend):
             raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name", "backend")
-        flags = _abi.FROZEN * frozen | _abi.PAIRED * paired | _abi.BLANK * blank
+        flags = _abi.FROZEN * frozen | _abi.PAIRED * paired | _abi.BLANK * blank | _abi.ANY_ORDER * any_order
         handle = ctypes.c_void_p()
         _abi.call("fk_open", None if backend is None else backend.encode(), flags, ctypes.byref(handle))
         self._handle = handle.value

@@ -157,8 +157,8 @@ def attention(
 
     Parameters are those of flashkit.attention. Gradients flow to q, k, v, bias and sink, from O and
     LSE. Where one is required, the forward pass runs on a kernel that sums scores as the
-    backward kernel does. Lengths, starts and pages are tensors of integers on the host. seed
-    is from 0 to 2**63-1, or a tensor of one int64; None draws it from PyTorch's generator.
+    backward kernel does. Lengths, starts and pages are tensors of integers on the host, or kv_lens and pages
+    of int32 on the GPU of q, not checked there. seed is from 0 to 2**63-1, or a tensor of one int64; None draws it from PyTorch's generator.
     """
     if layout not in ("bhsd", "bshd"):
         raise _errors.OptionError(f"flashkit: layout = {layout!r}: must be 'bhsd' or 'bshd'", "layout")
