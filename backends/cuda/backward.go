@@ -51,9 +51,9 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
 // there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
 // fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
-// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own if there are
-// more than one for each multiprocessor, and no block waits long for others: without a mask they must work longer than it takes to add to dQ in turn,
-// under a mask rows must be few.
+// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own, but for many
+// rows under a mask, whose blocks wait long for others, if there are more than one for each multiprocessor, and they work longer than
+// it takes to add to dQ in turn.
 func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 	if !s.hopper || featured(whole) {
 		return partMain
@@ -97,12 +97,9 @@ func rising(p *flashkit.Problem) bool {
 
 // apart reports whether dV has blocks of its own.
 func (s *stem) apart(p *flashkit.Problem, sms int) bool {
+	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.plans.tiles[s.pad(*p)].rows)
-	enough := min(p.Batch*p.KVHeads, backwardTogether)*(steps+1) >= apartSteps
-	if banded(*p) {
-		enough = p.QLen <= wideRows
-	}
-	return enough && s.backwardBlocks(p) > sms
+	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
@@ -212,7 +209,7 @@ func (s *stem) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
 	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
-	return max(partsCycles(2*4*(ofK+ofV), sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
+	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
 }
 
 // Of bwd_sm90_sums: keys and threads of a block, and blocks of a multiprocessor.

@@ -163,7 +163,7 @@ func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
 	cycles := max((float64(begins)-float64(begins-1)*c.hidden)*t.begin+float64(h.steps)*t.step*share, t.alone)
 	if h.splits > 1 {
-		cycles += partsCycles(4*h.partO, sms)
+		cycles += partsCycles(4*h.partO, partBytes, sms)
 	}
 	return cycles
 }

@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .2, .0296, .167, .0873, .0147, .145, .413, .23},
-	{flashkit.FeatureSoftcap, .227, .762, .658, 1.16, 1, .0909, .3, .52},
-	{flashkit.FeatureALiBi, .0565, .0531, .0544, .445, .0135, .0102, .0104, 1.07},
-	{flashkit.FeatureBias, .0608, 1.72, .741, 1, 1.19, .67, .172, 4.06},
-	{flashkit.FeatureMask, .24, 1.68, .586, 1.08, 1.92, .472, .386, 1.01},
-	{flashkit.FeatureDropout, .0822, 1.54, .697, 1.15, 1.52, .652, .33, .0184},
-	{flashkit.FeaturePage, .291, .327, .438, .342, 0, 0, 0, .518},
-	{flashkit.FeatureCarry, .0598, 2.21, .183, .645, 0, 0, 0, .454},
+	{flashkit.AllFeatures, .204, .0331, .173, .0841, .0153, .145, .413, .214},
+	{flashkit.FeatureSoftcap, .223, .819, .658, 1.16, 1.12, .105, .294, .51},
+	{flashkit.FeatureALiBi, .0565, .0512, .0479, .445, .0135, .0102, .00844, 1.05},
+	{flashkit.FeatureBias, .0576, 1.69, .755, 1, 1.17, .67, .16, 4.06},
+	{flashkit.FeatureMask, .24, 1.65, .618, 1.06, 1.96, .49, .379, 1.01},
+	{flashkit.FeatureDropout, .0837, 1.48, .71, 1.15, 1.46, .628, .33, .0204},
+	{flashkit.FeaturePage, .286, .339, .438, .348, 0, 0, 0, .473},
+	{flashkit.FeatureCarry, .0587, 2.13, .173, .695, 0, 0, 0, .488},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 

@@ -16,15 +16,16 @@ type hopperPlan struct {
 	steps  int     // of that block
 }
 
-// What parts of the keys cost: to launch what puts them together, in cycles, and to write and
-// read them, in bytes of a cycle of a multiprocessor.
+// What parts cost: to launch what puts them together, in cycles, and to write and read those of the keys, or of the
+// heads of a group, in bytes of a cycle of a multiprocessor.
 const (
 	mergeCycles = 7800
-	partBytes   = 12
+	partBytes   = 4
+	groupBytes  = 12
 )
 
 // partsCycles is what it costs to put parts together, of so many bytes.
-func partsCycles(bytes, sms int) float64 { return mergeCycles + float64(bytes)/float64(partBytes*sms) }
+func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper cuts a call's query rows and keys. Where tiles of a few warpgroups are no more
 // than the multiprocessors, each takes one. Where those are fewer yet, tiles are cut by keys

@@ -176,20 +176,26 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many key heads the blocks that run at the same time belong to, at most. Those of bwd_sm90 are so few that the
-// L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
-const backwardTogether = 16
+// backwardTogether is how many key heads the blocks that run at the same time belong to, at most, but for short ones of bwd_sm90. There
+// they are so few that the L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
+const (
+	backwardTogether = 16
+	shortTogether    = 64
+)
 
-// together returns how many they are.
-func (s *stem) together(p *flashkit.Problem) int {
+// together returns how many of some key heads they are, as together of bwd_sm90.cuh does.
+func (s *stem) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
 	}
-	walked := max(1, s.walked(p))
+	one := max(1, s.walked(p))
+	all := one * (p.Heads / p.KVHeads)
+	most := min(32<<20/all, backwardTogether)
 	if banded(*p) {
-		return min(max(2, 256<<20/walked), backwardTogether)
+		most = min(256<<20/one, backwardTogether)
 	}
-	return min(max(2, 32<<20/(walked*(p.Heads/p.KVHeads))), backwardTogether)
+	most = max(2, most, min(16<<20/all, shortTogether))
+	return max(1, ceilDiv(of, ceilDiv(of, most)))
 }
 
 // walked are the bytes of Q, dO and dQ of a head.
@@ -224,7 +230,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	if s.hopper && banded(p) && c.spread > 0 {
 		own := *t
 		t = &own
-		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
+		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p, heads))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
 		t.step, t.alone = t.step*far, t.alone*far
 	}
 	d := s.dims[min(s.pad(p), len(s.dims)-1)]
@@ -240,7 +246,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	}
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
-	slots, together := float64(sms*t.perSM), s.together(&p)
+	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
 	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
 	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last of these
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
