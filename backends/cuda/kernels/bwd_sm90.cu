@@ -162,11 +162,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (!uniform(sh.marks().whole)) whole_from = kReach; // none
         whole_to = uniform(key0 + S::keys > e.keys() ? -S::rows : min(e.rows() - S::rows, key0 - (S::rows - 1) - e.lo()));
     }
-    auto cut = [&] { // whether the tile has hidden pairs
+    auto cut = [&] { // whether the tile has hidden pairs of rows and keys that are there
         const int row0 = tile * S::rows;
         if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
         // Rows behind the last one are zeros, whose LSE and delta are 0: they add nothing to what is written.
-        else return key0 + S::keys > e.keys() || key0 < row0 + S::rows - 1 + e.lo() || key0 + S::keys - 1 > row0 + e.hi();
+        else return key0 < min(row0 + S::rows, e.rows()) - 1 + e.lo() || min(key0 + S::keys, e.keys()) - 1 > row0 + e.hi();
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
     auto start = [&](bool there) { // S, in flight
@@ -187,6 +187,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     }
     int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
+    [[maybe_unused]] const bool ends = key0 + S::keys > e.keys();
     // What changes scores: an instance for one feature is sure of it.
     [[maybe_unused]] const bool capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
     [[maybe_unused]] const bool biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
@@ -214,7 +215,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (steps) ask_mask(head, tile * S::rows);
     if constexpr (S::knows_dropout)
         if (steps && drops) draw(head);
-    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite, or keys are not there and there is one body
         constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
         auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
             each<size>([&](int i) {
@@ -227,11 +228,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         scores<S, S::panels, S::inner>(dp, sh.k(1), sh.q(1, ring.stage), group);
         uint32_t shown[2]; // by columns, of the lane's two keys
-        if (S::stays && !S::features && edge && !odd && key0 >= tile * S::rows + S::rows - 1 + e.lo() && e.keys() - 1 <= tile * S::rows + e.hi()) {
-            // Only keys behind the last one, which are zeros: P = 0, lest it overflow.
+        [[maybe_unused]] auto hide_ends = [&] { // keys behind the last one, which are zeros: P = 0, lest it overflow
             const int key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             each<S::rows / 2>([&](int i) { s[i] = key + i / 2 % 2 * 8 < e.keys() ? s[i] : -infinity; });
-        } else if (edge) {
+        };
+        if (edge && !S::features && !S::two_bodies && !odd && !cut()) hide_ends();
+        else if (edge) {
             clean_rows(sh, w, ring.stage, group, thread);
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             auto hide = [&](int half, uint32_t seen) {
@@ -264,6 +266,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 hide(0, shown[0]), hide(1, shown[1]);
             }
         }
+        if (S::two_bodies && !S::features && ends && !edge) hide_ends();
         [[maybe_unused]] bool large = false; // not all scores of the warp are small beside the softcap
         if (capped) {
             float most = 0;
@@ -382,7 +385,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
 #pragma unroll 1
     for (int n = begin; n < end; n++) {
         if constexpr (S::knows_mask && S::sure) visit(n, Constant<true>());
-        else if constexpr (!S::two_bodies) visit(n, odd || cut());
+        else if constexpr (!S::two_bodies) visit(n, odd || cut() || !S::features && ends);
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
