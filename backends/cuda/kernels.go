@@ -111,57 +111,6 @@ var partNames = [...]struct {
 	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true}, partOnce: {"once", true}, partLayoutRows: {"features_groups", true}, partLayoutUp: {"features_up", true},
 	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
 
-// featurePart returns the instance that knows all features of a problem, and little else.
-func (s *stem) featurePart(p *flashkit.Problem) partID {
-	switch asked := p.Features() &^ plainFeatures; {
-	case !s.hopper:
-	case asked&^layoutFeatures == 0:
-		return partLayout
-	case s.pass == flashkit.PassForward && asked&^(layoutFeatures|flashkit.FeatureSoftcap|flashkit.FeatureALiBi) == 0:
-		return shapedPart(p)
-	default:
-		return singlePart(asked &^ (layoutFeatures | flashkit.FeatureOrigin))
-	}
-	return partFeatures
-}
-
-// singlePart returns the instance of a Hopper stem for one feature that changes weights.
-func singlePart(asked flashkit.Feature) partID {
-	switch asked {
-	case flashkit.FeatureSoftcap:
-		return partSoftcap
-	case flashkit.FeatureALiBi:
-		return partALiBi
-	case flashkit.FeatureBias:
-		return partBias
-	case flashkit.FeatureMask:
-		return partMask
-	case flashkit.FeatureDropout:
-		return partDropout
-	}
-	return partFeatures
-}
-
-// part returns the instance of a stem for what a call asks. Those for one feature want
-// something to drop, and those of fwd_sm90 tiles of biases and masks that begin at 16 aligned bytes. Masks
-// that are the same for all rows have instances of their own, which list the tiles of keys that take part.
-func (x *arguments) part(s *stem, p *flashkit.Problem) partID {
-	part, forward := s.featurePart(p), s.pass == flashkit.PassForward
-	switch {
-	case part == partMask && x.mask.row == 0 && (forward || x.mask.head == 0 || p.Heads == p.KVHeads) && p.KVLen <= listedKeys:
-		return partKeys
-	case part == partDropout && x.dropBelow == 0:
-	case forward && part == partBias && (x.biasWide != 0 || !x.bias.chunks(2)):
-	case forward && part == partMask && !x.mask.chunks(1):
-	default:
-		return part
-	}
-	return partFeatures
-}
-
-// listedKeys is up to how many keys they can.
-const listedKeys = 1 << 17
-
 // scoreUnit is what the weights of fwd_sm90 are powers of 2 of multiples of.
 func scoreUnit(p *flashkit.Problem) float64 {
 	if p.Score.Softcap != 0 {
