@@ -63,7 +63,7 @@ func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
 		return partRows
 	case dim == upDim && s.goesUp(whole, sms):
 		return partUp
-	case dim <= groupedDim && whole.Batch*whole.KVHeads*ceilDiv(whole.KVLen, s.plans.tiles[s.pad(*whole)].keys) <= sms:
+	case dim <= groupedDim && s.backwardBlocks(whole) <= sms:
 		return partOnce
 	case dim == wideDim && s.apart(whole, sms):
 		return partWide
@@ -97,16 +97,21 @@ func rising(p *flashkit.Problem) bool {
 
 // apart reports whether dV has blocks of its own.
 func (s *stem) apart(p *flashkit.Problem, sms int) bool {
-	t, heads := &s.plans.tiles[s.pad(*p)], p.Batch*p.KVHeads
-	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, t.rows)
-	return 2*heads*ceilDiv(p.KVLen, t.keys) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
+	heads := p.Batch * p.KVHeads
+	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.plans.tiles[s.pad(*p)].rows)
+	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
 // all that blocks of several heads work on, and enough blocks.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
-	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[s.pad(*p)].keys)
-	return rising(p) && p.QLen <= upRows && blocks >= upWaves*sms
+	return rising(p) && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
+}
+
+// backwardBlocks returns how many blocks have the tiles of keys of a problem.
+func (s *stem) backwardBlocks(p *flashkit.Problem) int {
+	d := s.pad(*p)
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[d].keys) * s.dims[d].shares
 }
 
 // What instances of bwd_sm90 are for.

@@ -23,9 +23,9 @@ func square(dims ...int) (all []headDims) {
 }
 
 // hopperDims are those of fwd_sm90 or bwd_sm90, whose instances for 192 take so many features. Other
-// calls take those for 256.
-func hopperDims(takes flashkit.Feature) []headDims {
-	return append(square(64, 128), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
+// calls take those for 256. Some have instances for plain calls of fewer columns than 128, too.
+func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
+	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
 
 // name returns the end of an instance's name: d64, d192_dv128.

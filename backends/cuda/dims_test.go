@@ -10,7 +10,10 @@ import (
 func TestPad(t *testing.T) {
 	for name, want := range map[string][2]string{ // of fwd_sm90 and bwd_sm90
 		"b1-h1-g1-n4-m4-d64-bf16":                    {"d64", "d64"},
-		"b1-h1-g1-n4-m4-d8-dv65-bf16":                {"d128", "d128"},
+		"b1-h1-g1-n4-m4-d8-dv65-bf16":                {"d80", "d128"},
+		"b1-h1-g1-n4-m4-d81-bf16":                    {"d96", "d128"},
+		"b1-h1-g1-n4-m4-d72-bf16-sink":               {"d128", "d128"},
+		"b1-h1-g1-n4-m4-d97-bf16":                    {"d128", "d128"},
 		"b1-h1-g1-n4-m4-d192-dv128-bf16":             {"d192_dv128", "d192_dv128"},
 		"b1-h1-g1-n4-m4-d129-dv8-bf16-causal-shift1": {"d192_dv128", "d192_dv128"},
 		"b1-h1-g1-n4-m4-d160-bf16":                   {"d192", "d192"},

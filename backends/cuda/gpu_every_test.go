@@ -68,7 +68,9 @@ func TestEveryFeaturedInstance(t *testing.T) {
 			if c.fwdOptions.Kernel = "cuda/" + s.name; s.pass == flashkit.PassForward {
 				require.NoError(t, c.forward(), p)
 			} else {
-				c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""
+				if c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""; p.Heads == many.Heads {
+					c.fwdOptions.Kernel = "cuda/fwd_sm80" // a tile for each block: racecheck takes an arrival for the arriving thread's alone
+				}
 				require.NoError(t, c.forward(), p)
 				require.NoError(t, c.backward(), p)
 			}

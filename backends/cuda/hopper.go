@@ -198,6 +198,14 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	return ceilDiv(last, keys) - first/keys
 }
 
+// turns returns 1 where warpgroups take turns, else 0: tiles of more than two that are dealt out are faster without.
+func (h *hopperPlan) turns(rows int) int8 {
+	if h.turn > 0 && rows > splitGroups*groupRows {
+		return 0
+	}
+	return 1
+}
+
 func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	h := planHopper(p, b.dev.SMs)
 	if a.whole != nil {
@@ -225,6 +233,7 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	if a.beside && (h.cycles == 0 || tiles > blocks) {
 		h.turn = 1
 	}
+	a.skew = h.turns(f.rows)
 	return h.within(b, a, s, func() error {
 		if h.turn > 0 {
 			if err := b.drv.MemsetD32Async(a.turn, 0, h.turn, s); err != nil {

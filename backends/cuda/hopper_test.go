@@ -51,7 +51,7 @@ func TestPlanHopper(t *testing.T) {
 		require.Equal(t, partSplit, h.part, p)
 		require.LessOrEqual(t, rows, splitGroups*groupRows, p)
 		words := heads * p.QLen * h.splits
-		require.Equal(t, workspace{partO: words * map[int]int{64: 64, 128: 128, 192: 256, 256: 256}[stems[fwdSM90].dims[dim].vDim], partLSE: 2 * words}, h.workspace, p)
+		require.Equal(t, workspace{partO: words * map[int]int{64: 64, 80: 128, 96: 128, 128: 128, 192: 256, 256: 256}[stems[fwdSM90].dims[dim].vDim], partLSE: 2 * words}, h.workspace, p)
 	}
 	require.Positive(t, few)
 	require.Positive(t, parts)
@@ -73,6 +73,18 @@ func TestPairs(t *testing.T) {
 		require.Equal(t, want, h.steps, name)
 		require.Equal(t, rowTiles{low: int32(p.QLen / 128), lowRows: 128}, h.rows, name)
 		require.Zero(t, h.turn, name)
+	}
+}
+
+// Warpgroups take turns, unless three of them have tiles that are dealt out.
+func TestTurns(t *testing.T) {
+	for name, want := range map[string]int8{
+		"b16-h32-g32-n1024-m1024-d64-bf16-causal": 0, "b16-h32-g32-n1024-m1024-d64-bf16": 1, "b1-h12-g12-n1024-m1024-d64-bf16-causal": 1,
+		"b16-h16-g16-n1024-m1024-d128-bf16-causal": 1, "b8-h16-g16-n4096-m4096-d72-bf16-causal": 0,
+	} {
+		p := problem(t, name)
+		h := planHopper(p, 132)
+		require.Equal(t, want, h.turns(stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), name)
 	}
 }
 
@@ -141,6 +153,8 @@ func TestHopperLaunches(t *testing.T) {
 		"b1-h4-g2-n65-m4096-d64-f16-causal":      {"fwd_sm90_split_f16_d64", "decode_sm80_merge_f16_d64"},
 		"b1-h2-g2-n66-m3000-d128-bf16-window9.9": {"fwd_sm90_bf16_d128"},
 
+		"b1-h4-g4-n65-m4096-d80-dv8-bf16":    {"fwd_sm90_split_bf16_d80", "decode_sm80_merge_bf16_d128"},
+		"b1-h4-g4-n65-m4096-d8-dv88-f16":     {"fwd_sm90_split_f16_d96", "decode_sm80_merge_f16_d128"},
 		"b1-h4-g4-n65-m4096-d192-dv128-bf16": {"fwd_sm90_split_bf16_d192_dv128", "decode_sm80_merge_bf16_d128"},
 		"b1-h4-g4-n65-m4096-d136-dv40-f16":   {"fwd_sm90_split_f16_d192_dv128", "decode_sm80_merge_f16_d128"}, // as wide as the parts are
 		"b1-h4-g4-n65-m4096-d64-dv136-bf16":  {"fwd_sm90_split_bf16_d192", "decode_sm80_merge_bf16_d256"},

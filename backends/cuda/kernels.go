@@ -43,11 +43,11 @@ const (
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
 // maxDims is the most padded head dims that a stem has.
-const maxDims = 6
+const maxDims = 7
 
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures | layoutFeatures), 0, takesForward, &fwdSM90Costs, &fwdSM90Plans},
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, &fwdSM90ShortCosts, nil},
 	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs, nil},
 	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs, &bwdSM90Plans},

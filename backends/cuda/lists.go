@@ -124,17 +124,17 @@ func (x *arguments) copyInts(d *Driver, to Pointer, s StreamHandle) error {
 // whether there is such memory. A graph has memory of its own: later calls change the stream's.
 func (x *arguments) keepInts(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
-	if x.foreign != nil && x.words > 0 {
-		var err error
-		if k, err = x.foreign.of(b.drv, s); err != nil {
-			return false, err
-		}
-	}
-	if k == nil || x.words == 0 || b.drv.StreamIsCapturing == nil {
+	if k == nil && x.foreign == nil || x.words == 0 || b.drv.StreamIsCapturing == nil {
 		return false, nil
 	}
 	if captures, err := b.drv.StreamIsCapturing(s); err != nil || captures {
 		return false, err
+	}
+	if k == nil {
+		var err error
+		if k, err = x.foreign.of(b.drv, s); k == nil || err != nil {
+			return false, err
+		}
 	}
 	if k.says(x) {
 		x.point(k.at)

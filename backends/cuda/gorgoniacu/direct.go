@@ -30,6 +30,12 @@ package gorgoniacu
 // 	return (answer){code, status != CU_STREAM_CAPTURE_STATUS_NONE};
 // }
 //
+// static answer stream_id(uintptr_t s) {
+// 	unsigned long long id = 0;
+// 	CUresult code = cuStreamGetId((CUstream)s, &id);
+// 	return (answer){code, id};
+// }
+//
 // static CUresult to_device(uintptr_t to, uintptr_t from, size_t bytes, uintptr_t s) {
 // 	return cuMemcpyHtoDAsync(to, (void *)from, bytes, (CUstream)s);
 // }
@@ -146,6 +152,11 @@ func allocAsync(bytes int, s cuda.StreamHandle) (cuda.Pointer, error) {
 func isCapturing(s cuda.StreamHandle) (bool, error) {
 	a := C.is_capturing(C.uintptr_t(s))
 	return a.value != 0, status("cuStreamIsCapturing", a.code)
+}
+
+func streamID(s cuda.StreamHandle) (uint64, error) {
+	a := C.stream_id(C.uintptr_t(s))
+	return uint64(a.value), status("cuStreamGetId", a.code)
 }
 
 func freeAsync(p cuda.Pointer, s cuda.StreamHandle) error {

@@ -147,6 +147,7 @@ func streams(d *cuda.Driver) {
 		return check("cuStreamSynchronize", handle[cu.Stream](s).Synchronize())
 	}
 	d.StreamIsCapturing = isCapturing
+	d.StreamGetID = streamID
 	d.StreamWaitEvent = func(s cuda.StreamHandle, e cuda.EventHandle) error {
 		return check("cuStreamWaitEvent", handle[cu.Stream](s).Wait(handle[cu.Event](e), 0))
 	}

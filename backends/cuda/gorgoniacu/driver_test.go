@@ -95,6 +95,7 @@ var every = []struct {
 	{"StreamDestroy", func(d *cuda.Driver) (any, error) { return nil, d.StreamDestroy(0x57) }, nil, "cuStreamDestroy(0x57)"},
 	{"StreamSynchronize", func(d *cuda.Driver) (any, error) { return nil, d.StreamSynchronize(2) }, nil, "cuStreamSynchronize(0x2)"},
 	{"StreamIsCapturing", func(d *cuda.Driver) (any, error) { return d.StreamIsCapturing(0x57) }, true, "cuStreamIsCapturing(0x57)"},
+	{"StreamGetID", func(d *cuda.Driver) (any, error) { return d.StreamGetID(0x57) }, uint64(0x1057), "cuStreamGetId(0x57)"},
 	{"StreamWaitEvent", func(d *cuda.Driver) (any, error) { return nil, d.StreamWaitEvent(0x57, 0xe1) }, nil, "cuStreamWaitEvent(0x57, 0xe1, 0)"},
 	{"EventCreate", func(d *cuda.Driver) (any, error) { return d.EventCreate() }, cuda.EventHandle(0xe1), "cuEventCreate(0)"},
 	{"EventDestroy", func(d *cuda.Driver) (any, error) { return nil, d.EventDestroy(0xe1) }, nil, "cuEventDestroy(0xe1)"},
@@ -187,6 +188,8 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		_, err := d.MemAllocAsync(16, 0x57)
 		require.NoError(t, err)
 		_, err = d.StreamIsCapturing(0x57)
+		require.NoError(t, err)
+		_, err = d.StreamGetID(0x57)
 		require.NoError(t, err)
 	}))
 }

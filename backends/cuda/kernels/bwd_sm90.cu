@@ -140,7 +140,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
     // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
-    if constexpr (S::stays)
+    if constexpr (S::stays && !S::features) // else what lies behind the last key may be another sequence's
         if (group && key0 + 64 >= p.kv_len) return compute_dq(sh, group);
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];

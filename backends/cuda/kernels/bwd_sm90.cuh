@@ -135,7 +135,8 @@ template <class S> __device__ __forceinline__ int together(const Params &p, int 
     const int lane = fresh(threadIdx.x) % 32;
     auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    const int heads = S::up ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64)); // up, nobody waits
+    // Up, nobody waits, and wide heads wait less, as their tiles take longer.
+    const int heads = S::up || S::dim > 64 && p.kv_len > 3 * S::keys ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
     return (of + times - 1) / max(1, times); // about as many each time
 }

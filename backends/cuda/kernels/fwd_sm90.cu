@@ -29,7 +29,8 @@
 //
 // Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
 // 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
-// of v, o and lse are used.
+// of v, o and lse are used. p.skew is not 0 where warpgroups take turns, as turn_of says: in step,
+// all wait for products, then none does. With features they always do.
 //
 // A block stays on its multiprocessor and takes tile after tile of query rows: first
 // the tall ones of all heads, then the low ones, longest first where there are no others, in which
@@ -50,8 +51,8 @@
 // is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut, but where the mask
 // is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
 // says with each K which tile it is, and which keys take part. In the others a lane of the warps that look through V finds
-// the next tile of rows while this one is worked on; of up to 32 packed sequences the longest first. Warpgroups take turns as turn_of says: in step, all wait for products,
-// then none does. What a mask of pairs hides is read while products are in flight; random words are made among the
+// the next tile of rows while this one is worked on; of up to 32 packed sequences the longest first. What a mask of pairs hides is read
+// while products are in flight; random words are made among the
 // exponentials, whose unit leaves the others idle. O of packed rows leaves by chunks or elements where a box would reach
 // into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
@@ -196,7 +197,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     Ring<S::q_stages> q(0);
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> k(0), v(0);
-    const bool turned = S::features || S::dim > 80 || !p.turn; // narrow tiles that are dealt out are faster without
+    const bool turned = S::features || p.skew;
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
     auto give = [&](auto &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
@@ -407,7 +408,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             auto next = [&] { return tile_at(n + 1); };
             const int tile = tile_at(n);
             ask(tile);
-            if (S::turn == Turn::begin && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
+            if (S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             scores();
             leave();
             prepare(n, tile, next);
@@ -429,7 +430,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
         } else {
-            if (!S::features && S::turn == Turn::begin && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
+            if (!S::features && S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             pass(S::turn == Turn::begin, q.stage);
         }
         leave(); // at the latest
@@ -580,6 +581,8 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     KERNEL(name##_##type##_d192, block, a, f, Kind::kind, T, 192, 192, 2, 112, 1, 2, false)
 #define DIMS(name, kind, type, T, groups, keep_q)                                                            \
     KERNEL(name##_##type##_d64, MapParams, x, no_features, Kind::kind, T, 64, 64, groups, 128, 2, 3, keep_q) \
+    KERNEL(name##_##type##_d80, MapParams, x, no_features, Kind::kind, T, 80, 80, groups, 112, 2, 2, keep_q) \
+    KERNEL(name##_##type##_d96, MapParams, x, no_features, Kind::kind, T, 96, 96, groups, 96, 2, 2, keep_q)  \
     KERNEL(name##_##type##_d128, MapParams, x, no_features, Kind::kind, T, 128, 128, 2, 128, 2, 2, true)     \
     KERNEL(name##_##type##_d256, MapParams, x, no_features, Kind::kind, T, 256, 256, 2, 80, 1, 2, false)     \
     MLA(name, MapParams, x, no_features, kind, type, T)

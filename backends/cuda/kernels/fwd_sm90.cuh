@@ -77,9 +77,9 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int stages = stages_;     // of K and of V
     static constexpr bool keep_q = keep_q_;    // in registers
     static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
-    static constexpr int panels = dim / 64, v_panels = v_dim / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int panels = (dim + 63) / 64, v_panels = (v_dim + 63) / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
     static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
-    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim; // of part_o, as decode_sm80_merge reads it
+    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim > 64 ? 128 : 64; // of part_o, as decode_sm80_merge reads it
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
     static constexpr Turn turn = turn_of(kind_, dim, v_dim);

@@ -333,6 +333,12 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
 	return CUDA_SUCCESS;
 }
 
+CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
+	CALL("cuStreamGetId", "0x%llx", N(stream));
+	*id = 0x1000 + N(stream);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
 	CALL("cuStreamWaitEvent", "0x%llx, 0x%llx, %u", N(stream), N(event), flags);
 	return CUDA_SUCCESS;
