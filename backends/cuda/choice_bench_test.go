@@ -36,7 +36,7 @@ type choiceTiming struct {
 
 // BenchmarkChoice measures the regret of the choice on the device's memory: the time of
 // the kernel that a call without a name takes over that of the fastest kernel that takes
-// the problem. FLASHKIT_SEED draws FLASHKIT_PROBLEMS random problems. The kernels of a
+// the problem. FLASHKIT_SEED draws FLASHKIT_PROBLEMS random problems, of the pass FLASHKIT_PASS if that is set. The kernels of a
 // problem take turns, each with a cold cache; times are medians of the device's events.
 func BenchmarkChoice(b *testing.B) {
 	gpu := benchGPU(b)
@@ -94,6 +94,9 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 	var at string
 	for range problems {
 		p, pass := randomProblem(random)
+		for only := os.Getenv("FLASHKIT_PASS"); only != "" && pass.String() != only; {
+			p, pass = randomProblem(random)
+		}
 		if memory == "device" {
 			p = withFeatures(random, p, pass)
 		}

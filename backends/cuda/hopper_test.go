@@ -231,10 +231,11 @@ func TestPartsOfEveryInstance(t *testing.T) {
 			want = partPairs
 		}
 		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
-		if want = partMain; dim.dim == wideDim {
+		waves := inWaves(p)
+		if want = stems[bwdSM90].narrowPart(&waves); dim.dim == wideDim {
 			want = partWide
 		}
-		require.Equal(t, want, b.planBackward(bwdSM90, inWaves(p), inWaves(p)).part, dim.name())
+		require.Equal(t, want, b.planBackward(bwdSM90, waves, waves).part, dim.name())
 	}
 }
 
