@@ -130,7 +130,7 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 		elements *= 2
 	}
 	most := max(1, min(heads, groupElements/max(1, elements)))
-	for n := most; 2*n > most; n-- {
+	for n := most; 2*n > most && n > most-fewerHeads; n-- {
 		if heads%n == 0 {
 			return n
 		}
@@ -141,6 +141,7 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 const (
 	groupElements = 1 << 24 // that K and V have of the heads together, or
 	fewRows       = 1536    // Q and O too, which pass through the cache as fast where rows are so few
+	fewerHeads    = 8       // how many numbers of heads are tried
 )
 
 // cutHopper is a plan of so many parts, of tiles of so many warpgroups.
