@@ -31,10 +31,10 @@ var notRun = map[string]string{
 	"make emulate":     "it needs QEMU and takes minutes",
 	"make emulate-amx": "it needs a C compiler, and is a step of CI",
 	"make bench":       "it takes minutes",
-	"GODEBUG=cpu.avx512f=off,cpu.avx2=off make test":                                                                     "it is this test, and takes minutes",
-	"FLASHKIT_SWEEP=1000 go test -run TestConformance ./backends/simd":                                                   "it takes minutes",
-	"go test ./cmd/flashrun -run TestGuides -count=1 -timeout 1h -write-docs":                                            "it is this test",
-	`FLASHKIT_FIT="$PWD/choice.log" FLASHKIT_FIT_CHECK="$PWD/other.log" go test ./backends/cuda -run 'TestFitCosts$' -v`: "it needs times of a GPU, and writes sources",
+	"GODEBUG=cpu.avx512f=off,cpu.avx2=off make test":                                                                              "it is this test, and takes minutes",
+	"FLASHKIT_SWEEP=1000 go test -run TestConformance ./backends/simd":                                                            "it takes minutes",
+	"go test ./cmd/flashrun -run TestGuides -count=1 -timeout 1h -write-docs":                                                     "it is this test",
+	`FLASHKIT_FIT="$PWD/choice.log" FLASHKIT_FIT_CHECK="$PWD/other.log" go test ./backends/cuda -count=1 -run 'TestFitCosts$' -v`: "it needs times of a GPU, and writes sources",
 }
 
 // instead has what a test runs in place of a command.
