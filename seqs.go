@@ -197,7 +197,7 @@ func (s *Sequences) checkPages(p *Problem, pool int) error {
 func firstBeyond(pages []int32, pool int) int {
 	const top = 1<<63 | 1<<31
 	beyond := func(x int32) bool { return x < 0 || int(x) >= pool }
-	if pool > 0 {
+	if pool > 0 && len(pages) >= 8 { // as a pointer to 8 bytes must not point to less
 		last := uint64(min(pool-1, math.MaxInt32))
 		last |= last<<32 | top
 		pairs := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(pages))), len(pages)/2)
