@@ -224,23 +224,20 @@ func (c *calls) hot(d *Driver) {
 		frames.Put(f)
 		return p, err
 	}
-	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
+	ask := func(y *symbol, s StreamHandle) (uint64, error) { // what the driver writes of a stream
 		f := frames.Get().(*frame)
 		f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
-		err := f.call(c, &c.capturing, 2)
-		status := uint32(f.args[2])
+		err := f.call(c, y, 2)
+		x := uint64(f.args[2])
 		frames.Put(f)
-		return status != 0, err
+		return x, err
+	}
+	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
+		status, err := ask(&c.capturing, s)
+		return uint32(status) != 0, err
 	}
 	if c.streamID.address != 0 {
-		d.StreamGetID = func(s StreamHandle) (uint64, error) {
-			f := frames.Get().(*frame)
-			f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
-			err := f.call(c, &c.streamID, 2)
-			id := uint64(f.args[2])
-			frames.Put(f)
-			return id, err
-		}
+		d.StreamGetID = func(s StreamHandle) (uint64, error) { return ask(&c.streamID, s) }
 	}
 	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
 	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {
