@@ -111,8 +111,11 @@ const moment = 2 * time.Millisecond
 // Wait returns when the exchange under way is done. What the rank enqueues from then on comes after
 // it.
 func (g *group) Wait(ctx context.Context) error {
-	return g.end(ctx, func(m ring.Mark) error { return g.rank.Done(m, true) })
+	return g.end(ctx, g.received)
 }
+
+// received lets what the rank enqueues come after a round.
+func (g *group) received(m ring.Mark) error { return g.rank.Done(m, true) }
 
 // Arrived lets what the rank enqueues come after the rounds of the first n messages that it receives.
 func (g *group) Arrived(ctx context.Context, n int) error {
@@ -123,7 +126,7 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 	for i := 0; i < len(x.rounds) && n > 0; i++ {
 		r := &x.rounds[i]
 		n -= len(r.receive)
-		if err := x.tell(ctx, r, func(m ring.Mark) error { return g.rank.Done(m, true) }); err != nil {
+		if err := x.tell(ctx, r, g.received); err != nil {
 			return err
 		}
 		if r.err != nil {
