@@ -131,7 +131,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true)) + c.ends*float64(p.Batch*p.Heads*ceilDiv(p.QLen, backwardRows))/float64(endBlocks*sms)
 	case s == &stems[fwdSM90]:
 		h := planHopper(p, sms)
-		if cycles, steps = c.cutCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
+		if cycles, steps = c.planCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
 			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))
 		}
 		if h.turn > 0 {
@@ -157,8 +157,8 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
 }
 
-// cutCycles are those of fwd_sm90 for the heads of a call that is cut for few tiles.
-func (c *costs) cutCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
+// planCycles are those of fwd_sm90 for the heads of a call that is cut for few tiles.
+func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
 	cycles := max((float64(begins)-float64(begins-1)*c.hidden)*t.begin+float64(h.steps)*t.step*share, t.alone)

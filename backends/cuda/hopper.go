@@ -152,7 +152,7 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
 		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
 	}
-	h.cycles = s.plans.cutCycles(&h, t, p.Batch*p.Heads, sms)
+	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
 }
 
