@@ -31,17 +31,10 @@ func TestGraphOfGrowingCache(t *testing.T) {
 				seqs.KVLens[i] = int32(d.p.KVLen)
 			}
 			require.NoError(t, d.forward()) // loads the kernels
-			list := func(n []int32) *Buffer {
-				m, err := b.Alloc(4 * len(n))
-				require.NoError(t, err)
-				d.buffers = append(d.buffers, m)
-				require.NoError(t, Upload(d.s, m, 0, n))
-				return m
-			}
-			lens := list(seqs.KVLens)
+			lens := d.list(t, seqs.KVLens)
 			device := &DeviceSequences{KVLens: lens}
 			if seqs.Pages != nil {
-				device.Pages = list(seqs.Pages)
+				device.Pages = d.list(t, seqs.Pages)
 			}
 			steps := min(10000, d.p.KVLen-d.p.Batch)
 			inGraph(t, d, func() {
@@ -116,14 +109,7 @@ func TestPageTableOfTheDevice(t *testing.T) {
 	layOutPages(d)
 	require.NoError(t, d.forward())
 	o, lse := d.download(t, d.args.O), d.download(t, d.args.LSE)
-	list := func(n []int32) *Buffer {
-		m, err := b.Alloc(4 * len(n))
-		require.NoError(t, err)
-		d.buffers = append(d.buffers, m)
-		require.NoError(t, Upload(d.s, m, 0, n))
-		return m
-	}
-	lens, table := list(d.args.Seqs.KVLens), list(d.args.Seqs.Pages)
+	lens, table := d.list(t, d.args.Seqs.KVLens), d.list(t, d.args.Seqs.Pages)
 	d.args.Seqs = &flashkit.Sequences{PagesPerSeq: 6}
 	require.ErrorContains(t, d.forward(), "Options.Sequences.Pages")
 	c := new(flashkit.Call)
@@ -175,4 +161,13 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 			})
 		}
 	}
+}
+
+// list returns memory of the device with numbers of Sequences, which ends with the call.
+func (c *deviceCall) list(t *testing.T, n []int32) *Buffer {
+	m, err := c.s.b.Alloc(4 * len(n))
+	require.NoError(t, err)
+	c.buffers = append(c.buffers, m)
+	require.NoError(t, Upload(c.s, m, 0, n))
+	return m
 }

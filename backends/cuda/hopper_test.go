@@ -297,16 +297,12 @@ func TestBackwardInstances(t *testing.T) {
 		p := problem(t, name)
 		require.Equal(t, want, symbolName(bwdSM90, stems[bwdSM90].layoutPart(&p, b.dev.SMs), p.DType, stems[bwdSM90].pad(p)), name)
 	}
-	c := newDeviceCall(t, b, "b2-h80-g80-n3-m3-d64-f16")
-	defer c.close(t)
-	require.NoError(t, c.forward())
-	c.bwdOptions.Kernel, c.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
-	require.NoError(t, c.backward())
-	require.Equal(t, b.dev.SMs-7, f.launches[1].blocks)
-	d := newDeviceCall(t, b, "b2-h80-g80-n3-m3-d64-f16-sink")
-	defer d.close(t)
-	require.NoError(t, d.forward())
-	d.bwdOptions.Kernel, d.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
-	require.NoError(t, d.backward())
-	require.Equal(t, b.dev.SMs-7, f.launches[1].blocks)
+	for _, name := range []string{"b2-h80-g80-n3-m3-d64-f16", "b2-h80-g80-n3-m3-d64-f16-sink"} {
+		c := newDeviceCall(t, b, name)
+		require.NoError(t, c.forward())
+		c.bwdOptions.Kernel, c.bwdOptions.Spare, f.launches = "cuda/bwd_sm90", 7, nil
+		require.NoError(t, c.backward())
+		require.Equal(t, b.dev.SMs-7, f.launches[1].blocks, name)
+		c.close(t)
+	}
 }
