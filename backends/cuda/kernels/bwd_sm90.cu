@@ -109,7 +109,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
 #pragma unroll 1
     for (int n = begin; n < end; n++) {
         float dq[32];
-        named_barrier(1, 256); // the other one has written its own
+        meeting_barrier(1, 256); // the other one has written its own
         const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : group;
         const uint64_t x = descriptor(sh.ds(n % 2) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
         forget(dq);
@@ -124,7 +124,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
         __syncwarp();
         give(sh.dq_full(slot));
     }
-    named_barrier(1, 256); // nobody reads K and V any more
+    meeting_barrier(1, 256); // nobody reads K and V any more
     give(sh.k_empty(0));
     if (S::frees_v) give(sh.k_empty(1));
 }
@@ -336,7 +336,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (part == 0) wgmma_wait<size>(); // dP is there
             each<size>([&](int i) { gradients(part * size + i); });
         });
-        named_barrier(1, 256); // both have written theirs; and the product of the tile before is over
+        meeting_barrier(1, 256); // both have written theirs; and the product of the tile before is over
         {
             const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : first_panel + group;
             const uint64_t x = descriptor(sh.ds(buffer) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
@@ -389,7 +389,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
-    named_barrier(1, 256); // nobody reads K and V any more
+    meeting_barrier(1, 256); // nobody reads K and V any more
     if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
     if constexpr (S::stays) {
         give(sh.k_empty(0));

@@ -396,7 +396,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         for (; n < count && tile_of(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
-            if (!S::features && S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity); // none comes twice
+            if (S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity); // none comes twice
             pass(S::turn > Turn::begin, k.stage);
             give(k, sh.k_empty(k.stage));
             barrier_wait(sh.v_full(v.stage), v.parity);
@@ -430,7 +430,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             wgmma_wait<0>();
             give(v, sh.v_empty(v.stage));
         } else {
-            if (!S::features && S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
+            if (S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             pass(S::turn == Turn::begin, q.stage);
         }
         leave(); // at the latest

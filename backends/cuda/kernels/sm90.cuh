@@ -31,6 +31,11 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same where warps may come to it at instructions of their own, which PTX allows each of the two, but compute-sanitizer only this one.
+__device__ __forceinline__ void meeting_barrier(int id, int threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 __device__ __forceinline__ void named_arrive(int id, int threads) { // counts, and goes on
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
