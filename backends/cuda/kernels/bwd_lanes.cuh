@@ -161,6 +161,10 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
     const Bounds<S> e{p, sh};
     bool first = true;
+    if constexpr (S::stays)
+        if (w.steps == 0) // no phase goes by unseen
+#pragma unroll 1
+            for (int part = least; part <= most; part++) barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
     walk<S>(p, w, [&](int head, int tile) {
 #pragma unroll 1
         for (int part = least; part <= most; part++) {

@@ -215,7 +215,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (steps) ask_mask(head, tile * S::rows);
     if constexpr (S::knows_dropout)
         if (steps && drops) draw(head);
-    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite, or keys are not there and there is one body
+    auto visit = [&](int n, auto edge, bool hidden) { // the n-th tile; hidden: pairs are, or K was not finite; edge: or keys are not there
         constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
         auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
             each<size>([&](int i) {
@@ -232,7 +232,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             const int key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             each<S::rows / 2>([&](int i) { s[i] = key + i / 2 % 2 * 8 < e.keys() ? s[i] : -infinity; });
         };
-        if (edge && !S::features && !S::two_bodies && !odd && !cut()) hide_ends();
+        if (edge && !S::features && !S::ends_in_both && !hidden) hide_ends();
         else if (edge) {
             clean_rows(sh, w, ring.stage, group, thread);
             const int row = tile * S::rows + fresh(lane) % 4 * 2, key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
@@ -266,7 +266,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 hide(0, shown[0]), hide(1, shown[1]);
             }
         }
-        if (S::two_bodies && !S::features && ends && !edge) hide_ends();
+        if (S::ends_in_both && ends && !edge) hide_ends();
         [[maybe_unused]] bool large = false; // not all scores of the warp are small beside the softcap
         if (capped) {
             float most = 0;
@@ -384,10 +384,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     };
 #pragma unroll 1
     for (int n = begin; n < end; n++) {
-        if constexpr (S::knows_mask && S::sure) visit(n, Constant<true>());
-        else if constexpr (!S::two_bodies) visit(n, odd || cut() || !S::features && ends);
-        else if (odd || cut()) visit(n, Constant<true>());
-        else visit(n, Constant<false>());
+        const bool hidden = odd || cut(), edge = hidden || !S::features && !S::ends_in_both && ends;
+        if constexpr (S::knows_mask && S::sure) visit(n, Constant<true>(), true);
+        else if constexpr (!S::two_bodies) visit(n, edge, hidden);
+        else if (edge) visit(n, Constant<true>(), hidden);
+        else visit(n, Constant<false>(), false);
     }
     meeting_barrier(1, 256); // nobody reads K and V any more
     if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
