@@ -126,7 +126,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         barrier_wait(sh.k_full(1), 0);
     }
     const bool odd = uniform(w.odd[group]);
-    auto visit = [&](int n, bool edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
         const int stage = ring.stage;
         auto add_up = [&](auto &sum, uint32_t (&x)[4], int part, int i) { // sum += P^T dO or dS^T Q of 16 rows, in flight
             wgmma_fence();
@@ -177,6 +177,9 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         wgmma_wait<0>();
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) visit(n, odd || cut());
+    for (int n = 0; n < steps; n++) { // two bodies: the compiler mixes more
+        if (odd || cut()) visit(n, Constant<true>());
+        else visit(n, Constant<false>());
+    }
     leave_sums<S>(p, sh, dk, dv, group);
 }

@@ -170,7 +170,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         if (!of_v) barrier_wait(sh.k_full(1), 0);
     }
     const bool odd = uniform(w.odd[group]);
-    auto visit = [&](int n, bool edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
         auto load_stats = [&](int which) { // of all rows, ahead of time, as loads do not pass the products
             each<groups>([&](int i) {
                 const float2 *from = (const float2 *)stats(which) + i * 8 + lane % 4, x = from[0], y = from[4];
@@ -279,7 +279,10 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         }
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) visit(n, odd || cut());
+    for (int n = 0; n < steps; n++) { // two bodies: the compiler mixes more
+        if (odd || cut()) visit(n, Constant<true>());
+        else visit(n, Constant<false>());
+    }
     named_barrier(1, 256); // nobody reads K and V any more
     launch_dependents();
     put_wide<S, of_v>(p, sh, sum, group);
