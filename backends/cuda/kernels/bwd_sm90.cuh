@@ -65,7 +65,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
     static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
     static constexpr bool marks = knows & kKeys;
-    static constexpr bool two_bodies = dim == 64 && sure; // of the loop over tiles, one of them without the branches for hidden pairs
+    static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // of the loop over tiles, one of them without the branches for hidden pairs
     static constexpr bool ends_in_both = two_bodies && by_rows && !features; // which look for keys behind the last one: there are no registers to leave that to the one
     static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
     static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products that S is the sum of: columns of an instance for narrower heads are not computed
