@@ -110,7 +110,7 @@ func ExampleOrigin() {
 		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: n, KVLen: keys, Dim: 1, VDim: keys}
 		p.Score = flashkit.Score{Dropout: .5, Origin: true}
 		args := flashkit.NewArgs(p, flashkit.PassForward)
-		args.Seed, args.Origin = 7, o
+		args.Seed, args.Origin = 3, o
 		for j := range keys {
 			args.V.Float32s()[j*keys+j] = 2 // each key's weight has a column of its own
 		}
@@ -124,8 +124,8 @@ func ExampleOrigin() {
 	fmt.Println(drop(rows, flashkit.Origin{})[first*keys:])
 	fmt.Println(drop(rows-first, flashkit.Origin{Row: first}))
 	// Output:
-	// [1 1 0 1 0 1 1 1]
-	// [1 1 0 1 0 1 1 1]
+	// [1 0 0 1 1 0 1 1]
+	// [1 0 0 1 1 0 1 1]
 }
 
 func ExampleToBF16() {

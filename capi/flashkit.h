@@ -169,7 +169,7 @@ typedef struct fk_problem {
 
 	float scale;       /* multiplies Q*K^T, from 2^-126 to 2.358e38; 0: 1/sqrt(dim) */
 	float softcap;     /* c > 0: the score s becomes c*tanh(s/c) */
-	float dropout;     /* weights are dropped with this probability, 0 <= p < 1 */
+	float dropout;     /* weights are dropped with this probability, 0 <= p < 1, rounded to a multiple of 2^-16 */
 	uint32_t features; /* FK_ALIBI | FK_BIAS | ... */
 	int64_t page;      /* keys of a page of K and V in a ragged problem; 0: not paged */
 } fk_problem;
@@ -238,7 +238,7 @@ typedef struct fk_args {
 	int64_t origin_batch;
 	int64_t origin_head;
 	int64_t origin_row;
-	int64_t origin_key; /* a multiple of 4 */
+	int64_t origin_key; /* a multiple of 8 */
 
 	/*
 	 * 0: the arrays of sequences lie on the host. q.device: kv_lens and pages of a paged

@@ -17,7 +17,7 @@ import (
 
 // Generator names the program and version that made the vectors. It changes
 // when the truth does.
-const Generator = "flashkit-vectors 2"
+const Generator = "flashkit-vectors 3"
 
 // VectorSuffix ends the file name of a vector, which begins with VectorName.
 const VectorSuffix = ".safetensors.gz"

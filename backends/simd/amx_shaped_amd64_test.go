@@ -132,11 +132,11 @@ func TestDropPairs(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 1))
 	rows := make([]uint32, pairLanes)
 	for range 500 {
-		x, keys, key := newDropping(r), 1+r.IntN(40), 4*r.IntN(1<<r.IntN(30))
+		x, keys, key := newDropping(r), 1+r.IntN(40), 8*r.IntN(1<<r.IntN(30))
 		for i := range rows {
 			rows[i] = r.Uint32()
 		}
-		got := newFenced((keys + 3) / 4 * 2 * pairLanes)
+		got := newFenced((keys + 7) / 8 * 4 * pairLanes)
 		p := halves(words(got.x))
 		for i := range p {
 			p[i] = uint16(r.Uint32())

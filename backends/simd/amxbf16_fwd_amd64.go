@@ -40,7 +40,7 @@ func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdi
 func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 
 // dropPairsAMXBF16 is dropWeights for weights in pairs of keys, [keys/2][32], which have place for keys up to a multiple
-// of 4. key is a multiple of 4. keys > 0, key >= 0.
+// of 8. key is a multiple of 8. keys > 0, key >= 0.
 //
 //go:noescape
 func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)

@@ -2436,8 +2436,8 @@ DATA pairOrder<>+60(SB)/4, $0x001f000f
 GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
 
 // func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
-// Requires: AVX, AVX512F
-TEXT ·dropPairsAMXBF16(SB), NOSPLIT, $96-52
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·dropPairsAMXBF16(SB), NOSPLIT, $72-52
 	MOVQ         seed+40(FP), DX
 	MOVQ         DX, BX
 	SHRQ         $0x20, BX
@@ -2457,72 +2457,53 @@ TEXT ·dropPairsAMXBF16(SB), NOSPLIT, $96-52
 	SHRQ         $0x20, R9
 	XORL         R9, DI
 	MOVL         DI, (SP)
-	MOVL         R8, 40(SP)
+	MOVL         R8, 28(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, DI
 	MOVL         BX, R8
 	XORL         SI, DI
 	MOVL         DI, 4(SP)
-	MOVL         R8, 44(SP)
+	MOVL         R8, 32(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 8(SP)
-	MOVL         DI, 48(SP)
+	MOVL         DI, 36(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 12(SP)
-	MOVL         DI, 52(SP)
+	MOVL         DI, 40(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 16(SP)
-	MOVL         DI, 56(SP)
+	MOVL         DI, 44(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 20(SP)
-	MOVL         DI, 60(SP)
+	MOVL         DI, 48(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 24(SP)
-	MOVL         DI, 64(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 28(SP)
-	MOVL         DI, 68(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 32(SP)
-	MOVL         DI, 72(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 36(SP)
-	MOVL         DI, 76(SP)
+	MOVL         DI, 52(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         below+48(FP), DX
+	MOVL         DX, BX
+	SHRL         $0x10, BX
+	ORL          BX, DX
 	VPBROADCASTD DX, Z11
-	MOVL         $0xffff0000, DX
-	VPBROADCASTD DX, Z12
-	MOVL         $0x0000ffff, DX
-	VPBROADCASTD DX, Z13
-	MOVL         $0x0000aaaa, DX
-	KMOVW        DX, K1
+	MOVL         $0xaaaaaaaa, DX
+	KMOVD        DX, K1
 	MOVQ         rows+24(FP), DX
 	VMOVUPS      (DX), Z0
 	VPXORD.BCST  (SP), Z0, Z0
@@ -2549,252 +2530,196 @@ TEXT ·dropPairsAMXBF16(SB), NOSPLIT, $96-52
 	MOVQ         p+0(FP), DX
 	MOVQ         keys+8(FP), BX
 	MOVQ         key+16(FP), SI
-	SHRQ         $0x02, SI
+	SHRQ         $0x03, SI
 
 group:
 	MOVL            SI, DI
 	IMULQ           AX, DI
 	MOVQ            DI, R8
 	SHRQ            $0x20, R8
-	XORL            44(SP), DI
-	MOVL            DI, 80(SP)
-	XORL            40(SP), R8
+	XORL            32(SP), DI
+	MOVL            DI, 56(SP)
+	XORL            28(SP), R8
 	IMULQ           CX, R8
 	MOVQ            R8, DI
 	SHRQ            $0x20, DI
 	XORL            8(SP), R8
-	MOVL            R8, 84(SP)
+	MOVL            R8, 60(SP)
 	XORL            4(SP), DI
 	IMULQ           AX, DI
 	MOVQ            DI, R8
 	SHRQ            $0x20, R8
-	XORL            48(SP), R8
-	MOVL            R8, 88(SP)
-	XORL            52(SP), DI
-	MOVL            DI, 92(SP)
-	VPXORD.BCST     80(SP), Z28, Z0
+	XORL            36(SP), R8
+	MOVL            R8, 64(SP)
+	XORL            40(SP), DI
+	MOVL            DI, 68(SP)
+	VPXORD.BCST     56(SP), Z28, Z0
 	VPMULUDQ        Z10, Z0, Z0
 	VMOVSHDUP       Z0, Z1
-	VPXORD.BCST     84(SP), Z1, Z1
-	VPXORD.BCST     88(SP), Z24, Z2
+	VPXORD.BCST     60(SP), Z1, Z1
+	VPXORD.BCST     64(SP), Z24, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
 	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
 	VMOVSHDUP       Z1, Z3
-	VPXORD.BCST     92(SP), Z3, Z3
-	VPXORD.BCST     80(SP), Z29, Z4
+	VPXORD.BCST     68(SP), Z3, Z3
+	VPXORD.BCST     56(SP), Z29, Z4
 	VPMULUDQ        Z10, Z4, Z4
 	VMOVSHDUP       Z4, Z5
-	VPXORD.BCST     84(SP), Z5, Z5
-	VPXORD.BCST     88(SP), Z25, Z6
+	VPXORD.BCST     60(SP), Z5, Z5
+	VPXORD.BCST     64(SP), Z25, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
 	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
 	VMOVSHDUP       Z5, Z7
-	VPXORD.BCST     92(SP), Z7, Z7
+	VPXORD.BCST     68(SP), Z7, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
 	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
 	VMOVSHDUP       Z0, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
 	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
 	VMOVSHDUP       Z4, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
 	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
 	VMOVSHDUP       Z2, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
 	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
 	VMOVSHDUP       Z6, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
 	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
 	VMOVSHDUP       Z3, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
 	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
 	VMOVSHDUP       Z7, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
-	VPMULUDQ        Z9, Z1, Z1
-	VPMULUDQ        Z10, Z2, Z2
-	VMOVSHDUP       Z2, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VMOVSHDUP       Z1, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
-	VPMULUDQ        Z9, Z5, Z5
-	VPMULUDQ        Z10, Z6, Z6
-	VMOVSHDUP       Z6, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VMOVSHDUP       Z5, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
-	VPMULUDQ        Z9, Z0, Z0
-	VPMULUDQ        Z10, Z3, Z3
-	VMOVSHDUP       Z3, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VMOVSHDUP       Z0, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
-	VPMULUDQ        Z9, Z4, Z4
-	VPMULUDQ        Z10, Z7, Z7
-	VMOVSHDUP       Z7, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VMOVSHDUP       Z4, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
-	VPMULUDQ        Z9, Z2, Z2
-	VPMULUDQ        Z10, Z1, Z1
-	VMOVSHDUP       Z1, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VMOVSHDUP       Z2, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
-	VPMULUDQ        Z9, Z6, Z6
-	VPMULUDQ        Z10, Z5, Z5
-	VMOVSHDUP       Z5, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VMOVSHDUP       Z6, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
-	VMOVSLDUP       Z7, K1, Z3
-	VPCMPUD         $0x01, Z11, Z3, K2
-	VMOVDQU32       (DX), Z8
-	VPANDD          Z12, Z8, K2, Z8
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z6
 	VMOVSLDUP       Z5, K1, Z1
-	VPCMPUD         $0x01, Z11, Z1, K2
-	VPANDD          Z13, Z8, K2, Z8
+	VMOVSLDUP       Z4, K1, Z0
+	VMOVSLDUP       Z6, K1, Z2
+	VMOVSLDUP       Z7, K1, Z3
+	VPSLLD          $0x10, Z0, Z5
+	VPBLENDMW       Z5, Z1, K1, Z5
+	VPSRLD          $0x10, Z1, Z1
+	VPBLENDMW       Z0, Z1, K1, Z1
+	VPCMPUW         $0x05, Z11, Z5, K2
+	VMOVDQU16.Z     (DX), K2, Z8
 	VMOVDQU32       Z8, (DX)
-	VMOVSLDUP       Z4, K1, Z0
-	VPCMPUD         $0x01, Z11, Z0, K2
-	VMOVDQU32       128(DX), Z8
-	VPANDD          Z12, Z8, K2, Z8
-	VMOVSLDUP       Z6, K1, Z2
-	VPCMPUD         $0x01, Z11, Z2, K2
-	VPANDD          Z13, Z8, K2, Z8
+	VPCMPUW         $0x05, Z11, Z1, K2
+	VMOVDQU16.Z     256(DX), K2, Z8
+	VMOVDQU32       Z8, 256(DX)
+	VPSLLD          $0x10, Z3, Z5
+	VPBLENDMW       Z5, Z2, K1, Z5
+	VPSRLD          $0x10, Z2, Z2
+	VPBLENDMW       Z3, Z2, K1, Z2
+	VPCMPUW         $0x05, Z11, Z5, K2
+	VMOVDQU16.Z     128(DX), K2, Z8
 	VMOVDQU32       Z8, 128(DX)
-	VPXORD.BCST     80(SP), Z30, Z0
+	VPCMPUW         $0x05, Z11, Z2, K2
+	VMOVDQU16.Z     384(DX), K2, Z8
+	VMOVDQU32       Z8, 384(DX)
+	VPXORD.BCST     56(SP), Z30, Z0
 	VPMULUDQ        Z10, Z0, Z0
 	VMOVSHDUP       Z0, Z1
-	VPXORD.BCST     84(SP), Z1, Z1
-	VPXORD.BCST     88(SP), Z26, Z2
+	VPXORD.BCST     60(SP), Z1, Z1
+	VPXORD.BCST     64(SP), Z26, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
 	VMOVSHDUP       Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
 	VMOVSHDUP       Z1, Z3
-	VPXORD.BCST     92(SP), Z3, Z3
-	VPXORD.BCST     80(SP), Z31, Z4
+	VPXORD.BCST     68(SP), Z3, Z3
+	VPXORD.BCST     56(SP), Z31, Z4
 	VPMULUDQ        Z10, Z4, Z4
 	VMOVSHDUP       Z4, Z5
-	VPXORD.BCST     84(SP), Z5, Z5
-	VPXORD.BCST     88(SP), Z27, Z6
+	VPXORD.BCST     60(SP), Z5, Z5
+	VPXORD.BCST     64(SP), Z27, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
 	VMOVSHDUP       Z6, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
 	VMOVSHDUP       Z5, Z7
-	VPXORD.BCST     92(SP), Z7, Z7
+	VPXORD.BCST     68(SP), Z7, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
 	VMOVSHDUP       Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
 	VMOVSHDUP       Z0, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
 	VMOVSHDUP       Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
 	VMOVSHDUP       Z4, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
 	VMOVSHDUP       Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
 	VMOVSHDUP       Z2, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
 	VMOVSHDUP       Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
 	VMOVSHDUP       Z6, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
 	VMOVSHDUP       Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
 	VMOVSHDUP       Z3, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
 	VMOVSHDUP       Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
 	VMOVSHDUP       Z7, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
-	VPMULUDQ        Z9, Z1, Z1
-	VPMULUDQ        Z10, Z2, Z2
-	VMOVSHDUP       Z2, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VMOVSHDUP       Z1, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
-	VPMULUDQ        Z9, Z5, Z5
-	VPMULUDQ        Z10, Z6, Z6
-	VMOVSHDUP       Z6, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VMOVSHDUP       Z5, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
-	VPMULUDQ        Z9, Z0, Z0
-	VPMULUDQ        Z10, Z3, Z3
-	VMOVSHDUP       Z3, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VMOVSHDUP       Z0, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
-	VPMULUDQ        Z9, Z4, Z4
-	VPMULUDQ        Z10, Z7, Z7
-	VMOVSHDUP       Z7, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VMOVSHDUP       Z4, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
-	VPMULUDQ        Z9, Z2, Z2
-	VPMULUDQ        Z10, Z1, Z1
-	VMOVSHDUP       Z1, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VMOVSHDUP       Z2, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
-	VPMULUDQ        Z9, Z6, Z6
-	VPMULUDQ        Z10, Z5, Z5
-	VMOVSHDUP       Z5, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VMOVSHDUP       Z6, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
-	VMOVSLDUP       Z7, K1, Z3
-	VPCMPUD         $0x01, Z11, Z3, K2
-	VMOVDQU32       64(DX), Z8
-	VPANDD          Z12, Z8, K2, Z8
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z6
 	VMOVSLDUP       Z5, K1, Z1
-	VPCMPUD         $0x01, Z11, Z1, K2
-	VPANDD          Z13, Z8, K2, Z8
-	VMOVDQU32       Z8, 64(DX)
 	VMOVSLDUP       Z4, K1, Z0
-	VPCMPUD         $0x01, Z11, Z0, K2
-	VMOVDQU32       192(DX), Z8
-	VPANDD          Z12, Z8, K2, Z8
 	VMOVSLDUP       Z6, K1, Z2
-	VPCMPUD         $0x01, Z11, Z2, K2
-	VPANDD          Z13, Z8, K2, Z8
+	VMOVSLDUP       Z7, K1, Z3
+	VPSLLD          $0x10, Z0, Z5
+	VPBLENDMW       Z5, Z1, K1, Z5
+	VPSRLD          $0x10, Z1, Z1
+	VPBLENDMW       Z0, Z1, K1, Z1
+	VPCMPUW         $0x05, Z11, Z5, K2
+	VMOVDQU16.Z     64(DX), K2, Z8
+	VMOVDQU32       Z8, 64(DX)
+	VPCMPUW         $0x05, Z11, Z1, K2
+	VMOVDQU16.Z     320(DX), K2, Z8
+	VMOVDQU32       Z8, 320(DX)
+	VPSLLD          $0x10, Z3, Z5
+	VPBLENDMW       Z5, Z2, K1, Z5
+	VPSRLD          $0x10, Z2, Z2
+	VPBLENDMW       Z3, Z2, K1, Z2
+	VPCMPUW         $0x05, Z11, Z5, K2
+	VMOVDQU16.Z     192(DX), K2, Z8
 	VMOVDQU32       Z8, 192(DX)
-	ADDQ            $0x00000100, DX
+	VPCMPUW         $0x05, Z11, Z2, K2
+	VMOVDQU16.Z     448(DX), K2, Z8
+	VMOVDQU32       Z8, 448(DX)
+	ADDQ            $0x00000200, DX
 	INCQ            SI
-	SUBQ            $0x04, BX
+	SUBQ            $0x08, BX
 	JG              group
 	VZEROUPPER
 	RET

@@ -99,14 +99,15 @@ func adjustAVX2(s *float32, step int, rows int, top *float32, uncap *float32, sc
 //go:noescape
 func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
 
-// dropWeightsAVX2 sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of
-// Philox is below the limit. s is [keys][16]. keys > 0, key >= 0.
+// dropWeightsAVX2 sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of
+// Philox is below the upper half of the limit, whose lower half is 0. s is [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX2(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// keepKeysAVX2 sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its
-// word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.
+// keepKeysAVX2 sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its half of a
+// word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a
+// multiple of 8. rows > 0.
 //
 //go:noescape
 func keepKeysAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)

@@ -3787,7 +3787,7 @@ row:
 
 // func dropWeightsAVX2(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 // Requires: AVX, AVX2
-TEXT ·dropWeightsAVX2(SB), NOSPLIT, $616-52
+TEXT ·dropWeightsAVX2(SB), NOSPLIT, $592-52
 	MOVQ         seed+40(FP), DX
 	MOVQ         DX, BX
 	SHRQ         $0x20, BX
@@ -3808,91 +3808,73 @@ TEXT ·dropWeightsAVX2(SB), NOSPLIT, $616-52
 	MOVQ         SI, R9
 	SHRQ         $0x20, R9
 	XORL         R9, DI
-	MOVL         DI, (SP)
-	MOVL         R8, 236(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, (SP)
+	VMOVD        R8, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 224(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, DI
 	MOVL         BX, R8
 	XORL         SI, DI
-	MOVL         DI, 4(SP)
-	MOVL         R8, 240(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 8(SP)
-	MOVL         DI, 244(SP)
+	VMOVD        DI, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 32(SP)
+	VMOVD        R8, X8
+	VPBROADCASTD X8, Y8
+	VMOVDQU      Y8, 256(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 12(SP)
+	VMOVDQU      Y8, 64(SP)
 	VMOVD        DI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 248(SP)
+	VMOVDQU      Y8, 288(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 44(SP)
+	VMOVDQU      Y8, 96(SP)
 	VMOVD        DI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 280(SP)
+	VMOVDQU      Y8, 320(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 76(SP)
+	VMOVDQU      Y8, 128(SP)
 	VMOVD        DI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 312(SP)
+	VMOVDQU      Y8, 352(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 108(SP)
+	VMOVDQU      Y8, 160(SP)
 	VMOVD        DI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 344(SP)
+	VMOVDQU      Y8, 384(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 140(SP)
+	VMOVDQU      Y8, 192(SP)
 	VMOVD        DI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 376(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	VMOVD        SI, X8
-	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 172(SP)
-	VMOVD        DI, X8
-	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 408(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	VMOVD        SI, X8
-	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 204(SP)
-	VMOVD        DI, X8
-	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 440(SP)
+	VMOVDQU      Y8, 416(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         below+48(FP), DX
@@ -3900,33 +3882,29 @@ TEXT ·dropWeightsAVX2(SB), NOSPLIT, $616-52
 	VPBROADCASTD X11, Y11
 	MOVQ         rows+24(FP), DX
 	VMOVUPS      (DX), Y0
-	VPBROADCASTD (SP), Y8
-	VPXOR        Y8, Y0, Y0
+	VPXOR        (SP), Y0, Y0
 	VPMULUDQ     Y9, Y0, Y0
-	VMOVDQU      Y0, 488(SP)
+	VMOVDQU      Y0, 464(SP)
 	VMOVUPS      (DX), Y0
 	VPSRLQ       $0x20, Y0, Y0
-	VPBROADCASTD (SP), Y8
-	VPXOR        Y8, Y0, Y0
+	VPXOR        (SP), Y0, Y0
 	VPMULUDQ     Y9, Y0, Y0
-	VMOVDQU      Y0, 520(SP)
+	VMOVDQU      Y0, 496(SP)
 	VMOVUPS      32(DX), Y0
-	VPBROADCASTD (SP), Y8
-	VPXOR        Y8, Y0, Y0
+	VPXOR        (SP), Y0, Y0
 	VPMULUDQ     Y9, Y0, Y0
-	VMOVDQU      Y0, 552(SP)
+	VMOVDQU      Y0, 528(SP)
 	VMOVUPS      32(DX), Y0
 	VPSRLQ       $0x20, Y0, Y0
-	VPBROADCASTD (SP), Y8
-	VPXOR        Y8, Y0, Y0
+	VPXOR        (SP), Y0, Y0
 	VPMULUDQ     Y9, Y0, Y0
-	VMOVDQU      Y0, 584(SP)
+	VMOVDQU      Y0, 560(SP)
 	MOVQ         s+0(FP), DX
 	MOVQ         keys+8(FP), BX
 	MOVQ         key+16(FP), SI
 	MOVQ         SI, DI
-	ANDQ         $0x03, DI
-	SHRQ         $0x02, SI
+	ANDQ         $0x07, DI
+	SHRQ         $0x03, SI
 	IMUL3Q       $+64, DI, R8
 	SUBQ         R8, DX
 	NEGQ         DI
@@ -3936,377 +3914,361 @@ group:
 	IMULQ        AX, R8
 	MOVQ         R8, R9
 	SHRQ         $0x20, R9
-	XORL         240(SP), R8
-	MOVL         R8, 472(SP)
-	XORL         236(SP), R9
+	XORL         256(SP), R8
+	MOVL         R8, 448(SP)
+	XORL         224(SP), R9
 	IMULQ        CX, R9
 	MOVQ         R9, R8
 	SHRQ         $0x20, R8
-	XORL         8(SP), R9
-	MOVL         R9, 476(SP)
-	XORL         4(SP), R8
+	XORL         64(SP), R9
+	MOVL         R9, 452(SP)
+	XORL         32(SP), R8
 	IMULQ        AX, R8
 	MOVQ         R8, R9
 	SHRQ         $0x20, R9
-	XORL         244(SP), R9
-	MOVL         R9, 480(SP)
-	XORL         248(SP), R8
-	MOVL         R8, 484(SP)
-	VMOVDQU      488(SP), Y2
+	XORL         288(SP), R9
+	MOVL         R9, 456(SP)
+	XORL         320(SP), R8
+	MOVL         R8, 460(SP)
+	VMOVDQU      464(SP), Y2
 	VPSRLQ       $0x20, Y2, Y0
-	VPBROADCASTD 472(SP), Y8
+	VPBROADCASTD 448(SP), Y8
 	VPXOR        Y8, Y0, Y0
 	VPMULUDQ     Y10, Y0, Y0
 	VPSRLQ       $0x20, Y0, Y1
-	VPBROADCASTD 476(SP), Y8
+	VPBROADCASTD 452(SP), Y8
 	VPXOR        Y8, Y1, Y1
-	VPBROADCASTD 480(SP), Y8
+	VPBROADCASTD 456(SP), Y8
 	VPXOR        Y8, Y2, Y2
 	VPMULUDQ     Y9, Y1, Y1
 	VPMULUDQ     Y10, Y2, Y2
 	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        12(SP), Y0, Y0
+	VPXOR        96(SP), Y0, Y0
 	VPXOR        Y8, Y0, Y0
 	VPSRLQ       $0x20, Y1, Y3
-	VPBROADCASTD 484(SP), Y8
+	VPBROADCASTD 460(SP), Y8
 	VPXOR        Y8, Y3, Y3
-	VMOVDQU      520(SP), Y6
+	VMOVDQU      496(SP), Y6
 	VPSRLQ       $0x20, Y6, Y4
-	VPBROADCASTD 472(SP), Y8
+	VPBROADCASTD 448(SP), Y8
 	VPXOR        Y8, Y4, Y4
 	VPMULUDQ     Y10, Y4, Y4
 	VPSRLQ       $0x20, Y4, Y5
-	VPBROADCASTD 476(SP), Y8
+	VPBROADCASTD 452(SP), Y8
 	VPXOR        Y8, Y5, Y5
-	VPBROADCASTD 480(SP), Y8
+	VPBROADCASTD 456(SP), Y8
 	VPXOR        Y8, Y6, Y6
 	VPMULUDQ     Y9, Y5, Y5
 	VPMULUDQ     Y10, Y6, Y6
 	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        12(SP), Y4, Y4
+	VPXOR        96(SP), Y4, Y4
 	VPXOR        Y8, Y4, Y4
 	VPSRLQ       $0x20, Y5, Y7
-	VPBROADCASTD 484(SP), Y8
+	VPBROADCASTD 460(SP), Y8
 	VPXOR        Y8, Y7, Y7
 	VPMULUDQ     Y9, Y0, Y0
 	VPMULUDQ     Y10, Y3, Y3
 	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        44(SP), Y2, Y2
+	VPXOR        128(SP), Y2, Y2
 	VPXOR        Y8, Y2, Y2
 	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        280(SP), Y1, Y1
+	VPXOR        352(SP), Y1, Y1
 	VPXOR        Y8, Y1, Y1
 	VPMULUDQ     Y9, Y4, Y4
 	VPMULUDQ     Y10, Y7, Y7
 	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        44(SP), Y6, Y6
+	VPXOR        128(SP), Y6, Y6
 	VPXOR        Y8, Y6, Y6
 	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        280(SP), Y5, Y5
+	VPXOR        352(SP), Y5, Y5
 	VPXOR        Y8, Y5, Y5
 	VPMULUDQ     Y9, Y2, Y2
 	VPMULUDQ     Y10, Y1, Y1
 	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        76(SP), Y3, Y3
+	VPXOR        160(SP), Y3, Y3
 	VPXOR        Y8, Y3, Y3
 	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        312(SP), Y0, Y0
+	VPXOR        384(SP), Y0, Y0
 	VPXOR        Y8, Y0, Y0
 	VPMULUDQ     Y9, Y6, Y6
 	VPMULUDQ     Y10, Y5, Y5
 	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        76(SP), Y7, Y7
+	VPXOR        160(SP), Y7, Y7
 	VPXOR        Y8, Y7, Y7
 	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        312(SP), Y4, Y4
+	VPXOR        384(SP), Y4, Y4
 	VPXOR        Y8, Y4, Y4
 	VPMULUDQ     Y9, Y3, Y3
 	VPMULUDQ     Y10, Y0, Y0
 	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        108(SP), Y1, Y1
+	VPXOR        192(SP), Y1, Y1
 	VPXOR        Y8, Y1, Y1
 	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        344(SP), Y2, Y2
+	VPXOR        416(SP), Y2, Y2
 	VPXOR        Y8, Y2, Y2
 	VPMULUDQ     Y9, Y7, Y7
 	VPMULUDQ     Y10, Y4, Y4
 	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        108(SP), Y5, Y5
+	VPXOR        192(SP), Y5, Y5
 	VPXOR        Y8, Y5, Y5
 	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        344(SP), Y6, Y6
+	VPXOR        416(SP), Y6, Y6
 	VPXOR        Y8, Y6, Y6
-	VPMULUDQ     Y9, Y1, Y1
-	VPMULUDQ     Y10, Y2, Y2
-	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        140(SP), Y0, Y0
-	VPXOR        Y8, Y0, Y0
-	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        376(SP), Y3, Y3
-	VPXOR        Y8, Y3, Y3
-	VPMULUDQ     Y9, Y5, Y5
-	VPMULUDQ     Y10, Y6, Y6
-	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        140(SP), Y4, Y4
-	VPXOR        Y8, Y4, Y4
-	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        376(SP), Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPMULUDQ     Y9, Y0, Y0
-	VPMULUDQ     Y10, Y3, Y3
-	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        172(SP), Y2, Y2
-	VPXOR        Y8, Y2, Y2
-	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        408(SP), Y1, Y1
-	VPXOR        Y8, Y1, Y1
-	VPMULUDQ     Y9, Y4, Y4
-	VPMULUDQ     Y10, Y7, Y7
-	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        172(SP), Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        408(SP), Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPMULUDQ     Y9, Y2, Y2
-	VPMULUDQ     Y10, Y1, Y1
-	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        204(SP), Y3, Y3
-	VPXOR        Y8, Y3, Y3
-	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        440(SP), Y0, Y0
-	VPXOR        Y8, Y0, Y0
-	VPMULUDQ     Y9, Y6, Y6
-	VPMULUDQ     Y10, Y5, Y5
-	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        204(SP), Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        440(SP), Y4, Y4
-	VPXOR        Y8, Y4, Y4
-	VMOVSLDUP    Y7, Y8
-	VPBLENDD     $0xaa, Y8, Y3, Y3
+	VMOVSLDUP    Y5, Y8
+	VPBLENDD     $0xaa, Y8, Y1, Y1
+	VPSLLD       $0x10, Y1, Y5
 	LEAQ         (DI), R8
 	CMPQ         R8, BX
 	JCC          skip0
-	VPMAXUD      Y3, Y11, Y8
-	VPCMPEQD     Y3, Y8, Y8
+	VPMAXUD      Y5, Y11, Y8
+	VPCMPEQD     Y5, Y8, Y8
 	VPAND        (DX), Y8, Y8
 	VMOVUPS      Y8, (DX)
 
 skip0:
-	VMOVSLDUP Y5, Y8
-	VPBLENDD  $0xaa, Y8, Y1, Y1
+	LEAQ     4(DI), R8
+	CMPQ     R8, BX
+	JCC      skip4
+	VPMAXUD  Y1, Y11, Y8
+	VPCMPEQD Y1, Y8, Y8
+	VPAND    256(DX), Y8, Y8
+	VMOVUPS  Y8, 256(DX)
+
+skip4:
+	VMOVSLDUP Y4, Y8
+	VPBLENDD  $0xaa, Y8, Y0, Y0
+	VPSLLD    $0x10, Y0, Y4
 	LEAQ      1(DI), R8
 	CMPQ      R8, BX
 	JCC       skip1
-	VPMAXUD   Y1, Y11, Y8
-	VPCMPEQD  Y1, Y8, Y8
+	VPMAXUD   Y4, Y11, Y8
+	VPCMPEQD  Y4, Y8, Y8
 	VPAND     64(DX), Y8, Y8
 	VMOVUPS   Y8, 64(DX)
 
 skip1:
-	VMOVSLDUP Y4, Y8
-	VPBLENDD  $0xaa, Y8, Y0, Y0
+	LEAQ     5(DI), R8
+	CMPQ     R8, BX
+	JCC      skip5
+	VPMAXUD  Y0, Y11, Y8
+	VPCMPEQD Y0, Y8, Y8
+	VPAND    320(DX), Y8, Y8
+	VMOVUPS  Y8, 320(DX)
+
+skip5:
+	VMOVSLDUP Y6, Y8
+	VPBLENDD  $0xaa, Y8, Y2, Y2
+	VPSLLD    $0x10, Y2, Y6
 	LEAQ      2(DI), R8
 	CMPQ      R8, BX
 	JCC       skip2
-	VPMAXUD   Y0, Y11, Y8
-	VPCMPEQD  Y0, Y8, Y8
+	VPMAXUD   Y6, Y11, Y8
+	VPCMPEQD  Y6, Y8, Y8
 	VPAND     128(DX), Y8, Y8
 	VMOVUPS   Y8, 128(DX)
 
 skip2:
-	VMOVSLDUP Y6, Y8
-	VPBLENDD  $0xaa, Y8, Y2, Y2
+	LEAQ     6(DI), R8
+	CMPQ     R8, BX
+	JCC      skip6
+	VPMAXUD  Y2, Y11, Y8
+	VPCMPEQD Y2, Y8, Y8
+	VPAND    384(DX), Y8, Y8
+	VMOVUPS  Y8, 384(DX)
+
+skip6:
+	VMOVSLDUP Y7, Y8
+	VPBLENDD  $0xaa, Y8, Y3, Y3
+	VPSLLD    $0x10, Y3, Y7
 	LEAQ      3(DI), R8
 	CMPQ      R8, BX
 	JCC       skip3
-	VPMAXUD   Y2, Y11, Y8
-	VPCMPEQD  Y2, Y8, Y8
+	VPMAXUD   Y7, Y11, Y8
+	VPCMPEQD  Y7, Y8, Y8
 	VPAND     192(DX), Y8, Y8
 	VMOVUPS   Y8, 192(DX)
 
 skip3:
-	VMOVDQU      552(SP), Y2
+	LEAQ     7(DI), R8
+	CMPQ     R8, BX
+	JCC      skip7
+	VPMAXUD  Y3, Y11, Y8
+	VPCMPEQD Y3, Y8, Y8
+	VPAND    448(DX), Y8, Y8
+	VMOVUPS  Y8, 448(DX)
+
+skip7:
+	VMOVDQU      528(SP), Y2
 	VPSRLQ       $0x20, Y2, Y0
-	VPBROADCASTD 472(SP), Y8
+	VPBROADCASTD 448(SP), Y8
 	VPXOR        Y8, Y0, Y0
 	VPMULUDQ     Y10, Y0, Y0
 	VPSRLQ       $0x20, Y0, Y1
-	VPBROADCASTD 476(SP), Y8
+	VPBROADCASTD 452(SP), Y8
 	VPXOR        Y8, Y1, Y1
-	VPBROADCASTD 480(SP), Y8
+	VPBROADCASTD 456(SP), Y8
 	VPXOR        Y8, Y2, Y2
 	VPMULUDQ     Y9, Y1, Y1
 	VPMULUDQ     Y10, Y2, Y2
 	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        12(SP), Y0, Y0
+	VPXOR        96(SP), Y0, Y0
 	VPXOR        Y8, Y0, Y0
 	VPSRLQ       $0x20, Y1, Y3
-	VPBROADCASTD 484(SP), Y8
+	VPBROADCASTD 460(SP), Y8
 	VPXOR        Y8, Y3, Y3
-	VMOVDQU      584(SP), Y6
+	VMOVDQU      560(SP), Y6
 	VPSRLQ       $0x20, Y6, Y4
-	VPBROADCASTD 472(SP), Y8
+	VPBROADCASTD 448(SP), Y8
 	VPXOR        Y8, Y4, Y4
 	VPMULUDQ     Y10, Y4, Y4
 	VPSRLQ       $0x20, Y4, Y5
-	VPBROADCASTD 476(SP), Y8
+	VPBROADCASTD 452(SP), Y8
 	VPXOR        Y8, Y5, Y5
-	VPBROADCASTD 480(SP), Y8
+	VPBROADCASTD 456(SP), Y8
 	VPXOR        Y8, Y6, Y6
 	VPMULUDQ     Y9, Y5, Y5
 	VPMULUDQ     Y10, Y6, Y6
 	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        12(SP), Y4, Y4
+	VPXOR        96(SP), Y4, Y4
 	VPXOR        Y8, Y4, Y4
 	VPSRLQ       $0x20, Y5, Y7
-	VPBROADCASTD 484(SP), Y8
+	VPBROADCASTD 460(SP), Y8
 	VPXOR        Y8, Y7, Y7
 	VPMULUDQ     Y9, Y0, Y0
 	VPMULUDQ     Y10, Y3, Y3
 	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        44(SP), Y2, Y2
+	VPXOR        128(SP), Y2, Y2
 	VPXOR        Y8, Y2, Y2
 	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        280(SP), Y1, Y1
+	VPXOR        352(SP), Y1, Y1
 	VPXOR        Y8, Y1, Y1
 	VPMULUDQ     Y9, Y4, Y4
 	VPMULUDQ     Y10, Y7, Y7
 	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        44(SP), Y6, Y6
+	VPXOR        128(SP), Y6, Y6
 	VPXOR        Y8, Y6, Y6
 	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        280(SP), Y5, Y5
+	VPXOR        352(SP), Y5, Y5
 	VPXOR        Y8, Y5, Y5
 	VPMULUDQ     Y9, Y2, Y2
 	VPMULUDQ     Y10, Y1, Y1
 	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        76(SP), Y3, Y3
+	VPXOR        160(SP), Y3, Y3
 	VPXOR        Y8, Y3, Y3
 	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        312(SP), Y0, Y0
+	VPXOR        384(SP), Y0, Y0
 	VPXOR        Y8, Y0, Y0
 	VPMULUDQ     Y9, Y6, Y6
 	VPMULUDQ     Y10, Y5, Y5
 	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        76(SP), Y7, Y7
+	VPXOR        160(SP), Y7, Y7
 	VPXOR        Y8, Y7, Y7
 	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        312(SP), Y4, Y4
+	VPXOR        384(SP), Y4, Y4
 	VPXOR        Y8, Y4, Y4
 	VPMULUDQ     Y9, Y3, Y3
 	VPMULUDQ     Y10, Y0, Y0
 	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        108(SP), Y1, Y1
+	VPXOR        192(SP), Y1, Y1
 	VPXOR        Y8, Y1, Y1
 	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        344(SP), Y2, Y2
+	VPXOR        416(SP), Y2, Y2
 	VPXOR        Y8, Y2, Y2
 	VPMULUDQ     Y9, Y7, Y7
 	VPMULUDQ     Y10, Y4, Y4
 	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        108(SP), Y5, Y5
+	VPXOR        192(SP), Y5, Y5
 	VPXOR        Y8, Y5, Y5
 	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        344(SP), Y6, Y6
+	VPXOR        416(SP), Y6, Y6
 	VPXOR        Y8, Y6, Y6
-	VPMULUDQ     Y9, Y1, Y1
-	VPMULUDQ     Y10, Y2, Y2
-	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        140(SP), Y0, Y0
-	VPXOR        Y8, Y0, Y0
-	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        376(SP), Y3, Y3
-	VPXOR        Y8, Y3, Y3
-	VPMULUDQ     Y9, Y5, Y5
-	VPMULUDQ     Y10, Y6, Y6
-	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        140(SP), Y4, Y4
-	VPXOR        Y8, Y4, Y4
-	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        376(SP), Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPMULUDQ     Y9, Y0, Y0
-	VPMULUDQ     Y10, Y3, Y3
-	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        172(SP), Y2, Y2
-	VPXOR        Y8, Y2, Y2
-	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        408(SP), Y1, Y1
-	VPXOR        Y8, Y1, Y1
-	VPMULUDQ     Y9, Y4, Y4
-	VPMULUDQ     Y10, Y7, Y7
-	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        172(SP), Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        408(SP), Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPMULUDQ     Y9, Y2, Y2
-	VPMULUDQ     Y10, Y1, Y1
-	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        204(SP), Y3, Y3
-	VPXOR        Y8, Y3, Y3
-	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        440(SP), Y0, Y0
-	VPXOR        Y8, Y0, Y0
-	VPMULUDQ     Y9, Y6, Y6
-	VPMULUDQ     Y10, Y5, Y5
-	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        204(SP), Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        440(SP), Y4, Y4
-	VPXOR        Y8, Y4, Y4
-	VMOVSLDUP    Y7, Y8
-	VPBLENDD     $0xaa, Y8, Y3, Y3
+	VMOVSLDUP    Y5, Y8
+	VPBLENDD     $0xaa, Y8, Y1, Y1
+	VPSLLD       $0x10, Y1, Y5
 	LEAQ         (DI), R8
 	CMPQ         R8, BX
-	JCC          skip4
-	VPMAXUD      Y3, Y11, Y8
-	VPCMPEQD     Y3, Y8, Y8
+	JCC          skip8
+	VPMAXUD      Y5, Y11, Y8
+	VPCMPEQD     Y5, Y8, Y8
 	VPAND        32(DX), Y8, Y8
 	VMOVUPS      Y8, 32(DX)
 
-skip4:
-	VMOVSLDUP Y5, Y8
-	VPBLENDD  $0xaa, Y8, Y1, Y1
+skip8:
+	LEAQ     4(DI), R8
+	CMPQ     R8, BX
+	JCC      skip12
+	VPMAXUD  Y1, Y11, Y8
+	VPCMPEQD Y1, Y8, Y8
+	VPAND    288(DX), Y8, Y8
+	VMOVUPS  Y8, 288(DX)
+
+skip12:
+	VMOVSLDUP Y4, Y8
+	VPBLENDD  $0xaa, Y8, Y0, Y0
+	VPSLLD    $0x10, Y0, Y4
 	LEAQ      1(DI), R8
 	CMPQ      R8, BX
-	JCC       skip5
-	VPMAXUD   Y1, Y11, Y8
-	VPCMPEQD  Y1, Y8, Y8
+	JCC       skip9
+	VPMAXUD   Y4, Y11, Y8
+	VPCMPEQD  Y4, Y8, Y8
 	VPAND     96(DX), Y8, Y8
 	VMOVUPS   Y8, 96(DX)
 
-skip5:
-	VMOVSLDUP Y4, Y8
-	VPBLENDD  $0xaa, Y8, Y0, Y0
+skip9:
+	LEAQ     5(DI), R8
+	CMPQ     R8, BX
+	JCC      skip13
+	VPMAXUD  Y0, Y11, Y8
+	VPCMPEQD Y0, Y8, Y8
+	VPAND    352(DX), Y8, Y8
+	VMOVUPS  Y8, 352(DX)
+
+skip13:
+	VMOVSLDUP Y6, Y8
+	VPBLENDD  $0xaa, Y8, Y2, Y2
+	VPSLLD    $0x10, Y2, Y6
 	LEAQ      2(DI), R8
 	CMPQ      R8, BX
-	JCC       skip6
-	VPMAXUD   Y0, Y11, Y8
-	VPCMPEQD  Y0, Y8, Y8
+	JCC       skip10
+	VPMAXUD   Y6, Y11, Y8
+	VPCMPEQD  Y6, Y8, Y8
 	VPAND     160(DX), Y8, Y8
 	VMOVUPS   Y8, 160(DX)
 
-skip6:
-	VMOVSLDUP Y6, Y8
-	VPBLENDD  $0xaa, Y8, Y2, Y2
+skip10:
+	LEAQ     6(DI), R8
+	CMPQ     R8, BX
+	JCC      skip14
+	VPMAXUD  Y2, Y11, Y8
+	VPCMPEQD Y2, Y8, Y8
+	VPAND    416(DX), Y8, Y8
+	VMOVUPS  Y8, 416(DX)
+
+skip14:
+	VMOVSLDUP Y7, Y8
+	VPBLENDD  $0xaa, Y8, Y3, Y3
+	VPSLLD    $0x10, Y3, Y7
 	LEAQ      3(DI), R8
 	CMPQ      R8, BX
-	JCC       skip7
-	VPMAXUD   Y2, Y11, Y8
-	VPCMPEQD  Y2, Y8, Y8
+	JCC       skip11
+	VPMAXUD   Y7, Y11, Y8
+	VPCMPEQD  Y7, Y8, Y8
 	VPAND     224(DX), Y8, Y8
 	VMOVUPS   Y8, 224(DX)
 
-skip7:
-	ADDQ $0x00000100, DX
+skip11:
+	LEAQ     7(DI), R8
+	CMPQ     R8, BX
+	JCC      skip15
+	VPMAXUD  Y3, Y11, Y8
+	VPCMPEQD Y3, Y8, Y8
+	VPAND    480(DX), Y8, Y8
+	VMOVUPS  Y8, 480(DX)
+
+skip15:
+	ADDQ $0x00000200, DX
 	INCQ SI
-	ADDQ $0x04, DI
+	ADDQ $0x08, DI
 	CMPQ DI, BX
 	JL   group
 	VZEROUPPER
@@ -4314,317 +4276,263 @@ skip7:
 
 // func keepKeysAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 // Requires: AVX, AVX2
-TEXT ·keepKeysAVX2(SB), NOSPLIT, $488-52
-	MOVQ         seed+40(FP), DX
-	MOVQ         DX, BX
-	SHRQ         $0x20, BX
+TEXT ·keepKeysAVX2(SB), NOSPLIT, $464-52
+	MOVQ         seed+40(FP), CX
+	MOVQ         CX, DX
+	SHRQ         $0x20, DX
 	MOVL         $0xd2511f53, AX
-	MOVL         $0xcd9e8d57, CX
-	MOVL         $0xd2511f53, SI
-	VMOVD        SI, X9
+	MOVL         $0xcd9e8d57, AX
+	MOVL         $0xd2511f53, BX
+	VMOVD        BX, X9
 	VPBROADCASTD X9, Y9
-	MOVL         $0xcd9e8d57, SI
-	VMOVD        SI, X10
+	MOVL         $0xcd9e8d57, BX
+	VMOVD        BX, X10
 	VPBROADCASTD X10, Y10
-	MOVL         head+32(FP), SI
-	IMULQ        CX, SI
-	MOVL         DX, CX
-	MOVL         BX, DI
-	MOVL         batch+36(FP), R8
-	XORL         R8, DI
-	MOVQ         SI, R8
-	SHRQ         $0x20, R8
-	XORL         R8, CX
-	MOVL         CX, (SP)
-	MOVL         DI, 236(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, DI
-	XORL         SI, CX
-	MOVL         CX, 4(SP)
-	MOVL         DI, 240(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 8(SP)
-	MOVL         SI, 244(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	MOVL         head+32(FP), BX
+	IMULQ        AX, BX
+	MOVL         CX, AX
+	MOVL         DX, SI
+	MOVL         batch+36(FP), DI
+	XORL         DI, SI
+	MOVQ         BX, DI
+	SHRQ         $0x20, DI
+	XORL         DI, AX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 12(SP)
+	VMOVDQU      Y8, (SP)
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 248(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	VMOVDQU      Y8, 224(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, SI
+	XORL         BX, AX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 44(SP)
+	VMOVDQU      Y8, 32(SP)
 	VMOVD        SI, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 280(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	VMOVDQU      Y8, 256(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 76(SP)
-	VMOVD        SI, X8
+	VMOVDQU      Y8, 64(SP)
+	VMOVD        BX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 312(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	VMOVDQU      Y8, 288(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 108(SP)
-	VMOVD        SI, X8
+	VMOVDQU      Y8, 96(SP)
+	VMOVD        BX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 344(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	VMOVDQU      Y8, 320(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 140(SP)
-	VMOVD        SI, X8
+	VMOVDQU      Y8, 128(SP)
+	VMOVD        BX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 376(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	VMOVDQU      Y8, 352(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 172(SP)
-	VMOVD        SI, X8
+	VMOVDQU      Y8, 160(SP)
+	VMOVD        BX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 408(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	VMOVD        CX, X8
+	VMOVDQU      Y8, 384(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 204(SP)
-	VMOVD        SI, X8
+	VMOVDQU      Y8, 192(SP)
+	VMOVD        BX, X8
 	VPBROADCASTD X8, Y8
-	VMOVDQU      Y8, 440(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         below+48(FP), CX
-	VMOVD        CX, X11
+	VMOVDQU      Y8, 416(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         below+48(FP), AX
+	MOVL         AX, CX
+	SHRL         $0x10, CX
+	ORL          CX, AX
+	VMOVD        AX, X11
 	VPBROADCASTD X11, Y11
-	MOVQ         key+24(FP), CX
-	SHRQ         $0x02, CX
-	VMOVD        CX, X12
+	MOVQ         key+24(FP), AX
+	SHRQ         $0x03, AX
+	VMOVD        AX, X12
 	VPBROADCASTD X12, Y12
 	VPADDD       groupOrder<>+0(SB), Y12, Y12
 	VPMULUDQ     Y9, Y12, Y12
 	VPSRLQ       $0x20, Y12, Y0
-	VPBROADCASTD 236(SP), Y8
-	VPXOR        Y8, Y0, Y0
+	VPXOR        224(SP), Y0, Y0
 	VPMULUDQ     Y10, Y0, Y0
-	VPBROADCASTD 8(SP), Y8
-	VPXOR        Y8, Y0, Y13
+	VPXOR        64(SP), Y0, Y13
 	VPSRLQ       $0x20, Y0, Y1
-	VPBROADCASTD 4(SP), Y8
-	VPXOR        Y8, Y1, Y1
+	VPXOR        32(SP), Y1, Y1
 	VPMULUDQ     Y9, Y1, Y1
 	VPSRLQ       $0x20, Y1, Y14
-	VPXOR        248(SP), Y1, Y15
-	MOVQ         kept+0(FP), CX
-	MOVQ         rows+8(FP), DX
-	MOVQ         row+16(FP), BX
+	VPXOR        320(SP), Y1, Y15
+	MOVQ         kept+0(FP), AX
+	MOVQ         rows+8(FP), CX
+	MOVQ         row+16(FP), DX
 
 rows:
-	LEAL         (BX), SI
-	XORL         (SP), SI
-	IMULQ        AX, SI
-	MOVQ         SI, DI
-	SHRQ         $0x20, DI
-	XORL         240(SP), DI
-	XORL         244(SP), SI
-	MOVL         DI, 472(SP)
-	MOVL         SI, 476(SP)
-	VPBROADCASTD 472(SP), Y8
-	VPXOR        Y8, Y12, Y0
+	LEAL         (DX), BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	VPADDD       rowOrder<>+0(SB), Y2, Y2
+	VPXOR        (SP), Y2, Y2
+	VPMULUDQ     Y9, Y2, Y2
+	VPSRLQ       $0x20, Y2, Y0
+	VPXOR        256(SP), Y0, Y0
+	VPXOR        Y12, Y0, Y0
 	VPMULUDQ     Y10, Y0, Y0
 	VPSRLQ       $0x20, Y0, Y1
 	VPXOR        Y13, Y1, Y1
-	VPBROADCASTD 476(SP), Y8
-	VPXOR        Y8, Y14, Y2
+	VPXOR        288(SP), Y2, Y2
+	VPXOR        Y14, Y2, Y2
 	VPMULUDQ     Y9, Y1, Y1
 	VPMULUDQ     Y10, Y2, Y2
 	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        12(SP), Y0, Y0
+	VPXOR        96(SP), Y0, Y0
 	VPXOR        Y8, Y0, Y0
 	VPSRLQ       $0x20, Y1, Y3
 	VPXOR        Y15, Y3, Y3
-	LEAL         1(BX), SI
-	XORL         (SP), SI
-	IMULQ        AX, SI
-	MOVQ         SI, DI
-	SHRQ         $0x20, DI
-	XORL         240(SP), DI
-	XORL         244(SP), SI
-	MOVL         DI, 480(SP)
-	MOVL         SI, 484(SP)
-	VPBROADCASTD 480(SP), Y8
-	VPXOR        Y8, Y12, Y4
+	LEAL         2(DX), BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Y6
+	VPADDD       rowOrder<>+0(SB), Y6, Y6
+	VPXOR        (SP), Y6, Y6
+	VPMULUDQ     Y9, Y6, Y6
+	VPSRLQ       $0x20, Y6, Y4
+	VPXOR        256(SP), Y4, Y4
+	VPXOR        Y12, Y4, Y4
 	VPMULUDQ     Y10, Y4, Y4
 	VPSRLQ       $0x20, Y4, Y5
 	VPXOR        Y13, Y5, Y5
-	VPBROADCASTD 484(SP), Y8
-	VPXOR        Y8, Y14, Y6
+	VPXOR        288(SP), Y6, Y6
+	VPXOR        Y14, Y6, Y6
 	VPMULUDQ     Y9, Y5, Y5
 	VPMULUDQ     Y10, Y6, Y6
 	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        12(SP), Y4, Y4
+	VPXOR        96(SP), Y4, Y4
 	VPXOR        Y8, Y4, Y4
 	VPSRLQ       $0x20, Y5, Y7
 	VPXOR        Y15, Y7, Y7
 	VPMULUDQ     Y9, Y0, Y0
 	VPMULUDQ     Y10, Y3, Y3
 	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        44(SP), Y2, Y2
+	VPXOR        128(SP), Y2, Y2
 	VPXOR        Y8, Y2, Y2
 	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        280(SP), Y1, Y1
+	VPXOR        352(SP), Y1, Y1
 	VPXOR        Y8, Y1, Y1
 	VPMULUDQ     Y9, Y4, Y4
 	VPMULUDQ     Y10, Y7, Y7
 	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        44(SP), Y6, Y6
+	VPXOR        128(SP), Y6, Y6
 	VPXOR        Y8, Y6, Y6
 	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        280(SP), Y5, Y5
+	VPXOR        352(SP), Y5, Y5
 	VPXOR        Y8, Y5, Y5
 	VPMULUDQ     Y9, Y2, Y2
 	VPMULUDQ     Y10, Y1, Y1
 	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        76(SP), Y3, Y3
+	VPXOR        160(SP), Y3, Y3
 	VPXOR        Y8, Y3, Y3
 	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        312(SP), Y0, Y0
+	VPXOR        384(SP), Y0, Y0
 	VPXOR        Y8, Y0, Y0
 	VPMULUDQ     Y9, Y6, Y6
 	VPMULUDQ     Y10, Y5, Y5
 	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        76(SP), Y7, Y7
+	VPXOR        160(SP), Y7, Y7
 	VPXOR        Y8, Y7, Y7
 	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        312(SP), Y4, Y4
+	VPXOR        384(SP), Y4, Y4
 	VPXOR        Y8, Y4, Y4
 	VPMULUDQ     Y9, Y3, Y3
 	VPMULUDQ     Y10, Y0, Y0
 	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        108(SP), Y1, Y1
+	VPXOR        192(SP), Y1, Y1
 	VPXOR        Y8, Y1, Y1
 	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        344(SP), Y2, Y2
+	VPXOR        416(SP), Y2, Y2
 	VPXOR        Y8, Y2, Y2
 	VPMULUDQ     Y9, Y7, Y7
 	VPMULUDQ     Y10, Y4, Y4
 	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        108(SP), Y5, Y5
+	VPXOR        192(SP), Y5, Y5
 	VPXOR        Y8, Y5, Y5
 	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        344(SP), Y6, Y6
+	VPXOR        416(SP), Y6, Y6
 	VPXOR        Y8, Y6, Y6
-	VPMULUDQ     Y9, Y1, Y1
-	VPMULUDQ     Y10, Y2, Y2
-	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        140(SP), Y0, Y0
-	VPXOR        Y8, Y0, Y0
-	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        376(SP), Y3, Y3
-	VPXOR        Y8, Y3, Y3
-	VPMULUDQ     Y9, Y5, Y5
-	VPMULUDQ     Y10, Y6, Y6
-	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        140(SP), Y4, Y4
-	VPXOR        Y8, Y4, Y4
-	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        376(SP), Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPMULUDQ     Y9, Y0, Y0
-	VPMULUDQ     Y10, Y3, Y3
-	VPSRLQ       $0x20, Y3, Y8
-	VPXOR        172(SP), Y2, Y2
-	VPXOR        Y8, Y2, Y2
-	VPSRLQ       $0x20, Y0, Y8
-	VPXOR        408(SP), Y1, Y1
-	VPXOR        Y8, Y1, Y1
-	VPMULUDQ     Y9, Y4, Y4
-	VPMULUDQ     Y10, Y7, Y7
-	VPSRLQ       $0x20, Y7, Y8
-	VPXOR        172(SP), Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPSRLQ       $0x20, Y4, Y8
-	VPXOR        408(SP), Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPMULUDQ     Y9, Y2, Y2
-	VPMULUDQ     Y10, Y1, Y1
-	VPSRLQ       $0x20, Y1, Y8
-	VPXOR        204(SP), Y3, Y3
-	VPXOR        Y8, Y3, Y3
-	VPSRLQ       $0x20, Y2, Y8
-	VPXOR        440(SP), Y0, Y0
-	VPXOR        Y8, Y0, Y0
-	VPMULUDQ     Y9, Y6, Y6
-	VPMULUDQ     Y10, Y5, Y5
-	VPSRLQ       $0x20, Y5, Y8
-	VPXOR        204(SP), Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPSRLQ       $0x20, Y6, Y8
-	VPXOR        440(SP), Y4, Y4
-	VPXOR        Y8, Y4, Y4
-	VMOVSLDUP    Y1, Y8
-	VPBLENDD     $0xaa, Y8, Y3, Y3
 	VMOVSLDUP    Y2, Y8
+	VPBLENDD     $0xaa, Y8, Y1, Y1
+	VMOVSLDUP    Y3, Y8
 	VPBLENDD     $0xaa, Y8, Y0, Y0
-	VPUNPCKLQDQ  Y0, Y3, Y1
-	VPUNPCKHQDQ  Y0, Y3, Y2
-	VPMAXUD      Y1, Y11, Y8
-	VPCMPEQD     Y1, Y8, Y8
-	VMOVMSKPS    Y8, SI
-	VPMAXUD      Y2, Y11, Y8
-	VPCMPEQD     Y2, Y8, Y8
-	VMOVMSKPS    Y8, DI
-	SHLL         $0x08, DI
-	ORL          DI, SI
-	MOVL         SI, (CX)
-	CMPQ         DX, $0x01
-	JE           end
-	VMOVSLDUP    Y5, Y8
-	VPBLENDD     $0xaa, Y8, Y7, Y7
+	VPSLLD       $0x10, Y0, Y2
+	VPBLENDW     $0xaa, Y2, Y1, Y2
+	VPSRLD       $0x10, Y1, Y1
+	VPBLENDW     $0xaa, Y0, Y1, Y1
+	VPUNPCKHQDQ  Y1, Y2, Y0
+	VPUNPCKLQDQ  Y1, Y2, Y1
+	VPMAXUW      Y1, Y11, Y8
+	VPCMPEQW     Y1, Y8, Y1
+	VPMAXUW      Y0, Y11, Y8
+	VPCMPEQW     Y0, Y8, Y0
+	VPACKSSWB    Y0, Y1, Y1
+	VPERMQ       $0xd8, Y1, Y1
+	VPMOVMSKB    Y1, BX
+	MOVWLZX      BX, SI
+	MOVL         SI, (AX)
+	CMPQ         CX, $0x01
+	JLE          end
+	SHRL         $0x10, BX
+	MOVL         BX, 4(AX)
+	CMPQ         CX, $0x02
+	JLE          end
 	VMOVSLDUP    Y6, Y8
+	VPBLENDD     $0xaa, Y8, Y5, Y5
+	VMOVSLDUP    Y7, Y8
 	VPBLENDD     $0xaa, Y8, Y4, Y4
-	VPUNPCKLQDQ  Y4, Y7, Y5
-	VPUNPCKHQDQ  Y4, Y7, Y6
-	VPMAXUD      Y5, Y11, Y8
-	VPCMPEQD     Y5, Y8, Y8
-	VMOVMSKPS    Y8, SI
-	VPMAXUD      Y6, Y11, Y8
-	VPCMPEQD     Y6, Y8, Y8
-	VMOVMSKPS    Y8, DI
-	SHLL         $0x08, DI
-	ORL          DI, SI
-	MOVL         SI, 4(CX)
-	ADDQ         $0x08, CX
-	ADDQ         $0x02, BX
-	SUBQ         $0x02, DX
+	VPSLLD       $0x10, Y4, Y6
+	VPBLENDW     $0xaa, Y6, Y5, Y6
+	VPSRLD       $0x10, Y5, Y5
+	VPBLENDW     $0xaa, Y4, Y5, Y5
+	VPUNPCKHQDQ  Y5, Y6, Y4
+	VPUNPCKLQDQ  Y5, Y6, Y5
+	VPMAXUW      Y5, Y11, Y8
+	VPCMPEQW     Y5, Y8, Y5
+	VPMAXUW      Y4, Y11, Y8
+	VPCMPEQW     Y4, Y8, Y4
+	VPACKSSWB    Y4, Y5, Y5
+	VPERMQ       $0xd8, Y5, Y5
+	VPMOVMSKB    Y5, BX
+	MOVWLZX      BX, SI
+	MOVL         SI, 8(AX)
+	CMPQ         CX, $0x03
+	JLE          end
+	SHRL         $0x10, BX
+	MOVL         BX, 12(AX)
+	ADDQ         $0x10, AX
+	ADDQ         $0x04, DX
+	SUBQ         $0x04, CX
 	JG           rows
 
 end:
@@ -4632,10 +4540,16 @@ end:
 	RET
 
 DATA groupOrder<>+0(SB)/8, $0x0000000000000000
-DATA groupOrder<>+8(SB)/8, $0x0000000000000002
+DATA groupOrder<>+8(SB)/8, $0x0000000000000000
 DATA groupOrder<>+16(SB)/8, $0x0000000000000001
-DATA groupOrder<>+24(SB)/8, $0x0000000000000003
+DATA groupOrder<>+24(SB)/8, $0x0000000000000001
 GLOBL groupOrder<>(SB), RODATA|NOPTR, $32
+
+DATA rowOrder<>+0(SB)/8, $0x0000000000000000
+DATA rowOrder<>+8(SB)/8, $0x0000000000000001
+DATA rowOrder<>+16(SB)/8, $0x0000000000000000
+DATA rowOrder<>+24(SB)/8, $0x0000000000000001
+GLOBL rowOrder<>(SB), RODATA|NOPTR, $32
 
 // func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
 // Requires: AVX, AVX2, FMA3, SSE

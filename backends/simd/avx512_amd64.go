@@ -108,14 +108,15 @@ func adjustAVX512(s *float32, step int, rows int, top *float32, uncap *float32, 
 //go:noescape
 func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
 
-// dropWeightsAVX512 sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of
-// Philox is below the limit. s is [keys][32]. keys > 0, key >= 0.
+// dropWeightsAVX512 sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of
+// Philox is below the upper half of the limit, whose lower half is 0. s is [keys][32]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// keepKeysAVX512 sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 32: where its
-// word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.
+// keepKeysAVX512 sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 32: where its half of a
+// word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a
+// multiple of 8. rows > 0.
 //
 //go:noescape
 func keepKeysAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)

@@ -5073,8 +5073,8 @@ row:
 	RET
 
 // func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
-// Requires: AVX, AVX512F
-TEXT ·dropWeightsAVX512(SB), NOSPLIT, $96-52
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·dropWeightsAVX512(SB), NOSPLIT, $72-52
 	MOVQ         seed+40(FP), DX
 	MOVQ         DX, BX
 	SHRQ         $0x20, BX
@@ -5094,68 +5094,50 @@ TEXT ·dropWeightsAVX512(SB), NOSPLIT, $96-52
 	SHRQ         $0x20, R9
 	XORL         R9, DI
 	MOVL         DI, (SP)
-	MOVL         R8, 40(SP)
+	MOVL         R8, 28(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, DI
 	MOVL         BX, R8
 	XORL         SI, DI
 	MOVL         DI, 4(SP)
-	MOVL         R8, 44(SP)
+	MOVL         R8, 32(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 8(SP)
-	MOVL         DI, 48(SP)
+	MOVL         DI, 36(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 12(SP)
-	MOVL         DI, 52(SP)
+	MOVL         DI, 40(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 16(SP)
-	MOVL         DI, 56(SP)
+	MOVL         DI, 44(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 20(SP)
-	MOVL         DI, 60(SP)
+	MOVL         DI, 48(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         DX, SI
 	MOVL         BX, DI
 	MOVL         SI, 24(SP)
-	MOVL         DI, 64(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 28(SP)
-	MOVL         DI, 68(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 32(SP)
-	MOVL         DI, 72(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, SI
-	MOVL         BX, DI
-	MOVL         SI, 36(SP)
-	MOVL         DI, 76(SP)
+	MOVL         DI, 52(SP)
 	ADDL         $0x9e3779b9, DX
 	ADDL         $0xbb67ae85, BX
 	MOVL         below+48(FP), DX
 	VPBROADCASTD DX, Z11
-	MOVL         $0x0000aaaa, DX
-	KMOVW        DX, K1
+	MOVL         $0xaaaaaaaa, DX
+	KMOVD        DX, K1
 	MOVQ         rows+24(FP), DX
 	VMOVUPS      (DX), Z0
 	VPXORD.BCST  (SP), Z0, Z0
@@ -5183,8 +5165,8 @@ TEXT ·dropWeightsAVX512(SB), NOSPLIT, $96-52
 	MOVQ         keys+8(FP), BX
 	MOVQ         key+16(FP), SI
 	MOVQ         SI, DI
-	ANDQ         $0x03, DI
-	SHRQ         $0x02, SI
+	ANDQ         $0x07, DI
+	SHRQ         $0x03, SI
 	IMUL3Q       $+128, DI, R8
 	SUBQ         R8, DX
 	NEGQ         DI
@@ -5194,427 +5176,406 @@ group:
 	IMULQ           AX, R8
 	MOVQ            R8, R9
 	SHRQ            $0x20, R9
-	XORL            44(SP), R8
-	MOVL            R8, 80(SP)
-	XORL            40(SP), R9
+	XORL            32(SP), R8
+	MOVL            R8, 56(SP)
+	XORL            28(SP), R9
 	IMULQ           CX, R9
 	MOVQ            R9, R8
 	SHRQ            $0x20, R8
 	XORL            8(SP), R9
-	MOVL            R9, 84(SP)
+	MOVL            R9, 60(SP)
 	XORL            4(SP), R8
 	IMULQ           AX, R8
 	MOVQ            R8, R9
 	SHRQ            $0x20, R9
-	XORL            48(SP), R9
-	MOVL            R9, 88(SP)
-	XORL            52(SP), R8
-	MOVL            R8, 92(SP)
-	VPXORD.BCST     80(SP), Z28, Z0
+	XORL            36(SP), R9
+	MOVL            R9, 64(SP)
+	XORL            40(SP), R8
+	MOVL            R8, 68(SP)
+	VPXORD.BCST     56(SP), Z28, Z0
 	VPMULUDQ        Z10, Z0, Z0
 	VPSRLQ          $0x20, Z0, Z1
-	VPXORD.BCST     84(SP), Z1, Z1
-	VPXORD.BCST     88(SP), Z24, Z2
+	VPXORD.BCST     60(SP), Z1, Z1
+	VPXORD.BCST     64(SP), Z24, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
 	VPSRLQ          $0x20, Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
 	VPSRLQ          $0x20, Z1, Z3
-	VPXORD.BCST     92(SP), Z3, Z3
-	VPXORD.BCST     80(SP), Z29, Z4
+	VPXORD.BCST     68(SP), Z3, Z3
+	VPXORD.BCST     56(SP), Z29, Z4
 	VPMULUDQ        Z10, Z4, Z4
 	VPSRLQ          $0x20, Z4, Z5
-	VPXORD.BCST     84(SP), Z5, Z5
-	VPXORD.BCST     88(SP), Z25, Z6
+	VPXORD.BCST     60(SP), Z5, Z5
+	VPXORD.BCST     64(SP), Z25, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
 	VPSRLQ          $0x20, Z6, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
 	VPSRLQ          $0x20, Z5, Z7
-	VPXORD.BCST     92(SP), Z7, Z7
+	VPXORD.BCST     68(SP), Z7, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
 	VPSRLQ          $0x20, Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
 	VPSRLQ          $0x20, Z0, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
 	VPSRLQ          $0x20, Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
 	VPSRLQ          $0x20, Z4, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
 	VPSRLQ          $0x20, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
 	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
 	VPSRLQ          $0x20, Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
 	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
 	VPSRLQ          $0x20, Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
 	VPSRLQ          $0x20, Z3, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
 	VPSRLQ          $0x20, Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
 	VPSRLQ          $0x20, Z7, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
-	VPMULUDQ        Z9, Z1, Z1
-	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
-	VPMULUDQ        Z9, Z5, Z5
-	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
-	VPMULUDQ        Z9, Z0, Z0
-	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
-	VPMULUDQ        Z9, Z4, Z4
-	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
-	VPMULUDQ        Z9, Z2, Z2
-	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
-	VPMULUDQ        Z9, Z6, Z6
-	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
-	VMOVSLDUP       Z7, K1, Z3
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z6
+	VMOVSLDUP       Z5, K1, Z1
+	VPSLLD          $0x10, Z1, Z5
 	LEAQ            (DI), R8
 	CMPQ            R8, BX
 	JCC             skip0
-	VPCMPUD         $0x05, Z11, Z3, K2
+	VPCMPUD         $0x05, Z11, Z5, K2
 	VMOVUPS.Z       (DX), K2, Z8
 	VMOVUPS         Z8, (DX)
 
 skip0:
-	VMOVSLDUP Z5, K1, Z1
+	LEAQ      4(DI), R8
+	CMPQ      R8, BX
+	JCC       skip4
+	VPCMPUD   $0x05, Z11, Z1, K2
+	VMOVUPS.Z 512(DX), K2, Z8
+	VMOVUPS   Z8, 512(DX)
+
+skip4:
+	VMOVSLDUP Z4, K1, Z0
+	VPSLLD    $0x10, Z0, Z4
 	LEAQ      1(DI), R8
 	CMPQ      R8, BX
 	JCC       skip1
-	VPCMPUD   $0x05, Z11, Z1, K2
+	VPCMPUD   $0x05, Z11, Z4, K2
 	VMOVUPS.Z 128(DX), K2, Z8
 	VMOVUPS   Z8, 128(DX)
 
 skip1:
-	VMOVSLDUP Z4, K1, Z0
+	LEAQ      5(DI), R8
+	CMPQ      R8, BX
+	JCC       skip5
+	VPCMPUD   $0x05, Z11, Z0, K2
+	VMOVUPS.Z 640(DX), K2, Z8
+	VMOVUPS   Z8, 640(DX)
+
+skip5:
+	VMOVSLDUP Z6, K1, Z2
+	VPSLLD    $0x10, Z2, Z6
 	LEAQ      2(DI), R8
 	CMPQ      R8, BX
 	JCC       skip2
-	VPCMPUD   $0x05, Z11, Z0, K2
+	VPCMPUD   $0x05, Z11, Z6, K2
 	VMOVUPS.Z 256(DX), K2, Z8
 	VMOVUPS   Z8, 256(DX)
 
 skip2:
-	VMOVSLDUP Z6, K1, Z2
+	LEAQ      6(DI), R8
+	CMPQ      R8, BX
+	JCC       skip6
+	VPCMPUD   $0x05, Z11, Z2, K2
+	VMOVUPS.Z 768(DX), K2, Z8
+	VMOVUPS   Z8, 768(DX)
+
+skip6:
+	VMOVSLDUP Z7, K1, Z3
+	VPSLLD    $0x10, Z3, Z7
 	LEAQ      3(DI), R8
 	CMPQ      R8, BX
 	JCC       skip3
-	VPCMPUD   $0x05, Z11, Z2, K2
+	VPCMPUD   $0x05, Z11, Z7, K2
 	VMOVUPS.Z 384(DX), K2, Z8
 	VMOVUPS   Z8, 384(DX)
 
 skip3:
-	VPXORD.BCST     80(SP), Z30, Z0
+	LEAQ      7(DI), R8
+	CMPQ      R8, BX
+	JCC       skip7
+	VPCMPUD   $0x05, Z11, Z3, K2
+	VMOVUPS.Z 896(DX), K2, Z8
+	VMOVUPS   Z8, 896(DX)
+
+skip7:
+	VPXORD.BCST     56(SP), Z30, Z0
 	VPMULUDQ        Z10, Z0, Z0
 	VPSRLQ          $0x20, Z0, Z1
-	VPXORD.BCST     84(SP), Z1, Z1
-	VPXORD.BCST     88(SP), Z26, Z2
+	VPXORD.BCST     60(SP), Z1, Z1
+	VPXORD.BCST     64(SP), Z26, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
 	VPSRLQ          $0x20, Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
 	VPSRLQ          $0x20, Z1, Z3
-	VPXORD.BCST     92(SP), Z3, Z3
-	VPXORD.BCST     80(SP), Z31, Z4
+	VPXORD.BCST     68(SP), Z3, Z3
+	VPXORD.BCST     56(SP), Z31, Z4
 	VPMULUDQ        Z10, Z4, Z4
 	VPSRLQ          $0x20, Z4, Z5
-	VPXORD.BCST     84(SP), Z5, Z5
-	VPXORD.BCST     88(SP), Z27, Z6
+	VPXORD.BCST     60(SP), Z5, Z5
+	VPXORD.BCST     64(SP), Z27, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
 	VPSRLQ          $0x20, Z6, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z4
 	VPSRLQ          $0x20, Z5, Z7
-	VPXORD.BCST     92(SP), Z7, Z7
+	VPXORD.BCST     68(SP), Z7, Z7
 	VPMULUDQ        Z9, Z0, Z0
 	VPMULUDQ        Z10, Z3, Z3
 	VPSRLQ          $0x20, Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
 	VPSRLQ          $0x20, Z0, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
 	VPSRLQ          $0x20, Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
 	VPSRLQ          $0x20, Z4, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
 	VPSRLQ          $0x20, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
 	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
 	VPSRLQ          $0x20, Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
 	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
 	VPSRLQ          $0x20, Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
 	VPSRLQ          $0x20, Z3, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
 	VPSRLQ          $0x20, Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
 	VPSRLQ          $0x20, Z7, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
-	VPMULUDQ        Z9, Z1, Z1
-	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
-	VPMULUDQ        Z9, Z5, Z5
-	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
-	VPMULUDQ        Z9, Z0, Z0
-	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
-	VPMULUDQ        Z9, Z4, Z4
-	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
-	VPMULUDQ        Z9, Z2, Z2
-	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
-	VPMULUDQ        Z9, Z6, Z6
-	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
-	VMOVSLDUP       Z7, K1, Z3
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z6
+	VMOVSLDUP       Z5, K1, Z1
+	VPSLLD          $0x10, Z1, Z5
 	LEAQ            (DI), R8
 	CMPQ            R8, BX
-	JCC             skip4
-	VPCMPUD         $0x05, Z11, Z3, K2
+	JCC             skip8
+	VPCMPUD         $0x05, Z11, Z5, K2
 	VMOVUPS.Z       64(DX), K2, Z8
 	VMOVUPS         Z8, 64(DX)
 
-skip4:
-	VMOVSLDUP Z5, K1, Z1
+skip8:
+	LEAQ      4(DI), R8
+	CMPQ      R8, BX
+	JCC       skip12
+	VPCMPUD   $0x05, Z11, Z1, K2
+	VMOVUPS.Z 576(DX), K2, Z8
+	VMOVUPS   Z8, 576(DX)
+
+skip12:
+	VMOVSLDUP Z4, K1, Z0
+	VPSLLD    $0x10, Z0, Z4
 	LEAQ      1(DI), R8
 	CMPQ      R8, BX
-	JCC       skip5
-	VPCMPUD   $0x05, Z11, Z1, K2
+	JCC       skip9
+	VPCMPUD   $0x05, Z11, Z4, K2
 	VMOVUPS.Z 192(DX), K2, Z8
 	VMOVUPS   Z8, 192(DX)
 
-skip5:
-	VMOVSLDUP Z4, K1, Z0
+skip9:
+	LEAQ      5(DI), R8
+	CMPQ      R8, BX
+	JCC       skip13
+	VPCMPUD   $0x05, Z11, Z0, K2
+	VMOVUPS.Z 704(DX), K2, Z8
+	VMOVUPS   Z8, 704(DX)
+
+skip13:
+	VMOVSLDUP Z6, K1, Z2
+	VPSLLD    $0x10, Z2, Z6
 	LEAQ      2(DI), R8
 	CMPQ      R8, BX
-	JCC       skip6
-	VPCMPUD   $0x05, Z11, Z0, K2
+	JCC       skip10
+	VPCMPUD   $0x05, Z11, Z6, K2
 	VMOVUPS.Z 320(DX), K2, Z8
 	VMOVUPS   Z8, 320(DX)
 
-skip6:
-	VMOVSLDUP Z6, K1, Z2
+skip10:
+	LEAQ      6(DI), R8
+	CMPQ      R8, BX
+	JCC       skip14
+	VPCMPUD   $0x05, Z11, Z2, K2
+	VMOVUPS.Z 832(DX), K2, Z8
+	VMOVUPS   Z8, 832(DX)
+
+skip14:
+	VMOVSLDUP Z7, K1, Z3
+	VPSLLD    $0x10, Z3, Z7
 	LEAQ      3(DI), R8
 	CMPQ      R8, BX
-	JCC       skip7
-	VPCMPUD   $0x05, Z11, Z2, K2
+	JCC       skip11
+	VPCMPUD   $0x05, Z11, Z7, K2
 	VMOVUPS.Z 448(DX), K2, Z8
 	VMOVUPS   Z8, 448(DX)
 
-skip7:
-	ADDQ $0x00000200, DX
+skip11:
+	LEAQ      7(DI), R8
+	CMPQ      R8, BX
+	JCC       skip15
+	VPCMPUD   $0x05, Z11, Z3, K2
+	VMOVUPS.Z 960(DX), K2, Z8
+	VMOVUPS   Z8, 960(DX)
+
+skip15:
+	ADDQ $0x00000400, DX
 	INCQ SI
-	ADDQ $0x04, DI
+	ADDQ $0x08, DI
 	CMPQ DI, BX
 	JL   group
 	VZEROUPPER
 	RET
 
 // func keepKeysAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
-// Requires: AVX, AVX512F
-TEXT ·keepKeysAVX512(SB), NOSPLIT, $96-52
-	MOVQ         seed+40(FP), DX
-	MOVQ         DX, BX
-	SHRQ         $0x20, BX
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·keepKeysAVX512(SB), NOSPLIT, $72-52
+	MOVQ         seed+40(FP), CX
+	MOVQ         CX, DX
+	SHRQ         $0x20, DX
 	MOVL         $0xd2511f53, AX
-	MOVL         $0xcd9e8d57, CX
-	MOVL         $0xd2511f53, SI
-	VPBROADCASTD SI, Z9
-	MOVL         $0xcd9e8d57, SI
-	VPBROADCASTD SI, Z10
-	MOVL         head+32(FP), SI
-	IMULQ        CX, SI
-	MOVL         DX, CX
-	MOVL         BX, DI
-	MOVL         batch+36(FP), R8
-	XORL         R8, DI
-	MOVQ         SI, R8
-	SHRQ         $0x20, R8
-	XORL         R8, CX
-	MOVL         CX, (SP)
-	MOVL         DI, 40(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, DI
-	XORL         SI, CX
-	MOVL         CX, 4(SP)
-	MOVL         DI, 44(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 8(SP)
-	MOVL         SI, 48(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 12(SP)
-	MOVL         SI, 52(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 16(SP)
-	MOVL         SI, 56(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 20(SP)
-	MOVL         SI, 60(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 24(SP)
-	MOVL         SI, 64(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 28(SP)
-	MOVL         SI, 68(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 32(SP)
-	MOVL         SI, 72(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         DX, CX
-	MOVL         BX, SI
-	MOVL         CX, 36(SP)
-	MOVL         SI, 76(SP)
-	ADDL         $0x9e3779b9, DX
-	ADDL         $0xbb67ae85, BX
-	MOVL         below+48(FP), CX
-	VPBROADCASTD CX, Z11
-	MOVL         $0x0000aaaa, CX
-	KMOVW        CX, K1
-	MOVQ         key+24(FP), CX
-	SHRQ         $0x02, CX
-	VPBROADCASTD CX, Z12
+	MOVL         $0xcd9e8d57, AX
+	MOVL         $0xd2511f53, BX
+	VPBROADCASTD BX, Z9
+	MOVL         $0xcd9e8d57, BX
+	VPBROADCASTD BX, Z10
+	MOVL         head+32(FP), BX
+	IMULQ        AX, BX
+	MOVL         CX, AX
+	MOVL         DX, SI
+	MOVL         batch+36(FP), DI
+	XORL         DI, SI
+	MOVQ         BX, DI
+	SHRQ         $0x20, DI
+	XORL         DI, AX
+	MOVL         AX, (SP)
+	MOVL         SI, 28(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, SI
+	XORL         BX, AX
+	MOVL         AX, 4(SP)
+	MOVL         SI, 32(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	MOVL         AX, 8(SP)
+	MOVL         BX, 36(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	MOVL         AX, 12(SP)
+	MOVL         BX, 40(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	MOVL         AX, 16(SP)
+	MOVL         BX, 44(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	MOVL         AX, 20(SP)
+	MOVL         BX, 48(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         CX, AX
+	MOVL         DX, BX
+	MOVL         AX, 24(SP)
+	MOVL         BX, 52(SP)
+	ADDL         $0x9e3779b9, CX
+	ADDL         $0xbb67ae85, DX
+	MOVL         below+48(FP), AX
+	MOVL         AX, CX
+	SHRL         $0x10, CX
+	ORL          CX, AX
+	VPBROADCASTD AX, Z11
+	MOVL         $0xaaaaaaaa, AX
+	KMOVD        AX, K1
+	MOVQ         key+24(FP), AX
+	SHRQ         $0x03, AX
+	VPBROADCASTD AX, Z12
 	VPADDD       groupOrder<>+0(SB), Z12, Z12
 	VPMULUDQ     Z9, Z12, Z12
 	VPSRLQ       $0x20, Z12, Z0
-	VPXORD.BCST  40(SP), Z0, Z0
+	VPXORD.BCST  28(SP), Z0, Z0
 	VPMULUDQ     Z10, Z0, Z0
 	VPXORD.BCST  8(SP), Z0, Z13
 	VPSRLQ       $0x20, Z0, Z1
 	VPXORD.BCST  4(SP), Z1, Z1
 	VPMULUDQ     Z9, Z1, Z1
 	VPSRLQ       $0x20, Z1, Z14
-	VPXORD.BCST  52(SP), Z1, Z15
-	MOVQ         kept+0(FP), CX
-	MOVQ         rows+8(FP), DX
-	MOVQ         row+16(FP), BX
+	VPXORD.BCST  40(SP), Z1, Z15
+	MOVQ         kept+0(FP), AX
+	MOVQ         rows+8(FP), CX
+	MOVQ         row+16(FP), DX
 
 rows:
-	LEAL            (BX), SI
-	XORL            (SP), SI
-	IMULQ           AX, SI
-	MOVQ            SI, DI
-	SHRQ            $0x20, DI
-	XORL            44(SP), DI
-	XORL            48(SP), SI
-	MOVL            DI, 80(SP)
-	MOVL            SI, 84(SP)
-	VPXORD.BCST     80(SP), Z12, Z0
+	LEAL            (DX), BX
+	VPBROADCASTD    BX, Z2
+	VPADDD          rowOrder<>+0(SB), Z2, Z2
+	VPXORD.BCST     (SP), Z2, Z2
+	VPMULUDQ        Z9, Z2, Z2
+	VPSRLQ          $0x20, Z2, Z0
+	VPTERNLOGD.BCST $0x96, 32(SP), Z12, Z0
 	VPMULUDQ        Z10, Z0, Z0
 	VPSRLQ          $0x20, Z0, Z1
 	VPXORD          Z13, Z1, Z1
-	VPXORD.BCST     84(SP), Z14, Z2
+	VPTERNLOGD.BCST $0x96, 36(SP), Z14, Z2
 	VPMULUDQ        Z9, Z1, Z1
 	VPMULUDQ        Z10, Z2, Z2
 	VPSRLQ          $0x20, Z2, Z8
 	VPTERNLOGD.BCST $0x96, 12(SP), Z8, Z0
 	VPSRLQ          $0x20, Z1, Z3
 	VPXORD          Z15, Z3, Z3
-	LEAL            1(BX), SI
-	XORL            (SP), SI
-	IMULQ           AX, SI
-	MOVQ            SI, DI
-	SHRQ            $0x20, DI
-	XORL            44(SP), DI
-	XORL            48(SP), SI
-	MOVL            DI, 88(SP)
-	MOVL            SI, 92(SP)
-	VPXORD.BCST     88(SP), Z12, Z4
+	LEAL            2(DX), BX
+	VPBROADCASTD    BX, Z6
+	VPADDD          rowOrder<>+0(SB), Z6, Z6
+	VPXORD.BCST     (SP), Z6, Z6
+	VPMULUDQ        Z9, Z6, Z6
+	VPSRLQ          $0x20, Z6, Z4
+	VPTERNLOGD.BCST $0x96, 32(SP), Z12, Z4
 	VPMULUDQ        Z10, Z4, Z4
 	VPSRLQ          $0x20, Z4, Z5
 	VPXORD          Z13, Z5, Z5
-	VPXORD.BCST     92(SP), Z14, Z6
+	VPTERNLOGD.BCST $0x96, 36(SP), Z14, Z6
 	VPMULUDQ        Z9, Z5, Z5
 	VPMULUDQ        Z10, Z6, Z6
 	VPSRLQ          $0x20, Z6, Z8
@@ -5626,94 +5587,70 @@ rows:
 	VPSRLQ          $0x20, Z3, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z2
 	VPSRLQ          $0x20, Z0, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z1
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z1
 	VPMULUDQ        Z9, Z4, Z4
 	VPMULUDQ        Z10, Z7, Z7
 	VPSRLQ          $0x20, Z7, Z8
 	VPTERNLOGD.BCST $0x96, 16(SP), Z8, Z6
 	VPSRLQ          $0x20, Z4, Z8
-	VPTERNLOGD.BCST $0x96, 56(SP), Z8, Z5
+	VPTERNLOGD.BCST $0x96, 44(SP), Z8, Z5
 	VPMULUDQ        Z9, Z2, Z2
 	VPMULUDQ        Z10, Z1, Z1
 	VPSRLQ          $0x20, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z3
 	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z0
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z0
 	VPMULUDQ        Z9, Z6, Z6
 	VPMULUDQ        Z10, Z5, Z5
 	VPSRLQ          $0x20, Z5, Z8
 	VPTERNLOGD.BCST $0x96, 20(SP), Z8, Z7
 	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 60(SP), Z8, Z4
+	VPTERNLOGD.BCST $0x96, 48(SP), Z8, Z4
 	VPMULUDQ        Z9, Z3, Z3
 	VPMULUDQ        Z10, Z0, Z0
 	VPSRLQ          $0x20, Z0, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z1
 	VPSRLQ          $0x20, Z3, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z2
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z2
 	VPMULUDQ        Z9, Z7, Z7
 	VPMULUDQ        Z10, Z4, Z4
 	VPSRLQ          $0x20, Z4, Z8
 	VPTERNLOGD.BCST $0x96, 24(SP), Z8, Z5
 	VPSRLQ          $0x20, Z7, Z8
-	VPTERNLOGD.BCST $0x96, 64(SP), Z8, Z6
-	VPMULUDQ        Z9, Z1, Z1
-	VPMULUDQ        Z10, Z2, Z2
-	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z0
-	VPSRLQ          $0x20, Z1, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z3
-	VPMULUDQ        Z9, Z5, Z5
-	VPMULUDQ        Z10, Z6, Z6
-	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 28(SP), Z8, Z4
-	VPSRLQ          $0x20, Z5, Z8
-	VPTERNLOGD.BCST $0x96, 68(SP), Z8, Z7
-	VPMULUDQ        Z9, Z0, Z0
-	VPMULUDQ        Z10, Z3, Z3
-	VPSRLQ          $0x20, Z3, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z2
-	VPSRLQ          $0x20, Z0, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z1
-	VPMULUDQ        Z9, Z4, Z4
-	VPMULUDQ        Z10, Z7, Z7
-	VPSRLQ          $0x20, Z7, Z8
-	VPTERNLOGD.BCST $0x96, 32(SP), Z8, Z6
-	VPSRLQ          $0x20, Z4, Z8
-	VPTERNLOGD.BCST $0x96, 72(SP), Z8, Z5
-	VPMULUDQ        Z9, Z2, Z2
-	VPMULUDQ        Z10, Z1, Z1
-	VPSRLQ          $0x20, Z1, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z3
-	VPSRLQ          $0x20, Z2, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z0
-	VPMULUDQ        Z9, Z6, Z6
-	VPMULUDQ        Z10, Z5, Z5
-	VPSRLQ          $0x20, Z5, Z8
-	VPTERNLOGD.BCST $0x96, 36(SP), Z8, Z7
-	VPSRLQ          $0x20, Z6, Z8
-	VPTERNLOGD.BCST $0x96, 76(SP), Z8, Z4
-	VMOVSLDUP       Z1, K1, Z3
-	VMOVSLDUP       Z2, K1, Z0
-	VPUNPCKLQDQ     Z0, Z3, Z1
-	VPUNPCKHQDQ     Z0, Z3, Z2
-	VPCMPUD         $0x05, Z11, Z1, K2
-	KMOVW           K2, (CX)
-	VPCMPUD         $0x05, Z11, Z2, K2
-	KMOVW           K2, 2(CX)
-	CMPQ            DX, $0x01
-	JE              end
-	VMOVSLDUP       Z5, K1, Z7
-	VMOVSLDUP       Z6, K1, Z4
-	VPUNPCKLQDQ     Z4, Z7, Z5
-	VPUNPCKHQDQ     Z4, Z7, Z6
-	VPCMPUD         $0x05, Z11, Z5, K2
-	KMOVW           K2, 4(CX)
-	VPCMPUD         $0x05, Z11, Z6, K2
-	KMOVW           K2, 6(CX)
-	ADDQ            $0x08, CX
-	ADDQ            $0x02, BX
-	SUBQ            $0x02, DX
+	VPTERNLOGD.BCST $0x96, 52(SP), Z8, Z6
+	VMOVSLDUP       Z2, K1, Z1
+	VMOVSLDUP       Z3, K1, Z0
+	VPSLLD          $0x10, Z0, Z2
+	VPBLENDMW       Z2, Z1, K1, Z2
+	VPSRLD          $0x10, Z1, Z1
+	VPBLENDMW       Z0, Z1, K1, Z1
+	VPUNPCKHQDQ     Z1, Z2, Z0
+	VPUNPCKLQDQ     Z1, Z2, Z1
+	VPCMPUW         $0x05, Z11, Z1, K2
+	KMOVD           K2, (AX)
+	CMPQ            CX, $0x01
+	JLE             end
+	VPCMPUW         $0x05, Z11, Z0, K2
+	KMOVD           K2, 4(AX)
+	CMPQ            CX, $0x02
+	JLE             end
+	VMOVSLDUP       Z6, K1, Z5
+	VMOVSLDUP       Z7, K1, Z4
+	VPSLLD          $0x10, Z4, Z6
+	VPBLENDMW       Z6, Z5, K1, Z6
+	VPSRLD          $0x10, Z5, Z5
+	VPBLENDMW       Z4, Z5, K1, Z5
+	VPUNPCKHQDQ     Z5, Z6, Z4
+	VPUNPCKLQDQ     Z5, Z6, Z5
+	VPCMPUW         $0x05, Z11, Z5, K2
+	KMOVD           K2, 8(AX)
+	CMPQ            CX, $0x03
+	JLE             end
+	VPCMPUW         $0x05, Z11, Z4, K2
+	KMOVD           K2, 12(AX)
+	ADDQ            $0x10, AX
+	ADDQ            $0x04, DX
+	SUBQ            $0x04, CX
 	JG              rows
 
 end:
@@ -5721,14 +5658,24 @@ end:
 	RET
 
 DATA groupOrder<>+0(SB)/8, $0x0000000000000000
-DATA groupOrder<>+8(SB)/8, $0x0000000000000004
+DATA groupOrder<>+8(SB)/8, $0x0000000000000000
 DATA groupOrder<>+16(SB)/8, $0x0000000000000001
-DATA groupOrder<>+24(SB)/8, $0x0000000000000005
+DATA groupOrder<>+24(SB)/8, $0x0000000000000001
 DATA groupOrder<>+32(SB)/8, $0x0000000000000002
-DATA groupOrder<>+40(SB)/8, $0x0000000000000006
+DATA groupOrder<>+40(SB)/8, $0x0000000000000002
 DATA groupOrder<>+48(SB)/8, $0x0000000000000003
-DATA groupOrder<>+56(SB)/8, $0x0000000000000007
+DATA groupOrder<>+56(SB)/8, $0x0000000000000003
 GLOBL groupOrder<>(SB), RODATA|NOPTR, $64
+
+DATA rowOrder<>+0(SB)/8, $0x0000000000000000
+DATA rowOrder<>+8(SB)/8, $0x0000000000000001
+DATA rowOrder<>+16(SB)/8, $0x0000000000000000
+DATA rowOrder<>+24(SB)/8, $0x0000000000000001
+DATA rowOrder<>+32(SB)/8, $0x0000000000000000
+DATA rowOrder<>+40(SB)/8, $0x0000000000000001
+DATA rowOrder<>+48(SB)/8, $0x0000000000000000
+DATA rowOrder<>+56(SB)/8, $0x0000000000000001
+GLOBL rowOrder<>(SB), RODATA|NOPTR, $64
 
 // func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE

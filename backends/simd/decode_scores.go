@@ -174,7 +174,7 @@ func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 		return
 	}
 	o := &j.args.Origin
-	before := block.from % 4 // keys whose random words come with those of the first
+	before := block.from % 8 // keys whose random words come with those of the first
 	words := ceilDiv(before+block.n, isa.lanes)
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
 // The state of the rows of a decode kernel: m, l and o of the chunk at hand, and of those before it
@@ -192,7 +193,7 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 }
 
 // keep returns the factor of the weights that dropout leaves.
-func (j *job) keep() float64 { return 1 / (1 - float64(j.p.Score.Dropout)) }
+func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 
 // besideKeys returns the logarithms of the weights that a row has beside those of its keys: of the
 // sink, and of the keys of earlier calls.

@@ -27,12 +27,12 @@ type dropping struct {
 }
 
 func newDropping(r *rand.Rand) dropping {
-	x := dropping{r.Uint32() >> r.IntN(32), r.Uint32() >> r.IntN(32), r.Uint64() >> r.IntN(64), r.Uint32()}
+	x := dropping{r.Uint32() >> r.IntN(32), r.Uint32() >> r.IntN(32), r.Uint64() >> r.IntN(64), r.Uint32() >> 16 << 16}
 	switch r.IntN(8) {
 	case 0:
 		x.below = 0
 	case 1:
-		x.below = math.MaxUint32
+		x.below = math.MaxUint16 << 16
 	case 2:
 		x.below = 1 << 31
 	}
@@ -41,8 +41,8 @@ func newDropping(r *rand.Rand) dropping {
 
 // drops reports whether a pair is dropped.
 func (x dropping) drops(row uint32, key int) bool {
-	w := philox.Words([4]uint32{uint32(key >> 2), row, x.head, x.batch}, philox.Key(x.seed))
-	return w[key&3] < x.below
+	w := philox.Words([4]uint32{uint32(key >> 3), row, x.head, x.batch}, philox.Key(x.seed))
+	return philox.Dropped(w, key, x.below)
 }
 
 func TestDropWeights(t *testing.T) {
@@ -50,7 +50,7 @@ func TestDropWeights(t *testing.T) {
 		rows := make([]uint32, isa.lanes)
 		for range trials(2000) {
 			x, n := newDropping(r), isa.lanes
-			keys, key := 1+r.IntN(12), r.IntN(1<<r.IntN(40))
+			keys, key := 1+r.IntN(24), r.IntN(1<<r.IntN(40))
 			first := r.Uint32() >> r.IntN(32)
 			for i := range rows {
 				rows[i] = first + uint32(i)
@@ -79,7 +79,7 @@ func TestKeepKeys(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
 		for range trials(2000) {
 			x, rows := newDropping(r), 1+r.IntN(9)
-			row, key := r.IntN(1<<r.IntN(33)), r.IntN(1<<r.IntN(40))&^3
+			row, key := r.IntN(1<<r.IntN(33)), r.IntN(1<<r.IntN(40))&^7
 			got := newFenced(rows)
 			bits := words(got.x)
 			isa.keepKeys(&bits[0], rows, row, key, x.head, x.batch, x.seed, x.below)

@@ -50,9 +50,10 @@ func (s *sample) pairs(b, h, i int) (list []pair) {
 			x.score -= slope * math.Abs(float64(j-i-off-p.Band.Shifted()))
 		}
 		if drop := float64(p.Score.Dropout); drop != 0 {
-			x.z = 1 / (1 - drop)
+			limit := math.Floor(drop*(1<<16) + .5)
+			x.z = (1 << 16) / (1<<16 - limit)
 			o := &a.Origin
-			if float64(random(a.Seed, o.Batch+b, o.Head+h, o.Row+i, o.Key+j)) < math.Floor(drop*(1<<32)+.5) {
+			if float64(random(a.Seed, o.Batch+b, o.Head+h, o.Row+i, o.Key+j)) < limit {
 				x.z = 0
 			}
 		}
@@ -61,16 +62,16 @@ func (s *sample) pairs(b, h, i int) (list []pair) {
 	return list
 }
 
-// random is the word of Philox4x32-10 that belongs to a pair, as its authors write it.
+// random is the half of a word of Philox4x32-7 that belongs to a pair, as its authors write it.
 func random(seed uint64, b, h, i, j int) uint32 {
-	c := [4]uint64{uint64(j / 4), uint64(i), uint64(h), uint64(b)}
+	c := [4]uint64{uint64(j / 8), uint64(i), uint64(h), uint64(b)}
 	k0, k1 := seed%(1<<32), seed>>32
-	for range 10 {
+	for range 7 {
 		x, y := 0xD2511F53*c[0], 0xCD9E8D57*c[2]
 		c = [4]uint64{y>>32 ^ c[1] ^ k0, y % (1 << 32), x>>32 ^ c[3] ^ k1, x % (1 << 32)}
 		k0, k1 = (k0+0x9E3779B9)%(1<<32), (k1+0xBB67AE85)%(1<<32)
 	}
-	return uint32(c[j%4])
+	return uint32(c[j%4]) >> (j % 8 / 4 * 16) & 0xffff
 }
 
 // forward returns what O and LSE of a row must be, given what they hold.

@@ -2,7 +2,11 @@
 
 package simd
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/internal/philox"
+)
 
 // The sink of a head and, with Carry, the result of earlier keys are taken in at the end of
 // a row, when its maximum m and its sum l are known: relative to the largest of m, the sink
@@ -42,8 +46,8 @@ func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 			isa.clearLane(t.o, i)
 		}
 	}
-	if p := float64(j.p.Score.Dropout); p != 0 {
-		keep := float32(1 / (1 - p))
+	if p := j.p.Score.Dropout; p != 0 {
+		keep := philox.Keep(p)
 		for i := range x.factors {
 			x.factors[i] *= keep
 		}

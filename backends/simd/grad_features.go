@@ -27,7 +27,7 @@ type gradScore struct {
 	by      float32 // of dS
 	softcap float32
 	slope   float32
-	below   uint32 // words of Philox below it drop their weight
+	below   uint32 // numbers below it drop their weight
 	keep    float32
 
 	h, from, n int // the tile's head, first row and rows
@@ -91,9 +91,9 @@ func (isa *laneISA) newGradScore(j *job, ws *arena, by float64) gradScore {
 		g.widened = ws.take(j.rows * j.keys)
 		g.db = newBiasGrad(j, ws, isa.lanes)
 	}
-	if p := float64(s.Dropout); p > 0 {
+	if s.Dropout > 0 {
 		g.kept = takeWords(ws, j.rows)
-		g.below, g.keep = philox.Below(s.Dropout), float32(1/(1-p))
+		g.below, g.keep = philox.Below(s.Dropout), philox.Keep(s.Dropout)
 	}
 	return g
 }

@@ -16,7 +16,7 @@ type featureScratch struct {
 	mask     keyMask
 	adjusts  bool // scores are more than dot products
 	drops    bool
-	limit    uint32    // below which a random word drops a weight
+	limit    uint32    // below which a random number drops a weight
 	lanes    []float32 // the numbers of the lanes, for ALiBi
 	numbers  []uint32  // of the rows of the tile at hand, in the lanes, for dropout
 	part     int       // keys at hand, whose scores are made

@@ -19,14 +19,15 @@ func adjustNEON(s *float32, step, rows int, top, uncap *float32, scale, softcap 
 //go:noescape
 func maskBitsNEON(masks *uint32, mask *bool, step, rows int)
 
-// dropWeightsNEON sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of
-// Philox is below the limit. s is [keys][16]. keys > 0, key >= 0.
+// dropWeightsNEON sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of
+// Philox is below the upper half of the limit, whose lower half is 0. s is [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 
-// keepKeysNEON sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its
-// word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.
+// keepKeysNEON sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its half of a
+// word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a
+// multiple of 8. rows > 0.
 //
 //go:noescape
 func keepKeysNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)

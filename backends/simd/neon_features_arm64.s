@@ -10,16 +10,22 @@ DATA byteBits<>+8(SB)/4, $0x08040201
 DATA byteBits<>+12(SB)/4, $0x80402010
 GLOBL byteBits<>(SB), RODATA|NOPTR, $16
 
-DATA laneNumbers<>+0(SB)/4, $0x00000000
-DATA laneNumbers<>+4(SB)/4, $0x00000001
-DATA laneNumbers<>+8(SB)/4, $0x00000002
-DATA laneNumbers<>+12(SB)/4, $0x00000003
-GLOBL laneNumbers<>(SB), RODATA|NOPTR, $16
+DATA groupOrder<>+0(SB)/4, $0x00000000
+DATA groupOrder<>+4(SB)/4, $0x00000001
+DATA groupOrder<>+8(SB)/4, $0x00000000
+DATA groupOrder<>+12(SB)/4, $0x00000001
+GLOBL groupOrder<>(SB), RODATA|NOPTR, $16
+
+DATA rowOrder<>+0(SB)/4, $0x00000000
+DATA rowOrder<>+4(SB)/4, $0x00000000
+DATA rowOrder<>+8(SB)/4, $0x00000001
+DATA rowOrder<>+12(SB)/4, $0x00000001
+GLOBL rowOrder<>(SB), RODATA|NOPTR, $16
 
 DATA groupBits<>+0(SB)/4, $0x00000001
-DATA groupBits<>+4(SB)/4, $0x00000010
-DATA groupBits<>+8(SB)/4, $0x00000100
-DATA groupBits<>+12(SB)/4, $0x00001000
+DATA groupBits<>+4(SB)/4, $0x00000100
+DATA groupBits<>+8(SB)/4, $0x00000001
+DATA groupBits<>+12(SB)/4, $0x00000100
 GLOBL groupBits<>(SB), RODATA|NOPTR, $16
 
 DATA laneBits<>+0(SB)/4, $0x00000001
@@ -1492,8 +1498,8 @@ TEXT ·dropWeightsNEON(SB), NOSPLIT, $0-52
 	MOVD keys+8(FP), R1
 	MOVD key+16(FP), R2
 	MOVD rows+24(FP), R3
-	AND $3, R2, R4
-	LSR $2, R2
+	AND $7, R2, R4
+	LSR $3, R2
 	SUB R4<<6, R0
 	NEG R4, R4
 group:
@@ -1689,93 +1695,17 @@ group:
 	WORD $0x6e2c1ca5 // eor v5.16b, v5.16b, v12.16b
 	WORD $0x6e341ce7 // eor v7.16b, v7.16b, v20.16b
 	WORD $0x6e351ca5 // eor v5.16b, v5.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c068 // umull v8.2d, v3.2s, v16.2s
-	WORD $0x6eb0c069 // umull2 v9.2d, v3.4s, v16.4s
-	WORD $0x4e891903 // uzp1 v3.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c02a // umull v10.2d, v1.2s, v17.2s
-	WORD $0x6eb1c02b // umull2 v11.2d, v1.4s, v17.4s
-	WORD $0x4e8b1941 // uzp1 v1.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c00 // eor v0.16b, v0.16b, v10.16b
-	WORD $0x6e281c42 // eor v2.16b, v2.16b, v8.16b
-	WORD $0x6e341c00 // eor v0.16b, v0.16b, v20.16b
-	WORD $0x6e351c42 // eor v2.16b, v2.16b, v21.16b
-	WORD $0x2eb0c0ec // umull v12.2d, v7.2s, v16.2s
-	WORD $0x6eb0c0ed // umull2 v13.2d, v7.4s, v16.4s
-	WORD $0x4e8d1987 // uzp1 v7.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ae // umull v14.2d, v5.2s, v17.2s
-	WORD $0x6eb1c0af // umull2 v15.2d, v5.4s, v17.4s
-	WORD $0x4e8f19c5 // uzp1 v5.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1c84 // eor v4.16b, v4.16b, v14.16b
-	WORD $0x6e2c1cc6 // eor v6.16b, v6.16b, v12.16b
-	WORD $0x6e341c84 // eor v4.16b, v4.16b, v20.16b
-	WORD $0x6e351cc6 // eor v6.16b, v6.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c008 // umull v8.2d, v0.2s, v16.2s
-	WORD $0x6eb0c009 // umull2 v9.2d, v0.4s, v16.4s
-	WORD $0x4e891900 // uzp1 v0.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c04a // umull v10.2d, v2.2s, v17.2s
-	WORD $0x6eb1c04b // umull2 v11.2d, v2.4s, v17.4s
-	WORD $0x4e8b1942 // uzp1 v2.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c21 // eor v1.16b, v1.16b, v10.16b
-	WORD $0x6e281c63 // eor v3.16b, v3.16b, v8.16b
-	WORD $0x6e341c21 // eor v1.16b, v1.16b, v20.16b
-	WORD $0x6e351c63 // eor v3.16b, v3.16b, v21.16b
-	WORD $0x2eb0c08c // umull v12.2d, v4.2s, v16.2s
-	WORD $0x6eb0c08d // umull2 v13.2d, v4.4s, v16.4s
-	WORD $0x4e8d1984 // uzp1 v4.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ce // umull v14.2d, v6.2s, v17.2s
-	WORD $0x6eb1c0cf // umull2 v15.2d, v6.4s, v17.4s
-	WORD $0x4e8f19c6 // uzp1 v6.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ca5 // eor v5.16b, v5.16b, v14.16b
-	WORD $0x6e2c1ce7 // eor v7.16b, v7.16b, v12.16b
-	WORD $0x6e341ca5 // eor v5.16b, v5.16b, v20.16b
-	WORD $0x6e351ce7 // eor v7.16b, v7.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c028 // umull v8.2d, v1.2s, v16.2s
-	WORD $0x6eb0c029 // umull2 v9.2d, v1.4s, v16.4s
-	WORD $0x4e891901 // uzp1 v1.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c06a // umull v10.2d, v3.2s, v17.2s
-	WORD $0x6eb1c06b // umull2 v11.2d, v3.4s, v17.4s
-	WORD $0x4e8b1943 // uzp1 v3.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c42 // eor v2.16b, v2.16b, v10.16b
-	WORD $0x6e281c00 // eor v0.16b, v0.16b, v8.16b
-	WORD $0x6e341c42 // eor v2.16b, v2.16b, v20.16b
-	WORD $0x6e351c00 // eor v0.16b, v0.16b, v21.16b
-	WORD $0x2eb0c0ac // umull v12.2d, v5.2s, v16.2s
-	WORD $0x6eb0c0ad // umull2 v13.2d, v5.4s, v16.4s
-	WORD $0x4e8d1985 // uzp1 v5.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ee // umull v14.2d, v7.2s, v17.2s
-	WORD $0x6eb1c0ef // umull2 v15.2d, v7.4s, v17.4s
-	WORD $0x4e8f19c7 // uzp1 v7.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1cc6 // eor v6.16b, v6.16b, v14.16b
-	WORD $0x6e2c1c84 // eor v4.16b, v4.16b, v12.16b
-	WORD $0x6e341cc6 // eor v6.16b, v6.16b, v20.16b
-	WORD $0x6e351c84 // eor v4.16b, v4.16b, v21.16b
 	ADD $0, R4, R6
 	CMP R1, R6
 	BHS skip0
 	ADD $0, R0, R5
 	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
-	WORD $0x6eb83c42 // cmhs v2.4s, v2.4s, v24.4s
-	WORD $0x4e221fde // and v30.16b, v30.16b, v2.16b
-	WORD $0x6eb83cc6 // cmhs v6.4s, v6.4s, v24.4s
-	WORD $0x4e261fff // and v31.16b, v31.16b, v6.16b
+	WORD $0x4f305468 // shl v8.4s, v3.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f3054e8 // shl v8.4s, v7.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad007cbe // stp q30, q31, [x5, #0]
 skip0:
 	ADD $1, R4, R6
@@ -1783,10 +1713,12 @@ skip0:
 	BHS skip1
 	ADD $64, R0, R5
 	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
-	WORD $0x6eb83c63 // cmhs v3.4s, v3.4s, v24.4s
-	WORD $0x4e231fde // and v30.16b, v30.16b, v3.16b
-	WORD $0x6eb83ce7 // cmhs v7.4s, v7.4s, v24.4s
-	WORD $0x4e271fff // and v31.16b, v31.16b, v7.16b
+	WORD $0x4f305408 // shl v8.4s, v0.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f305488 // shl v8.4s, v4.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad007cbe // stp q30, q31, [x5, #0]
 skip1:
 	ADD $2, R4, R6
@@ -1794,10 +1726,12 @@ skip1:
 	BHS skip2
 	ADD $128, R0, R5
 	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
-	WORD $0x6eb83c00 // cmhs v0.4s, v0.4s, v24.4s
-	WORD $0x4e201fde // and v30.16b, v30.16b, v0.16b
-	WORD $0x6eb83c84 // cmhs v4.4s, v4.4s, v24.4s
-	WORD $0x4e241fff // and v31.16b, v31.16b, v4.16b
+	WORD $0x4f305428 // shl v8.4s, v1.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f3054a8 // shl v8.4s, v5.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad007cbe // stp q30, q31, [x5, #0]
 skip2:
 	ADD $3, R4, R6
@@ -1805,12 +1739,58 @@ skip2:
 	BHS skip3
 	ADD $192, R0, R5
 	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
-	WORD $0x6eb83c21 // cmhs v1.4s, v1.4s, v24.4s
-	WORD $0x4e211fde // and v30.16b, v30.16b, v1.16b
-	WORD $0x6eb83ca5 // cmhs v5.4s, v5.4s, v24.4s
-	WORD $0x4e251fff // and v31.16b, v31.16b, v5.16b
+	WORD $0x4f305448 // shl v8.4s, v2.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f3054c8 // shl v8.4s, v6.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad007cbe // stp q30, q31, [x5, #0]
 skip3:
+	ADD $4, R4, R6
+	CMP R1, R6
+	BHS skip4
+	ADD $256, R0, R5
+	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
+	WORD $0x6eb83c68 // cmhs v8.4s, v3.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83ce8 // cmhs v8.4s, v7.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad007cbe // stp q30, q31, [x5, #0]
+skip4:
+	ADD $5, R4, R6
+	CMP R1, R6
+	BHS skip5
+	ADD $320, R0, R5
+	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
+	WORD $0x6eb83c08 // cmhs v8.4s, v0.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83c88 // cmhs v8.4s, v4.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad007cbe // stp q30, q31, [x5, #0]
+skip5:
+	ADD $6, R4, R6
+	CMP R1, R6
+	BHS skip6
+	ADD $384, R0, R5
+	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
+	WORD $0x6eb83c28 // cmhs v8.4s, v1.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83ca8 // cmhs v8.4s, v5.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad007cbe // stp q30, q31, [x5, #0]
+skip6:
+	ADD $7, R4, R6
+	CMP R1, R6
+	BHS skip7
+	ADD $448, R0, R5
+	WORD $0xad407cbe // ldp q30, q31, [x5, #0]
+	WORD $0x6eb83c48 // cmhs v8.4s, v2.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83cc8 // cmhs v8.4s, v6.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad007cbe // stp q30, q31, [x5, #0]
+skip7:
 	WORD $0xad41747c // ldp q28, q29, [x3, #32]
 	WORD $0x4ebb1f60 // mov v0.16b, v27.16b
 	WORD $0x4ebc1f81 // mov v1.16b, v28.16b
@@ -2002,131 +1982,105 @@ skip3:
 	WORD $0x6e2c1ca5 // eor v5.16b, v5.16b, v12.16b
 	WORD $0x6e341ce7 // eor v7.16b, v7.16b, v20.16b
 	WORD $0x6e351ca5 // eor v5.16b, v5.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c068 // umull v8.2d, v3.2s, v16.2s
-	WORD $0x6eb0c069 // umull2 v9.2d, v3.4s, v16.4s
-	WORD $0x4e891903 // uzp1 v3.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c02a // umull v10.2d, v1.2s, v17.2s
-	WORD $0x6eb1c02b // umull2 v11.2d, v1.4s, v17.4s
-	WORD $0x4e8b1941 // uzp1 v1.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c00 // eor v0.16b, v0.16b, v10.16b
-	WORD $0x6e281c42 // eor v2.16b, v2.16b, v8.16b
-	WORD $0x6e341c00 // eor v0.16b, v0.16b, v20.16b
-	WORD $0x6e351c42 // eor v2.16b, v2.16b, v21.16b
-	WORD $0x2eb0c0ec // umull v12.2d, v7.2s, v16.2s
-	WORD $0x6eb0c0ed // umull2 v13.2d, v7.4s, v16.4s
-	WORD $0x4e8d1987 // uzp1 v7.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ae // umull v14.2d, v5.2s, v17.2s
-	WORD $0x6eb1c0af // umull2 v15.2d, v5.4s, v17.4s
-	WORD $0x4e8f19c5 // uzp1 v5.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1c84 // eor v4.16b, v4.16b, v14.16b
-	WORD $0x6e2c1cc6 // eor v6.16b, v6.16b, v12.16b
-	WORD $0x6e341c84 // eor v4.16b, v4.16b, v20.16b
-	WORD $0x6e351cc6 // eor v6.16b, v6.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c008 // umull v8.2d, v0.2s, v16.2s
-	WORD $0x6eb0c009 // umull2 v9.2d, v0.4s, v16.4s
-	WORD $0x4e891900 // uzp1 v0.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c04a // umull v10.2d, v2.2s, v17.2s
-	WORD $0x6eb1c04b // umull2 v11.2d, v2.4s, v17.4s
-	WORD $0x4e8b1942 // uzp1 v2.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c21 // eor v1.16b, v1.16b, v10.16b
-	WORD $0x6e281c63 // eor v3.16b, v3.16b, v8.16b
-	WORD $0x6e341c21 // eor v1.16b, v1.16b, v20.16b
-	WORD $0x6e351c63 // eor v3.16b, v3.16b, v21.16b
-	WORD $0x2eb0c08c // umull v12.2d, v4.2s, v16.2s
-	WORD $0x6eb0c08d // umull2 v13.2d, v4.4s, v16.4s
-	WORD $0x4e8d1984 // uzp1 v4.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ce // umull v14.2d, v6.2s, v17.2s
-	WORD $0x6eb1c0cf // umull2 v15.2d, v6.4s, v17.4s
-	WORD $0x4e8f19c6 // uzp1 v6.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ca5 // eor v5.16b, v5.16b, v14.16b
-	WORD $0x6e2c1ce7 // eor v7.16b, v7.16b, v12.16b
-	WORD $0x6e341ca5 // eor v5.16b, v5.16b, v20.16b
-	WORD $0x6e351ce7 // eor v7.16b, v7.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c028 // umull v8.2d, v1.2s, v16.2s
-	WORD $0x6eb0c029 // umull2 v9.2d, v1.4s, v16.4s
-	WORD $0x4e891901 // uzp1 v1.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c06a // umull v10.2d, v3.2s, v17.2s
-	WORD $0x6eb1c06b // umull2 v11.2d, v3.4s, v17.4s
-	WORD $0x4e8b1943 // uzp1 v3.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c42 // eor v2.16b, v2.16b, v10.16b
-	WORD $0x6e281c00 // eor v0.16b, v0.16b, v8.16b
-	WORD $0x6e341c42 // eor v2.16b, v2.16b, v20.16b
-	WORD $0x6e351c00 // eor v0.16b, v0.16b, v21.16b
-	WORD $0x2eb0c0ac // umull v12.2d, v5.2s, v16.2s
-	WORD $0x6eb0c0ad // umull2 v13.2d, v5.4s, v16.4s
-	WORD $0x4e8d1985 // uzp1 v5.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ee // umull v14.2d, v7.2s, v17.2s
-	WORD $0x6eb1c0ef // umull2 v15.2d, v7.4s, v17.4s
-	WORD $0x4e8f19c7 // uzp1 v7.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1cc6 // eor v6.16b, v6.16b, v14.16b
-	WORD $0x6e2c1c84 // eor v4.16b, v4.16b, v12.16b
-	WORD $0x6e341cc6 // eor v6.16b, v6.16b, v20.16b
-	WORD $0x6e351c84 // eor v4.16b, v4.16b, v21.16b
 	ADD $0, R4, R6
 	CMP R1, R6
-	BHS skip4
+	BHS skip8
 	ADD $0, R0, R5
 	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c42 // cmhs v2.4s, v2.4s, v24.4s
-	WORD $0x4e221fde // and v30.16b, v30.16b, v2.16b
-	WORD $0x6eb83cc6 // cmhs v6.4s, v6.4s, v24.4s
-	WORD $0x4e261fff // and v31.16b, v31.16b, v6.16b
+	WORD $0x4f305468 // shl v8.4s, v3.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f3054e8 // shl v8.4s, v7.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip4:
+skip8:
 	ADD $1, R4, R6
 	CMP R1, R6
-	BHS skip5
+	BHS skip9
 	ADD $64, R0, R5
 	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c63 // cmhs v3.4s, v3.4s, v24.4s
-	WORD $0x4e231fde // and v30.16b, v30.16b, v3.16b
-	WORD $0x6eb83ce7 // cmhs v7.4s, v7.4s, v24.4s
-	WORD $0x4e271fff // and v31.16b, v31.16b, v7.16b
+	WORD $0x4f305408 // shl v8.4s, v0.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f305488 // shl v8.4s, v4.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip5:
+skip9:
 	ADD $2, R4, R6
 	CMP R1, R6
-	BHS skip6
+	BHS skip10
 	ADD $128, R0, R5
 	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c00 // cmhs v0.4s, v0.4s, v24.4s
-	WORD $0x4e201fde // and v30.16b, v30.16b, v0.16b
-	WORD $0x6eb83c84 // cmhs v4.4s, v4.4s, v24.4s
-	WORD $0x4e241fff // and v31.16b, v31.16b, v4.16b
+	WORD $0x4f305428 // shl v8.4s, v1.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f3054a8 // shl v8.4s, v5.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip6:
+skip10:
 	ADD $3, R4, R6
 	CMP R1, R6
-	BHS skip7
+	BHS skip11
 	ADD $192, R0, R5
 	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c21 // cmhs v1.4s, v1.4s, v24.4s
-	WORD $0x4e211fde // and v30.16b, v30.16b, v1.16b
-	WORD $0x6eb83ca5 // cmhs v5.4s, v5.4s, v24.4s
-	WORD $0x4e251fff // and v31.16b, v31.16b, v5.16b
+	WORD $0x4f305448 // shl v8.4s, v2.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x4f3054c8 // shl v8.4s, v6.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip7:
-	ADD $256, R0
+skip11:
+	ADD $4, R4, R6
+	CMP R1, R6
+	BHS skip12
+	ADD $256, R0, R5
+	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
+	WORD $0x6eb83c68 // cmhs v8.4s, v3.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83ce8 // cmhs v8.4s, v7.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad017cbe // stp q30, q31, [x5, #32]
+skip12:
+	ADD $5, R4, R6
+	CMP R1, R6
+	BHS skip13
+	ADD $320, R0, R5
+	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
+	WORD $0x6eb83c08 // cmhs v8.4s, v0.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83c88 // cmhs v8.4s, v4.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad017cbe // stp q30, q31, [x5, #32]
+skip13:
+	ADD $6, R4, R6
+	CMP R1, R6
+	BHS skip14
+	ADD $384, R0, R5
+	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
+	WORD $0x6eb83c28 // cmhs v8.4s, v1.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83ca8 // cmhs v8.4s, v5.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad017cbe // stp q30, q31, [x5, #32]
+skip14:
+	ADD $7, R4, R6
+	CMP R1, R6
+	BHS skip15
+	ADD $448, R0, R5
+	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
+	WORD $0x6eb83c48 // cmhs v8.4s, v2.4s, v24.4s
+	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
+	WORD $0x6eb83cc8 // cmhs v8.4s, v6.4s, v24.4s
+	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
+	WORD $0xad017cbe // stp q30, q31, [x5, #32]
+skip15:
+	ADD $512, R0
 	ADD $1, R2
-	ADD $4, R4
+	ADD $8, R4
 	CMP R1, R4
 	BLT group
 	RET
@@ -2155,18 +2109,22 @@ TEXT ·keepKeysNEON(SB), NOSPLIT, $0-52
 	MOVD rows+8(FP), R1
 	MOVD row+16(FP), R2
 	MOVD key+24(FP), R3
-	MOVD $laneNumbers<>(SB), R4
-	MOVD $groupBits<>(SB), R5
-	LSR $2, R3
+	MOVD $groupOrder<>(SB), R4
+	MOVD $rowOrder<>(SB), R5
+	MOVD $groupBits<>(SB), R6
+	LSR $3, R3
 	WORD $0x4e040c7b // dup v27.4s, w3
 	WORD $0x3dc0009c // ldr q28, [x4]
 	WORD $0x4ebc877b // add v27.4s, v27.4s, v28.4s
-	WORD $0x3dc000be // ldr q30, [x5]
+	WORD $0x3dc000de // ldr q30, [x6]
+	WORD $0x3dc000bf // ldr q31, [x5]
 rows:
 	WORD $0x4e040c5c // dup v28.4s, w2
-	ADD $1, R2
+	WORD $0x4ebf879c // add v28.4s, v28.4s, v31.4s
+	ADD $2, R2
 	WORD $0x4e040c5d // dup v29.4s, w2
-	ADD $1, R2
+	WORD $0x4ebf87bd // add v29.4s, v29.4s, v31.4s
+	ADD $2, R2
 	WORD $0x4ebb1f60 // mov v0.16b, v27.16b
 	WORD $0x4ebc1f81 // mov v1.16b, v28.16b
 	WORD $0x4eb91f22 // mov v2.16b, v25.16b
@@ -2357,120 +2315,91 @@ rows:
 	WORD $0x6e2c1ca5 // eor v5.16b, v5.16b, v12.16b
 	WORD $0x6e341ce7 // eor v7.16b, v7.16b, v20.16b
 	WORD $0x6e351ca5 // eor v5.16b, v5.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c068 // umull v8.2d, v3.2s, v16.2s
-	WORD $0x6eb0c069 // umull2 v9.2d, v3.4s, v16.4s
-	WORD $0x4e891903 // uzp1 v3.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c02a // umull v10.2d, v1.2s, v17.2s
-	WORD $0x6eb1c02b // umull2 v11.2d, v1.4s, v17.4s
-	WORD $0x4e8b1941 // uzp1 v1.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c00 // eor v0.16b, v0.16b, v10.16b
-	WORD $0x6e281c42 // eor v2.16b, v2.16b, v8.16b
-	WORD $0x6e341c00 // eor v0.16b, v0.16b, v20.16b
-	WORD $0x6e351c42 // eor v2.16b, v2.16b, v21.16b
-	WORD $0x2eb0c0ec // umull v12.2d, v7.2s, v16.2s
-	WORD $0x6eb0c0ed // umull2 v13.2d, v7.4s, v16.4s
-	WORD $0x4e8d1987 // uzp1 v7.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ae // umull v14.2d, v5.2s, v17.2s
-	WORD $0x6eb1c0af // umull2 v15.2d, v5.4s, v17.4s
-	WORD $0x4e8f19c5 // uzp1 v5.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1c84 // eor v4.16b, v4.16b, v14.16b
-	WORD $0x6e2c1cc6 // eor v6.16b, v6.16b, v12.16b
-	WORD $0x6e341c84 // eor v4.16b, v4.16b, v20.16b
-	WORD $0x6e351cc6 // eor v6.16b, v6.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c008 // umull v8.2d, v0.2s, v16.2s
-	WORD $0x6eb0c009 // umull2 v9.2d, v0.4s, v16.4s
-	WORD $0x4e891900 // uzp1 v0.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c04a // umull v10.2d, v2.2s, v17.2s
-	WORD $0x6eb1c04b // umull2 v11.2d, v2.4s, v17.4s
-	WORD $0x4e8b1942 // uzp1 v2.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c21 // eor v1.16b, v1.16b, v10.16b
-	WORD $0x6e281c63 // eor v3.16b, v3.16b, v8.16b
-	WORD $0x6e341c21 // eor v1.16b, v1.16b, v20.16b
-	WORD $0x6e351c63 // eor v3.16b, v3.16b, v21.16b
-	WORD $0x2eb0c08c // umull v12.2d, v4.2s, v16.2s
-	WORD $0x6eb0c08d // umull2 v13.2d, v4.4s, v16.4s
-	WORD $0x4e8d1984 // uzp1 v4.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ce // umull v14.2d, v6.2s, v17.2s
-	WORD $0x6eb1c0cf // umull2 v15.2d, v6.4s, v17.4s
-	WORD $0x4e8f19c6 // uzp1 v6.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ca5 // eor v5.16b, v5.16b, v14.16b
-	WORD $0x6e2c1ce7 // eor v7.16b, v7.16b, v12.16b
-	WORD $0x6e341ca5 // eor v5.16b, v5.16b, v20.16b
-	WORD $0x6e351ce7 // eor v7.16b, v7.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c028 // umull v8.2d, v1.2s, v16.2s
-	WORD $0x6eb0c029 // umull2 v9.2d, v1.4s, v16.4s
-	WORD $0x4e891901 // uzp1 v1.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c06a // umull v10.2d, v3.2s, v17.2s
-	WORD $0x6eb1c06b // umull2 v11.2d, v3.4s, v17.4s
-	WORD $0x4e8b1943 // uzp1 v3.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c42 // eor v2.16b, v2.16b, v10.16b
-	WORD $0x6e281c00 // eor v0.16b, v0.16b, v8.16b
-	WORD $0x6e341c42 // eor v2.16b, v2.16b, v20.16b
-	WORD $0x6e351c00 // eor v0.16b, v0.16b, v21.16b
-	WORD $0x2eb0c0ac // umull v12.2d, v5.2s, v16.2s
-	WORD $0x6eb0c0ad // umull2 v13.2d, v5.4s, v16.4s
-	WORD $0x4e8d1985 // uzp1 v5.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ee // umull v14.2d, v7.2s, v17.2s
-	WORD $0x6eb1c0ef // umull2 v15.2d, v7.4s, v17.4s
-	WORD $0x4e8f19c7 // uzp1 v7.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1cc6 // eor v6.16b, v6.16b, v14.16b
-	WORD $0x6e2c1c84 // eor v4.16b, v4.16b, v12.16b
-	WORD $0x6e341cc6 // eor v6.16b, v6.16b, v20.16b
-	WORD $0x6e351c84 // eor v4.16b, v4.16b, v21.16b
-	WORD $0x6eb83c42 // cmhs v2.4s, v2.4s, v24.4s
-	WORD $0x4e3e1c42 // and v2.16b, v2.16b, v30.16b
-	WORD $0x6eb83c63 // cmhs v3.4s, v3.4s, v24.4s
-	WORD $0x4e3e1c63 // and v3.16b, v3.16b, v30.16b
-	WORD $0x4f215463 // shl v3.4s, v3.4s, #1
-	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
-	WORD $0x6eb83c00 // cmhs v0.4s, v0.4s, v24.4s
-	WORD $0x4e3e1c00 // and v0.16b, v0.16b, v30.16b
-	WORD $0x4f225400 // shl v0.4s, v0.4s, #2
-	WORD $0x4ea01c42 // orr v2.16b, v2.16b, v0.16b
-	WORD $0x6eb83c21 // cmhs v1.4s, v1.4s, v24.4s
-	WORD $0x4e3e1c21 // and v1.16b, v1.16b, v30.16b
-	WORD $0x4f235421 // shl v1.4s, v1.4s, #3
-	WORD $0x4ea11c42 // orr v2.16b, v2.16b, v1.16b
-	WORD $0x4eb1b842 // addv s2, v2.4s
-	WORD $0xbc004402 // str s2, [x0], #4
+	WORD $0x4f305468 // shl v8.4s, v3.4s, #16
+	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
+	WORD $0x4e3e1d08 // and v8.16b, v8.16b, v30.16b
+	WORD $0x4f30540a // shl v10.4s, v0.4s, #16
+	WORD $0x6eb83d4a // cmhs v10.4s, v10.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f21554a // shl v10.4s, v10.4s, #1
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x4f30542a // shl v10.4s, v1.4s, #16
+	WORD $0x6eb83d4a // cmhs v10.4s, v10.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f22554a // shl v10.4s, v10.4s, #2
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x4f30544a // shl v10.4s, v2.4s, #16
+	WORD $0x6eb83d4a // cmhs v10.4s, v10.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f23554a // shl v10.4s, v10.4s, #3
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x6eb83c6a // cmhs v10.4s, v3.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f24554a // shl v10.4s, v10.4s, #4
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x6eb83c0a // cmhs v10.4s, v0.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f25554a // shl v10.4s, v10.4s, #5
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x6eb83c2a // cmhs v10.4s, v1.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f26554a // shl v10.4s, v10.4s, #6
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x6eb83c4a // cmhs v10.4s, v2.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f27554a // shl v10.4s, v10.4s, #7
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x4f3054e9 // shl v9.4s, v7.4s, #16
+	WORD $0x6eb83d29 // cmhs v9.4s, v9.4s, v24.4s
+	WORD $0x4e3e1d29 // and v9.16b, v9.16b, v30.16b
+	WORD $0x4f30548a // shl v10.4s, v4.4s, #16
+	WORD $0x6eb83d4a // cmhs v10.4s, v10.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f21554a // shl v10.4s, v10.4s, #1
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x4f3054aa // shl v10.4s, v5.4s, #16
+	WORD $0x6eb83d4a // cmhs v10.4s, v10.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f22554a // shl v10.4s, v10.4s, #2
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x4f3054ca // shl v10.4s, v6.4s, #16
+	WORD $0x6eb83d4a // cmhs v10.4s, v10.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f23554a // shl v10.4s, v10.4s, #3
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x6eb83cea // cmhs v10.4s, v7.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f24554a // shl v10.4s, v10.4s, #4
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x6eb83c8a // cmhs v10.4s, v4.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f25554a // shl v10.4s, v10.4s, #5
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x6eb83caa // cmhs v10.4s, v5.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f26554a // shl v10.4s, v10.4s, #6
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x6eb83cca // cmhs v10.4s, v6.4s, v24.4s
+	WORD $0x4e3e1d4a // and v10.16b, v10.16b, v30.16b
+	WORD $0x4f27554a // shl v10.4s, v10.4s, #7
+	WORD $0x4eaa1d29 // orr v9.16b, v9.16b, v10.16b
+	WORD $0x4ea9bd08 // addp v8.4s, v8.4s, v9.4s
+	WORD $0xbc004408 // str s8, [x0], #4
 	SUBS $1, R1
 	BEQ end
-	WORD $0x6eb83cc6 // cmhs v6.4s, v6.4s, v24.4s
-	WORD $0x4e3e1cc6 // and v6.16b, v6.16b, v30.16b
-	WORD $0x6eb83ce7 // cmhs v7.4s, v7.4s, v24.4s
-	WORD $0x4e3e1ce7 // and v7.16b, v7.16b, v30.16b
-	WORD $0x4f2154e7 // shl v7.4s, v7.4s, #1
-	WORD $0x4ea71cc6 // orr v6.16b, v6.16b, v7.16b
-	WORD $0x6eb83c84 // cmhs v4.4s, v4.4s, v24.4s
-	WORD $0x4e3e1c84 // and v4.16b, v4.16b, v30.16b
-	WORD $0x4f225484 // shl v4.4s, v4.4s, #2
-	WORD $0x4ea41cc6 // orr v6.16b, v6.16b, v4.16b
-	WORD $0x6eb83ca5 // cmhs v5.4s, v5.4s, v24.4s
-	WORD $0x4e3e1ca5 // and v5.16b, v5.16b, v30.16b
-	WORD $0x4f2354a5 // shl v5.4s, v5.4s, #3
-	WORD $0x4ea51cc6 // orr v6.16b, v6.16b, v5.16b
-	WORD $0x4eb1b8c6 // addv s6, v6.4s
-	WORD $0xbc004406 // str s6, [x0], #4
+	WORD $0x6e082108 // ext v8.16b, v8.16b, v8.16b, #4
+	WORD $0xbc004408 // str s8, [x0], #4
 	SUBS $1, R1
-	BNE rows
+	BEQ end
+	WORD $0x6e082108 // ext v8.16b, v8.16b, v8.16b, #4
+	WORD $0xbc004408 // str s8, [x0], #4
+	SUBS $1, R1
+	BEQ end
+	WORD $0x6e082108 // ext v8.16b, v8.16b, v8.16b, #4
+	WORD $0xbc004408 // str s8, [x0], #4
+	SUBS $1, R1
+	BEQ end
+	B rows
 end:
 	RET
 

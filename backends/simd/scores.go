@@ -41,9 +41,8 @@ func (x *scorer) begin(j *job) {
 	for i := range x.z {
 		x.z[i] = 1
 	}
-	if p := float64(x.score.Dropout); p > 0 {
-		x.dropBelow = philox.Below(x.score.Dropout)
-		x.keep = float32(1 / (1 - p))
+	if x.score.Dropout > 0 {
+		x.dropBelow, x.keep = philox.Below(x.score.Dropout), philox.Keep(x.score.Dropout)
 	}
 }
 
@@ -133,7 +132,7 @@ func (x *scorer) addBias(s []float64, at int, keys []int) {
 	}
 }
 
-// dropout returns what the weights of the keys are multiplied by: 0 or 1/(1-p), or 1
+// dropout returns what the weights of the keys are multiplied by: 0 or the factor, or 1
 // without dropout. It is valid until the next call.
 func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	z := x.z[:len(keys)]
@@ -142,15 +141,15 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	}
 	seed, o := philox.Key(x.args.Seed), &x.args.Origin
 	var words [4]uint32
-	block := -1 // of four keys, which share a counter
+	block := -1 // of eight keys, which share a counter
 	for c, key := range keys {
 		key += k0 + o.Key
-		if key>>2 != block {
-			block = key >> 2
+		if key>>3 != block {
+			block = key >> 3
 			words = philox.Words([4]uint32{uint32(block), uint32(o.Row + x.row), uint32(o.Head + x.h), uint32(o.Batch + x.b)}, seed)
 		}
 		z[c] = x.keep
-		if words[key&3] < x.dropBelow {
+		if philox.Dropped(words, key, x.dropBelow) {
 			z[c] = 0
 		}
 	}

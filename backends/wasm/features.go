@@ -40,10 +40,10 @@ func wantsDBias(c *flashkit.Call) bool {
 	return c.Pass == flashkit.PassBackward && c.Args != nil && c.Score.Bias && !c.Args.DBias.IsZero()
 }
 
-// dropout returns the number below which a random word drops a weight, and the factor of
-// the weights that are kept.
+// dropout returns the limit below which 16 random bits, at the top of a word, drop a weight,
+// and the factor of the weights that are kept.
 func dropout(p float32) (threshold uint32, keep float32) {
-	return philox.Below(p), float32(1 / (1 - float64(p)))
+	return philox.Below(p), philox.Keep(p)
 }
 
 const (
@@ -74,7 +74,7 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	}
 	to = to[4*(wordOrigin-wordFeatures):]
 	binary.LittleEndian.PutUint32(to, uint32(origin.Row))
-	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/4))
+	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/8))
 }
 
 // loadPairs copies what the bias and the mask say of rows [i0, i1) and keys [j0, j1) of

@@ -131,9 +131,9 @@ func scoreOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) (s, slope fl
 	return s, slope
 }
 
-// philoxWords is Philox4x32-10.
+// philoxWords is Philox4x32-7.
 func philoxWords(c [4]uint32, k [2]uint32) [4]uint32 {
-	for range 10 {
+	for range 7 {
 		x, y := uint64(c[0])*0xd2511f53, uint64(c[2])*0xcd9e8d57
 		c = [4]uint32{uint32(y>>32) ^ c[1] ^ k[0], uint32(y), uint32(x>>32) ^ c[3] ^ k[1], uint32(x)}
 		k[0] += 0x9e3779b9
@@ -149,11 +149,12 @@ func keepOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) float64 {
 		return 1
 	}
 	o := &a.Origin
-	words := philoxWords([4]uint32{uint32((o.Key + j) / 4), uint32(o.Row + i), uint32(o.Head + h), uint32(o.Batch + b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
-	if float64(words[j%4]) < math.Floor(drop*(1<<32)+.5) {
+	words := philoxWords([4]uint32{uint32((o.Key + j) / 8), uint32(o.Row + i), uint32(o.Head + h), uint32(o.Batch + b)}, [2]uint32{uint32(a.Seed), uint32(a.Seed >> 32)})
+	limit := math.Floor(drop*(1<<16) + .5)
+	if float64(words[j%4]>>(j%8/4*16)&0xffff) < limit {
 		return 0
 	}
-	return 1 / (1 - drop)
+	return (1 << 16) / (1<<16 - limit)
 }
 
 // referenceRow returns row i of O and its LSE. o0 and lse0 are those of earlier keys.

@@ -178,7 +178,7 @@ var featureTimes = [...]struct {
 	{flashkit.FeatureALiBi, .2, .8, 0, 5},
 	{flashkit.FeatureBias, 1, 3, .5, 5},
 	{flashkit.FeatureMask, 1, 1.5, .1, 5},
-	{flashkit.FeatureDropout, 2.5, 2, 0, 20},
+	{flashkit.FeatureDropout, 1, .9, 0, 8},
 }
 
 // featurePair is what the features of a call add to a row and a key, in nanoseconds.

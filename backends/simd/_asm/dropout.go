@@ -11,8 +11,8 @@ import (
 // dropWeights emits the dropout of a forward pass.
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of",
-		"Philox is below the limit. s is [keys][LANES]. keys > 0, key >= 0.")
+		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of",
+		"Philox is below the upper half of the limit, whose lower half is 0. s is [keys][LANES]. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -22,8 +22,8 @@ func (g *generator) dropWeights() {
 	products := x.rowProducts(r[0])
 	s, keys, group, j := param("s"), param("keys"), param("key"), GP64()
 	MOVQ(group, j)
-	ANDQ(Imm(3), j)
-	SHRQ(Imm(2), group)
+	ANDQ(Imm(7), j)
+	SHRQ(Imm(3), group)
 	before := GP64()
 	IMUL3Q(I32(g.rowBytes), j, before)
 	SUBQ(before, s)
@@ -34,18 +34,23 @@ func (g *generator) dropWeights() {
 		rows := x.evenAndOdd(v, products, r)
 		for w, words := range rows[0] {
 			x.odds(rows[1][w], words)
-			skip := fmt.Sprintf("skip%d", 4*v+w)
-			at := GP64()
-			LEAQ(Mem{Base: j, Disp: w}, at)
-			CMPQ(at, keys)
-			JCC(LabelRef(skip)) // below 0 too
-			g.dropVector(words, below, x.t, g.part(Mem{Base: s, Disp: w * g.rowBytes}, v))
-			Label(skip)
+			lower := rows[1][w]
+			VPSLLD(Imm(16), words, lower)
+			for half, numbers := range []VecPhysical{lower, words} {
+				key := 4*half + w
+				skip := fmt.Sprintf("skip%d", 8*v+key)
+				at := GP64()
+				LEAQ(Mem{Base: j, Disp: key}, at)
+				CMPQ(at, keys)
+				JCC(LabelRef(skip)) // below 0 too
+				g.dropVector(numbers, below, x.t, g.part(Mem{Base: s, Disp: key * g.rowBytes}, v))
+				Label(skip)
+			}
 		}
 	}
-	ADDQ(U32(uint32(4*g.rowBytes)), s)
+	ADDQ(U32(uint32(8*g.rowBytes)), s)
 	INCQ(group)
-	ADDQ(Imm(4), j)
+	ADDQ(Imm(8), j)
 	CMPQ(j, keys)
 	JL(LabelRef("group"))
 	g.done()
@@ -55,39 +60,38 @@ func (g *generator) dropWeights() {
 func (g *generator) dropPairs() {
 	g.routine("dropPairs", "func(p *uint32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
 		"is dropWeights for weights in pairs of keys, [keys/2][LANES], which have place for keys up to a multiple",
-		"of 4. key is a multiple of 4. keys > 0, key >= 0.")
+		"of 8. key is a multiple of 8. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
-	below, halves := r[11], r[12:14]
+	below := r[11]
 	limit := Load(Param("below"), GP32()).(GPVirtual)
-	g.broadcastWord(limit, below)
-	g.word(0xffff0000, halves[0])
-	g.word(0xffff, halves[1])
+	g.broadcastHalf(limit, below)
 	g.oddLanes()
 	products := x.rowProducts(r[0])
 	p, keys, group := param("p"), param("keys"), param("key")
-	SHRQ(Imm(2), group)
+	SHRQ(Imm(3), group)
 	Label("group")
 	x.keyWords(group)
 	for v := range vectors {
 		rows := x.evenAndOdd(v, products, r)
 		for w, words := range rows[0] {
-			const isBelow = 1
-			pair := g.part(Mem{Base: p, Disp: w / 2 * g.rowBytes}, v)
 			x.odds(rows[1][w], words)
-			VPCMPUD(Imm(isBelow), below, words, K2)
-			if w%2 == 0 {
-				VMOVDQU32(pair, x.t)
-			}
-			VPANDD(halves[w%2], x.t, K2, x.t)
-			if w%2 == 1 {
-				VMOVDQU32(x.t, pair)
+		}
+		for pair := range 2 {
+			even, odd, lower := rows[0][2*pair], rows[0][2*pair+1], rows[1][0]
+			x.pairHalves(odd, even, lower, even)
+			for half, numbers := range []VecPhysical{lower, even} {
+				const notBelow = 5
+				at := g.part(Mem{Base: p, Disp: (2*half + pair) * g.rowBytes}, v)
+				VPCMPUW(Imm(notBelow), below, numbers, K2)
+				VMOVDQU16_Z(at, K2, x.t)
+				VMOVDQU32(x.t, at)
 			}
 		}
 	}
-	ADDQ(U32(uint32(2*g.rowBytes)), p)
+	ADDQ(U32(uint32(4*g.rowBytes)), p)
 	INCQ(group)
-	SUBQ(Imm(4), keys)
+	SUBQ(Imm(8), keys)
 	JG(LabelRef("group"))
 	g.done()
 }
@@ -202,56 +206,64 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2Fourth, c[3], c[3])
 }
 
-// keepKeys emits the dropout of a backward pass and of decode.
+// keepKeys emits the dropout of a backward pass and of decode. A vector has the counters of two
+// rows in turns.
 func (g *generator) keepKeys() {
 	g.routine("keepKeys", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
-		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < LANES: where its",
-		"word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.")
+		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < LANES: where its half of a",
+		"word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a",
+		"multiple of 8. rows > 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
 	limit := Load(Param("below"), GP32()).(GPVirtual)
-	g.broadcastWord(limit, below)
+	g.broadcastHalf(limit, below)
 	g.oddLanes()
 	of := x.keyProducts(r[12:16], counter(r[0:4]))
 	kept, rows, row := param("kept"), param("rows"), param("row")
 	Label("rows")
 	two := []counter{counter(r[0:4]), counter(r[4:8])}
 	for i, c := range two {
-		x.keyRounds(row, i, of, c)
+		x.keyRounds(row, 2*i, of, c)
 	}
 	x.rest(two)
+	end := func(n int) {
+		CMPQ(rows, Imm(uint64(n)))
+		JLE(LabelRef("end"))
+	}
 	for i, c := range two {
 		if i == 1 {
-			CMPQ(rows, Imm(1))
-			JE(LabelRef("end"))
+			end(2)
 		}
-		x.storeKept(c, below, Mem{Base: kept, Disp: 4 * i})
+		x.storeKept(c, below, Mem{Base: kept, Disp: 8 * i}, func() { end(2*i + 1) })
 	}
-	ADDQ(Imm(8), kept)
-	ADDQ(Imm(2), row)
-	SUBQ(Imm(2), rows)
+	ADDQ(Imm(16), kept)
+	ADDQ(Imm(4), row)
+	SUBQ(Imm(4), rows)
 	JG(LabelRef("rows"))
 	Label("end")
 	g.done()
 }
 
-// keyRounds emits rounds 1 to 4 of row+i: what is left of them.
+// keyRounds emits rounds 1 to 4 of row+i and the one after it: what is left of them.
 func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
-	p := GP64()
-	LEAL(Mem{Base: row, Disp: i}, p.As32())
-	XORL(x.at(wordK0), p.As32())
-	hi := x.times(0, p)
-	XORL(x.at(wordK1+1), hi.As32())
-	XORL(x.at(wordK1+2), p.As32())
-	c2, c2Third := wordOwn+2*i, wordOwn+2*i+1
-	x.set(c2, hi)
-	x.set(c2Third, p)
-	x.xor(c2, of.first, c[0])
+	both := x.table("rowOrder", func() {
+		for i := range x.lanes / 4 {
+			DATA(8*i, U64(uint64(i%2)))
+		}
+	})
+	first := GP32()
+	LEAL(Mem{Base: row, Disp: i}, first)
+	x.broadcastWord(first.(GPVirtual), c[2])
+	VPADDD(both, c[2], c[2])
+	x.xor(wordK0, c[2], c[2])
+	VPMULUDQ(x.m0, c[2], c[2])
+	x.upper(c[2], c[0])
+	x.xorBoth(wordK1+1, of.first, c[0])
 	VPMULUDQ(x.m1, c[0], c[0])
-	VPSRLQ(Imm(32), c[0], c[1])
+	x.upper(c[0], c[1])
 	x.xorVectors(of.second, c[1], c[1])
-	x.xor(c2Third, of.high, c[2])
+	x.xorBoth(wordK1+2, of.high, c[2])
 	x.fourth(c)
 	x.xorVectors(of.third, c[3], c[3])
 }
@@ -260,18 +272,16 @@ func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 // key of round 3; the upper half of m0*c0 of round 3, and all of it with the key of round 4.
 type keyProducts struct{ first, second, high, third VecPhysical }
 
-// keyProducts computes them for groups of four keys: those of the first half of the
-// lanes, each followed by one of the second half, as storeKept unpacks them.
+// keyProducts computes them for groups of eight keys, each for two rows.
 func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	of := keyProducts{r[0], r[1], r[2], r[3]}
 	order := x.table("groupOrder", func() {
-		n := x.lanes / 4
-		for i := range n {
-			DATA(8*i, U64(uint64(i/2+i%2*n/2)))
+		for i := range x.lanes / 4 {
+			DATA(8*i, U64(uint64(i/2)))
 		}
 	})
 	group, t := param("key"), c[1]
-	SHRQ(Imm(2), group)
+	SHRQ(Imm(3), group)
 	x.broadcastWord(group.As32().(GPVirtual), of.first)
 	VPADDD(order, of.first, of.first)
 	VPMULUDQ(x.m0, of.first, of.first)
@@ -287,27 +297,37 @@ func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	return of
 }
 
-// storeKept stores the bits of the keys of a row, from their words.
-func (x *philox) storeKept(c counter, below VecPhysical, kept Mem) {
-	x.odds(c[1], c[0])
-	x.odds(c[3], c[2])
-	VPUNPCKLQDQ(c[2], c[0], c[1])
-	VPUNPCKHQDQ(c[2], c[0], c[3])
+// storeKept stores the bits of the keys of two rows, from their words. What is between them may end the routine.
+func (x *philox) storeKept(c counter, below VecPhysical, kept Mem, between func()) {
+	x.odds(c[2], c[0])
+	x.odds(c[3], c[1])
+	x.pairHalves(c[1], c[0], c[2], c[0])
+	VPUNPCKHQDQ(c[0], c[2], c[1]) // of 128 bits, the upper half is of the second row
+	VPUNPCKLQDQ(c[0], c[2], c[0])
+	rows := []VecPhysical{c[0], c[1]}
 	if x.avx512 {
 		const notBelow = 5
-		for i, z := range []VecPhysical{c[1], c[3]} {
-			VPCMPUD(Imm(notBelow), below, z, K2)
-			KMOVW(K2, kept.Offset(2*i))
+		for i, z := range rows {
+			VPCMPUW(Imm(notBelow), below, z, K2)
+			KMOVD(K2, kept.Offset(4*i))
+			if i == 0 {
+				between()
+			}
 		}
 		return
 	}
-	bits := [2]GPVirtual{GP32(), GP32()}
-	for i, z := range []VecPhysical{c[1], c[3]} {
-		VPMAXUD(z, below, x.t)
-		VPCMPEQD(z, x.t, x.t)
-		VMOVMSKPS(x.t, bits[i])
+	for _, z := range rows {
+		VPMAXUW(z, below, x.t)
+		VPCMPEQW(z, x.t, z)
 	}
-	SHLL(Imm(uint64(x.lanes/2)), bits[1])
-	ORL(bits[1], bits[0])
-	MOVL(bits[0], kept)
+	const rowByRow = 0xd8
+	VPACKSSWB(c[1], c[0], c[0])
+	VPERMQ(Imm(rowByRow), c[0], c[0])
+	bits, first := GP32(), GP32()
+	VPMOVMSKB(c[0], bits)
+	MOVWLZX(bits.As16(), first)
+	MOVL(first, kept)
+	between()
+	SHRL(Imm(16), bits)
+	MOVL(bits, kept.Offset(4))
 }

@@ -6,8 +6,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Dropout takes the words of Philox4x32-10 with the counter {key/4, row, head, batch}, one
-// word for each of four keys. Ten rounds do this to a counter c and a key k:
+// Dropout takes the words of Philox4x32-7 with the counter {key/8, row, head, batch}, half a
+// word for each of eight keys: the lower halves for the first four. Seven rounds do this to
+// a counter c and a key k:
 //
 //	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
 //	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
@@ -22,7 +23,7 @@ import (
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
-	philoxRounds       = 10
+	philoxRounds       = 7
 )
 
 // The words of a philox's frame: the keys of each round, and those that the loop computes
@@ -81,7 +82,7 @@ func (g *generator) newPhilox(m0, m1, t VecPhysical) *philox {
 // inLanes reports whether a word of the frame is stored in all lanes: with AVX-512 all
 // words are broadcast as they are read, but else this takes an instruction.
 func (g *generator) inLanes(i int) bool {
-	return !g.avx512 && i < wordOwn && i%philoxRounds > 2
+	return !g.avx512 && i < wordOwn
 }
 
 // wordPlace returns where a word is in the frame.
@@ -201,11 +202,38 @@ func (x *philox) odds(high, low VecPhysical) {
 	VPBLENDD(Imm(0xaa), x.t, low, low)
 }
 
-// oddLanes sets K1 to what odds needs.
+// oddLanes sets K1 to what odds and oddHalves need.
 func (g *generator) oddLanes() {
 	if g.avx512 {
 		odd := GP32()
-		MOVL(U32(0xaaaa), odd)
-		KMOVW(odd, K1)
+		MOVL(U32(0xaaaaaaaa), odd)
+		KMOVD(odd, K1)
 	}
+}
+
+// oddHalves sets z to the lower halves of low's words and the upper ones of high's.
+func (g *generator) oddHalves(high, low, z VecPhysical) {
+	if g.avx512 {
+		VPBLENDMW(high, low, K1, z)
+		return
+	}
+	VPBLENDW(Imm(0xaa), high, low, z)
+}
+
+// pairHalves sets lower to the lower halves of even's and odd's words in turns, and upper,
+// which may be even, to the upper ones.
+func (g *generator) pairHalves(odd, even, lower, upper VecPhysical) {
+	VPSLLD(Imm(16), odd, lower)
+	g.oddHalves(lower, even, lower)
+	VPSRLD(Imm(16), even, upper)
+	g.oddHalves(odd, upper, upper)
+}
+
+// broadcastHalf sets all halves of words of z to the upper half of a word.
+func (g *generator) broadcastHalf(r GPVirtual, z VecPhysical) {
+	upper := GP32()
+	MOVL(r.As32(), upper)
+	SHRL(Imm(16), upper)
+	ORL(upper, r.As32())
+	g.broadcastWord(r, z)
 }

@@ -14,8 +14,9 @@ static void transpose_mask(const block *p, const span *n, u32 c, int *to) {
   }
 }
 
-// score_feature_gradient is score_gradient of key c of four, which is key g of the strip.
-APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias) {
+// score_feature_gradient is score_gradient of key c of four, which is key g of the strip. bit is its half's of kept.
+APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias, int bit) {
+  i4 half = {bit, bit, bit, bit};
   const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;
   float *to = w->p + n->from * 16 + c * 4;
   int lo = n->lo[c], hi = n->hi[c], partial = n->partial;
@@ -32,7 +33,10 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
       seen = (row >= lo) & (row < hi);
     }
     if (f & MASK) seen &= t->seen[at];
-    if (f & DROPOUT) kept = __builtin_convertvector(((s4 *)t->kept)[i + c], i4), v = (v4)((i4)(v * keep) & kept);
+    if (f & DROPOUT) {
+      kept = (__builtin_convertvector(((s4 *)t->kept)[i + c], i4) & half) == half;
+      v = (v4)((i4)(v * keep) & kept);
+    }
     v4 ds = weight * (v - delta);
     if (dbias) scatter(dbias + i * TILE, TILE, (v4)((i4)ds & seen));
     if (f & SOFTCAP) ds *= t->slope[at];
@@ -53,7 +57,12 @@ static void hide_keys(const unsigned char *mask, u32 keys, span *s) {
 static void set_tables(const block *p, tables *t, const span *s, u32 c) {
   if (p->features & BIAS) transpose_bias(p, s, c, (float *)t->bias);
   if (p->features & MASK && !alike(p, MASK)) transpose_mask(p, s, c, (int *)t->seen);
-  if (p->features & DROPOUT) draw(t->rounds, t->mine + s->from / 2, 2, t->quad + c % STRIP, 0, t->kept + s->from / 4, t->kept + s->to / 4, p->threshold);
+}
+
+// draw_rows draws for eight keys of a strip from j on, key g and those after it, and the rows that any of them has.
+static void draw_rows(const block *p, tables *t, u32 j, u32 n, u32 i0, u32 rows, u32 g) {
+  span s = spans(8, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
+  if (s.from < s.to) draw(t->rounds, t->mine + s.from / 2, 2, t->eights + g / 2, 0, t->kept + s.from / 4, t->kept + s.to / 4, p->threshold);
 }
 
 // bwd_feature_block is bwd_block with features. The keys have the columns from c on of the stage.
@@ -63,8 +72,9 @@ static void bwd_feature_block(const block *p, const backward *w, tables *t, u32 
   float *dbias = f & DBIAS ? (float *)AT(p->dbias) + c : 0;
   zero(w->dst, round_up(rows, 8) * STRIP);
   if (f & ALIBI) set_away(p, t, (i64)j - i0 - p->diagonal, -1, rows > STRIP ? TILE : STRIP);
-  if (f & DROPOUT) set_quads(p, t, j, n);
+  if (f & DROPOUT) set_eights(p, t, j, n);
   for (u32 g = 0; g < n; g += 4) {
+    if (f & DROPOUT && g % 8 == 0) draw_rows(p, t, j, n, i0, rows, g);
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
     if (f & MASK && alike(p, MASK)) hide_keys(mask_row(p, 0) + c + g, n - g, &s);
     if (s.from >= s.to) continue;
@@ -72,7 +82,7 @@ static void bwd_feature_block(const block *p, const backward *w, tables *t, u32 
     extra x = {(float *)t->bias, away_at(t, -(int)g), TILE};
     feature_scores(p, &s, w->k + (key + g) * w->d8 * 4, w->q + s.from * w->d8, w->d8, w->s, (float *)t->slope, &x);
     scores(w->v + (key + g) * w->dv8 * 4, w->dout + s.from * w->dv8, w->dv8, w->dp + s.from, w->dp + s.to);
-    for (u32 e = 0; e < 4; e++) score_feature_gradient(p, w, t, &s, e, w->dst + (g + e) * 8, dbias ? dbias + g + e : 0);
+    for (u32 e = 0; e < 4; e++) score_feature_gradient(p, w, t, &s, e, w->dst + (g + e) * 8, dbias ? dbias + g + e : 0, g % 8 ? 0x80 : 1);
     float *dk = grads_of(w, key + g);
     place at = {i0, (i64)j + g, 0, c + g, rows, n - g, 1, f & DROPOUT};
     if (*w->tile_finite != 0 || !(s.partial || hidden)) {

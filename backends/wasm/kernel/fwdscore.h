@@ -18,14 +18,16 @@ APART void cut(float *x, const float *end, const float *limit, u32 step) {
 // weigh_kept is weigh with dropout: weights that are not kept count, and become 0.
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit) {
   v4 sum = splat(0);
-  u4 one = splat_word(bit);
-  PIN(one);
-  for (; x < end; x += 8, to += 128, kept += 2) {
+  u4 lower = splat_word(bit), upper = splat_word(bit << 7);
+  PIN(lower);
+  PIN(upper);
+  for (; x < end; x += 8, to += 128, kept++) {
     HIDE(x, to);
     HIDE(kept, end);
     UNROLLED for (int e = 1; e >= 0; e--) {
       v4 w = exp2((load(x + e * 4) - top) * scale2);
-      i4 stays = (i4)((kept[e] & one) == one);
+      u4 one = e ? upper : lower;
+      i4 stays = (i4)((*kept & one) == one);
       PIN(stays);  // or it would become a choice between the weight and 0: three instructions more
       sum += w, spread(to + e * 64, 16, (v4)((i4)w & stays));
     }
@@ -61,7 +63,7 @@ static void fwd_feature_block(const block *p, const forward *w, tables *t, u32 i
   u32 f = p->features, one = alike(p, MASK);
   float *limit = (float *)t->limit;
   if (f & ALIBI) set_away(p, t, (i64)j - i0 - p->diagonal, 1, TILE);
-  if (f & DROPOUT) set_quads(p, t, j, n);
+  if (f & DROPOUT) set_eights(p, t, j, n);
   if (f & MASK && one) set_limits(mask_row(p, 0), n, limit);
   for (u32 g = 0; g < rows; g += 4) {
     span s = spans(4, rows - g, (i64)i0 + g - j, p->first, p->last, n);
@@ -74,7 +76,7 @@ static void fwd_feature_block(const block *p, const forward *w, tables *t, u32 i
     else if (one) scores_of_keys(q, keys, w->d8, from, end, 1, limit + s.from);
     else scores_of_pairs(q, keys, w->d8, from, end, 1, limit + s.from);
     if (f & ADJUSTS && f & MASK) cut(from, end, limit + s.from, one ? 0 : TILE);
-    if (f & DROPOUT) draw(t->rounds, t->mine + g / 2, 0, t->quad + s.from, 4, t->kept + s.from / 4, t->kept + s.to / 4, p->threshold);
+    if (f & DROPOUT) draw(t->rounds, t->mine + g / 2, 0, t->eights + s.from / 16 * 8, 4, t->kept + s.from / 16 * 2, t->kept + round_up(s.to, 16) / 8, p->threshold);
     v4 a = soften(&s, w->s, w->p, w->m + g, w->l + g, per2(unit(p)), f & DROPOUT ? t->kept : 0);
     UNROLLED for (u32 r = 0; r < 4; r++) if (a[r] != 1) rescale(w, g + r, a[r]);
     float *o = w->o + g * 2 * w->dv8;

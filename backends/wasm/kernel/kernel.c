@@ -26,6 +26,7 @@
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
 typedef u32 u4 __attribute__((vector_size(16))); typedef unsigned char b4 __attribute__((vector_size(4))); typedef signed char s4 __attribute__((vector_size(4)));
+typedef unsigned short h8 __attribute__((vector_size(16)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -43,7 +44,7 @@ extern char __heap_base;
 #define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls them too
 INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
 INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
-// dot16 returns sums of two products of signed halves; narrow the bytes of lanes that are 0 or -1, those of a first.
+// dot16 returns sums of two products of signed halves; narrow saturated bytes of lanes, those of a first.
 INLINE u4 dot16(u4 a, u4 b) { return (u4)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b); }
 INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
   return (u4)wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4((v128_t)a, (v128_t)b), wasm_i16x8_narrow_i32x4((v128_t)c, (v128_t)d));
@@ -74,14 +75,14 @@ typedef struct {
   i64 diagonal;           // ALiBi takes slope * |j - i - diagonal| from a score
   float softcap;          // c: a scaled score s becomes c * tanh(s / c); positive
   float slope, sink;      // of the query head
-  u32 threshold;          // dropout drops a weight whose random word is less,
+  u32 threshold;          // dropout drops a weight whose 16 random bits are less than its upper half; the lower one is 0,
   float keep;             // and multiplies the others by this, at least 1
   u32 seed[2], head, seq; // what the random words are made of, with i and j
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] floats, bytes (0 hides), floats; of the rows and keys of a call
   u32 repeats;            // BIAS, MASK: all rows of a call have the first row of the tile
   u32 kv;                 // decode only: the type of K and V at raw_k and raw_v, 1 float16, 2 bfloat16; 0: there are none
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of that type
-  u32 row0, quad0;        // rows, and keys in fours, before row 0 and key 0, as random words count them
+  u32 row0, eight0;       // rows, and keys in eights, before row 0 and key 0, as random words count them
   u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
@@ -385,7 +386,7 @@ EXPORT("decode_simd128_rows") int export_decode_simd128_rows(u32 at, u32 i0, u32
 APART int check_features(const block *p, u32 takes) {
   u32 f = p->features;
   if (f & ~takes) return BAD_FEATURE;
-  if (f & DROPOUT && p->key0 % 4) return BAD_FEATURE;  // four keys share a block of random words
+  if (f & DROPOUT && p->key0 % 8) return BAD_FEATURE;  // eight keys share a block of random words
   if (f & SOFTCAP && !(p->softcap > 0 && p->softcap <= MAX_FLOAT)) return BAD_FEATURE;
   if (f & ALIBI && (p->diagonal < -MAX_DIAGONAL || p->diagonal > MAX_DIAGONAL)) return BAD_FEATURE;
   if (f & DROPOUT && !(p->keep >= 1 && p->keep <= MAX_FLOAT)) return BAD_FEATURE;

@@ -35,19 +35,20 @@ static int masked(const block *p, u32 r, u32 c) {
 }
 
 // kept returns what dropout multiplies the weight of row i and key j by. A random word belongs to each
-// pair: word j%4 of Philox4x32-10 of (j/4, i, head, sequence), from row0 and quad0 on. The four of key j are kept for the next ones.
+// pair: a half of word j%4 of Philox4x32-7 of (j/8, i, head, sequence), from row0 and eight0 on, the lower one where j%8 < 4.
+// The words of key j are kept for the next ones.
 static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
   if (!(p->features & DROPOUT)) return 1;
-  if (first || j % 4 == 0) {
-    u32 c[4] = {j / 4 + p->quad0, i + p->row0, p->head, p->seq}, k0 = p->seed[0], k1 = p->seed[1];
-    for (int round = 0; round < 10; round++, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
+  if (first || j % 8 == 0) {
+    u32 c[4] = {j / 8 + p->eight0, i + p->row0, p->head, p->seq}, k0 = p->seed[0], k1 = p->seed[1];
+    for (int round = 0; round < 7; round++, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
       u64 x = 0xd2511f53ull * c[0], y = 0xcd9e8d57ull * c[2];
       c[0] = (u32)(y >> 32) ^ c[1] ^ k0, c[1] = (u32)y;
       c[2] = (u32)(x >> 32) ^ c[3] ^ k1, c[3] = (u32)x;
     }
     for (int n = 0; n < 4; n++) word[n] = c[n];
   }
-  return word[j % 4] < p->threshold ? 0 : p->keep;
+  return word[j % 4] << (j % 8 < 4 ? 16 : 0) < p->threshold ? 0 : p->keep;
 }
 
 static float exp_of(double x) { return exp2_1((float)(x * 1.4426950408889634)); }

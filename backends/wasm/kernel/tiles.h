@@ -178,7 +178,7 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
 // soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
 // p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
 // was summed before. The scale comes after the difference, so that large scores lose nothing.
-// kept [TILE/4] is for dropout, or 0: see draw.
+// kept [TILE/8] is for dropout, or 0: see draw.
 APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
@@ -193,7 +193,7 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
   v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
   UNROLLED for (int r = 0; r < 4; r++)
     if (!kept) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
-    else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, kept + n->from / 4, 1u << 8 * r);
+    else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, kept + n->from / 8, 1u << 8 * r);
   v4 alpha = exp2((old - shift) * scale2);
   alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
   store(m, top), store(l, load(l) * alpha + sums);

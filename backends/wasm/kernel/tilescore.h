@@ -6,16 +6,17 @@
 
 enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // what makes other scores than scaled products
 
-enum { LOW, BOTH, UP, BELOW, REST, BY, KEYS = 2 * (BY + 1), CONSTANTS = KEYS + 14 };  // see set_rounds
+enum { LEFT = 4 };  // rounds after the first three
+enum { LOW, BOTH, UP, BELOW, REST, BY, KEYS = 2 * (BY + 1), CONSTANTS = KEYS + 2 * LEFT };  // see set_rounds
 
 // What four rows of a product have: query rows in the forward pass, keys in the backward pass.
 typedef struct {
   v4 away[TILE / 2 + 2];        // ALiBi by distance, see set_away
   v4 limit[TILE];               // [4][TILE], or [TILE] for all rows: -Inf hides, +Inf does not; forward only
   i4 seen[TILE];                // [4][TILE]: all bits or none; backward only
-  u4 kept[TILE / 4];            // [TILE/4][4 keys][4 rows] bytes, see draw
+  u4 kept[TILE / 4];            // [TILE/8 or TILE/4][4 keys][4 rows] bytes, see draw
   v4 bias[TILE], slope[TILE];   // [4][TILE]: backward only; slope is the derivative of the softcap
-  u4 quad[TILE], mine[TILE / 2]; // [TILE/4][4] splatted, [TILE/4][2]: see set_quads, set_mine
+  u4 eights[TILE / 2], mine[TILE / 2]; // [TILE/8][4] splatted, [TILE/4][2]: see set_eights, set_mine
   u4 rounds[CONSTANTS];         // splatted: see set_rounds
 } tables;
 
@@ -118,8 +119,8 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 
 // ---- Dropout ----
 //
-// The random words of a row and four keys from j on, j a multiple of 4, are Philox4x32-10 of
-// (j/4, i, head, sequence): see kept. Four rows are in the lanes. The first rounds mix little, so that what
+// The random words of a row and eight keys from j on, j a multiple of 8, are Philox4x32-7 of
+// (j/8, i, head, sequence): see kept. Four rows are in the lanes. The first rounds mix little, so that what
 // depends on the row alone, or on the keys alone, is computed once: of three rounds one product is left.
 
 #define PHILOX0 0xd2511f53u
@@ -142,14 +143,14 @@ static void set_rounds(const block *p, u4 *to) {
     to[LOW] = splat_word(l), to[BOTH] = splat_word(l << 16 | u), to[UP] = splat_word(u << 16);
     to[BELOW] = splat_word((u32)below), to[REST] = splat_word((u32)((u64)(all - below) >> 32) - MIDDLE), to[BY] = splat_word(by);
   }
-  for (u32 n = 7; n-- > 0; to += 2)  // from the last on, all others with C
-    for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < 6 ? MIDDLE : 0));
+  for (u32 n = LEFT; n-- > 0; to += 2)  // from the last on, all others with C
+    for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < LEFT - 1 ? MIDDLE : 0));
 }
-static void set_quads(const block *p, tables *t, u32 j, u32 n) {
-  u4 *to = t->quad;
+static void set_eights(const block *p, tables *t, u32 j, u32 n) {
+  u4 *to = t->eights;
   u32 k0 = p->seed[0], k1 = p->seed[1], c1 = PHILOX1 * p->head;
-  for (u32 q = j / 4; q < (j + n + 3) / 4; q++, to += 4) {
-    u64 x = (u64)PHILOX0 * (q + p->quad0), y = (u64)PHILOX1 * ((u32)(x >> 32) ^ p->seq ^ k1);
+  for (u32 q = j / 8; q < j / 8 + round_up(n, 16) / 8; q++, to += 4) {  // draw takes two at a time
+    u64 x = (u64)PHILOX0 * (q + p->eight0), y = (u64)PHILOX1 * ((u32)(x >> 32) ^ p->seq ^ k1);
     u64 z = (u64)PHILOX0 * ((u32)(y >> 32) ^ c1 ^ (k0 + WEYL0));
     to[0] = splat_word((u32)x ^ (k1 + WEYL1) ^ MIDDLE), to[1] = splat_word((u32)y ^ (k0 + 2 * WEYL0) ^ MIDDLE);
     to[2] = splat_word((u32)(z >> 32) ^ (k1 + 2 * WEYL1) ^ MIDDLE), to[3] = splat_word((u32)z);
@@ -197,29 +198,31 @@ INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int
   PIN(z[0]);
   return t;
 }
-// draw sets what is kept of groups of four rows and four keys up to end: for each key four bytes, of the rows,
-// all bits or none.
-APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *quad, u32 next_quad, u4 *to, const u4 *end, u32 threshold) {
-  u4 upper = splat_word(0x10000), least = splat_word(threshold);
+INLINE i4 not_below(u4 x, u4 least) { return (i4)((h8)x >= (h8)least); }
+// draw sets what is kept of groups of four rows and eight keys up to end: for the first four keys four bytes
+// each, of the rows, whose lowest bit is of the key, and whose highest is of the fourth key after it. These
+// are what is left of halves, all bits or none, of which the upper one is the sign, and the lower one saturates.
+APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *eight, u32 next_eight, u4 *to, const u4 *end, u32 threshold) {
+  u4 upper = splat_word(0x10000), least = splat_word(threshold | threshold >> 16);
   PIN(upper);
   for (; to != end; to += 2) {
-    u4 z0[2], z2[2], c1[2], c3[2], last = t[KEYS + 13];
+    u4 z0[2], z2[2], c1[2], c3[2], last = t[KEYS + 2 * LEFT - 1];
     PIN(last);  // the highest address comes first
-    UNROLLED for (int g = 0; g < 2; g++, mine += next_mine, quad += next_quad) {
-      c3[g] = quad[3], z2[g] = mine[1];
+    UNROLLED for (int g = 0; g < 2; g++, mine += next_mine, eight += next_eight) {
+      c3[g] = eight[3], z2[g] = mine[1];
       PIN(c3[g]);
       PIN(z2[g]);
-      HIDE(mine, quad);
-      z2[g] ^= quad[2], c1[g] = quad[1], z0[g] = mine[0] ^ quad[0];
+      HIDE(mine, eight);
+      z2[g] ^= eight[2], c1[g] = eight[1], z0[g] = mine[0] ^ eight[0];
     }
     t = halves(t, z0, c1, c1, KEYS / 2, 0, upper);
-    UNROLLED for (int n = 6; n >= 0; n--) {
+    UNROLLED for (int n = LEFT - 1; n >= 0; n--) {
       u4 y[2];
       t = halves(t, z0, c3, y, 0, KEYS + n * 2 + 1, upper);
       t = halves(t, z2, c1, c1, KEYS / 2, KEYS + n * 2, upper);
       UNROLLED for (int g = 0; g < 2; g++) { u4 s = z0[g]; z0[g] = z2[g], z2[g] = s, c3[g] = y[g]; }
     }
-    UNROLLED for (int g = 1; g >= 0; g--) to[g] = narrow(z0[g] >= least, c1[g] >= least, z2[g] >= least, c3[g] >= least);
+    UNROLLED for (int g = 1; g >= 0; g--) to[g] = narrow(not_below(z0[g], least), not_below(c1[g], least), not_below(z2[g], least), not_below(c3[g], least));
   }
 }
 

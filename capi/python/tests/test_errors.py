@@ -37,7 +37,7 @@ WRONG = [
     ("softcap", {"softcap": -1.0}, flashkit.OptionError, "softcap"),
     ("dropout", {"dropout": 1.0}, flashkit.OptionError, "dropout"),
     ("origin", {"dropout": 0.5, "origin": (0, 0, -1, 0)}, flashkit.OptionError, "origin"),
-    ("origin key", {"dropout": 0.5, "origin": (0, 0, 0, 2)}, flashkit.OptionError, "origin_key"),
+    ("origin key", {"dropout": 0.5, "origin": (0, 0, 0, 12)}, flashkit.OptionError, "origin_key"),
     ("origin alone", {"origin": (0, 0, 0, 0)}, flashkit.OptionError, "features"),
     ("seed", {"seed": -1}, flashkit.OptionError, "seed"),
     ("bias", {"bias": zeros(1, 2, 3, 4)}, flashkit.DimensionError, "bias.shape"),

@@ -1,7 +1,10 @@
 package main
 
-// Dropout takes the words of Philox4x32-10 with the counter {key/4, row, head, batch}, one
-// word for each of four keys. Ten rounds do this to a counter c and a key k:
+import "fmt"
+
+// Dropout takes the words of Philox4x32-7 with the counter {key/8, row, head, batch}, half a
+// word for each of eight keys: the lower halves for the first four. Seven rounds do this to
+// a counter c and a key k:
 //
 //	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
 //	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
@@ -9,7 +12,7 @@ package main
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
-	philoxRounds       = 10
+	philoxRounds       = 7
 )
 
 // The registers of philox. Two counters are computed side by side: one alone waits for its own
@@ -88,14 +91,14 @@ func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
 // dropWeights writes the dropout of a forward pass.
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32",
-		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its word of",
-		"Philox is below the limit. s is [keys][16]. keys > 0, key >= 0.")
+		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of",
+		"Philox is below the upper half of the limit, whose lower half is 0. s is [keys][16]. keys > 0, key >= 0.")
 	g.philoxConstants()
 	s, keys, group, rows := g.param("s"), g.param("keys"), g.param("key"), g.param("rows")
 	j, at, row := g.temp(), g.temp(), g.temp()
 	const number, row0, row1, x = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3
-	g.op("AND $3, %v, %v", group, j) // keys before the first of those of its group
-	g.op("LSR $2, %v", group)
+	g.op("AND $7, %v, %v", group, j) // keys before the first of those of its group
+	g.op("LSR $3, %v", group)
 	g.op("SUB %v<<%d, %v", j, 6, s)
 	g.op("NEG %v, %v", j, j)
 	g.label("group")
@@ -103,69 +106,91 @@ func (g *generator) dropWeights() {
 	for pair := 0; pair < vectors; pair += 2 {
 		g.v("ldp q%d, q%d, [x%d, #%d]", row0, row1, rows, 16*pair)
 		words := g.philox([2]int{number, number}, [2]int{row0, row1})
-		for w := range philoxCounterLen {
-			skip := pairLabel("skip", 4*pair/2+w)
-			g.op("ADD $%d, %v, %v", w, j, row)
+		for key := range 2 * philoxCounterLen {
+			w, kept := key%philoxCounterLen, philoxScratch
+			skip := fmt.Sprintf("skip%d", 8*pair/2+key)
+			g.op("ADD $%d, %v, %v", key, j, row)
 			g.op("CMP %v, %v", keys, row)
 			g.op("BHS %s", skip) // below 0 too
-			g.op("ADD $%d, %v, %v", w*rowBytes, s, at)
+			g.op("ADD $%d, %v, %v", key*rowBytes, s, at)
 			g.v2("ldp", x, at, 16*pair)
 			for i := range 2 {
-				g.v("cmhs v%d.4s, v%d.4s, v%d.4s", words[i][w], words[i][w], philoxLimit)
-				g.v("and v%d.16b, v%d.16b, v%d.16b", x+i, x+i, words[i][w])
+				g.half(kept, words[i][w], key)
+				g.v("and v%d.16b, v%d.16b, v%d.16b", x+i, x+i, kept)
 			}
 			g.v2("stp", x, at, 16*pair)
 			g.label(skip)
 		}
 	}
-	g.op("ADD $%d, %v", 4*rowBytes, s)
+	g.op("ADD $%d, %v", 8*rowBytes, s)
 	g.op("ADD $1, %v", group)
-	g.op("ADD $4, %v", j)
+	g.op("ADD $8, %v", j)
 	g.op("CMP %v, %v", keys, j)
 	g.op("BLT group")
 	g.done()
 }
 
-// keepKeys writes the dropout of a backward pass and of decode. Lane i of a counter is of the keys
-// 4*i to 4*i+3.
+// half sets all bits of a vector where a key of eight is kept, from its words.
+func (g *generator) half(kept, words, key int) {
+	if key < philoxCounterLen {
+		g.v("shl v%d.4s, v%d.4s, #16", kept, words)
+		words = kept
+	}
+	g.v("cmhs v%d.4s, v%d.4s, v%d.4s", kept, words, philoxLimit)
+}
+
+// keepKeys writes the dropout of a backward pass and of decode. A counter has both groups of a
+// row's keys in two lanes, and those of the next row in the others.
 func (g *generator) keepKeys() {
 	g.routine("keepKeys", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
-		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its",
-		"word of Philox is not below the limit. It clears all other bits. key is a multiple of 4. rows > 0.")
+		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its half of a",
+		"word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a",
+		"multiple of 8. rows > 0.")
 	g.philoxConstants()
 	kept, rows, row, key := g.param("kept"), g.param("rows"), g.param("row"), g.param("key")
-	const groups, row0, row1, bits = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3
-	order := g.table("laneNumbers", 0, 1, 2, 3)
-	places := g.table("groupBits", 1, 1<<4, 1<<8, 1<<12)
-	g.op("LSR $2, %v", key)
+	const groups, row0, row1, places, one = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3, philoxOwn + 4
+	order := g.table("groupOrder", 0, 1, 0, 1)
+	next := g.table("rowOrder", 0, 0, 1, 1)
+	bits := g.table("groupBits", 1, 1<<8, 1, 1<<8)
+	g.op("LSR $3, %v", key)
 	g.v("dup v%d.4s, w%d", groups, key)
 	g.v("ldr q%d, [x%d]", row0, order)
 	g.v("add v%d.4s, v%d.4s, v%d.4s", groups, groups, row0)
-	g.v("ldr q%d, [x%d]", bits, places)
+	g.v("ldr q%d, [x%d]", places, bits)
+	g.v("ldr q%d, [x%d]", one, next)
 	g.label("rows")
-	g.v("dup v%d.4s, w%d", row0, row)
-	g.op("ADD $1, %v", row)
-	g.v("dup v%d.4s, w%d", row1, row)
-	g.op("ADD $1, %v", row)
+	for i := range 2 {
+		g.v("dup v%d.4s, w%d", row0+i, row)
+		g.v("add v%d.4s, v%d.4s, v%d.4s", row0+i, row0+i, one)
+		g.op("ADD $2, %v", row)
+	}
 	words := g.philox([2]int{groups, groups}, [2]int{row0, row1})
 	for i, c := range words {
-		if i == 1 {
-			g.op("SUBS $1, %v", rows)
-			g.op("BEQ end")
-		}
-		for w, x := range c {
-			g.v("cmhs v%d.4s, v%d.4s, v%d.4s", x, x, philoxLimit)
-			g.v("and v%d.16b, v%d.16b, v%d.16b", x, x, bits)
-			if w > 0 {
-				g.v("shl v%d.4s, v%d.4s, #%d", x, x, w)
-				g.v("orr v%d.16b, v%d.16b, v%d.16b", c[0], c[0], x)
+		sum, bit := philoxScratch+i, philoxScratch+2
+		for key := range 2 * philoxCounterLen {
+			to := bit
+			if key == 0 {
+				to = sum
+			}
+			g.half(to, c[key%philoxCounterLen], key)
+			g.v("and v%d.16b, v%d.16b, v%d.16b", to, to, places)
+			if key > 0 {
+				g.v("shl v%d.4s, v%d.4s, #%d", bit, bit, key)
+				g.v("orr v%d.16b, v%d.16b, v%d.16b", sum, sum, bit)
 			}
 		}
-		g.v("addv s%d, v%d.4s", c[0], c[0])
-		g.v("str s%d, [x%d], #4", c[0], kept)
 	}
-	g.op("SUBS $1, %v", rows)
-	g.op("BNE rows")
+	sum := philoxScratch
+	g.v("addp v%d.4s, v%d.4s, v%d.4s", sum, sum, sum+1) // of a lane's row
+	for i := range 4 {
+		g.v("str s%d, [x%d], #4", sum, kept)
+		g.op("SUBS $1, %v", rows)
+		g.op("BEQ end")
+		if i < 3 {
+			g.v("ext v%d.16b, v%d.16b, v%d.16b, #4", sum, sum, sum)
+		}
+	}
+	g.op("B rows")
 	g.label("end")
 	g.done()
 }

@@ -105,10 +105,10 @@ def attention(
         mask: bool, shapes as of bias; True takes part.
         slopes: ALiBi, [H] or [B, H] float32: minus slope times the distance from the diagonal.
         sink: [H] float32, a logit that takes weight and has no value.
-        dropout: the probability to drop a weight, below 1. The seed says which ones.
+        dropout: the probability to drop a weight, below 1, rounded to a multiple of 2**-16. The seed says which ones.
         seed: from 0 to 2**64-1. The same one drops the same weights in both passes.
         origin: (batch, head, row, key) of the call's first ones in a whole, of which it is a part:
-            it drops the weights that a call of the whole does there. key is a multiple of 4.
+            it drops the weights that a call of the whole does there. key is a multiple of 8.
         q_lens, kv_lens: [B] integers: sequence b has that many rows, or keys. Beyond it O is 0.
         q_starts, kv_starts: [B+1] integers: sequence b lies from the one to the next, in
             tensors of batch 1. What lies outside of all is 0, and -inf in LSE.
