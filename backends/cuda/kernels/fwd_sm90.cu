@@ -279,7 +279,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         [[maybe_unused]] auto ask = [&](int tile) { // for what a tile reads, in time
             if constexpr (S::biases || S::masks) side.copy(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, top_row + warp * 16, tile * S::keys, lane);
         };
-        [[maybe_unused]] uint32_t gone[2]; // by dropout, of the lane's rows
+        [[maybe_unused]] uint32_t kept[2]; // by dropout, of the lane's rows
         [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
         [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
         // What a tile's keys are to the features, as far as it needs no scores; and the next tile's is asked for.
@@ -332,7 +332,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
         };
         auto drop = [&](int tile) {
-            if constexpr (S::drops) drop_pairs<S::keys>(s, gone);
+            if constexpr (S::drops) keep_pairs<S::keys>(s, kept);
             if (!S::reads || !f.drop_below) return;
             const Flat<S::keys / 2> all{s};
             Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, tile * S::keys + lane % 4 * 2);
@@ -352,11 +352,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         };
         auto exponentials = [&](int tile) { // P in place of s, and its sums in l
-            constexpr int once = S::dim == 64 ? 8 : 4; // counters side by side
+            constexpr int once = 4, draws = 5 * S::keys / 16 / once, size = S::keys / 2; // counters side by side
             float sum[2] = {};
             auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? capped.factor(s[i]) : c, -top[i % 4 / 2])); };
             if constexpr (S::drops) // random words by the integer units, under exponentials
-                dropped_keys<S::keys, once>(gone, f, sh.side(group * 4 + warp), w.batch, w.head, row, tile * S::keys, lane, [&](int i) { each<once / 2>([&](int j) { exponential(once / 2 * i + j); }); });
+                kept_keys<S::keys, once>(kept, f, sh.side(group * 4 + warp), w.batch, w.head, row, tile * S::keys, lane, [&](int i) { each<(size + draws - 1) / draws>([&](int j) { if (size * i / draws + j < size * (i + 1) / draws) exponential(size * i / draws + j); }); });
             else if (S::caps && small) each<S::keys / 2>(exponential);
             else each<S::keys / 2>(exponential);
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
