@@ -50,7 +50,7 @@ type Origin struct {
 	Batch int // of the first sequence
 	Head  int // the first query head
 	Row   int // the first query row of a sequence
-	Key   int // the first key of a sequence, a multiple of 4
+	Key   int // the first key of a sequence, a multiple of 8
 }
 
 // check returns nil or a *ProblemError.
@@ -66,8 +66,8 @@ func (o Origin) check(p *Problem) error {
 			return problemErr("Origin."+x.name, x.first, "must be 0: the problem does not say that it has %v", FeatureOrigin)
 		}
 	}
-	if o.Key%4 != 0 {
-		return problemErr("Origin.Key", o.Key, "must be a multiple of 4, as so many keys share their random numbers")
+	if o.Key%8 != 0 {
+		return problemErr("Origin.Key", o.Key, "must be a multiple of 8, as so many keys share their random words")
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ var mistakesOfFeatures = []struct {
 	}},
 	{"an origin before the first row", "Origin.Row", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Row = -1 }},
 	{"an origin that nobody asked for", "Origin.Head", func(p *flashkit.Problem, a *flashkit.Args) { p.Score.Origin, a.Origin.Head = false, 1 }},
-	{"an origin among keys that share random numbers", "Origin.Key", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Key = 6 }},
+	{"an origin among keys that share random numbers", "Origin.Key", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Key = 12 }},
 	{"keys beyond 31 bits", "Origin.Key", func(p *flashkit.Problem, a *flashkit.Args) { a.Origin.Key = math.MaxInt32 - p.KVLen + 1 }},
 	{"sequences beyond 31 bits", "Origin.Batch", func(_ *flashkit.Problem, a *flashkit.Args) { a.Origin.Batch = math.MaxInt32 }},
 	{"a bias too short", "Bias.len", func(_ *flashkit.Problem, a *flashkit.Args) { a.Bias = a.Bias.WithStrides(1000, 1000, 1000) }},

@@ -14,7 +14,7 @@ type Score struct {
 	Bias    bool    // Args.Bias is added. -Inf is a score like any other
 	Mask    bool    // Args.Mask hides keys as a band does: no influence, even when they hold NaN
 	Sink    bool    // Args.Sink: a logit of each head that takes weight and has no value; LSE includes it
-	Dropout float32 // p, from 0 up to but not 1: weights are dropped with this probability, the others multiplied by 1/(1-p); LSE is that without dropout
+	Dropout float32 // p, from 0 up to but not 1, rounded to a multiple of 2^-16: weights are dropped with this probability, the others multiplied by 1/(1-p); LSE is that without dropout
 	Origin  bool    // of dropout: the call is a part of a whole, and drops what a call of the whole does there; Args.Origin says where
 }
 

@@ -28,8 +28,8 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 		{[4]int{1, heads, rows, keys}, flashkit.Origin{Batch: 1}},
 		{[4]int{batch, 2, rows, keys}, flashkit.Origin{Head: 1}},
 		{[4]int{batch, heads, 8, keys}, flashkit.Origin{Row: 11}},
-		{[4]int{batch, heads, rows, 17}, flashkit.Origin{Key: 20}},
-		{[4]int{1, 1, 5, 3}, flashkit.Origin{Batch: 1, Head: 2, Row: 13, Key: 36}},
+		{[4]int{batch, heads, rows, 15}, flashkit.Origin{Key: 24}},
+		{[4]int{1, 1, 5, 3}, flashkit.Origin{Batch: 1, Head: 2, Row: 13, Key: 32}},
 	} {
 		part, err := droppedBy(ctx, k, x.n, x.Origin)
 		if err != nil {

@@ -138,7 +138,7 @@ func (f *features) randomLengths(r *rand.Rand) {
 // randomOrigin puts the case anywhere in a whole.
 func (f *features) randomOrigin(r *rand.Rand) {
 	far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
-	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 }
 
 // randomShapes makes dimensions of bias and mask repeat, hides runs of keys and makes biases -Inf, as r says.

@@ -255,7 +255,7 @@ func (x *plainRun[F, A]) keep(at *plainRow, j int) F {
 	case p == 0:
 		return 1
 	case x.in.keeps(p, at, j):
-		return 1 / (1 - F(p))
+		return F(oracle.Keep(p))
 	}
 	return 0
 }

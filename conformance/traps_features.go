@@ -104,6 +104,8 @@ var featureTraps = []trap{
 	{name: "dropout_origin_row", catches: "rows counted from those of the call", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25-origin"},
 	{name: "dropout_origin_key", catches: "keys counted from those of the call", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25-origin"},
 	{name: "dropout_small", catches: "a probability cut to 8 bits", problem: "b1-h8-g2-n16-m64-d8-f32-dropout0.001"},
+	{name: "dropout_half", catches: "the halves of a random word exchanged", problem: "b1-h2-g1-n5-m9-d8-f32-dropout0.25"},
+	{name: "dropout_rounded", catches: "1/(1-p) of a probability that is not rounded as the limit is", problem: "b1-h8-g2-n16-m64-d8-f32-dropout0.99"},
 
 	// Sequences.
 	{name: "lengths_neighbor", catches: "the lengths of the next sequence", problem: "b3-h2-g1-n5-m9-d8-f32-ragged"},

@@ -144,19 +144,19 @@ func softmaxGrad(w *rowWork, _, from, to int) {
 }
 
 // drop writes x of a head to y, which may be x, with the weights dropped that flash
-// attention drops, and the others multiplied by 1/(1-p).
+// attention drops, and the others multiplied by the factor that makes up for them.
 func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h int) matmul.Matrix {
-	below, keep, key := philox.Below(p.Score.Dropout), 1/(1-p.Score.Dropout), philox.Key(seed)
+	below, keep, key := philox.Below(p.Score.Dropout), philox.Keep(p.Score.Dropout), philox.Key(seed)
 	var words [4]uint32
 	for i := range x.Rows {
 		from, to := x.Data[i*x.RowStride:][:x.Cols], y[i*x.RowStride:][:x.Cols]
 		for j, v := range from {
-			if j%4 == 0 {
-				words = philox.Words([4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)}, key)
+			if j%8 == 0 {
+				words = philox.Words([4]uint32{uint32(j / 8), uint32(i), uint32(h), uint32(b)}, key)
 			}
-			to[j] = 0
-			if words[j%4] >= below {
-				to[j] = v * keep
+			to[j] = v * keep
+			if philox.Dropped(words, j, below) {
+				to[j] = 0
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import "github.com/flashkit-go/flashkit/internal/philox"
 // number of the Step, on how many dropouts came before in it, and on the place of the
 // element.
 type Dropout struct {
-	P float32 // from 0 up to but not 1
+	P float32 // from 0 up to but not 1, rounded to a multiple of 2^-16
 }
 
 // Forward returns x, [rows, features], with elements dropped.
@@ -41,20 +41,20 @@ func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
 	return y
 }
 
-// dropRows drops elements of rows. Four have the words of one counter.
+// dropRows drops elements of rows. Eight have the words of one counter.
 func dropRows(w *rowWork, _, from, to int) {
-	below, keep, key := philox.Below(w.dropout.P), 1/(1-w.dropout.P), philox.Key(w.seed)
+	below, keep, key := philox.Below(w.dropout.P), philox.Keep(w.dropout.P), philox.Key(w.seed)
 	var words [4]uint32
 	for i := from; i < to; i++ {
 		x, y, at := w.x.Row(i), w.y.Row(i), i*w.x.Features
 		for j, v := range x {
-			if n := at + j; n%4 == 0 || j == 0 {
-				four := uint64(n / 4)
-				words = philox.Words([4]uint32{uint32(four), uint32(four >> 32)}, key)
+			if n := at + j; n%8 == 0 || j == 0 {
+				eight := uint64(n / 8)
+				words = philox.Words([4]uint32{uint32(eight), uint32(eight >> 32)}, key)
 			}
-			y[j] = 0
-			if words[(at+j)%4] >= below {
-				y[j] = v * keep
+			y[j] = v * keep
+			if philox.Dropped(words, at+j, below) {
+				y[j] = 0
 			}
 		}
 	}

@@ -35,8 +35,8 @@ func TestDropout(t *testing.T) {
 				dropped++
 				continue
 			}
-			if v != x.Data[i]*(1/(1-c.p)) {
-				require.Failf(t, "scale", "element %d is %v, want %v times 1/(1-%v)", i, v, x.Data[i], c.p)
+			if keep := float32(65536 / (65536 - math.Round(65536*float64(c.p)))); v != x.Data[i]*keep {
+				require.Failf(t, "scale", "element %d is %v, want %v times %v", i, v, x.Data[i], keep)
 			}
 		}
 		p := float64(c.p)

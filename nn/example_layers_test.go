@@ -99,8 +99,8 @@ func ExampleDropout() {
 	fmt.Println(y.Data)
 	fmt.Println(l.Backward(s, x).Data)
 	// Output:
-	// [0 0 0 2 0 0 0 0]
-	// [0 0 0 2 0 0 0 0]
+	// [0 2 2 0 2 2 2 0]
+	// [0 2 2 0 2 2 2 0]
 }
 
 func ExampleCrossEntropy() {

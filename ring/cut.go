@@ -38,7 +38,7 @@ type Cut struct {
 const (
 	align        = 128 // of an ordered cut: what rows share a warp, and where most tiles begin
 	leftAlign    = 384 // where the band has a left limit: which keys come first depends on the tile, of 128 or 192 rows
-	dropoutAlign = 4   // with dropout: so many keys share a counter of random numbers
+	dropoutAlign = 8   // with dropout: so many keys share a counter of random numbers
 )
 
 // NewCut returns the cut of p for so many ranks. The sequences are those of the whole, nil

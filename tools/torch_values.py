@@ -40,10 +40,10 @@ ROWS, KEYS = ("q", "do", "dlse", "o", "lse"), ("k", "v")
 
 
 def philox(seed, c):
-    """Philox4x32-10 of four arrays of counters: Salmon et al., 2011, section 3.3."""
+    """Philox4x32-7 of four arrays of counters: Salmon et al., 2011, section 3.3."""
     mask, key = np.uint64(0xFFFFFFFF), [seed & 0xFFFFFFFF, seed >> 32]
     c = [np.asarray(x, np.uint64) for x in np.broadcast_arrays(*c)]
-    for _ in range(10):
+    for _ in range(7):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         c = [(b >> np.uint64(32)) ^ c[1] ^ np.uint64(key[0]), b & mask, (a >> np.uint64(32)) ^ c[3] ^ np.uint64(key[1]), a & mask]
         key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
@@ -53,10 +53,15 @@ def philox(seed, c):
 def kept(p, seed, b, heads, rows, keys):
     """Return [heads, rows, keys]: whether dropout keeps the weight of a pair of sequence b."""
     h, i, j = np.ogrid[:heads, :rows, :keys]
-    words = philox(seed, [j >> 2, i, h, np.uint64(b)])
+    words = philox(seed, [j >> 3, i, h, np.uint64(b)])
     word = np.take_along_axis(words, np.broadcast_to(j & 3, words.shape[1:])[None], axis=0)[0]
-    threshold = min(int(np.floor(float(np.float32(p)) * 2**32 + 0.5)), 2**32 - 1)
-    return word >= np.uint64(threshold)
+    number = word >> np.asarray(j % 8 // 4 * 16, np.uint64) & np.uint64(0xFFFF)
+    return number >= np.uint64(dropped(p))
+
+
+def dropped(p):
+    """Return how many of the 2^16 numbers drop a weight."""
+    return min(int(np.floor(float(np.float32(p)) * 2**16 + 0.5)), 2**16 - 1)
 
 
 class Problem:
@@ -203,7 +208,7 @@ def sequence(p, x, b, n, m, flash, toward, shuffle):
     weights = weights.masked_fill(dead, 0)
     keep = 1
     if p.dropout:
-        keep = pairs(torch.from_numpy(kept(p.dropout, p.seed, b, p.h, n, m))) / torch.tensor(1 - p.dropout, dtype=q.dtype)
+        keep = pairs(torch.from_numpy(kept(p.dropout, p.seed, b, p.h, n, m))) / torch.tensor(1 - dropped(p.dropout) / 2**16, dtype=q.dtype)
     o = (weights[..., :m] * keep) @ v_all
     if p.carry:
         o = o + weights[..., -1:] * x["o"][b][:, rows]

@@ -145,7 +145,7 @@ func newSample(r *rand.Rand, p flashkit.Problem) *sample {
 	s.drawNumbers(r)
 	if a.Seed = r.Uint64(); p.Score.Origin {
 		far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
-		a.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+		a.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 	}
 	s.about = fmt.Sprintf("%v n=%v m=%v packed=%v,%v bias=%v,%v mask=%v", p, s.n, s.m, s.qPack, s.kPack, a.Bias.Shape(), a.Bias.DType(), a.Mask.Shape())
 	return s

@@ -160,7 +160,7 @@ func newTrial(seed uint64, p flashkit.Problem, l layout, gradients bool) *trial 
 	})
 	if a.Seed = r.Uint64(); r.p.Score.Origin {
 		far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
-		a.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+		a.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 	}
 	return r
 }

@@ -86,7 +86,7 @@ func randomInput(p flashkit.Problem, seed uint64, l layout, backward bool) *inpu
 func emptyInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
 	in := &input{problem: p, layout: l}
 	if in.args.Seed = seed; p.Score.Origin {
-		in.args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 4 * 4}
+		in.args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 8 * 8}
 	}
 	for _, a := range flashkit.Arguments() {
 		if reads(&a, &p, backward) {

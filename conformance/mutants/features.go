@@ -98,25 +98,37 @@ func dropout(c *call, at pair) float32 {
 		return 1
 	}
 	key, x := c.counter(c, at)
-	if !c.kept(philox(key, x)[at.j%4], p) {
+	if !c.kept(c.half(philox(key, x), at.j), p) {
 		return 0
 	}
-	return float32(1 / (1 - p))
+	return c.makeUp(p)
 }
 
-func atLeast(word uint32, p float64) bool {
-	return word >= uint32(min(math.Floor(p*(1<<32)+.5), math.MaxUint32))
+// halfOf returns the 16 bits of key j: eight keys share the words of a counter.
+func halfOf(words [4]uint32, j int) uint32 {
+	if j%8 < 4 {
+		return words[j%4] & 0xffff
+	}
+	return words[j%4] >> 16
 }
+
+func atLeast(number uint32, p float64) bool { return number >= limit(p) }
+
+// limit returns below which numbers of 16 bits a weight is dropped.
+func limit(p float64) uint32 { return uint32(min(math.Floor(p*(1<<16)+.5), math.MaxUint16)) }
+
+// makeUp returns the factor of kept weights.
+func makeUp(p float64) float32 { return float32((1 << 16) / (1<<16 - float64(limit(p)))) }
 
 // counterOf returns key and counter of Philox for a pair.
 func counterOf(c *call, at pair) (key [2]uint32, x [4]uint32) {
 	seed, o := c.args.Seed, &c.args.Origin
-	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32((o.Key + at.j) / 4), uint32(o.Row + at.i), uint32(o.Head + at.h), uint32(o.Batch + at.b)}
+	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32((o.Key + at.j) / 8), uint32(o.Row + at.i), uint32(o.Head + at.h), uint32(o.Batch + at.b)}
 }
 
-// philox is Philox4x32-10 (Salmon et al. 2011).
+// philox is Philox4x32-7 (Salmon et al. 2011).
 func philox(key [2]uint32, x [4]uint32) [4]uint32 {
-	for range 10 {
+	for range 7 {
 		hi0, lo0 := bits.Mul32(0xD2511F53, x[0])
 		hi1, lo1 := bits.Mul32(0xCD9E8D57, x[2])
 		x = [4]uint32{hi1 ^ x[1] ^ key[0], lo1, hi0 ^ x[3] ^ key[1], lo0}

@@ -22,7 +22,7 @@ var dropoutMistakes = []mistake{
 	{"dropout_batch", counted(func(_ *call, x *[4]uint32, _ pair) { x[3] = 0 })},
 	{"dropout_heads", counted(func(c *call, x *[4]uint32, at pair) { x[2] = uint32(c.kvHead(c.p, at.h)) })},
 	{"dropout_packed_row", counted(func(c *call, x *[4]uint32, at pair) { x[1] = uint32(c.seq.Q0 + at.i) })},
-	{"dropout_packed_key", counted(func(c *call, x *[4]uint32, at pair) { x[0] = uint32((c.seq.K0 + at.j) / 4) })},
+	{"dropout_packed_key", counted(func(c *call, x *[4]uint32, at pair) { x[0] = uint32((c.seq.K0 + at.j) / 8) })},
 	{"dropout_key", counted(func(_ *call, x *[4]uint32, at pair) { x[0] = uint32(at.j) })},
 	{"dropout_row", counted(func(_ *call, x *[4]uint32, _ pair) { x[0], x[1] = x[1], x[0] })},
 	{"dropout_seed", func(s *slips) {
@@ -32,14 +32,16 @@ var dropoutMistakes = []mistake{
 			return key, x
 		}
 	}},
-	{"dropout_inverted", func(s *slips) { s.kept = func(word uint32, p float64) bool { return !atLeast(word, p) } }},
+	{"dropout_inverted", func(s *slips) { s.kept = func(number uint32, p float64) bool { return !atLeast(number, p) } }},
 	{"dropout_origin_batch", counted(func(_ *call, x *[4]uint32, at pair) { x[3] = uint32(at.b) })},
 	{"dropout_origin_head", counted(func(_ *call, x *[4]uint32, at pair) { x[2] = uint32(at.h) })},
 	{"dropout_origin_row", counted(func(_ *call, x *[4]uint32, at pair) { x[1] = uint32(at.i) })},
-	{"dropout_origin_key", counted(func(_ *call, x *[4]uint32, at pair) { x[0] = uint32(at.j / 4) })},
+	{"dropout_origin_key", counted(func(_ *call, x *[4]uint32, at pair) { x[0] = uint32(at.j / 8) })},
 	{"dropout_small", func(s *slips) {
-		s.kept = func(word uint32, p float64) bool { return word>>24 >= uint32(p*256+.5) }
+		s.kept = func(number uint32, p float64) bool { return number>>8 >= uint32(p*256+.5) }
 	}},
+	{"dropout_half", func(s *slips) { s.half = func(words [4]uint32, j int) uint32 { return halfOf(words, j^4) } }},
+	{"dropout_rounded", func(s *slips) { s.makeUp = func(p float64) float32 { return float32(1 / (1 - p)) } }},
 }
 
 // sequenceMistakes are those of the traps of sequences and pages.

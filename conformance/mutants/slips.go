@@ -87,7 +87,9 @@ type featureSlips struct {
 
 	// Dropout.
 	counter        func(c *call, at pair) (key [2]uint32, x [4]uint32)
-	kept           func(word uint32, p float64) bool
+	half           func(words [4]uint32, j int) uint32 // the number of key j
+	kept           func(number uint32, p float64) bool
+	makeUp         func(p float64) float32                   // the factor of what is kept
 	keep           func(c *call, at pair) float32            // what a weight in O is multiplied by
 	counted        func(c *call, w float32, at pair) float32 // what a weight adds to the sum
 	keepDV, keepDP func(c *call, at pair) float32            // what P in dV and dP in dS are multiplied by
@@ -125,7 +127,9 @@ func correctFeatures() featureSlips {
 		settle: func(*call, *row, pair) {},
 
 		counter: counterOf,
+		half:    halfOf,
 		kept:    atLeast,
+		makeUp:  makeUp,
 		keep:    dropout,
 		counted: func(_ *call, w float32, _ pair) float32 { return w },
 		keepDV:  dropout,

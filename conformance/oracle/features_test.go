@@ -128,9 +128,13 @@ func TestFeaturesByHand(t *testing.T) {
 
 // Half of the weights are dropped, the others doubled, and which depends on all numbers.
 func TestDropout(t *testing.T) {
-	// The first words of Random123's known answer test of philox4x32-10.
-	require.True(t, oracle.Kept(float32(0x6627e8d5)/(1<<32)*.999, 0, 0, 0, 0, 0))
-	require.False(t, oracle.Kept(float32(0x6627e8d5)/(1<<32)*1.001, 0, 0, 0, 0, 0))
+	// The first words of Random123's known answer test of philox4x32-7, lower halves first.
+	for j, number := range []float32{0xb709, 0x3f64, 0x1f81, 0x0a48, 0x5f6f, 0x0d89, 0x4f12, 0x4f73} {
+		require.True(t, oracle.Kept((number+.49)/(1<<16), 0, 0, 0, 0, j), j)
+		require.False(t, oracle.Kept((number+.5)/(1<<16), 0, 0, 0, 0, j), j)
+	}
+	require.Equal(t, 65536./(65536-6554), oracle.Keep(.1))
+	require.Equal(t, 65536., oracle.Keep(0x.ffffffp0), "something is always kept")
 	counts := map[string]int{}
 	const n = 20000
 	for x := range n {

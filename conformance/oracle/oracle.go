@@ -251,7 +251,7 @@ func (a *headOf) dropped(x [][]float64) [][]float64 {
 	for i := range x {
 		for j := range x[i] {
 			if o := a.in.Origin; Kept(a.p.Score.Dropout, a.in.Seed, o[0]+a.b, o[1]+a.h, o[2]+i, o[3]+j) {
-				y[i][j] = x[i][j] / (1 - float64(a.p.Score.Dropout))
+				y[i][j] = x[i][j] * Keep(a.p.Score.Dropout)
 			}
 		}
 	}

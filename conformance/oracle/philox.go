@@ -1,16 +1,26 @@
 package oracle
 
+import "math"
+
 // Kept reports whether dropout with probability p keeps the weight of key j of row i
-// of query head h of sequence b: whether a random word is at least p times 2^32.
+// of query head h of sequence b: whether a random number of 16 bits is at least p times 2^16.
+// Of the eight keys of a counter the first four have the lower halves of its words.
 func Kept(p float32, seed uint64, b, h, i, j int) bool {
-	word := philox([2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(j / 4), uint32(i), uint32(h), uint32(b)})[j%4]
-	return uint64(word) >= min(uint64(float64(p)*(1<<32)+.5), 1<<32-1)
+	word := philox([2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(j / 8), uint32(i), uint32(h), uint32(b)})[j%4]
+	return word>>(j%8/4*16)&(1<<16-1) >= dropped(p)
 }
 
-// philox is Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3,
+// Keep returns what dropout multiplies the weights by that it keeps: the inverse of their
+// share of all numbers, which is not quite 1-p.
+func Keep(p float32) float64 { return 65536 / float64(65536-dropped(p)) }
+
+// dropped returns how many of the numbers of 16 bits drop a weight.
+func dropped(p float32) uint32 { return min(uint32(math.Floor(float64(p)*(1<<16)+.5)), 1<<16-1) }
+
+// philox is Philox4x32-7 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3,
 // 2011, section 3.3).
 func philox(key [2]uint32, x [4]uint32) [4]uint32 {
-	for range 10 {
+	for range 7 {
 		a, b := uint64(0xD2511F53)*uint64(x[0]), uint64(0xCD9E8D57)*uint64(x[2])
 		x = [4]uint32{uint32(b>>32) ^ x[1] ^ key[0], uint32(b), uint32(a>>32) ^ x[3] ^ key[1], uint32(a)}
 		key[0] += 0x9E3779B9

@@ -122,7 +122,7 @@ func (c *Case) place(r *rand.Rand) {
 		c.Args.Seed = r.Uint64()
 	}
 	if far := func() int { return r.IntN(1<<30) >> r.IntN(31) }; c.Problem.Score.Origin {
-		c.Args.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 4 * 4}
+		c.Args.Origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 	}
 }
 
