@@ -279,11 +279,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         [[maybe_unused]] auto ask = [&](int tile) { // for what a tile reads, in time
             if constexpr (S::biases || S::masks) side.copy(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, top_row + warp * 16, tile * S::keys, lane);
         };
+        [[maybe_unused]] Counter own = {}; // of the row for which the lane draws
+        if constexpr (S::drops) own = counter_of(f, w.batch, w.head, row + lane % 2 * 8, 0);
+        [[maybe_unused]] const uint64_t own_words = row_words(own);
         [[maybe_unused]] uint32_t kept[2]; // by dropout, of the lane's rows
         [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
         [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
         // What a tile's keys are to the features, as far as it needs no scores; and the next tile's is asked for.
         auto prepare = [&](int n, int tile, auto next) {
+            if constexpr (S::drops) share_key_words<S::keys>(f, sh.side(group * 4 + warp), w.batch, w.head, tile * S::keys, lane);
             if constexpr (S::masks) {
                 copy_wait<0>(), __syncwarp();
                 staged_rows<S::keys>(visible, sh.side(group * 4 + warp), lane);
@@ -356,7 +360,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             float sum[2] = {};
             auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? capped.factor(s[i]) : c, -top[i % 4 / 2])); };
             if constexpr (S::drops) // random words by the integer units, under exponentials
-                kept_keys<S::keys, once>(kept, f, sh.side(group * 4 + warp), w.batch, w.head, row, tile * S::keys, lane, [&](int i) { each<(size + draws - 1) / draws>([&](int j) { if (size * i / draws + j < size * (i + 1) / draws) exponential(size * i / draws + j); }); });
+                kept_keys<S::keys, once>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, [&](int i) { each<(size + draws - 1) / draws>([&](int j) { if (size * i / draws + j < size * (i + 1) / draws) exponential(size * i / draws + j); }); });
             else if (S::caps && small) each<S::keys / 2>(exponential);
             else each<S::keys / 2>(exponential);
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });

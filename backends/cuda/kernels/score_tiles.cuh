@@ -174,21 +174,21 @@ template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)
     });
 }
 
-// Forward: which weights dropout keeps of the lane's rows `row` and `row`+8 and the tile's keys from `key` on: bit
-// 16 i + 2 j + e of a row is that of its key 8 (2 j + i) + e, counted from the lane's first. A random counter serves eight keys of a row, which
-// four lanes have that give each other what they made. What the keys bring to their counters goes through the warp's part of
-// shared memory. between(i) is called 5 keys / 16 / once times.
-template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, int b, int h, int row, int key, int lane, F between) {
-    const int t = lane % 4;
-    const bool odd = t & 1, upper = t & 2;
+// Forward: what a tile's keys from `key` on bring to the counters of all rows, to the warp's part of shared memory.
+template <int keys> __device__ __forceinline__ void share_key_words(const Features &f, uint32_t side, int b, int h, int key, int lane) {
     __syncwarp(); // all lanes have read
     if (lane < keys / 8) {
-        const uint4 x = key_words(counter_of(f, b, h, row, key + 8 * lane));
+        const uint4 x = key_words(counter_of(f, b, h, 0, key + 8 * lane));
         asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(side + 16 * lane), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
     }
     __syncwarp(); // all have written
-    const Counter mine = counter_of(f, b, h, row + t % 2 * 8, key);
-    const uint64_t own = row_words(mine);
+}
+// Forward: which weights dropout keeps of the lane's rows g and g+8 and the tile's keys: bit 16 i + 2 j + e of a row is
+// that of its key 8 (2 j + i) + e, counted from the lane's first. A random counter serves eight keys of a row, which four lanes
+// have that give each other what they made: own is of row g + t % 2 * 8. between(i) is called 5 keys / 16 / once times.
+template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
+    const int t = lane % 4;
+    const bool odd = t & 1, upper = t & 2;
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0; // of the counters' keys 0, 1 and 4, 5; of the others
     each<keys / 16 / once>([&](int i) {
@@ -196,7 +196,7 @@ template <int keys, int once, class F> __device__ __forceinline__ void kept_keys
         each<once>([&](int j) {
             asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(c[j].x), "=r"(c[j].y), "=r"(c[j].z), "=r"(c[j].w) : "r"(side + (2 * (keys / 16 - 1 - i * once - j) + t / 2) * 16));
         });
-        last_rounds(c, own, mine.seed, [&](int r) { between(5 * i + r); });
+        last_rounds(c, own, seed, [&](int r) { between(5 * i + r); });
         each<once>([&](int j) { push_kept(x, c[j].y, limit), push_kept(x, c[j].x, limit), push_kept(y, c[j].w, limit), push_kept(y, c[j].z, limit); });
     });
     const uint32_t low = 0x5410, high = 0x7632; // halves
