@@ -283,11 +283,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if constexpr (S::drops) own = counter_of(f, w.batch, w.head, row + lane % 2 * 8, 0);
         [[maybe_unused]] const uint64_t own_words = row_words(own);
         [[maybe_unused]] uint32_t kept[2]; // by dropout, of the lane's rows
+        // Random words are drawn while products are in flight where there are registers, else by the integer units under exponentials.
+        constexpr bool early = S::dim == 128;
+        [[maybe_unused]] auto draw = [&](auto between) { kept_keys<S::keys, 4>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, between); };
         [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
         [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
         // What a tile's keys are to the features, as far as it needs no scores; and the next tile's is asked for.
         auto prepare = [&](int n, int tile, auto next) {
-            if constexpr (S::drops) share_key_words<S::keys>(f, sh.side(group * 4 + warp), w.batch, w.head, tile * S::keys, lane);
+            if constexpr (S::drops) {
+                share_key_words<S::keys>(f, sh.side(group * 4 + warp), w.batch, w.head, tile * S::keys, lane);
+                if (early) draw([](int) {});
+            }
             if constexpr (S::masks) {
                 copy_wait<0>(), __syncwarp();
                 staged_rows<S::keys>(visible, sh.side(group * 4 + warp), lane);
@@ -336,10 +342,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
         };
         auto drop = [&](int tile) {
-            if constexpr (S::drops) keep_pairs<S::keys>(s, kept);
-            if (!S::reads || !f.drop_below) return;
-            const Flat<S::keys / 2> all{s};
-            Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, tile * S::keys + lane % 4 * 2);
+            if constexpr (S::reads) {
+                if (!f.drop_below) return;
+                kept_keys<S::keys>(kept, f, w.batch, w.head, again(row), tile * S::keys, again(lane)); // registers are short
+            }
+            if constexpr (S::reads || S::drops) keep_pairs<S::keys>(s, kept);
         };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -inf;
@@ -356,11 +363,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         };
         auto exponentials = [&](int tile) { // P in place of s, and its sums in l
-            constexpr int once = 4, draws = 5 * S::keys / 16 / once, size = S::keys / 2; // counters side by side
             float sum[2] = {};
             auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? capped.factor(s[i]) : c, -top[i % 4 / 2])); };
-            if constexpr (S::drops) // random words by the integer units, under exponentials
-                kept_keys<S::keys, once>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, [&](int i) { each<(size + draws - 1) / draws>([&](int j) { if (size * i / draws + j < size * (i + 1) / draws) exponential(size * i / draws + j); }); });
+            constexpr int draws = 5 * S::keys / 64, size = S::keys / 2;
+            if constexpr (S::drops && !early) draw([&](int i) { each<(size + draws - 1) / draws>([&](int j) { if (size * i / draws + j < size * (i + 1) / draws) exponential(size * i / draws + j); }); });
             else if (S::caps && small) each<S::keys / 2>(exponential);
             else each<S::keys / 2>(exponential);
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });

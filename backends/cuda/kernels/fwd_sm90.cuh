@@ -20,7 +20,7 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     case Kind::softcap: return wide ? Turn::none : Turn::begin;
     case Kind::bias: return Turn::values;
     case Kind::mask: return wide ? Turn::issue : Turn::none;
-    case Kind::dropout: return wide ? Turn::issue : Turn::begin;
+    case Kind::dropout: return wide ? Turn::issue : Turn::none;
     default: return Turn::none;
     }
 }

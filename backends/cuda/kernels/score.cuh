@@ -379,13 +379,13 @@ template <class T> struct Scores {
             for (int i = n; i < n + 2 && i < count_of<Tiles>; i++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    const uint32_t bit = dropped >> (8 * e + i - n);
+                    const uint32_t bit = dropped >> (transposed ? 8 * e + i - n : 16 * (i - n) + e / 2 * 8 + e % 2);
                     s[i][e] = zeros && bit & 1 ? 0 : __uint_as_float(__float_as_uint(s[i][e]) | (zeros ? 0 : bit << 31));
                 }
         }
     }
-    // Bit 8 e + n of the result says that dropout drops weight e of the lane's four of the n-th of two times 8 columns. A
-    // random counter serves eight keys of a row, which lanes have that tell each other: those of a quad, or, transposed, eight.
+    // Says which weights dropout drops of the lane's, of two times 8 columns: weight e of the n-th by bit 16 n + e / 2 * 8 + e % 2 or,
+    // transposed, 8 e + n. A random counter serves eight keys of a row, which lanes have that tell each other: those of a quad or eight.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
@@ -396,14 +396,7 @@ template <class T> struct Scores {
             const uint32_t first = g < 4 ? mine : other, second = g < 4 ? other : mine;
             return (first >> g & 0x01010101) | (second >> g & 0x01010101) << 1;
         }
-        const uint32_t all = quad_drops(drops_of(random_words(f, b, h, own + t / 2 * 8, walked - 2 * t + t % 2 * 8), f.drop_below)) >> 2 * t;
-        uint32_t dropped = 0;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const uint32_t two = all >> (e / 2 * 16 + e % 2); // bits 0 and 8
-            dropped |= (two & 1 | two >> 7 & 2) << 8 * e;
-        }
-        return dropped;
+        return quad_drops(drops_of(random_words(f, b, h, own + t % 2 * 8, walked - 2 * t + t / 2 * 8), f.drop_below)) >> 2 * t;
     }
 };
 

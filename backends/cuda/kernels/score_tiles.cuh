@@ -140,6 +140,9 @@ struct Limit {
 // New bits 0 and 16 of kept, which moves up, say whether the lower and the upper half of a word keep their weights.
 __device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
+// Forward: x is of a counter's keys 0, 1 and 4, 5, y of the others.
+__device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
+
 // Philox in parts. Of a counter {key / 8, row, head, batch} the first three rounds make most products of the key or of
 // the row alone: x and y of the third round's words are hi(b) ^ key.y and lo(b), with b = M1 (row.x ^ key.x), z and w
 // row.y ^ key.z and key.w.
@@ -183,27 +186,37 @@ template <int keys> __device__ __forceinline__ void share_key_words(const Featur
     }
     __syncwarp(); // all have written
 }
+// Forward: what the lanes of a quad give each other of what they have pushed.
+__device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
+    const bool odd = lane & 1, upper = lane & 2;
+    const uint32_t low = 0x5410, high = 0x7632; // halves
+    const uint32_t own = __byte_perm(x, y, upper ? high : low), got = __shfl_xor_sync(~0u, __byte_perm(x, y, upper ? low : high), 2);
+    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // the first of the two lanes' halves first
+    const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
+    kept[0] = odd ? other : same, kept[1] = odd ? same : other;
+}
 // Forward: which weights dropout keeps of the lane's rows g and g+8 and the tile's keys: bit 16 i + 2 j + e of a row is
 // that of its key 8 (2 j + i) + e, counted from the lane's first. A random counter serves eight keys of a row, which four lanes
 // have that give each other what they made: own is of row g + t % 2 * 8. between(i) is called 5 keys / 16 / once times.
 template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
-    const int t = lane % 4;
-    const bool odd = t & 1, upper = t & 2;
     const Limit limit(f.drop_below);
-    uint32_t x = 0, y = 0; // of the counters' keys 0, 1 and 4, 5; of the others
+    uint32_t x = 0, y = 0;
     each<keys / 16 / once>([&](int i) {
         uint4 c[once];
         each<once>([&](int j) {
-            asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(c[j].x), "=r"(c[j].y), "=r"(c[j].z), "=r"(c[j].w) : "r"(side + (2 * (keys / 16 - 1 - i * once - j) + t / 2) * 16));
+            asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(c[j].x), "=r"(c[j].y), "=r"(c[j].z), "=r"(c[j].w) : "r"(side + (2 * (keys / 16 - 1 - i * once - j) + lane % 4 / 2) * 16));
         });
         last_rounds(c, own, seed, [&](int r) { between(5 * i + r); });
-        each<once>([&](int j) { push_kept(x, c[j].y, limit), push_kept(x, c[j].x, limit), push_kept(y, c[j].w, limit), push_kept(y, c[j].z, limit); });
+        each<once>([&](int j) { push_kept(x, y, c[j], limit); });
     });
-    const uint32_t low = 0x5410, high = 0x7632; // halves
-    const uint32_t mine2 = __byte_perm(x, y, upper ? high : low), got = __shfl_xor_sync(~0u, __byte_perm(x, y, upper ? low : high), 2);
-    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // the first of the two lanes' halves first
-    const uint32_t same = __byte_perm(mine2, got, which), other = __shfl_xor_sync(~0u, __byte_perm(mine2, got, which ^ 0x2222), 1);
-    kept[0] = odd ? other : same, kept[1] = odd ? same : other;
+    share_kept(kept, x, y, lane);
+}
+// The same where nothing of the counters is made ahead.
+template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key, int lane) {
+    const Limit limit(f.drop_below);
+    uint32_t x = 0, y = 0;
+    each<keys / 16>([&](int i) { push_kept(x, y, random_words(f, b, h, row + lane % 2 * 8, key + 16 * (keys / 16 - 1 - i) + lane % 4 / 2 * 8), limit); });
+    share_kept(kept, x, y, lane);
 }
 template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys / 2], const uint32_t (&kept)[2]) {
     each<keys / 2>([&](int i) {
