@@ -52,7 +52,7 @@
 // is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
 // says with each K which tile it is, and which keys take part. In the others a lane of the warps that look through V finds
 // the next tile of rows while this one is worked on; of up to 32 packed sequences the longest first. What a mask of pairs hides is read
-// while products are in flight; random words are made among the
+// while products are in flight; random words are made then, too, or at D 64, where registers are short, among the
 // exponentials, whose unit leaves the others idle. O of packed rows leaves by chunks or elements where a box would reach
 // into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
@@ -284,7 +284,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         [[maybe_unused]] const uint64_t own_words = row_words(own);
         [[maybe_unused]] uint32_t kept[2]; // by dropout, of the lane's rows
         // Random words are drawn while products are in flight where there are registers, else by the integer units under exponentials.
-        constexpr bool early = S::dim == 128;
+        constexpr bool early = S::dim >= 128;
         [[maybe_unused]] auto draw = [&](auto between) { kept_keys<S::keys, 4>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, between); };
         [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
         [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
@@ -393,7 +393,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             exponentials(tile);
             drop(tile);
             round_weights();
-            each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+            if (!S::drops || __any_sync(~0u, down[0] != 1 || down[1] != 1)) each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
         auto tile_of = [&](int n) {
             if constexpr (S::lists)
