@@ -190,8 +190,9 @@ func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float
 
 // kept returns what dropout multiplies a weight by.
 func (x *fakeFeatured) kept(b, h, i, j int) float64 {
-	words := philox.Words([4]uint32{(uint32(j) + x.f.first[3]) / 4, uint32(i) + x.f.first[2], uint32(h) + x.f.first[1], uint32(b) + x.f.first[0]}, x.f.seed)
-	if words[j%4] < x.f.dropBelow {
+	key := uint32(j) + x.f.first[3]
+	words := philox.Words([4]uint32{key / 8, uint32(i) + x.f.first[2], uint32(h) + x.f.first[1], uint32(b) + x.f.first[0]}, x.f.seed)
+	if philox.Dropped(words, int(key%8), x.f.dropBelow) {
 		return 0
 	}
 	return float64(x.f.keep)

@@ -98,7 +98,7 @@ func (f *features) say(p *flashkit.Problem, args *flashkit.Args) {
 	f.topLeft = toBit(p.Band.IsTopLeft())
 	f.keep = 1
 	if d := p.Score.Dropout; d != 0 {
-		f.seed, f.dropBelow, f.keep = philox.Key(args.Seed), philox.Below(d), float32(1/(1-float64(d)))
+		f.seed, f.dropBelow, f.keep = philox.Key(args.Seed), philox.Below(d), philox.Keep(d)
 		o := &args.Origin
 		f.first = [4]uint32{uint32(o.Batch), uint32(o.Head), uint32(o.Row), uint32(o.Key)}
 	}

@@ -32,8 +32,8 @@ func TestOrigin(t *testing.T) {
 			}
 		}
 		var f features
-		f.say(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 4}})
-		require.Equal(t, [4]uint32{1, 2, 3, 4}, f.first)
+		f.say(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 8}})
+		require.Equal(t, [4]uint32{1, 2, 3, 8}, f.first)
 	}
 }
 

@@ -205,14 +205,15 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         for (int m = 0; m < M; m++) {
             const Scores<T> x(p, f, e, work.b, head);
             const int own = key + 16 * m + lane / 4, walked = row + lane % 4 * 2;
-            dropped[m] = 0; // a bit for each weight
-            if (f.drop_below)
+            dropped[m] = 0; // bit 8 e + n
+            if (f.drop_below) {
 #pragma unroll
-                for (int n = 0; n < chunk / 8; n++) {
-                    dropped[m] |= x.template drops<true>(own, r0 + walked + 8 * n) << 4 * n;
+                for (int n = 0; n < chunk / 8; n += 2) dropped[m] |= x.template drops<true>(own, r0 + walked + 8 * n) << n;
 #pragma unroll
-                    for (int e = 0; e < 4; e++) dp[m][n][e] = dropped[m] >> (4 * n + e) & 1 ? 0 : dp[m][n][e] * f.keep;
-                }
+                for (int n = 0; n < chunk / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) dp[m][n][e] = dropped[m] >> (8 * e + n) & 1 ? 0 : dp[m][n][e] * f.keep;
+            }
 #pragma unroll
             for (int n = 0; n < chunk / 8; n++)
 #pragma unroll
@@ -267,7 +268,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
                 for (int m = 0; m < M; m++)
 #pragma unroll
                     for (int i = 0; i < chunk / 2; i++)
-                        if (dropped[m] >> i & 1) s[m][i / 4][i % 4] = 0;
+                        if (dropped[m] >> (i % 4 * 8 + i / 4) & 1) s[m][i / 4][i % 4] = 0;
             uint32_t pa[chunk / 16][M][4], da[chunk / 16][M][4];
             for (int n = 0; n < chunk / 16; n++)
                 for (int m = 0; m < M; m++) {

@@ -207,8 +207,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     };
     if constexpr (S::knows_alibi) here = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4 - fresh(lane) % 4 * 2 - e.diagonal(), load_slope(head);
     [[maybe_unused]] const bool writes = S::knows_bias && f.dbias_apart && first_panel == 0, writes_tiles = writes && !f.dbias_wide && aligned16(f.dbias);
-    [[maybe_unused]] uint32_t gone[2] = {}; // by dropout, of the lane's two keys
-    [[maybe_unused]] auto draw = [&](int head) { dropped_pairs<S::rows>(gone, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4); };
+    [[maybe_unused]] uint32_t kept[2] = {}; // by dropout, of the lane's two keys
+    [[maybe_unused]] auto keeps = [&](int i, int j) { return kept[j / 2 % 2] & 1u << kept_bit<S::rows>(i, j / 4 * 2 + j % 2); }; // of 16 rows
+    [[maybe_unused]] auto draw = [&](int head) { kept_pairs<S::rows>(kept, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4); };
     if constexpr (S::bias_bytes > 0)
         if (steps) ask_bias(head, tile * S::rows), ask_bias(head, tile * S::rows + S::part_rows);
     if constexpr (S::mask_bytes > 0)
@@ -296,7 +297,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<8>([&](int j) { x[j] = exp2_approx(x[j]); });
             if constexpr (S::changes)
                 if (edge) each<8>([&](int j) { if (!(shown[j / 2 % 2] & 1u << (4 * i + j / 4 * 2 + j % 2))) x[j] = cap[j] = 0; });
-            auto goes = [&](int j) { return drops && gone[j / 2 % 2] & 1u << (j % 2 * 16 + 2 * i + j / 4); };
+            auto goes = [&](int j) { return drops && !keeps(i, j); };
             each<4>([&](int j) { weights[i][j] = pack<T>(goes(2 * j) ? 0 : x[2 * j], goes(2 * j + 1) ? 0 : x[2 * j + 1]); });
             sums(dv, weights[i], sh.q(1, ring.stage), i);
             if (capped) each<8>([&](int j) { x[j] *= cap[j]; });
@@ -314,8 +315,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             sums(dk, slopes[i], sh.q(0, ring.stage), i);
         };
         auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
-            if (drops) each<8>([&](int j) { dp[8 * i + j] = gone[j / 2 % 2] & 1u << (j % 2 * 16 + 2 * i + j / 4) ? 0 : dp[8 * i + j] * f.keep; });
-            each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[i % size * 4 + j / 4 * 2 + j % 2]); });
+            auto delta = [&](int j) { return stat[i % size * 4 + j / 4 * 2 + j % 2]; };
+            if (drops) each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * fmaf(keeps(i, j) ? dp[8 * i + j] : 0, f.keep, -delta(j)); });
+            else each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - delta(j)); });
             if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
             if constexpr (S::knows_bias)
                 if (writes && !writes_tiles) store_pairs<T>(p, f, &dp[8 * i], edge, w.batch, head, tile * S::rows + 16 * i + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4);

@@ -108,11 +108,8 @@ template <class T> struct RowScores {
         return fmaf(-r.slope, fabsf(j - r.n - diagonal), s);
     }
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
-    // The random words of keys j/4*4 to j/4*4+3: bit i says that key i of them is dropped.
-    __device__ __forceinline__ uint32_t drops(const RowOf &r, int j) const {
-        const uint4 w = random_words(f, b, r.h, r.n, j);
-        return (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
-    }
+    // Bit i says that dropout drops key j/8*8+i.
+    __device__ __forceinline__ uint32_t drops(int n, int h, int j) const { return drops_of(random_words(f, b, h, n, j), f.drop_below); }
 };
 
 // 0 x + y of two elements each: y, unless x is not finite.
@@ -186,12 +183,11 @@ template <class T, int D, bool features> struct Tile {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
         if (features && x.f.drop_below) {
-            UNROLL for (int i = 0; i < 4; i++) {
-                const int j = key + i / 2 * 8 + lane % 4 * 2;
-                const uint32_t dropped = x.drops(rows[features ? i % 2 : 0], j) >> j % 4;
-                if (dropped & 1) s[i / 2][i % 2 * 2] = 0;
-                if (dropped & 2) s[i / 2][i % 2 * 2 + 1] = 0;
-            }
+            const RowOf &r = rows[0], &other = rows[features]; // a lane draws for one of them
+            const bool odd = lane % 2;
+            const uint32_t dropped = quad_drops(x.drops(odd ? other.n : r.n, odd ? other.h : r.h, key + lane % 4 / 2 * 8)) >> lane % 4 * 2;
+            UNROLL for (int e = 0; e < 8; e++)
+                if (dropped >> (e / 2 * 8 + e % 2) & 1) s[e / 4][e % 4] = 0;
         }
         if (features && edge) {
             uint32_t odd = 0;
@@ -284,7 +280,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
                 const RowOf r = row(i);
                 if (scores.changes) s[i] = scores.of(r, s[i], key + j);
                 hidden = hidden || scores.hides(r, key + j);
-                dropped = scores.f.drop_below && scores.drops(r, key + j) >> (key + j) % 4 & 1;
+                dropped = scores.f.drop_below && scores.drops(r.n, r.h, key + j) >> (key + j) % 8 & 1;
             }
             if (hidden) s[i] = -infinity;
             const float top = fmaxf(m[i], c * butterfly_max<1, keys>(s[i]));

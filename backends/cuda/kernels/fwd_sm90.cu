@@ -52,7 +52,7 @@
 // is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
 // says with each K which tile it is, and which keys take part. In the others a lane of the warps that look through V finds
 // the next tile of rows while this one is worked on; of up to 32 packed sequences the longest first. What a mask of pairs hides is read
-// while products are in flight; random words are made among the
+// while products are in flight; random words are made then, too, or at D 64, where registers are short, among the
 // exponentials, whose unit leaves the others idle. O of packed rows leaves by chunks or elements where a box would reach
 // into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
 //
@@ -279,11 +279,21 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         [[maybe_unused]] auto ask = [&](int tile) { // for what a tile reads, in time
             if constexpr (S::biases || S::masks) side.copy(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, top_row + warp * 16, tile * S::keys, lane);
         };
-        [[maybe_unused]] uint32_t gone[2]; // by dropout, of the lane's rows
+        [[maybe_unused]] Counter own = {}; // of the row for which the lane draws
+        if constexpr (S::drops) own = counter_of(f, w.batch, w.head, row + lane % 2 * 8, 0);
+        [[maybe_unused]] const uint64_t own_words = row_words(own);
+        [[maybe_unused]] uint32_t kept[2]; // by dropout, of the lane's rows
+        // Random words are drawn while products are in flight where there are registers, else by the integer units under exponentials.
+        constexpr bool early = S::dim >= 128;
+        [[maybe_unused]] auto draw = [&](auto between) { kept_keys<S::keys, 4>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, between); };
         [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
         [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
         // What a tile's keys are to the features, as far as it needs no scores; and the next tile's is asked for.
         auto prepare = [&](int n, int tile, auto next) {
+            if constexpr (S::drops) {
+                share_key_words<S::keys>(f, sh.side(group * 4 + warp), w.batch, w.head, tile * S::keys, lane);
+                if (early) draw([](int) {});
+            }
             if constexpr (S::masks) {
                 copy_wait<0>(), __syncwarp();
                 staged_rows<S::keys>(visible, sh.side(group * 4 + warp), lane);
@@ -332,10 +342,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
         };
         auto drop = [&](int tile) {
-            if constexpr (S::drops) drop_pairs<S::keys>(s, gone);
-            if (!S::reads || !f.drop_below) return;
-            const Flat<S::keys / 2> all{s};
-            Scores<T>(p, f, seq, w.batch, w.head).template drop<false, true>(all, row, tile * S::keys + lane % 4 * 2);
+            if constexpr (S::reads) {
+                if (!f.drop_below) return;
+                kept_keys<S::keys>(kept, f, w.batch, w.head, again(row), tile * S::keys, again(lane)); // registers are short
+            }
+            if constexpr (S::reads || S::drops) keep_pairs<S::keys>(s, kept);
         };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -inf;
@@ -352,11 +363,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         };
         auto exponentials = [&](int tile) { // P in place of s, and its sums in l
-            constexpr int once = S::dim == 64 ? 8 : 4; // counters side by side
             float sum[2] = {};
             auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? capped.factor(s[i]) : c, -top[i % 4 / 2])); };
-            if constexpr (S::drops) // random words by the integer units, under exponentials
-                dropped_keys<S::keys, once>(gone, f, sh.side(group * 4 + warp), w.batch, w.head, row, tile * S::keys, lane, [&](int i) { each<once / 2>([&](int j) { exponential(once / 2 * i + j); }); });
+            constexpr int draws = 5 * S::keys / 64, size = S::keys / 2;
+            if constexpr (S::drops && !early) draw([&](int i) { each<(size + draws - 1) / draws>([&](int j) { if (size * i / draws + j < size * (i + 1) / draws) exponential(size * i / draws + j); }); });
             else if (S::caps && small) each<S::keys / 2>(exponential);
             else each<S::keys / 2>(exponential);
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
@@ -383,7 +393,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             exponentials(tile);
             drop(tile);
             round_weights();
-            each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+            if (!S::drops || __any_sync(~0u, down[0] != 1 || down[1] != 1)) each<S::v_dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
         };
         auto tile_of = [&](int n) {
             if constexpr (S::lists)

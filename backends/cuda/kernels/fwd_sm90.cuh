@@ -20,7 +20,7 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     case Kind::softcap: return wide ? Turn::none : Turn::begin;
     case Kind::bias: return Turn::values;
     case Kind::mask: return wide ? Turn::issue : Turn::none;
-    case Kind::dropout: return wide ? Turn::issue : Turn::begin;
+    case Kind::dropout: return wide ? Turn::issue : Turn::none;
     default: return Turn::none;
     }
 }
@@ -86,7 +86,7 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int turns = turn == Turn::none ? 0 : turn == Turn::begin ? q_stages : stages;
     static constexpr int barriers = 2 * q_stages + 5 * stages + (finds ? 1 : 0) + turns * (groups - 1);
     static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : sorts ? sizeof(Order) : 0);
-    static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : drops ? 4 * keys : 0; // of a warp: a tile of a bias or a mask, what keys bring to random words
+    static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : drops ? 2 * keys : 0; // of a warp: a tile of a bias or a mask, what keys bring to random words
     static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * barriers); // 1024 to align
     static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
     static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;

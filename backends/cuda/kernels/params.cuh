@@ -58,7 +58,7 @@ struct Features {
     float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
     const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows], as tiles of query rows sum it
 
-    uint32_t seed[2], drop_below; // random words below it drop their weight
+    uint32_t seed[2], drop_below; // a number of 16 bits drops its weight where it is below the upper half; the lower half is 0
     float keep;                   // what the other weights are multiplied by; 1 without dropout
     float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; 0 without
     int top_left;                 // the diagonal begins at key 0
@@ -73,7 +73,7 @@ struct Features {
     int delta_rows, delta_step;   // of delta: rows of a head, floats from one to the next
     int dbias_shape[3];           // batch, heads, rows
     int dbias_apart;              // each pair has its own, 0 so far: bwd_sm90 writes those of the tiles that it walks
-    uint32_t first_batch, first_head, first_row, first_key; // of the call in a whole, as random words count; a multiple of 4 keys
+    uint32_t first_batch, first_head, first_row, first_key; // of the call in a whole, as random words count; a multiple of 8 keys
     int key_slots, row_slots;     // bwd_sm90, fwd_sm90: slots of packed sequences, of which each has a tile for each head; or 0
 };
 

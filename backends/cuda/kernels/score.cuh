@@ -93,10 +93,10 @@ __device__ __forceinline__ int again(int x) {
     return x;
 }
 
-// Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
+// Philox4x32-7 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
 __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
 #pragma unroll
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 7; i++) {
         const uint64_t a = (uint64_t)0xD2511F53 * c.x, b = (uint64_t)0xCD9E8D57 * c.z;
         c = {(uint32_t)(b >> 32) ^ c.y ^ k0, (uint32_t)b, (uint32_t)(a >> 32) ^ c.w ^ k1, (uint32_t)a};
         k0 += 0x9E3779B9, k1 += 0xBB67AE85;
@@ -104,9 +104,25 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// The random words of keys j/4*4 to j/4*4+3 of row i.
+// The random words of keys j/8*8 to j/8*8+7 of row i: the lower halves are the numbers of the first four, the upper ones of the others.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
-    return philox({(j + f.first_key) >> 2, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
+    return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
+}
+
+// Bit e of the result says that dropout drops key e of those eight. `below` is 0 in its lower half.
+__device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+    uint32_t dropped = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) dropped |= (words[e] << 16 < below) << e | (words[e] < below) << (e + 4);
+    return dropped;
+}
+
+// Bit 8 r + j of the result says that dropout drops key j of eight of row r; a lane of a quad brings those of row t % 4 of four.
+__device__ __forceinline__ uint32_t quad_drops(uint32_t mine) {
+    mine <<= 8 * (threadIdx.x % 4);
+    mine |= __shfl_xor_sync(~0u, mine, 1);
+    return mine | __shfl_xor_sync(~0u, mine, 2);
 }
 
 // tanh(x) for |x| < 0.6.
@@ -353,35 +369,34 @@ template <class T> struct Scores {
     }
 
     // Gives the weights that dropout drops the sign -, from which dropped and kept tell
-    // them again, or makes them zeros: P is positive, and a NaN that the tensor cores or exp2 make is too. A
-    // random counter serves four keys of a row: four lanes have four of them, and tell
-    // each other.
+    // them again, or makes them zeros: P is positive, and a NaN that the tensor cores or exp2 make is too.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
-        for (int n = 0; n < count_of<Tiles>; n++) {
+        for (int n = 0; n < count_of<Tiles>; n += 2) {
             const uint32_t dropped = drops<transposed>(own, walked + 8 * n);
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] = zeros && dropped >> e & 1 ? 0 : __uint_as_float(__float_as_uint(s[n][e]) | (zeros ? 0 : dropped >> e << 31));
+            for (int i = n; i < n + 2 && i < count_of<Tiles>; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const uint32_t bit = dropped >> (transposed ? 8 * e + i - n : 16 * (i - n) + e / 2 * 8 + e % 2);
+                    s[i][e] = zeros && bit & 1 ? 0 : __uint_as_float(__float_as_uint(s[i][e]) | (zeros ? 0 : bit << 31));
+                }
         }
     }
-    // Bit e of the result says that dropout drops weight e of the lane's four of 8 columns.
+    // Says which weights dropout drops of the lane's, of two times 8 columns: weight e of the n-th by bit 16 n + e / 2 * 8 + e % 2 or,
+    // transposed, 8 e + n. A random counter serves eight keys of a row, which lanes have that tell each other: those of a quad or eight.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
-        const int lane = threadIdx.x % 32, t = lane % 4, mine = transposed ? lane / 4 % 4 : t;
-        const int i = transposed ? walked + mine % 2 : own + mine % 2 * 8;
-        const int j = transposed ? own + mine / 2 * 8 : walked - 2 * t + mine / 2 * 4;
-        const uint4 w = random_words(f, b, h, i, j);
-        uint32_t dropped = (w.x < f.drop_below) | (w.y < f.drop_below) << 1 | (w.z < f.drop_below) << 2 | (w.w < f.drop_below) << 3;
-        dropped <<= 4 * mine;
-        dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 4 : 1);
-        dropped |= __shfl_xor_sync(~0u, dropped, transposed ? 8 : 2);
-        uint32_t bits = 0;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int place = transposed ? 4 * e + lane / 4 % 4 : 4 * (t / 2 * 2 + e / 2) + t % 2 * 2 + e % 2;
-            bits |= (dropped >> place & 1) << e;
+        const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
+        if constexpr (transposed) {
+            uint32_t mine = drops_of(random_words(f, b, h, walked + g / 4 * 8 + g % 2, own - g + g / 2 % 2 * 8), f.drop_below) << 8 * (g % 4);
+            mine |= __shfl_xor_sync(~0u, mine, 4);
+            mine |= __shfl_xor_sync(~0u, mine, 8); // of 8 columns
+            const uint32_t other = __shfl_xor_sync(~0u, mine, 16);
+            const uint32_t first = g < 4 ? mine : other, second = g < 4 ? other : mine;
+            return (first >> g & 0x01010101) | (second >> g & 0x01010101) << 1;
         }
-        return bits;
+        return quad_drops(drops_of(random_words(f, b, h, own + t % 2 * 8, walked - 2 * t + t / 2 * 8), f.drop_below)) >> 2 * t;
     }
 };
 

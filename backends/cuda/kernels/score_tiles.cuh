@@ -129,20 +129,28 @@ template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys 
     });
 }
 
-// Bit i of a result says that word i, the last first, is at least `below`: it carries.
-__device__ __forceinline__ void push_kept(uint32_t (&kept)[4], uint4 w, uint32_t below) {
-    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-    each<4>([&](int i) { asm("{.reg .u32 rest; add.cc.u32 rest, %1, %2; addc.u32 %0, %0, %0;}" : "+r"(kept[i]) : "r"(words[i]), "r"(-below)); });
-}
+// What a number is at most that drops its weight, and the negative of that, in both halves.
+struct Limit {
+    uint32_t most, less;
+    __device__ __forceinline__ Limit(uint32_t below) { // which is not 0
+        const uint32_t x = (below >> 16) - 1;
+        most = x * 0x10001, less = __vneg2(most);
+    }
+};
+// New bits 0 and 16 of kept, which moves up, say whether the lower and the upper half of a word keep their weights.
+__device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
-// Philox in parts. Of a counter {key / 4, row, head, batch} the first three rounds make most products of the key or of
+// Forward: x is of a counter's keys 0, 1 and 4, 5, y of the others.
+__device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
+
+// Philox in parts. Of a counter {key / 8, row, head, batch} the first three rounds make most products of the key or of
 // the row alone: x and y of the third round's words are hi(b) ^ key.y and lo(b), with b = M1 (row.x ^ key.x), z and w
 // row.y ^ key.z and key.w.
 constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 __device__ __forceinline__ uint32_t high(uint64_t x) { return x >> 32; }
 struct Counter { uint32_t seed[2], batch, head, row, keys; };
 __device__ __forceinline__ Counter counter_of(const Features &f, int b, int h, int i, int j) {
-    return {{f.seed[0], f.seed[1]}, b + f.first_batch, h + f.first_head, i + f.first_row, (j + f.first_key) >> 2};
+    return {{f.seed[0], f.seed[1]}, b + f.first_batch, h + f.first_head, i + f.first_row, (j + f.first_key) >> 3};
 }
 __device__ __forceinline__ uint4 key_words(const Counter &c) {
     const uint64_t y = (uint64_t)kPhilox1 * c.head, a = (uint64_t)kPhilox0 * c.keys;
@@ -152,14 +160,14 @@ __device__ __forceinline__ uint4 key_words(const Counter &c) {
 }
 __device__ __forceinline__ uint64_t row_words(const Counter &c) { return (uint64_t)kPhilox0 * (high((uint64_t)kPhilox1 * c.head) ^ c.row ^ c.seed[0]); }
 
-// The words of so many counters, side by side; between(i) is called after each of eight steps.
+// The words of so many counters, side by side; between(i) is called after each of five steps.
 template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)[n], uint64_t row, const uint32_t (&seed)[2], F between) {
     each<n>([&](int i) {
         const uint64_t y = (uint64_t)kPhilox1 * (high(row) ^ c[i].x);
         c[i] = {high(y) ^ c[i].y, (uint32_t)y, (uint32_t)row ^ c[i].z, c[i].w};
     });
     between(0);
-    each<7>([&](int r) {
+    each<4>([&](int r) {
         const uint32_t k0 = seed[0] + (3 + r) * kWeyl0, k1 = seed[1] + (3 + r) * kWeyl1;
         each<n>([&](int i) {
             const uint64_t a = (uint64_t)kPhilox0 * c[i].x, b = (uint64_t)kPhilox1 * c[i].z;
@@ -169,38 +177,53 @@ template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)
     });
 }
 
-// Forward: which weights dropout drops of the lane's rows `row` and `row`+8 and the tile's keys from `key` on: bit
-// 16 i + j of a row is that of its key 8 j + i. A random counter serves four keys of a row; two lanes give each other what they made.
-// What the keys bring to their counters goes through the warp's part of shared memory. between(i) is called keys / once times.
-template <int keys, int once, class F> __device__ __forceinline__ void dropped_keys(uint32_t (&gone)[2], const Features &f, uint32_t side, int b, int h, int row, int key, int lane, F between) {
-    const int t = lane % 4;
-    const bool odd = t & 1;
+// Forward: what a tile's keys from `key` on bring to the counters of all rows, to the warp's part of shared memory.
+template <int keys> __device__ __forceinline__ void share_key_words(const Features &f, uint32_t side, int b, int h, int key, int lane) {
     __syncwarp(); // all lanes have read
-    if (keys == 128 || lane < keys / 4) {
-        const uint4 x = key_words(counter_of(f, b, h, row, key + 4 * lane));
+    if (lane < keys / 8) {
+        const uint4 x = key_words(counter_of(f, b, h, 0, key + 8 * lane));
         asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(side + 16 * lane), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
     }
     __syncwarp(); // all have written
-    const Counter mine = counter_of(f, b, h, row + t % 2 * 8, key);
-    const uint64_t own = row_words(mine);
-    uint32_t kept[4] = {}; // of the counter's keys
-    each<keys / 8 / once>([&](int i) {
+}
+// Forward: what the lanes of a quad give each other of what they have pushed.
+__device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
+    const bool odd = lane & 1, upper = lane & 2;
+    const uint32_t low = 0x5410, high = 0x7632; // halves
+    const uint32_t own = __byte_perm(x, y, upper ? high : low), got = __shfl_xor_sync(~0u, __byte_perm(x, y, upper ? low : high), 2);
+    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // the first of the two lanes' halves first
+    const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
+    kept[0] = odd ? other : same, kept[1] = odd ? same : other;
+}
+// Forward: which weights dropout keeps of the lane's rows g and g+8 and the tile's keys: bit 16 i + 2 j + e of a row is
+// that of its key 8 (2 j + i) + e, counted from the lane's first. A random counter serves eight keys of a row, which four lanes
+// have that give each other what they made: own is of row g + t % 2 * 8. between(i) is called 5 keys / 16 / once times.
+template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
+    const Limit limit(f.drop_below);
+    uint32_t x = 0, y = 0;
+    each<keys / 16 / once>([&](int i) {
         uint4 c[once];
         each<once>([&](int j) {
-            asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(c[j].x), "=r"(c[j].y), "=r"(c[j].z), "=r"(c[j].w) : "r"(side + (2 * (keys / 8 - 1 - i * once - j) + t / 2) * 16));
+            asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(c[j].x), "=r"(c[j].y), "=r"(c[j].z), "=r"(c[j].w) : "r"(side + (2 * (keys / 16 - 1 - i * once - j) + lane % 4 / 2) * 16));
         });
-        last_rounds(c, own, mine.seed, [&](int r) { between(8 * i + r); });
-        each<once>([&](int j) { push_kept(kept, c[j], f.drop_below); });
+        last_rounds(c, own, seed, [&](int r) { between(5 * i + r); });
+        each<once>([&](int j) { push_kept(x, y, c[j], limit); });
     });
-    const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
-    const uint32_t got = __shfl_xor_sync(~0u, odd ? first : last, 1);
-    gone[0] = ~(odd ? got : first), gone[1] = ~(odd ? last : got);
+    share_kept(kept, x, y, lane);
 }
-template <int keys> __device__ __forceinline__ void drop_pairs(float (&s)[keys / 2], const uint32_t (&gone)[2]) {
+// The same where nothing of the counters is made ahead.
+template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key, int lane) {
+    const Limit limit(f.drop_below);
+    uint32_t x = 0, y = 0;
+    each<keys / 16>([&](int i) { push_kept(x, y, random_words(f, b, h, row + lane % 2 * 8, key + 16 * (keys / 16 - 1 - i) + lane % 4 / 2 * 8), limit); });
+    share_kept(kept, x, y, lane);
+}
+template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys / 2], const uint32_t (&kept)[2]) {
     each<keys / 2>([&](int i) {
         constexpr int blocks = keys / 8;
-        float &x = s[i % blocks * 4 + i / (2 * blocks) * 2 + i / blocks % 2];
-        x = gone[i / (2 * blocks)] & 1u << (i / blocks % 2 * 16 + i % blocks) ? 0 : x;
+        const int r = i / (2 * blocks), half = i / blocks % 2, bit = i % blocks; // in the order of the bits
+        float &x = s[(bit / 2 * 2 + half) * 4 + 2 * r + bit % 2];
+        x = kept[r] & 1u << (16 * half + bit) ? x : 0;
     });
 }
 
@@ -253,19 +276,29 @@ template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown
     });
 }
 
-// Backward: which weights dropout drops, of a tile of rows from `row`, the lane's first, and of its keys `key` and
-// `key`+8: bit 16 i + j of a key is that of row 8 j + i. A random counter serves four keys of a row: four lanes have
-// four of them, and give each other what they made.
-template <int rows> __device__ __forceinline__ void dropped_pairs(uint32_t (&gone)[2], const Features &f, int b, int h, int row, int key) {
-    const int lane = threadIdx.x % 32, mine = lane / 4 % 4;
-    uint32_t kept[4] = {}; // of the counter's keys
-    each<rows / 8>([&](int i) {
-        push_kept(kept, random_words(f, b, h, row + 8 * (rows / 8 - 1 - i) + mine % 2, key + mine / 2 * 8), f.drop_below);
+// Backward: which weights dropout keeps, of a tile of rows from `row`, the lane's first, and of its keys `key` and
+// `key`+8: bit kept_bit<rows>(i, j) of a key is that of row 16 i + 8 (j / 2) + j % 2. A random counter serves eight keys of a row, which
+// eight lanes have that give each other what they made: each draws for a quarter of the rows, and the first or the last eight keys.
+template <int rows> __device__ __forceinline__ constexpr int kept_bit(int i, int j) { return 512 / rows * i + j; }
+template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key) {
+    const int g = threadIdx.x % 32 / 4;
+    const Limit limit(f.drop_below);
+    uint32_t x[4] = {}; // of the counter's keys j and j + 4
+    each<rows / 16>([&](int n) {
+        const int i = rows / 16 - 1 - n; // the last first
+        const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
+        push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    const uint32_t first = __byte_perm(kept[0], kept[1], 0x5410), last = __byte_perm(kept[2], kept[3], 0x5410);
-    const bool upper = mine & 2, odd = mine & 1;
-    const uint32_t got = __shfl_xor_sync(~0u, upper ? first : last, 8), low = upper ? got : first, high = upper ? last : got;
-    const uint32_t own = __byte_perm(low, high, odd ? 0x7632 : 0x5410), other = __shfl_xor_sync(~0u, __byte_perm(low, high, odd ? 0x5410 : 0x7632), 4);
-    const uint32_t even_rows = odd ? other : own, odd_rows = odd ? own : other;
-    gone[0] = ~__byte_perm(even_rows, odd_rows, 0x5410), gone[1] = ~__byte_perm(even_rows, odd_rows, 0x7632);
+    // Step by step, lanes that differ in a bit of g give each other the bytes of those keys that the other one is nearer to.
+    const uint32_t low = 0x5410, high = 0x7632; // halves
+    auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
+        got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);
+        return __byte_perm(x, y, mine);
+    };
+    uint32_t got, x2, y2;
+    const uint32_t x1 = swap(x[0] + (x[1] << 8), x[2] + (x[3] << 8), g & 4 ? high : low, 0x2222, 16, got);
+    x2 = swap(x1, got, (g & 2 ? high : low) ^ (g & 4 ? 0x4444 : 0), 0x2222, 8, y2);
+    const uint32_t x3 = swap(x2, y2, (g & 1 ? 0x7531 : 0x6420) ^ (g & 2 ? 0x4444 : 0), 0x1111, 4, got);
+    const uint32_t first = g & 1 ? got : x3, last = g & 1 ? x3 : got;
+    kept[0] = __byte_perm(first, last, low), kept[1] = __byte_perm(first, last, high);
 }
