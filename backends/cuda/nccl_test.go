@@ -44,6 +44,12 @@ func TestNCCLOnFake(t *testing.T) {
 	require.Positive(t, moved)
 }
 
+// Keys travel in three rounds, in parts of the heads that are the same on both ranks: of these one has twice as many rows.
+func TestNCCLRoundsOnFake(t *testing.T) {
+	gpus, _, ctx := standIn(t, 2)
+	peertest.Ordered(t, peertest.NCCL(ctx, gpus), 2, "b1-h640-g10-n384-m384-d4-f32")
+}
+
 func TestNCCLFaultsOnFake(t *testing.T) {
 	gpus, s, ctx := standIn(t, 8)
 	peertest.Faults(t, peertest.NCCL(ctx, gpus), 8)
