@@ -173,11 +173,15 @@ func (j *job) settle(record func(int) []byte) error {
 		return nil
 	}
 	name, _, _ := bytes.Cut(record(0)[recordName:recordText], []byte{0})
+	if j.kernel = j.plan.taken[j.pass]; j.kernel.Run != nil && j.kernel.Name == string(name) {
+		return nil
+	}
 	for _, k := range j.runner.(Chooser).Kernels() {
 		if k.Name == string(name) {
 			if j.kernel = k; j.dev != nil {
 				j.kernel = j.dev.PartOf(k, j.wholeProblem())
 			}
+			j.plan.taken[j.pass] = j.kernel
 			return nil
 		}
 	}

@@ -18,6 +18,10 @@ type Device interface {
 	// messages have begun: not where messages need what that step takes.
 	Early() bool
 
+	// Rounds returns in how many rounds the keys of an ordered pass travel at most, beside kernels: 2, or 3 where
+	// messages are slow.
+	Rounds() int
+
 	// Arrived lets what is enqueued from now on begin after the first n messages that the rank
 	// receives of the exchange under way, whose rounds do not decrease.
 	Arrived(ctx context.Context, n int) error
@@ -48,10 +52,6 @@ type Device interface {
 
 	// Copy copies a tensor of any type to one of its shape and type.
 	Copy(dst, src flashkit.Tensor) error
-
-	// CopyBeside is Copy beside the pass that was enqueued last, for the passes that follow. Neither tensor may be one
-	// that was written since Begin.
-	CopyBeside(dst, src flashkit.Tensor) error
 
 	// Get copies a row of float32 to the host, Put copies it back.
 	Get(dst []float32, src flashkit.Tensor) error

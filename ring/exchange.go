@@ -10,10 +10,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange is what a rank sends and receives beside the work of a step. What is added belongs to its round.
+// An exchange is what a rank sends and receives beside the work of a step. What is added belongs to its round, and is apart.
 type exchange struct {
 	send, receive []Message
 	round         int
+	apart         bool
 }
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
@@ -21,13 +22,13 @@ func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) ==
 // to sends tensors, from receives them; a message of no elements does not travel.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
-		e.send = append(e.send, Message{rank, t, e.round})
+		e.send = append(e.send, Message{rank, t, e.round, e.apart})
 	}
 }
 
 func (e *exchange) from(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
-		e.receive = append(e.receive, Message{rank, t, e.round})
+		e.receive = append(e.receive, Message{rank, t, e.round, e.apart})
 	}
 }
 

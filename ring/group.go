@@ -55,11 +55,13 @@ type Breaker interface {
 }
 
 // A Message is what goes to a rank or comes from it. Those of an exchange with a higher Round, from 0 on, may begin
-// later: a message has the same Round on both ranks.
+// later. Heads of tensors that are Apart are large, and need not lie beside each other on either rank: a transport may send
+// them one by one. A message has the same Round, and is Apart or not, on both ranks.
 type Message struct {
 	Peer    int
 	Tensors []flashkit.Tensor
 	Round   int
+	Apart   bool
 }
 
 // A RankError says which rank gave up, and why as far as that is known.

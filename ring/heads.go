@@ -8,9 +8,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// mostHeadParts is in how many parts K and V travel at most before an ordered forward pass on a device.
-const mostHeadParts = 2
-
 // A headRun is key heads, from one up to but not including another.
 type headRun struct{ from, to int }
 
@@ -57,24 +54,39 @@ func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor 
 	return j.slots[slot].tensor(t, which*most, s)
 }
 
-// headParts cuts the key heads in parts. What has numbers of its own for each head is left whole. Nothing hides the
-// keys of the first part. Where tiles are alike, those are the keys of the fewest heads whose rows fill a GPU.
+// headParts cuts the key heads in parts, alike on all ranks. What has numbers of its own for each head is left whole.
+// Nothing hides the keys of the first part: where there may be several others, it has the fewest heads whose rows fill
+// a GPU. The keys of each other part travel beside the kernel for the part before.
 func (j *job) headParts() []headRun {
-	heads := j.p.KVHeads
-	switch s := j.p.Score; {
-	case s.ALiBi || s.Bias || s.Mask || s.Sink || heads < 2:
+	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
+	if s := j.p.Score; s.ALiBi || s.Bias || s.Mask || s.Sink || heads < 2 {
 		return runsOf(heads, 1)
-	case j.cut.isZigZag():
-		return runsOf(heads, mostHeadParts)
 	}
-	n := j.a.Q.Shape()
-	rows := max(1, n[0]*n[2]*j.p.Heads/heads)
+	for r := range j.size {
+		rows = max(rows, j.a.Q.Shape()[0]*j.cut.QLen(r)*j.p.Heads/heads)
+	}
 	first := min((fillingRows+rows-1)/rows, (heads+1)/2)
-	return []headRun{{0, first}, {first, heads}}
+	if j.cut.isZigZag() {
+		if rows /= 2; most < 3 { // a kernel has one of two runs
+			return runsOf(heads, most)
+		}
+	}
+	list, at := []headRun{{0, first}}, first
+	if rest := heads - first; most > 2 && rest*travelRows > first*rows { // more than travels beside the first part
+		at += min(rest, max(2*first, (rest*travelRows+travelRows+rows-1)/(travelRows+rows)))
+		list = append(list, headRun{first, at})
+	}
+	if at < heads {
+		list = append(list, headRun{at, heads})
+	}
+	return list
 }
 
-// fillingRows are as many query rows, of all heads, as all multiprocessors of a GPU have under way.
-const fillingRows = 1 << 15
+const (
+	fillingRows = 1 << 15 // of all heads: as many query rows as all multiprocessors of a GPU have under way
+	travelRows  = 4400    // of one key head: a kernel for them and all keys takes as long as the keys of a head travel
+	mostRounds  = 3
+)
 
 // of returns those heads of a tensor that has so many for each key head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
@@ -111,9 +123,10 @@ func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	return x.of(t, each)
 }
 
-// byHeads computes a forward pass on a device with all keys in one call for each head and run of rows: beside the kernels
-// for some heads the keys of the next heads travel. Messages begin before the rank copies its own keys. A head's results are
-// the same whatever other heads are in the call.
+// byHeads computes a forward pass on a device with all keys, of a run of rows in one call for each part of the heads: beside
+// the kernel for some heads the keys of the next heads travel. Other runs of rows, if the rank has any, come when all keys
+// are there: a kernel that begins while another one ends would take the multiprocessors that messages need.
+// Messages begin before the rank copies its own keys. A head's results are the same whatever other heads are in the call.
 func (j *job) byHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
@@ -126,79 +139,110 @@ func (j *job) byHeads(ctx context.Context) error {
 		return j.math.err
 	}
 	parts, places := j.headParts(), j.cut.places(j.rank, false)
-	var e exchange
-	var arrive []int // how many messages there are up to those of a part
-	for i, x := range parts {
-		e.round = i
-		j.gatherHeads(&e, &w, x)
-		arrive = append(arrive, len(e.receive))
-	}
+	e, arrive := j.gatherHeads(&w, parts)
 	if err := j.start(ctx, &e); err != nil {
 		return err
 	}
-	at := Progress{Steps: len(parts) * len(places), From: -1}
+	err := j.copyOwn(&w)
+	if err == nil {
+		err = j.attendParts(ctx, &w, parts, arrive, places)
+	}
+	if err != nil {
+		j.giveUp(ctx, err)
+		return err
+	}
+	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
+}
+
+// attendParts computes the longest run of rows part by part, as keys arrive, and then the others. Each call may begin
+// while the one before ends: they write rows or heads of their own.
+func (j *job) attendParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
+	steps := len(parts) + len(places) - 1
+	long := longest(places)
 	for i, x := range parts {
-		copies := j.dev.Copy
-		if i > 0 {
-			copies = j.dev.CopyBeside
+		if err := j.watch(Progress{Steps: steps, From: -1}, func() error { return j.dev.Arrived(ctx, arrive[i]) }); err != nil {
+			return err
 		}
-		err := j.copyHeads(&w, x, copies)
-		if err == nil {
-			err = j.watch(at, func() error { return j.dev.Arrived(ctx, arrive[i]) })
+		if long < 0 {
+			continue
 		}
-		if err == nil {
-			err = j.attendHeads(ctx, &w, x, places, at.Steps)
-		}
-		if err != nil {
-			j.giveUp(ctx, err)
+		if err := j.attendHeads(ctx, w, x, &places[long], steps); err != nil {
 			return err
 		}
 	}
-	return j.wait(ctx, &e, at)
-}
-
-// copyHeads copies some heads of the rank's own keys and values to their places in the whole.
-func (j *job) copyHeads(w *flashkit.Args, heads headRun, copies func(dst, src flashkit.Tensor) error) error {
-	for _, t := range [...][2]flashkit.Tensor{{w.K, j.a.K}, {w.V, j.a.V}} {
-		to, from := j.pieces(j.rank, byKeys, t[0], true), j.pieces(j.rank, byKeys, t[1], false)
-		for i := range to {
-			if err := copies(heads.of(to[i], 1), heads.of(from[i], 1)); err != nil {
-				return err
-			}
+	for i := len(places) - 1; i >= 0; i-- { // the last ones see most under a causal mask
+		if i == long {
+			continue
 		}
-	}
-	return nil
-}
-
-// gatherHeads adds to e the keys and values of some heads, which each rank sends to all.
-func (j *job) gatherHeads(e *exchange, w *flashkit.Args, heads headRun) {
-	for step := 1; step < j.size; step++ {
-		to, from := (j.rank+step)%j.size, (j.rank-step+j.size)%j.size
-		var mine, theirs []flashkit.Tensor
-		for _, t := range [...][2]flashkit.Tensor{{j.a.K, w.K}, {j.a.V, w.V}} {
-			for _, x := range j.pieces(j.rank, byKeys, t[0], false) {
-				mine = append(mine, heads.of(x, 1))
-			}
-			for _, x := range j.pieces(from, byKeys, t[1], true) {
-				theirs = append(theirs, heads.of(x, 1))
-			}
-		}
-		e.to(to, mine...)
-		e.from(from, theirs...)
-	}
-}
-
-// attendHeads computes some heads of all of the rank's rows, the last ones, which see most under a causal mask, first. Each
-// call may begin while the one before ends: they write rows or heads of their own.
-func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, places []place, steps int) error {
-	for _, x := range slices.Backward(places) {
-		p, sub := j.rowsOf(&x, w)
-		sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
-		heads.narrow(&p, &sub)
-		j.dev.Beside()
-		if err := cmp.Or(j.compute(ctx, p, &sub, steps), j.math.err); err != nil {
+		if err := j.attendHeads(ctx, w, headRun{0, j.p.KVHeads}, &places[i], steps); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// longest returns which of some places has the most rows, the last one of several, or -1.
+func longest(places []place) (at int) {
+	at = -1
+	for i := range places {
+		if at < 0 || places[i].shard.n >= places[at].shard.n {
+			at = i
+		}
+	}
+	return at
+}
+
+// copyOwn copies the rank's own keys and values to their places in the whole, while the GPU has nothing else to do.
+func (j *job) copyOwn(w *flashkit.Args) error {
+	return cmp.Or(j.cut.copy(j.rank, byKeys, j.a.K, w.K, j.dev.Copy), j.cut.copy(j.rank, byKeys, j.a.V, w.V, j.dev.Copy))
+}
+
+// gatherHeads returns the exchange of keys and values, which each rank sends to all, a round for each part of the heads, and
+// how many messages the rank has received after each round.
+func (j *job) gatherHeads(w *flashkit.Args, parts []headRun) (e exchange, arrive []int) {
+	mine := slices.Concat(j.pieces(j.rank, byKeys, j.a.K, false), j.pieces(j.rank, byKeys, j.a.V, false))
+	theirs := make([][]flashkit.Tensor, j.size)
+	for r := range theirs {
+		theirs[r] = slices.Concat(j.pieces(r, byKeys, w.K, true), j.pieces(r, byKeys, w.V, true))
+	}
+	e.apart = j.largeHeads()
+	for i, heads := range parts {
+		e.round = i
+		for step := 1; step < j.size; step++ {
+			to, from := (j.rank+step)%j.size, (j.rank-step+j.size)%j.size
+			e.to(to, heads.ofAll(mine)...)
+			e.from(from, heads.ofAll(theirs[from])...)
+		}
+		arrive = append(arrive, len(e.receive))
+	}
+	return e, arrive
+}
+
+// ofAll is of for keys.
+func (x headRun) ofAll(list []flashkit.Tensor) (some []flashkit.Tensor) {
+	for _, t := range list {
+		some = append(some, x.of(t, 1))
+	}
+	return some
+}
+
+// largeHeads reports whether what travels of one key head at a time is large, on all ranks.
+func (j *job) largeHeads() bool {
+	const large = 2 << 20
+	least := large
+	for r := range j.size {
+		for _, x := range j.cut.places(r, true) {
+			least = min(least, x.shard.n*min(j.p.Dim, j.p.VDim)*j.p.KVType().Size())
+		}
+	}
+	return least >= large
+}
+
+// attendHeads computes some heads of a run of the rank's rows.
+func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
+	p, sub := j.rowsOf(x, w)
+	sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
+	heads.narrow(&p, &sub)
+	j.dev.Beside()
+	return cmp.Or(j.compute(ctx, p, &sub, steps), j.math.err)
 }

@@ -54,7 +54,7 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
 		// A rank is at most one exchange ahead of another that it sends to.
-		h.lines[i] = line{make(chan *parcel, 2*mostHeadParts), make(chan []byte, 2)}
+		h.lines[i] = line{make(chan *parcel, 2*mostRounds), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
 	for r := range groups {
@@ -118,9 +118,12 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 	for r := range l.hub.size {
 		theirs := own
 		if r != l.rank {
-			var err error
-			if theirs, err = next(ctx, l, l.from(r).bytes); err != nil {
-				return err
+			var ok bool
+			if theirs, ok = soon(l.from(r).bytes); !ok {
+				var err error
+				if theirs, err = next(ctx, l, l.from(r).bytes); err != nil {
+					return err
+				}
 			}
 		}
 		if n := copy(all[r*len(mine):][:len(mine)], theirs); n != len(theirs) {

@@ -77,7 +77,7 @@ func (l *local) takeBeside(ctx context.Context) {
 	l.got <- nil
 }
 
-// patience is how long a rank with a device looks for another before it sleeps: who sleeps wakes later
+// patience is how long a rank that gathers, or has a device, looks for another before it sleeps: who sleeps wakes later
 // than most ranks are late.
 const patience = 100 * time.Microsecond
 

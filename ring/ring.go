@@ -92,6 +92,7 @@ type plan struct {
 	steps []step
 
 	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
+	taken  [2]flashkit.Kernel // by all ranks, as they compute parts with it
 }
 
 // New returns this rank's Ring over a group and what computes on the rank. Both remain the

@@ -17,13 +17,13 @@ import (
 type calls struct {
 	getVersion, errorString, lastError, uniqueID   uintptr
 	initRank, asyncError, finalize, destroy, abort uintptr
-	groupStart, groupEnd, send, receive            uintptr
+	groupStart, groupEnd, send, receive, split     uintptr
 }
 
 var names = [...]string{
 	"ncclGetVersion", "ncclGetErrorString", "ncclGetLastError", "ncclGetUniqueId",
 	"ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort",
-	"ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv",
+	"ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv", "ncclCommSplit",
 }
 
 // library is one that was loaded.
@@ -160,15 +160,26 @@ func cell() *Comm {
 	return c
 }
 
-func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
-	c := cell()
-	o := &config{
+// configOf returns what communicators have in common. Those that are split off share what the first one has.
+func configOf(channels int) *config {
+	return &config{
 		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: oldest,
-		blocking: 0, cgaClusterSize: 0, minCTAs: unset, maxCTAs: int32(channels), netName: 0, splitShare: unset, pad: 0,
+		blocking: 0, cgaClusterSize: 0, minCTAs: unset, maxCTAs: int32(channels), netName: 0, splitShare: 1, pad: 0,
 	}
+}
+
+func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
+	c, o := cell(), configOf(channels)
 	code := l.init(c, int32(ranks), byValue{id}, int32(rank), o)
 	runtime.KeepAlive(o)
 	return *c, l.check("ncclCommInitRankConfig", code)
+}
+
+func (l *library) Split(c Comm, rank, channels int) (*Comm, error) {
+	split, o := cell(), configOf(channels)
+	o.blocking = 1
+	const color = 0 // that of all ranks
+	return split, l.call("ncclCommSplit", l.split, uintptr(c), color, uintptr(rank), uintptr(unsafe.Pointer(split)), uintptr(unsafe.Pointer(o)))
 }
 
 func (l *library) Async(c Comm) (done bool, err error) {

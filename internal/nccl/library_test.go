@@ -43,13 +43,18 @@ func TestABI(t *testing.T) {
 	require.NotZero(t, c)
 	last := func(err error) string { return err.(*Error).Text }
 	told := l.(*library).check("", 1)
-	require.Equal(t, "told: ranks 8 rank 5 wrong 0 size 48 magic cafebeef version 21800 blocking 0 cluster 0 ctas -2147483648 to 3 net (nil) share -2147483648", last(told))
+	require.Equal(t, "told: ranks 8 rank 5 wrong 0 size 48 magic cafebeef version 21800 blocking 0 cluster 0 ctas -2147483648 to 3 net (nil) share 1", last(told))
 	done, err := l.Async(c)
 	require.NoError(t, err)
 	require.False(t, done)
 	done, err = l.Async(c)
 	require.NoError(t, err)
 	require.True(t, done)
+
+	split, err := l.Split(c, 5, 3)
+	require.NoError(t, err, "what is under way is no error")
+	require.Equal(t, c, *split)
+	require.Equal(t, "told: comm 1 color 0 key 5 size 48 magic cafebeef version 21800 blocking 1 ctas to 3 share 1", last(l.(*library).check("", 1)))
 
 	err = l.Send(0x7f0012345678, 1<<33, 3, c, 0x1234)
 	require.Equal(t, &Error{"ncclSend", 6, "told: send 0x7f0012345678 8589934592 bytes of type 1 rank 3 comm 1 stream 0x1234"}, err)

@@ -46,6 +46,11 @@ type Library interface {
 	// not 0 must be given up even after an error.
 	Init(ranks int, id ID, rank, channels int) (Comm, error)
 
+	// Split begins to make a second communicator of the ranks of c, with its connections, whose Group returns when
+	// all is enqueued: it needs no thread for that. Ranks that have sent each other nothing yet would wait for each
+	// other there. It is written when Async of c says that it is made. It must be given up before c is.
+	Split(c Comm, rank, channels int) (*Comm, error)
+
 	// Async reports whether the calls before are done, or the error of one.
 	Async(c Comm) (done bool, err error)
 

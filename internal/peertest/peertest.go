@@ -145,6 +145,49 @@ func (o one) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, ar
 	return errors.Join(k.Compute(ctx, p, x.Args), x.Download(p, pass, args))
 }
 
+// Ordered holds a forward pass in order on so many ranks, of a problem in float32, to the bits of one GPU.
+func Ordered(t *testing.T, tr Transport, size int, name string) {
+	p, err := flashkit.ParseProblem(name)
+	require.NoError(t, err)
+	whole, numbers := flashkit.NewArgs(p, flashkit.PassForward), rand.New(rand.NewPCG(1, 2))
+	for _, x := range []flashkit.Tensor{whole.Q, whole.K, whole.V} {
+		for i := range x.Float32s() {
+			x.Float32s()[i] = numbers.Float32()*2 - 1
+		}
+	}
+	alone, err := peer.Open(tr.GPUs[:1])
+	require.NoError(t, err)
+	defer func() { require.NoError(t, alone[0].Close()) }()
+	require.NoError(t, one{alone[0]}.Forward(t.Context(), p, whole))
+	cut, err := ring.NewCut(p, nil, size, true)
+	require.NoError(t, err)
+	for _, err := range Each(t, tr, size, func(r *peer.Rank) error {
+		want, err := cut.Shard(r.Rank(), whole)
+		if err != nil {
+			return err
+		}
+		got := *want
+		n := want.O.Shape()
+		got.O = flashkit.Zeros(flashkit.Float32, n[0], n[1], n[2], n[3])
+		x, err := r.Upload(&got)
+		if err != nil {
+			return err
+		}
+		ranks, err := ring.New(r, r, ring.Options{Ordered: true})
+		if err == nil {
+			err = errors.Join(ranks.Forward(t.Context(), p, x.Args), x.Download(p, flashkit.PassForward, &got), ranks.Close())
+		}
+		for i, x := range got.O.Float32s() {
+			if err == nil && x != want.O.Float32s()[i] {
+				err = fmt.Errorf("rank %d: O[%d] is %g, one GPU has %g", r.Rank(), i, x, want.O.Float32s()[i])
+			}
+		}
+		return errors.Join(err, x.Free())
+	}) {
+		require.NoError(t, err)
+	}
+}
+
 // Problems computes random problems, both passes, on groups of several sizes, in order and not,
 // on GPUs or a stand-in for them. A group computes all problems, one after the other.
 func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, standIn bool) {

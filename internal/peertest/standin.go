@@ -43,7 +43,6 @@ type world struct {
 	members []*member
 	met     map[[2]int]bool    // pairs of ranks that exchanged something: from, to
 	waiting map[[2]int][]*post // what waits for its other half
-	joined  int
 	left    int
 }
 
@@ -55,6 +54,8 @@ type member struct {
 	connecting     int // first messages that the other rank did not begin
 	posts          []*post
 	leaving        bool
+	split          bool // it is a second communicator of the rank,
+	splits         int  // of which it has so many
 }
 
 // A post is one half of a message.
@@ -107,12 +108,26 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 	}
 	if m.err == nil {
 		w.members[rank] = m
-		w.joined++
 	}
 	s.next++
 	w.live++
 	s.comms[s.next] = m
 	return s.next, nil
+}
+
+// Split makes a second communicator of a rank, when all ranks have asked for it.
+func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.comms[c]
+	if m == nil || m.split || m.rank != rank || m.channels != channels {
+		return nil, &nccl.Error{Call: "ncclCommSplit", Code: 4, Text: fmt.Sprintf("rank %d", rank)}
+	}
+	m.splits++
+	m.live++
+	s.next++
+	s.comms[s.next] = &member{world: m.world, rank: rank, channels: channels, split: true}
+	return &[]nccl.Comm{s.next}[0], nil
 }
 
 // Async says how far the rank is.
@@ -128,7 +143,12 @@ func (s *StandIn) Async(c nccl.Comm) (bool, error) {
 	case m.leaving:
 		return m.left == len(m.members), nil
 	}
-	return m.joined == len(m.members) && m.connecting == 0, nil
+	for _, other := range m.members {
+		if other == nil || other.splits < m.splits {
+			return false, nil
+		}
+	}
+	return m.connecting == 0, nil
 }
 
 // Group enqueues what f asks for, one message after the other.
@@ -161,7 +181,9 @@ func (s *StandIn) post(p *post, c nccl.Comm, stream nccl.Stream) error {
 		m.waiting[line], m.met[line] = list[1:], true
 		return s.match(list[0], p)
 	}
-	if p.first = !m.met[line]; p.first {
+	if p.first = !m.met[line]; p.first && m.split {
+		return &nccl.Error{Call: "ncclGroupEnd", Code: 5, Text: fmt.Sprintf("ranks %d and %d never met", line[0], line[1])}
+	} else if p.first {
 		m.connecting++
 	} else {
 		p.done = s.Pend(uintptr(stream))
@@ -208,8 +230,9 @@ func (s *StandIn) Finalize(c nccl.Comm) error {
 	if m == nil || m.leaving {
 		return &nccl.Error{Call: "ncclCommFinalize", Code: 4, Text: "no communicator"}
 	}
-	m.leaving = true
-	m.left++
+	if m.leaving = true; !m.split {
+		m.left++
+	}
 	return nil
 }
 
@@ -218,7 +241,7 @@ func (s *StandIn) Destroy(c nccl.Comm) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.comms[c]
-	if m == nil || !m.leaving || m.left != len(m.members) {
+	if m == nil || !m.leaving || !m.split && m.left != len(m.members) {
 		return &nccl.Error{Call: "ncclCommDestroy", Code: 5, Text: "in use"}
 	}
 	s.forget(c, m)

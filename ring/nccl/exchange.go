@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,8 @@ import (
 type exchange struct {
 	group    *group
 	rounds   []round
-	staged   int // tensors that have memory of their own
+	staged   int   // tensors that have memory of their own
+	err      error // of a round that was not enqueued
 	finished chan error
 }
 
@@ -97,12 +99,29 @@ func (g *group) begin(ctx context.Context, send, receive []ring.Message, after .
 		return ctx.Err()
 	}
 	g.now = x
-	go x.run(ctx, after)
+	from := 0
+	if g.first != 0 { // so that to enqueue waits for nobody
+		x.place(ctx, 0, after)
+		from, after = 1, nil
+	}
+	go x.run(ctx, from, after)
 	select {
 	case <-x.rounds[0].placed:
 	case <-time.After(moment):
 	}
 	return ctx.Err()
+}
+
+// exchange sends the tensor of this rank to all others and receives theirs, beside what the rank computes.
+func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor) error {
+	var send, receive []ring.Message
+	rank, size := g.Rank(), g.Size()
+	for i := 1; i < size; i++ {
+		to, from := (rank+i)%size, (rank-i+size)%size
+		send = append(send, ring.Message{Peer: to, Tensors: []flashkit.Tensor{of(rank)}})
+		receive = append(receive, ring.Message{Peer: from, Tensors: []flashkit.Tensor{of(from)}})
+	}
+	return cmp.Or(g.begin(ctx, send, receive), g.end(ctx, func(ring.Mark) error { return nil }))
 }
 
 // moment is how long Start waits.
@@ -175,24 +194,28 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	}
 }
 
-// run sees to the exchange.
-func (x *exchange) run(ctx context.Context, after []ring.Mark) {
-	g := x.group
-	var err error
-	for i := range x.rounds {
-		r := &x.rounds[i]
-		if err == nil {
-			r.mark, err = g.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, r) }, after...)
-			after = nil
-		}
-		r.err = err
-		close(r.placed)
+// place enqueues a round, unless one before was not.
+func (x *exchange) place(ctx context.Context, i int, after []ring.Mark) {
+	r := &x.rounds[i]
+	if x.err == nil {
+		r.mark, x.err = x.group.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, r) }, after...)
 	}
-	if err == nil {
+	r.err = x.err
+	close(r.placed)
+}
+
+// run sees to the exchange, of which the rounds before from are enqueued.
+func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
+	g := x.group
+	for i := from; i < len(x.rounds); i++ {
+		x.place(ctx, i, after)
+		after = nil
+	}
+	if x.err == nil {
 		x.finished <- x.see(ctx, x.rounds[len(x.rounds)-1].mark)
 		return
 	}
-	err = g.give(err)
+	err := g.give(x.err)
 	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // nobody touches the tensors any more
 }
 
@@ -282,7 +305,7 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 			if !g.rank.Holds(t) {
 				return errors.New("ring/nccl: a tensor elsewhere: must lie on the rank's GPU")
 			}
-			if err := x.add(s, r, t, m.Peer, send); err != nil {
+			if err := x.add(s, r, t, &m, send); err != nil {
 				return err
 			}
 		}
@@ -290,23 +313,26 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 	return nil
 }
 
-// add makes a piece of a tensor: all of it at once, as NCCL moves a few large messages faster than many
-// small ones, and as both ranks must agree and know only the shape of each other's tensor. Of more than
-// pieceBytes it makes several. One whose elements do not follow each
-// other is copied.
-func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, peer int, send bool) error {
+// add makes pieces of a tensor. Both ranks must agree and know only the shape of each other's tensor. All of it is one, as
+// NCCL moves few large messages faster than many small ones, but where large heads lie apart: to copy them together beside
+// a kernel, on the multiprocessors that it leaves, takes longer. A piece of more than pieceBytes is several. What
+// does not lie close is copied.
+func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
-	bytes := n[0] * n[1] * n[2] * n[3] * size
+	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size
 	if bytes == 0 {
 		return nil
 	}
-	if !isDense(&t) {
-		m, err := x.group.stage(x.staged, bytes)
+	if m.Apart {
+		runs, bytes = n[0]*n[1], n[2]*n[3]*size
+	}
+	if !isDense(&t, m.Apart) {
+		b, err := x.group.stage(x.staged, runs*bytes)
 		if err != nil {
 			return err
 		}
 		x.staged++
-		dense := m.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
+		dense := b.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
 		if !send {
 			r.unstage = append(r.unstage, copied{t, dense})
 		} else if err := s.Copy(dense, t); err != nil {
@@ -314,15 +340,24 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, peer int, se
 		}
 		t = dense
 	}
-	for at := 0; at < bytes; at += pieceBytes {
-		r.pieces = append(r.pieces, piece{t.Address() + uintptr(at), min(pieceBytes, bytes-at), peer, send})
+	for i := range runs {
+		begin := t.Address()
+		if m.Apart {
+			begin += uintptr(t.Offset(i/n[1], i%n[1], 0) * size)
+		}
+		for at := 0; at < bytes; at += pieceBytes {
+			r.pieces = append(r.pieces, piece{begin + uintptr(at), min(pieceBytes, bytes-at), m.Peer, send})
+		}
 	}
 	return nil
 }
 
-// isDense reports whether the elements of a tensor follow each other.
-func isDense(t *flashkit.Tensor) bool {
+// isDense reports whether the elements of a tensor, or those of each head, follow each other.
+func isDense(t *flashkit.Tensor, heads bool) bool {
 	n, strides, next := t.Shape(), t.Strides(), 1
+	if heads {
+		n[0], n[1] = 1, 1
+	}
 	for d := 3; d >= 0; d-- {
 		if n[d] != 1 && strides[d] != next {
 			return false

@@ -79,22 +79,25 @@ func (g *group) give(err error) error {
 	return errors.Join(g.reason(), g.abort())
 }
 
-// abort gives the communicator up, with what the GPU waits for of it.
-func (g *group) abort() error {
-	c := g.take()
-	if c == 0 {
-		return nil
+// abort gives the communicators up, with what the GPU waits for of them.
+func (g *group) abort() (err error) {
+	for _, c := range g.take() {
+		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Abort(c) }))
 	}
-	return g.gpu.Within(func() error { return g.lib.Abort(c) })
+	return err
 }
 
-// take returns the communicator, which the group has no more.
-func (g *group) take() nccl.Comm {
+// take returns the communicators, which the group has no more, in the order in which they are given up.
+func (g *group) take() (list []nccl.Comm) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c := g.comm
-	g.comm = 0
-	return c
+	for _, c := range [...]nccl.Comm{g.comm, g.first} {
+		if c != 0 {
+			list = append(list, c)
+		}
+	}
+	g.comm, g.first = 0, 0
+	return list
 }
 
 // farewell is how long Close waits for the other ranks.
@@ -134,7 +137,10 @@ func (g *group) leave() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
-	err := g.gpu.Within(func() error { return g.lib.Finalize(g.comm) })
+	err := g.rejoin()
+	if err == nil {
+		err = g.gpu.Within(func() error { return g.lib.Finalize(g.comm) })
+	}
 	if err == nil {
 		err = g.settled(ctx)
 	}
@@ -144,8 +150,22 @@ func (g *group) leave() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("ring/nccl: rank %d leaves alone: %w", g.Rank(), err), g.abort())
 	}
-	c := g.take()
-	return g.gpu.Within(func() error { return g.lib.Destroy(c) })
+	for _, c := range g.take() {
+		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Destroy(c) }))
+	}
+	return err
+}
+
+// rejoin ends the communicator that was split off, for which it waits for nobody.
+func (g *group) rejoin() error {
+	if g.first == 0 {
+		return nil
+	}
+	g.mu.Lock()
+	c := g.comm
+	g.comm, g.first = g.first, 0
+	g.mu.Unlock()
+	return g.gpu.Within(func() error { return errors.Join(g.lib.Finalize(c), g.lib.Destroy(c)) })
 }
 
 // stage returns memory for the message with that number of an exchange, as large as it must be.

@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -80,15 +79,8 @@ func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 	if err := cuda.Upload(g.rank.Copies(), w.bytes, w.rank*n*word, words[:n]); err != nil {
 		return err
 	}
-	row := func(r int) []flashkit.Tensor {
-		return []flashkit.Tensor{w.bytes.Tensor(flashkit.Float32, r*n, 1, 1, 1, n)}
-	}
-	var send, receive []ring.Message
-	for i := 1; i < w.size; i++ {
-		to, from := (w.rank+i)%w.size, (w.rank-i+w.size)%w.size
-		send, receive = append(send, ring.Message{Peer: to, Tensors: row(w.rank)}), append(receive, ring.Message{Peer: from, Tensors: row(from)})
-	}
-	if err := cmp.Or(g.begin(ctx, send, receive), g.end(ctx, func(ring.Mark) error { return nil })); err != nil {
+	err := g.exchange(ctx, func(r int) flashkit.Tensor { return w.bytes.Tensor(flashkit.Float32, r*n, 1, 1, 1, n) })
+	if err != nil {
 		return err
 	}
 	if err := cuda.Download(g.rank.Copies(), words, w.bytes, 0); err != nil {

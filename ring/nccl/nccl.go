@@ -13,9 +13,11 @@
 //	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
 //	r, err := ring.New(rank, rank, ring.Options{})
 //
-// A communicator is made and used without blocking: every wait ends with its context, at the fault of
-// another rank that control tells of, or at an error that NCCL finds. The communicator is then
-// aborted, with what the GPU still waits for; the GPU can be used on, in a new group.
+// A communicator is made without blocking, and used so until the ranks have met: every wait ends with its context, at the
+// fault of another rank that control tells of, or at an error that NCCL finds. The communicator is then
+// aborted, with what the GPU still waits for; the GPU can be used on, in a new group. Without blocking NCCL makes a thread
+// for each group of messages. So from NCCL 2.28 on they move in a second communicator, split off the first one when the
+// ranks have met: there a group is enqueued at once, and waits for nobody.
 package nccl
 
 import (
@@ -63,6 +65,7 @@ type group struct {
 
 	mu      sync.Mutex
 	comm    nccl.Comm // 0 once it is given up
+	first   nccl.Comm // of which comm was split off, 0 if it was not
 	err     error     // why the group is broken, set before broken is closed
 	broken  chan struct{}
 	closing chan struct{}
@@ -118,7 +121,11 @@ func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (
 	if b, ok := g.control.(ring.Breaker); ok {
 		go g.listen(b)
 	}
-	if err := g.connect(ctx, id, o.channels()); err != nil {
+	err := g.connect(ctx, id, o.channels())
+	if err == nil && g.lib.Version() >= splits {
+		err = g.split(ctx, o.channels())
+	}
+	if err != nil {
 		close(g.closing)
 		return nil, g.give(err)
 	}
@@ -192,6 +199,34 @@ func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 	})
 	if err == nil {
 		err = g.settled(ctx)
+	}
+	return err
+}
+
+// splits is the first version of NCCL whose communicators are split: of which that was tried on GPUs.
+const splits = 22800
+
+// split has messages move in a communicator that makes no thread for each group of them. There, to enqueue the first
+// ones between two ranks would wait for both, whatever the context says: so all meet before.
+func (g *group) split(ctx context.Context, channels int) error {
+	hello, err := g.gpu.Alloc(g.Size())
+	if err != nil {
+		return err
+	}
+	err = g.exchange(ctx, func(r int) flashkit.Tensor { return hello.Tensor(flashkit.Bool, r, 1, 1, 1, 1) })
+	if err = errors.Join(err, hello.Free()); err != nil {
+		return err
+	}
+	var c *nccl.Comm
+	err = g.gpu.Within(func() (err error) {
+		c, err = g.lib.Split(g.comm, g.Rank(), channels)
+		return err
+	})
+	if err == nil {
+		err = g.settled(ctx)
+	}
+	if err == nil {
+		g.first, g.comm = g.comm, *c
 	}
 	return err
 }

@@ -21,6 +21,14 @@ func (r *Rank) Arrived(ctx context.Context, n int) error {
 	return r.Group.Wait(ctx)
 }
 
+// Rounds returns 2 for copy engines, 3 for another transport.
+func (r *Rank) Rounds() int {
+	if r.over {
+		return 3
+	}
+	return 2
+}
+
 // Moves says that messages are still under way after some are Done.
 func (r *Rank) Moves() { r.moving = true }
 

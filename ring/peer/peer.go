@@ -279,20 +279,6 @@ func (r *Rank) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 // Copy enqueues cuda.Stream.Copy.
 func (r *Rank) Copy(dst, src flashkit.Tensor) error { return r.compute.Copy(dst, src) }
 
-// CopyBeside enqueues a copy in the stream of the next pass that may begin while another ends.
-func (r *Rank) CopyBeside(dst, src flashkit.Tensor) error {
-	s := r.next()
-	if err := errors.Join(s.Wait(r.begin), s.Copy(dst, src)); err != nil {
-		return err
-	}
-	done, err := r.record(s)
-	if err != nil {
-		return err
-	}
-	r.since = append(r.since, done)
-	return r.compute.Wait(done)
-}
-
 // Get copies a row of float32 to the host, when the work before is done.
 func (r *Rank) Get(dst []float32, src flashkit.Tensor) error {
 	m, from, err := rowOf(src, len(dst))

@@ -36,6 +36,13 @@ int ncclCommInitRankConfig(ncclComm_t *c, int ranks, ncclUniqueId id, int rank, 
   return 7;
 }
 
+int ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *split, ncclConfig_t *o) {
+  *split = &comm;
+  snprintf(last, sizeof last, "comm %d color %d key %d size %zu magic %x version %u blocking %d ctas to %d share %d", c == &comm, color, key, o->size,
+           o->magic, o->version, o->blocking, o->maxCTAs, o->splitShare);
+  return 7;
+}
+
 int ncclCommGetAsyncError(ncclComm_t c, int *code) {
   *code = c->code;
   if (c->code == 7) c->code = 0;
