@@ -25,7 +25,7 @@ var featureTimes = [...]struct {
 	{flashkit.FeatureALiBi, .0565, .0512, .0479, .445, .0135, .0102, .00844, 1.05},
 	{flashkit.FeatureBias, .0576, 1.69, .755, 1, 1.17, .67, .16, 4.06},
 	{flashkit.FeatureMask, .24, 1.65, .618, 1.06, 1.96, .49, .379, 1.01},
-	{flashkit.FeatureDropout, .0837, 1.48, .71, 1.15, 1.46, .628, .33, .0204},
+	{flashkit.FeatureDropout, .0418, .74, .36, .55, .7, .3, .16, .0204},
 	{flashkit.FeaturePage, .286, .339, .438, .348, 0, 0, 0, .473},
 	{flashkit.FeatureCarry, .0587, 2.13, .173, .695, 0, 0, 0, .488},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
