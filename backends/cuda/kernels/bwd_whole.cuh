@@ -177,8 +177,9 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         wgmma_wait<0>();
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) { // two bodies: the compiler mixes more
-        if (odd || cut()) visit(n, Constant<true>());
+    for (int n = 0; n < steps; n++) { // two bodies: the compiler mixes more; parts would spill
+        if constexpr (S::split) visit(n, odd || cut());
+        else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
     leave_sums<S>(p, sh, dk, dv, group);
