@@ -161,10 +161,6 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
     const Bounds<S> e{p, sh};
     bool first = true;
-    if constexpr (S::stays)
-        if (w.steps == 0) // no phase goes by unseen
-#pragma unroll 1
-            for (int part = least; part <= most; part++) barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
     walk<S>(p, w, [&](int head, int tile) {
 #pragma unroll 1
         for (int part = least; part <= most; part++) {
@@ -178,7 +174,7 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
                 bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
             }
             if (first) {
-                if constexpr (S::stays) barrier_wait(sh.k_empty(part), sh.turn % 2 ^ 1);
+                if constexpr (S::stays) barrier_wait(sh.k_empty(part), w.loads % 2 ^ 1);
                 barrier_expect(sh.k_full(part), S::key_tile);
                 each<S::panels>([&](int i) { box_load(sh.k(part) + i * S::key_panel, part ? a.v : a.k, 64 * i, w.key0 + e.key0(), w.kv_head, e.kv_batch(), sh.k_full(part)); });
             }
@@ -239,11 +235,12 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
 #pragma unroll 1
         for (; next(); sh.turn++) {
             compute(a, f, sh, __shfl_sync(~0u, fresh(threadIdx.x) / 128, 0) - 1);
-            if constexpr (!S::frees_v) {
-                async_fence(); // before copies to where dV was staged
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) barrier_arrive(sh.k_empty(1));
-            }
+            if constexpr (!S::frees_v)
+                if (sh.work().steps) {
+                    async_fence(); // before copies to where dV was staged
+                    __syncwarp();
+                    if (threadIdx.x % 32 == 0) barrier_arrive(sh.k_empty(1));
+                }
             named_barrier(1 + group, 128); // the warpgroup may write dS
             barrier_arrive(sh.work_empty()); // by every thread, as racecheck takes an arrival for the arriving thread's alone
         }

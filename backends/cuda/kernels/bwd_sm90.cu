@@ -125,6 +125,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
         give(sh.dq_full(slot));
     }
     meeting_barrier(1, 256); // nobody reads K and V any more
+    if (begin == end) return;
     give(sh.k_empty(0));
     if (S::frees_v) give(sh.k_empty(1));
 }
@@ -394,10 +395,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     }
     meeting_barrier(1, 256); // nobody reads K and V any more
     if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
-    if constexpr (S::stays) {
-        give(sh.k_empty(0));
-        if (S::frees_v) give(sh.k_empty(1));
-    }
+    const bool some = !S::stays || uniform(w.steps); // else nothing was fetched: zeros leave, and the next K and V may be there
+    if constexpr (S::stays)
+        if (some) {
+            give(sh.k_empty(0));
+            if (S::frees_v) give(sh.k_empty(1));
+        }
 
     [[maybe_unused]] auto part_of = [&](float *sums, int key) { return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64; };
     if constexpr (S::split)
@@ -427,7 +430,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const float kept = S::knows_dropout ? f.keep : 1;
         auto pair = [&](const float (&x)[S::columns / 2], int j, float c) { return pack<T>(x[8 * i + 2 * j] * c, x[8 * i + 2 * j + 1] * c); };
         if (!S::pair || !of_values) store_matrix(home(0, i / 4) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
-        if (!S::pair || of_values) store_matrix(home(1, i / 4) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
+        if (some && (!S::pair || of_values)) store_matrix(home(1, i / 4) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
     });
     named_barrier(2 + group, 128); // all of the warpgroup have written theirs
     auto takes_part = [&](int head, int i, int key) {
@@ -463,7 +466,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         for (int i = thread; i < 8 * S::columns; i += 128) {
             const int row = i / (S::columns / 8), chunk = i % (S::columns / 8), at = row * 128 + ((chunk ^ row) % 8 << 4);
             const int j = key0 + group * 64 + row, column = w.share * S::columns + 8 * chunk;
-            if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, *(const uint4 *)(sh.base + (home(part, chunk / 8) - sh.at) + at), dim - column, aligned);
+            if (j < e.key_end()) store8(row_of(v, e.kv_batch(), w.kv_head, e.key0() + j) + column, some ? *(const uint4 *)(sh.base + (home(part, chunk / 8) - sh.at) + at) : uint4{}, dim - column, aligned);
         }
     };
     if constexpr (S::split) return;
