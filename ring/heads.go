@@ -67,12 +67,12 @@ func (j *job) headParts() []headRun {
 	}
 	first := min((fillingRows+rows-1)/rows, (heads+1)/2)
 	if j.cut.isZigZag() {
-		if rows /= 2; most < 3 { // a kernel has one of two runs
+		if rows /= 2; most < mostRounds { // a kernel has one of two runs
 			return runsOf(heads, most)
 		}
 	}
 	list, at := []headRun{{0, first}}, first
-	if rest := heads - first; most > 2 && rest*travelRows > first*rows { // more than travels beside the first part
+	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more than travels beside the first part
 		at += min(rest, max(2*first, (rest*travelRows+travelRows+rows-1)/(travelRows+rows)))
 		list = append(list, headRun{first, at})
 	}

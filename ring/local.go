@@ -118,12 +118,9 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 	for r := range l.hub.size {
 		theirs := own
 		if r != l.rank {
-			var ok bool
-			if theirs, ok = soon(l.from(r).bytes); !ok {
-				var err error
-				if theirs, err = next(ctx, l, l.from(r).bytes); err != nil {
-					return err
-				}
+			var err error
+			if theirs, err = prompt(ctx, l, l.from(r).bytes); err != nil {
+				return err
 			}
 		}
 		if n := copy(all[r*len(mine):][:len(mine)], theirs); n != len(theirs) {

@@ -95,13 +95,24 @@ func soon[T any](c <-chan T) (x T, ok bool) {
 	}
 }
 
-// next returns what comes over a channel, or a zero value from one that was closed.
-func next[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
+// next returns what comes over a channel, or a zero value from one that was closed. A rank with a device looks for it before it sleeps.
+func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if l.mover != nil {
-		if x, ok := soon(c); ok {
-			return x, nil
-		}
+		return prompt(ctx, l, c)
 	}
+	return await(ctx, l, c)
+}
+
+// prompt is next of a rank that looks before it sleeps.
+func prompt[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
+	if x, ok := soon(c); ok {
+		return x, nil
+	}
+	return await(ctx, l, c)
+}
+
+// await is next of a rank that sleeps.
+func await[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 	select {
 	case x = <-c:
 		return x, nil
@@ -115,15 +126,12 @@ func next[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 // takeAll receives messages.
 func (l *local) takeAll(ctx context.Context, list []Message) error {
 	for _, m := range list {
-		select {
-		case p := <-l.from(m.Peer).parcels:
-			if err := l.accept(p, m); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return l.gaveUp(ctx)
-		case <-l.hub.broken:
-			return l.hub.err
+		p, err := await(ctx, l, l.from(m.Peer).parcels)
+		if err == nil {
+			err = l.accept(p, m)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
