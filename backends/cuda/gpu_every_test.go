@@ -44,6 +44,35 @@ func TestEveryInstance(t *testing.T) {
 	})
 }
 
+// Calls end whose first rows see no keys, where each multiprocessor has several tiles: warpgroups that take turns, of which some
+// have no keys, do not wait for what waits for them.
+func TestRowsWithoutKeys(t *testing.T) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+		p.Batch, p.Heads, p.KVHeads, p.KVLen, p.Band = 1, 3*b.dev.SMs, 3*b.dev.SMs, 20, flashkit.Causal()
+		for _, rows := range []int{70, 198, 250} {
+			p.QLen = rows
+			for _, form := range []string{"", "-sink", "-ragged", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi", "-sink-ragged-page16"} {
+				p := problem(t, p.String()+form)
+				if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+					continue
+				}
+				c := newDeviceCall(t, b, p.String())
+				if s.pass == flashkit.PassForward {
+					c.fwdOptions.Kernel = "cuda/" + s.name
+				} else {
+					c.bwdOptions.Kernel = "cuda/" + s.name
+				}
+				require.NoError(t, c.forward(), p)
+				if s.pass == flashkit.PassBackward {
+					require.NoError(t, c.backward(), p)
+				}
+				require.NoError(t, c.s.Sync(), p)
+				c.close(t)
+			}
+		}
+	})
+}
+
 // Every instance with features loads and launches, on lengths and pages too.
 func TestEveryFeaturedInstance(t *testing.T) {
 	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {

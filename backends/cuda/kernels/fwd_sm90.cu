@@ -418,7 +418,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             auto next = [&] { return tile_at(n + 1); };
             const int tile = tile_at(n);
             ask(tile);
-            if (S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
+            if (S::turn == Turn::begin && turned && group > 0) {
+                if (end <= 64 * group) leave(); // the first sees no keys and waits for V, which comes after the next Q: before the turn
+                barrier_wait(sh.turn(q.stage, group - 1), q.parity);
+            }
             scores();
             leave();
             prepare(n, tile, next);
