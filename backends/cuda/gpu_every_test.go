@@ -57,11 +57,7 @@ func TestRowsWithoutKeys(t *testing.T) {
 					continue
 				}
 				c := newDeviceCall(t, b, p.String())
-				if s.pass == flashkit.PassForward {
-					c.fwdOptions.Kernel = "cuda/" + s.name
-				} else {
-					c.bwdOptions.Kernel = "cuda/" + s.name
-				}
+				c.use("cuda/"+s.name, s.pass)
 				require.NoError(t, c.forward(), p)
 				if s.pass == flashkit.PassBackward {
 					require.NoError(t, c.backward(), p)

@@ -419,7 +419,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             const int tile = tile_at(n);
             ask(tile);
             if (S::turn == Turn::begin && turned && group > 0) {
-                if (end <= 64 * group) leave(); // the first sees no keys and waits for V, which comes after the next Q: before the turn
+                // The first warpgroup sees no keys: it passes the turn when V has come, which is asked for after the next Q, whose stage
+                // is free when O of the tile before has left it.
+                if (end <= 64 * group) leave();
                 barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             }
             scores();
