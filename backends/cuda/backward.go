@@ -103,9 +103,11 @@ func (s *stem) apart(p *flashkit.Problem, sms int) bool {
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
-// all that blocks of several heads work on, and enough blocks.
+// all that blocks of several heads work on, and enough blocks. Where keys are more than rows, those before the diagonal begin at the
+// same row and wait after all, the longer the shorter the walks are.
 func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
-	return rising(p) && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
+	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
+	return rising(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
 }
 
 // backwardBlocks returns how many blocks have the tiles of keys of a problem.
@@ -121,6 +123,7 @@ const (
 	wideRows   = 2048 // query rows under a mask
 	upDim      = 64   // one
 	upRows     = 4096 // query rows
+	squareRows = 2048 // query rows from which on keys may be more
 	upWaves    = 8    // blocks for each multiprocessor
 	apartSteps = 32   // of the blocks of several heads
 	rowsKeys   = 8192 // keys

@@ -253,6 +253,7 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g48-n300-m300-d64-f16-window9.0":  "bwd_sm90_f16_d64",
 		"b9-h96-g48-n130-m130-d64-f16":            "bwd_sm90_f16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-causal":    "bwd_sm90_up_bf16_d64",
+		"b9-h96-g96-n130-m190-d64-bf16-causal":    "bwd_sm90_bf16_d64",
 		"b9-h96-g96-n130-m130-d64-bf16-window9.0": "bwd_sm90_bf16_d64",
 		"b9-h96-g96-n130-m130-d128-bf16-causal":   "bwd_sm90_bf16_d128",
 		"b9-h96-g96-n130-m130-d72-bf16":           "bwd_sm90_columns80_bf16_d128",
@@ -290,7 +291,8 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g96-n130-m130-d128-bf16-causal-ragged":   "bwd_sm90_features_layout_bf16_d128",
 		"b9-h96-g96-n130-m130-d64-bf16-window9.0-ragged": "bwd_sm90_features_layout_bf16_d64",
 		"b9-h96-g48-n130-m130-d128-bf16-window9.0-sink":  "bwd_sm90_features_groups_bf16_d128",
-		"b9-h96-g96-n130-m5000-d64-bf16-causal-ragged":   "bwd_sm90_features_up_bf16_d64",
+		"b9-h96-g96-n130-m5000-d64-bf16-causal-ragged":   "bwd_sm90_features_layout_bf16_d64",
+		"b9-h96-g96-n2048-m5000-d64-bf16-causal-ragged":  "bwd_sm90_features_up_bf16_d64",
 		"b9-h96-g96-n5000-m5000-d64-bf16-causal-ragged":  "bwd_sm90_features_layout_bf16_d64",
 		"b9-h96-g96-n5000-m5000-d64-bf16-causal-sink":    "bwd_sm90_features_layout_bf16_d64",
 	} {

@@ -176,25 +176,34 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many key heads the blocks that run at the same time belong to, at most, but for short ones of bwd_sm90. There
-// they are so few that the L2 cache holds what the blocks walk over; under a mask they stay close to each other in more.
+// backwardTogether is how many key heads the blocks that run at the same time belong to, at most, but where walks are short or
+// heads narrow. There the L2 cache holds what the blocks of more walk over; under a mask they stay close to each other in more.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
+	narrowDim        = 64
 )
 
-// together returns how many of some key heads they are, as together of bwd_sm90.cuh does.
+// together returns how many of some key heads they are, as together of bwd_sm90.cuh does but for blocks that go up.
 func (s *stem) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
 	}
-	one := max(1, s.walked(p))
-	all := one * (p.Heads / p.KVHeads)
-	most := min(32<<20/all, backwardTogether)
+	one, group := max(1, s.walked(p)), p.Heads/p.KVHeads
+	most := min(32<<20/(one*group), backwardTogether)
 	if banded(*p) {
 		most = min(256<<20/one, backwardTogether)
 	}
-	most = max(2, most, min(16<<20/all, shortTogether))
+	d := min(s.pad(*p), len(s.dims)-1)
+	t, dim := &s.plans.tiles[d], s.dims[d].dim
+	short := p.QLen*group < p.KVLen/2
+	if dim > groupedDim {
+		short = p.QLen <= t.rows
+	}
+	if short || dim <= narrowDim || p.KVLen <= 3*t.keys {
+		most = max(most, min(16<<20/(one*group), shortTogether))
+	}
+	most = max(2, most)
 	return max(1, ceilDiv(of, ceilDiv(of, most)))
 }
 

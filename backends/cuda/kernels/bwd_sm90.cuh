@@ -132,12 +132,13 @@ template <class S> struct Shared {
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
-    const int64_t bytes = head_bytes<S>(p), walked = bytes * (p.heads / p.kv_heads / (S::split ? p.splits : 1));
+    const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
     auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // Up, nobody waits, and wide heads wait less, as their tiles take longer.
-    const int heads = S::up || S::dim > 64 && p.kv_len > 3 * S::keys ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
+    // Up, nobody waits. Wide heads wait less, as their tiles take longer, unless more blocks wait for each other than a walk has tiles.
+    const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
+    const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
     return (of + times - 1) / max(1, times); // about as many each time
 }
