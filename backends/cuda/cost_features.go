@@ -20,14 +20,14 @@ var featureTimes = [...]struct {
 	back80              float64
 	decode              float64
 }{
-	{flashkit.AllFeatures, .204, .0331, .173, .0841, .0153, .145, .413, .214},
-	{flashkit.FeatureSoftcap, .223, .819, .658, 1.16, 1.12, .105, .294, .51},
-	{flashkit.FeatureALiBi, .0565, .0512, .0479, .445, .0135, .0102, .00844, 1.05},
-	{flashkit.FeatureBias, .0576, 1.69, .755, 1, 1.17, .67, .16, 4.06},
-	{flashkit.FeatureMask, .24, 1.65, .618, 1.06, 1.96, .49, .379, 1.01},
-	{flashkit.FeatureDropout, .0418, .74, .36, .55, .7, .3, .16, .0204},
-	{flashkit.FeaturePage, .286, .339, .438, .348, 0, 0, 0, .473},
-	{flashkit.FeatureCarry, .0587, 2.13, .173, .695, 0, 0, 0, .488},
+	{flashkit.AllFeatures, .171, .413, .065, .0475, .612, .208, .405, .15},
+	{flashkit.FeatureSoftcap, .327, .784, .858, 1.25, 1.38, .363, .263, 1.54},
+	{flashkit.FeatureALiBi, .0747, .442, .0834, .459, .0335, .00902, .00613, 1.68},
+	{flashkit.FeatureBias, .116, 1.58, .49, .877, .966, .799, .182, 4.38},
+	{flashkit.FeatureMask, .21, 1.43, .773, .772, 1.29, 1.69, .251, 2.76},
+	{flashkit.FeatureDropout, .0432, .718, .97, .629, 1.21, .365, .051, .0225},
+	{flashkit.FeaturePage, .234, .185, .338, .309, 0, 0, 0, .0157},
+	{flashkit.FeatureCarry, .0548, 1.16, .0354, .213, 0, 0, 0, .201},
 	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 

@@ -31,7 +31,7 @@ func TestShortLaunches(t *testing.T) {
 		"b64-h16-g16-n128-m128-d64-bf16-causal":      "fwd_sm90_short",
 		"b8-h16-g16-n4096-m77-d128-bf16":             "fwd_sm90_short",
 		"b64-h12-g12-n197-m197-d64-bf16":             "fwd_sm90_short",
-		"b64-h16-g16-n257-m257-d80-bf16":             "fwd_sm90_short",
+		"b64-h16-g16-n257-m257-d80-bf16":             "fwd_sm90",
 		"b4-h16-g16-n4096-m4096-d128-bf16":           "fwd_sm90",
 		"b64-h16-g16-n128-m128-d256-bf16":            "fwd_sm90",
 		"b64-h16-g16-n128-m128-d64-bf16-causal-sink": "fwd_sm90",
