@@ -137,6 +137,15 @@ func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
 		}
 	}
 	c.lse, c.delta = numbers(rows, func() float32 { return 10 * r.Float32() }), numbers(rows, func() float32 { return float32(r.NormFloat64()) })
+	for i := range c.s.x {
+		if r.IntN(16) == 0 { // a weight about as small as those that are not flushed
+			c.s.x[i] = (c.lse[i/n] - float32(126*math.Ln2+r.NormFloat64()*1e-5)) / c.unit
+		}
+		w := math.Exp(float64(c.unit)*float64(c.s.x[i]) - float64(c.lse[i/n]))
+		if w > 0x1p-127 && w < 0x1.01p-126 && math.IsInf(float64(c.dp.x[i]), 0) { // if it is flushed, no number, else infinite
+			c.dp.x[i] = 1
+		}
+	}
 	c.masks = bits()
 	if r.IntN(2) == 0 {
 		c.kept = bits()
@@ -173,7 +182,7 @@ func (c *gradientCall) want(s, dp float32, row, i, lanes int) (want, errs [3]flo
 	want = [3]float64{w * by, w * d, float64(c.scale) * w * d * u}
 	unit := (8 + 2*min(math.Abs(x), 200)) * 0x1p-24
 	size := (unit*w + 0x1p-125) * (math.Abs(by*flushed(dp)) + math.Abs(float64(c.delta[row])))
-	errs = [3]float64{unit * w * by, size, (size + 0x1p-126) * math.Abs(float64(c.scale)*u)}
+	errs = [3]float64{(unit*w + 0x1p-126) * by, size, (size + 0x1p-126) * math.Abs(float64(c.scale)*u)} // a weight near 0x1p-126 may be flushed
 	return want, errs
 }
 
