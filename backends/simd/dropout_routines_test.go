@@ -141,7 +141,7 @@ func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
 		if r.IntN(16) == 0 { // a weight about as small as those that are not flushed
 			c.s.x[i] = (c.lse[i/n] - float32(126*math.Ln2+r.NormFloat64()*1e-5)) / c.unit
 		}
-		w := math.Exp(float64(c.unit)*float64(c.s.x[i]) - float64(c.lse[i/n]))
+		w := math.Exp(c.exponent(c.s.x[i], i/n))
 		if w > 0x1p-127 && w < 0x1.01p-126 && math.IsInf(float64(c.dp.x[i]), 0) { // if it is flushed, no number, else infinite
 			c.dp.x[i] = 1
 		}
@@ -164,6 +164,11 @@ func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
 	return c
 }
 
+// exponent returns the logarithm of a score's weight.
+func (c *gradientCall) exponent(s float32, row int) float64 {
+	return float64(c.unit)*flushed(s) - float64(c.lse[row])
+}
+
 // want returns P, dB and dS of an element, and their likely errors.
 func (c *gradientCall) want(s, dp float32, row, i, lanes int) (want, errs [3]float64) {
 	if c.masks[row]>>i&1 == 0 {
@@ -176,7 +181,7 @@ func (c *gradientCall) want(s, dp float32, row, i, lanes int) (want, errs [3]flo
 	if c.uncap != nil {
 		u = flushed(c.uncap[row*lanes+i])
 	}
-	x := float64(c.unit)*flushed(s) - float64(c.lse[row])
+	x := c.exponent(s, row)
 	w := flushed(float32(math.Exp(x)))
 	d := by*flushed(dp) - float64(c.delta[row])
 	want = [3]float64{w * by, w * d, float64(c.scale) * w * d * u}
