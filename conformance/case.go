@@ -127,10 +127,10 @@ func Grid() []Case {
 	return cases
 }
 
-// Traps returns the named traps, in the order of the tables in traps.go and
-// traps_features.go.
+// Traps returns the named traps, in the order of the tables in traps.go,
+// traps_features.go and traps_edges.go.
 func Traps() []Case {
-	all := slices.Concat(traps, featureTraps)
+	all := slices.Concat(traps, featureTraps, edgeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)

@@ -67,7 +67,7 @@ func newSides(in *Inputs, l layout) *sides {
 		if x.p.Page == 0 {
 			x.p.Page = 4
 		}
-		x.kv.paginate(x.p.Page, &x.p.KVLen)
+		x.kv.paginate(x.p.Page, &x.p.KVLen, l)
 		x.seqs.KVLens, x.seqs.Pages = x.kv.lens, x.kv.pages
 	case l == packed || l == packedKV:
 		x.kv.pack()
@@ -108,10 +108,20 @@ func (s *side) pack() {
 }
 
 // paginate deals the sequences out to pages of a pool in a random order, with a page
-// of the pool and of each sequence that nobody needs.
-func (s *side) paginate(page int, most *int) {
-	s.page, s.width = page, (*most+page-1)/page+1
-	*most = s.width * page
+// of the pool and of each sequence that nobody needs. In layouts of sequences the table is
+// wider than the longest keys need, and these end inside a page.
+func (s *side) paginate(page int, most *int, l layout) {
+	if l >= padded {
+		*most += 3
+		if *most%page == 0 {
+			*most++
+		}
+		s.width = (*most+page-1)/page + 2
+	} else {
+		s.width = (*most+page-1)/page + 1
+		*most = s.width * page
+	}
+	s.page = page
 	s.shape = [2]int{len(s.lens)*s.width + 1, page}
 	r := rand.New(rand.NewPCG(uint64(len(s.lens)), uint64(page)))
 	free := r.Perm(s.shape[0])

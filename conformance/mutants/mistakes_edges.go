@@ -1,0 +1,169 @@
+package mutants
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// edgeMistakes are the mistakes of the traps at edges.
+var edgeMistakes = []mistake{
+	{"edge_nan_bias", func(s *slips) {
+		s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, x != x }
+	}},
+	{"edge_nan_between", func(s *slips) {
+		s.shown = func(c *call, at pair) bool { at.j = at.j / tile * tile; return maskAt(c, at) }
+	}},
+	{"edge_band_right", withMask(func(p problem, lo, hi int) (int, int) {
+		return lo, only(lo < hi, min((hi+15)/16*16, p.KVLen))
+	})},
+	{"edge_band_left", withMask(func(_ problem, lo, hi int) (int, int) { return lo / 16 * 16, hi })},
+	{"edge_mask_row", shown(func(c *call, at pair) bool {
+		at.i -= only(at.i == c.p.QLen-1, (c.p.QLen-1)%2^1)
+		at.i = max(at.i, 0)
+		return maskAt(c, at)
+	})},
+	{"edge_mask_32", shown(func(c *call, at pair) bool { return maskAt(c, at) || at.j%32 == 31 })},
+	{"edge_mask_64", shown(func(c *call, at pair) bool {
+		at.j -= only(at.j/64 == 1, 64)
+		return maskAt(c, at)
+	})},
+	{"edge_mask_keys", shown(func(c *call, at pair) bool {
+		return maskAt(c, at) || at.j%128 == 127 && c.args.Mask.Shape()[2] == 1
+	})},
+	{"edge_empty_rows", func(s *slips) {
+		s.end = func(c *call, r *row, at pair) {
+			if lo, hi := c.visible(at.i); lo == hi {
+				r.o[0] += 0 * float64(c.read(c.args.Q, c.seq.QBatch, at.h, c.seq.Q0+at.i, 0))
+			}
+		}
+	}},
+	{"edge_masked_rows", func(s *slips) { s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, true } }},
+
+	{"edge_dbias_rows", unwritten(func(c *call, at pair) bool { lo, hi := c.visible(at.i); return lo == hi })},
+	{"edge_dbias_keys", unwritten(func(c *call, at pair) bool { return at.j >= c.p.QLen })},
+	{"edge_dbias_shared", unwritten(func(c *call, at pair) bool {
+		lo, hi := c.visible(at.i)
+		return lo == hi && c.args.Bias.Shape()[0] == 1
+	})},
+	{"edge_dbias_columns", unwritten(func(c *call, at pair) bool { return at.j >= c.p.QLen && c.args.Bias.Shape()[2] == 1 })},
+	{"edge_dsink", sinkGradient(func(c *call, at pair, w, doDotO, dlse float32) float32 {
+		if lo, hi := c.visible(at.i); lo == hi && at.i >= 64 {
+			return 0
+		}
+		return w * (dlse - doDotO)
+	})},
+
+	{"dropout_sequences", counted(func(_ *call, x *[4]uint32, _ pair) { x[3] &= 0xff })},
+	{"dropout_heads_33", counted(func(_ *call, x *[4]uint32, _ pair) { x[2] &= 31 })},
+	{"dropout_head_16", counted(func(_ *call, x *[4]uint32, _ pair) { x[2] &= 0xffff })},
+	{"dropout_row_16", counted(func(_ *call, x *[4]uint32, _ pair) { x[1] &= 0xffff })},
+	{"dropout_key_16", counted(func(_ *call, x *[4]uint32, _ pair) { x[0] &= 0xffff })},
+	{"dropout_last", counted(func(_ *call, x *[4]uint32, _ pair) {
+		for i := range x {
+			x[i] = uint32(float32(x[i]))
+		}
+	})},
+	{"dropout_window", func(s *slips) {
+		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
+			lo, _ := c.visible(at.i)
+			at.j = max(at.j-lo, 0)
+			return counterOf(c, at)
+		}
+	}},
+	{"dropout_eighth", keptWhere(func(c *call, at pair) bool { return at.j >= c.p.KVLen/8*8 })},
+	{"dropout_mask", func(s *slips) {
+		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
+			n, end := 0, at.j
+			for at.j = 0; at.j < end; at.j++ {
+				n += only(c.p.Score.Mask && !maskAt(c, at), 1)
+			}
+			at.j -= n
+			return counterOf(c, at)
+		}
+	}},
+	{"dropout_pages", counted(func(c *call, x *[4]uint32, at pair) {
+		if c.p.Page != 0 {
+			x[0] = uint32(at.j % c.p.Page / 8)
+		}
+	})},
+
+	{"softcap_50", capped(func(x, limit float32) (s, slope float32) {
+		if float32(math.Abs(float64(x))) < limit/8 {
+			return x, 1
+		}
+		return softcap(x, limit)
+	})},
+	{"softcap_30", capped(func(x, limit float32) (s, slope float32) {
+		if limit == 0 {
+			return x, 1
+		}
+		t := roundedTo(flashkit.BFloat16, float32(math.Tanh(float64(x/limit))))
+		return limit * t, 1 - t*t
+	})},
+	{"softcap_levels", capped(func(x, limit float32) (s, slope float32) {
+		if limit == 0 {
+			return x, 1
+		}
+		z := max(-1, min(x/limit, 1))
+		t := z - z*z*z/3 + 2*z*z*z*z*z/15
+		return limit * t, 1 - t*t
+	})},
+
+	{"packed_tiles", indexed(func(c *call, t tensor, at pair) int {
+		at.i += only(at.i >= 64, c.seq.Q0)
+		return indexOf(c, t, at)
+	})},
+	{"page_wide", pages(func(c *flashkit.Call, b, j int) (page, at int) {
+		all, width := c.Args.Seqs.Pages, (c.KVLen+c.Page-1)/c.Page
+		return max(0, int(all[b*width+j/c.Page])), j % c.Page
+	})},
+	{"page_wide_bias", indexed(func(c *call, t tensor, at pair) int {
+		if c.p.Page == 0 {
+			return indexOf(c, t, at)
+		}
+		return t.Repeated(at.b, at.h, 0) + at.i*(len(c.args.Seqs.Pages)/c.c.Batch*c.p.Page) + at.j
+	})},
+	{"page_odd", sequences(func(c *flashkit.Call, _ int, s *flashkit.Seq) {
+		if c.Page != 0 {
+			s.M = min(s.M+s.M%2, c.KVLen)
+		}
+	})},
+
+	{"whole_keys", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m%64 == 0 && m > 0, 16) } }},
+	{"whole_rows", func(s *slips) { s.rowEnd = func(n int) int { return n - only(n%128 == 0 && n > 0, 64) } }},
+	{"many_heads", func(s *slips) { s.kvHead = func(p problem, h int) int { return h / (p.Heads / p.KVHeads) % 16 } }},
+}
+
+// withMask changes the keys that a row sees, where there is a mask.
+func withMask(change func(p problem, lo, hi int) (int, int)) func(*slips) {
+	return visible(func(p problem, i int) (lo, hi int) {
+		if lo, hi = p.Keys(i); !p.Score.Mask {
+			return lo, hi
+		}
+		return change(p, lo, hi)
+	})
+}
+
+// shown lets a mask show other pairs.
+func shown(which func(c *call, at pair) bool) func(*slips) {
+	return func(s *slips) { s.shown = which }
+}
+
+// unwritten leaves elements of DBias as they are.
+func unwritten(which func(c *call, at pair) bool) func(*slips) {
+	return func(s *slips) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
+}
+
+// keptWhere drops no weight of some pairs.
+func keptWhere(which func(c *call, at pair) bool) func(*slips) {
+	return func(s *slips) {
+		s.keep = func(c *call, at pair) float32 {
+			if which(c, at) {
+				return 1
+			}
+			return dropout(c, at)
+		}
+		s.keepDV, s.keepDP = s.keep, s.keep
+	}
+}
