@@ -20,6 +20,7 @@ type Case struct {
 	dlse   bool   // the backward pass gets a DLSE
 	grid   bool   // one of Grid, whose vector holds several; see whole
 	mixed  bool   // one of mixes
+	brief  bool   // a long case that a brief run asks of every kernel, in float32
 
 	// Of a case without a vector:
 	truth  func() result
@@ -37,10 +38,11 @@ func (c Case) InDType(t flashkit.DType) Case {
 }
 
 // types returns the types that the case is to be run in. One of two bytes is enough for a
-// long case with features, or longer than others; keys of another type go with float32 alone.
+// long case with features, or longer than others. Keys of another type go with float32 alone, and so do
+// the cases of long_sums.go.
 func (c Case) types() []flashkit.DType {
 	switch {
-	case c.Problem.KVDType != 0:
+	case c.Problem.KVDType != 0 || c.brief:
 		return dtypes[:1]
 	case c.truth != nil && (c.features() != 0 || c.Problem.KVLen > 1<<16):
 		return []flashkit.DType{flashkit.Float32, flashkit.BFloat16}

@@ -16,11 +16,7 @@ import (
 //
 // Inputs and results would fill megabytes, so nothing is stored: the inputs follow
 // from their formula, and the oracle is asked on the spot.
-var longCases = []struct {
-	name, catches, problem string
-
-	fill func(in *Inputs)
-}{
+var longCases = []longCase{
 	{"long_rows", "O, LSE or dQ summed over all keys in one float32", "b1-h1-g1-n4-m65536-d8-f32", func(in *Inputs) { follow(in.v, in.k) }},
 	{"long_columns", "dK or dV summed over all query rows in one float32", "b1-h1-g1-n65536-m4-d8-f32", func(in *Inputs) { follow(in.do, in.q) }},
 	{"long_rows_bias", "O, LSE or dQ summed over all keys in one float32 where there is a bias", "b1-h1-g1-n2-m65536-d8-f32-softcap4-bias-sink", func(in *Inputs) { follow(in.v, in.k) }},
@@ -30,6 +26,13 @@ var longCases = []struct {
 	{"long_rows_last", "the last of 4,096 keys left out of a sum", "b1-h1-g1-n3-m4096-d8-f32", heavyLast},
 	{"long_rows_tail", "the keys after the last whole block of 4,096 and more left out of a sum", "b1-h2-g1-n3-m4131-d8-f32", heavyLast},
 	{"long_rows_chunks", "keys beyond the first 128 chunks of 4,096 left out", "b1-h1-g1-n1-m600001-d1-f32", rising},
+}
+
+// A longCase is a line of longCases or longSums.
+type longCase struct {
+	name, catches, problem string
+
+	fill func(in *Inputs)
 }
 
 // heavyLast gives the last key about half the weight of a row, so that all gradients of
@@ -61,18 +64,20 @@ func firstKey(in *Inputs) {
 	})
 }
 
-// Long returns the cases with many keys or rows, in the order of the table in long.go.
+// Long returns the cases with many keys or rows, in the order of the tables in long.go and
+// long_sums.go.
 func Long() []Case { return slices.Clone(long()) }
 
 // long are those cases, with results and bounds that are computed once for all kernels.
 var long = sync.OnceValue(func() []Case {
-	cases := make([]Case, len(longCases))
-	for i, t := range longCases {
+	all := slices.Concat(longCases, longSums)
+	cases := make([]Case, len(all))
+	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
 			panic(fmt.Sprintf("long case %s: %v", t.name, err)) // a typing mistake in the table
 		}
-		c := Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill}
+		c := Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, brief: i >= len(longCases)}
 		c.truth = sync.OnceValue(func() result { return truth(c.Inputs()) })
 		c.bounds = map[flashkit.DType]func() bounds{}
 		for _, t := range dtypes {

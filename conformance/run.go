@@ -70,7 +70,7 @@ func (o Options) checks() []question {
 	for i, c := range slices.Concat(traps, Long(), Grid()) {
 		for j, t := range c.types() {
 			turn := 0
-			if o.Brief && i >= len(traps) {
+			if o.Brief && i >= len(traps) && !c.brief {
 				turn = 1 + (i+j)%3
 			}
 			ask(c.InDType(t), turn)

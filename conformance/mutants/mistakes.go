@@ -127,6 +127,13 @@ var longMistakes = []mistake{
 	{"long_rows_last", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, 1) } }},
 	{"long_rows_tail", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, m%128) } }},
 	{"long_rows_chunks", func(s *slips) { s.keyEnd = upTo(128 * 4096) }},
+
+	{"sum_dbias_rows", func(s *slips) { s.sumMore = toFloat32 }},
+	{"sum_dbias_heads", func(s *slips) { s.sumMore = toFloat32 }},
+	{"sum_dbias_sequences", func(s *slips) { s.sumMore = toFloat32 }},
+	{"sum_dbias_all", func(s *slips) { s.sumMore = toFloat32 }},
+	{"sum_dsink_rows", func(s *slips) { s.sumMore = toFloat32 }},
+	{"sum_dsink_sequences", func(s *slips) { s.sumMore = toFloat32 }},
 }
 
 // visible gives rows these keys.
