@@ -169,6 +169,37 @@ func (f *features) randomShapes(r *rand.Rand) {
 	}
 }
 
+// randomMask gives a mask a structure, as r says: one that models have, or one that ends where
+// tiles do.
+func (f *features) randomMask(r *rand.Rand) {
+	if len(f.mask.x) == 0 || r.IntN(2) == 0 {
+		return
+	}
+	n, m := f.mask.shape[2], f.mask.shape[3]
+	kind, block, first := r.IntN(6), 1<<r.IntN(7), r.IntN(m)
+	f.mask.eachPair(func(i, j int, x *float32) {
+		shown := true
+		switch kind {
+		case 0: // causal
+			shown = j-i <= m-n
+		case 1: // padded keys, on the left
+			shown = j >= first
+		case 2: // documents
+			shown = i/block == j/block
+		case 3: // some keys for all rows, and a window
+			shown = j < first%8 || j-i <= m-n && i-j <= block+n-m
+		case 4: // blocks in turns
+			shown = (i/block+j/block)%2 == 0
+		default: // one key
+			shown = j == (first+i)%m
+		}
+		*x = 0
+		if shown {
+			*x = 1
+		}
+	})
+}
+
 // seq returns the problem of sequence b alone: with its lengths.
 func (in *Inputs) seq(b int) flashkit.Problem {
 	p := in.p

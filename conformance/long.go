@@ -78,15 +78,23 @@ var long = sync.OnceValue(func() []Case {
 			panic(fmt.Sprintf("long case %s: %v", t.name, err)) // a typing mistake in the table
 		}
 		c := Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, brief: i >= len(longCases)}
-		c.truth = sync.OnceValue(func() result { return truth(c.Inputs()) })
-		c.bounds = map[flashkit.DType]func() bounds{}
-		for _, t := range dtypes {
-			c.bounds[t] = sync.OnceValue(func() bounds { return longBounds(c.Inputs(), t, c.truth()) })
-		}
+		c.answers(longBounds)
 		cases[i] = c
 	}
 	return cases
 })
+
+// answers makes the case one without a vector: its results come from the oracle, and its
+// bounds from the function, once for all kernels.
+func (c *Case) answers(bound func(in *Inputs, t flashkit.DType, want result) bounds) {
+	asked := *c
+	c.truth = sync.OnceValue(func() result { return truth(asked.Inputs()) })
+	truth := c.truth
+	c.bounds = map[flashkit.DType]func() bounds{}
+	for _, t := range dtypes {
+		c.bounds[t] = sync.OnceValue(func() bounds { return bound(asked.Inputs(), t, truth()) })
+	}
+}
 
 // answer returns what the kernels must give, and how far they may be from it.
 func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {

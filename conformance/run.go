@@ -21,10 +21,10 @@ import (
 // Options choose what to run. The zero value runs everything, with no sweep.
 type Options struct {
 	Kernel string // only kernels whose full name matches this pattern (package path); "" for all
-	Case   string // only cases whose full name matches; a name sweep-<seed>, sweep-features-<seed> or sweep-tiny-<seed> runs that sweep case
-	Sweep  int    // number of random problems for each kernel, of such with features, and of tiny ones with features
+	Case   string // only cases whose full name matches; a name sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed> runs that sweep case
+	Sweep  int    // number of random problems for each kernel, of such with features, of tiny ones with features, and of wide ones
 	Seed   uint64 // of the sweep
-	Brief  bool   // of the grid and the long cases what a backend's kernels share, each a third; of the traps in layouts of sequences a sixth
+	Brief  bool   // of the grid, the shapes and the long cases what a backend's kernels share, each a third; of the traps in layouts of sequences a sixth
 
 	parts int // that gradients of the sweep's problems are added up from
 }
@@ -67,7 +67,7 @@ func (o Options) checks() []question {
 		all = append(all, question{name: c.FullName(), run: c.Check, needs: c.features(), turn: turn})
 	}
 	traps := Traps()
-	for i, c := range slices.Concat(traps, Long(), Grid()) {
+	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
 		for j, t := range c.types() {
 			turn := 0
 			if o.Brief && i >= len(traps) && !c.brief {

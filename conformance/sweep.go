@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -28,10 +29,11 @@ const (
 	dense    sweepKind = iota
 	featured           // one to three features
 	tiny               // one to five features, of few rows and keys or of none
+	wide               // one feature or none, of many keys, rows, heads or sequences, or of powers of two
 	sweepKinds
 )
 
-var sweepNames = [sweepKinds]string{"", "features-", "tiny-"}
+var sweepNames = [sweepKinds]string{"", "features-", "tiny-", "wide-"}
 
 func (s sweepCase) name() string {
 	return fmt.Sprintf("%s%s%016x", sweepPrefix, sweepNames[s.kind], s.seed)
@@ -60,6 +62,8 @@ func (s sweepCase) generate() (*Inputs, layout) {
 		p.Batch, p.QLen, p.KVLen = r.IntN(4), few(r), few(r)
 		p.Dim, p.VDim = 1+r.IntN(9), 1+r.IntN(9)
 		sweepFeatures(r, &p, 5)
+	case wide:
+		sweepWide(r, &p)
 	}
 	p.Score.Origin = p.Score.Dropout != 0 && s.seed%2 == 0
 	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
@@ -68,6 +72,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	}
 	in.random(r)
 	in.randomShapes(r)
+	in.randomMask(r)
 	l := layout(r.IntN(int(numLayouts)))
 	if p.Ragged {
 		if p.Batch > 0 {
@@ -89,10 +94,43 @@ func few(r *rand.Rand) int {
 	return r.IntN(6)
 }
 
+// sweepWide makes the problem large in one direction, and so small in the others that the
+// oracle can take it.
+func sweepWide(r *rand.Rand, p *flashkit.Problem) {
+	few := func() int { return 1 + r.IntN(9) }
+	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
+	switch r.IntN(5) {
+	case 0:
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), few(), 300+r.IntN(1500)
+		p.Heads = p.KVHeads
+	case 1:
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), 300+r.IntN(1500), few()
+		p.Heads = p.KVHeads
+	case 2:
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(4), edge(r, 20), edge(r, 40)
+		p.Heads = p.KVHeads * (4 + r.IntN(13))
+	case 3:
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 5+r.IntN(30), 1, edge(r, 10), edge(r, 20)
+		p.Heads = p.KVHeads * few()
+	default:
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1<<r.IntN(2), 16<<r.IntN(4), 16<<r.IntN(4)
+		p.Heads, p.Dim = p.KVHeads<<r.IntN(2), 16<<r.IntN(4)
+		p.VDim = p.Dim
+	}
+	if r.IntN(3) == 0 {
+		p.Scale = float32(math.Ldexp(1, r.IntN(9)-7))
+	}
+	if r.IntN(2) == 0 {
+		sweepFeatures(r, p, 1)
+	}
+}
+
 // sweepFeatures gives the problem one to so many features, and lengths that the oracle
 // can take.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
-	p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
+	if most > 1 {
+		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
+	}
 	for _, f := range r.Perm(11)[:1+r.IntN(most)] {
 		switch f {
 		case 0:

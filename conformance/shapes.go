@@ -1,0 +1,41 @@
+package conformance
+
+import (
+	"sync"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// The lengths of the grid are odd, and its heads take turns with the patterns of a vector.
+// The shapes have lengths that are powers of two, other numbers of rows than of keys, and
+// heads that all differ. They have no vectors: the oracle is asked on the spot.
+var shapes = []string{
+	"b2-h3-g3-n16-m16-d64-f32-causal",
+	"b1-h6-g2-n16-m32-d32-f32",
+	"b1-h4-g1-n32-m16-d40-f32-causal-topleft",
+	"b2-h4-g2-n32-m32-d64-f32",
+	"b1-h3-g3-n32-m128-d80-f32-causal",
+	"b1-h4-g2-n64-m64-d64-f32-causal",
+	"b1-h2-g2-n64-m32-d128-f32",
+	"b1-h5-g1-n1-m64-d64-f32",
+	"b1-h8-g2-n2-m128-d128-f32-causal",
+	"b1-h2-g1-n128-m64-d32-f32-window31.0",
+	"b1-h2-g2-n128-m128-d64-dv32-f32-causal",
+}
+
+// Shapes returns the cases of shapes that the grid does not have, all plain noise.
+func Shapes() []Case { return append([]Case(nil), shaped()...) }
+
+// shaped are those cases, with results and bounds that are computed once for all kernels.
+var shaped = sync.OnceValue(func() (cases []Case) {
+	for _, name := range shapes {
+		p, err := flashkit.ParseProblem(name)
+		if err != nil {
+			panic("shape " + name + ": " + err.Error()) // a typing mistake in the table
+		}
+		c := Case{Name: name, Problem: p}
+		c.answers(vectorBounds)
+		cases = append(cases, c)
+	}
+	return cases
+})
