@@ -24,15 +24,31 @@ func newBiasSum(c *flashkit.Call) biasSum {
 	return biasSum{true, shape[0] == 1 && c.Batch > 1, shape[1] == 1 && c.Heads > 1, shape[2] == 1}
 }
 
-// gathersBias reports whether dBias needs memory of its own while heads add to it.
+// gathersBias reports whether dBias of 16 bits needs memory of its own while heads add to it.
 func (x *plan) gathersBias() bool {
 	return x.bias.wanted && (x.bias.allSeqs || x.bias.allHeads) && x.c.Args.DBias.DType() != flashkit.Float32
 }
 
-// gatheredBias returns a row of the sums of dBias.
-func (j *job) gatheredBias(b, h, i int) []float32 {
+// biasRun is how many heads and sequences add to dBias in float32: sums of more, one by one,
+// would lose digits. Gradients of 16 bits have none to lose.
+const biasRun = 512
+
+// widensBias reports whether more than that add to the same dBias, so that they do in float64.
+func (x *plan) widensBias() bool {
+	n := 1
+	if x.bias.allSeqs {
+		n *= min(x.c.Batch, biasRun+1)
+	}
+	if x.bias.allHeads {
+		n *= min(x.c.Heads, biasRun+1)
+	}
+	return n > biasRun && !x.gathersBias()
+}
+
+// biasRow returns where the sums of a row of dBias begin in memory of their own.
+func (j *job) biasRow(b, h, i int) int {
 	s := j.args.DBias.Shape()
-	return j.dbias[((b%s[0]*s[1]+h%s[1])*s[2]+i%s[2])*s[3]:][:s[3]]
+	return ((b%s[0]*s[1]+h%s[1])*s[2] + i%s[2]) * s[3]
 }
 
 // addBias takes the tile of dBias of rows [i0, i1) and keys [j0, j1) from the stage.
@@ -66,10 +82,14 @@ func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	at := t.Repeated(b, h, i) + j0
 	var sum []float32
 	switch {
+	case j.widensBias():
+		for c := range n {
+			j.wideBias[j.biasRow(b, h, i)+j0+c] += float64(get(from, c))
+		}
 	case t.DType() == flashkit.Float32:
 		sum = t.Float32s()[at:][:n]
 	case j.gathersBias():
-		sum = j.gatheredBias(b, h, i)[j0:][:n]
+		sum = j.dbias[j.biasRow(b, h, i)+j0:][:n]
 	default:
 		storeRow(from, t, at, n)
 	}
@@ -80,7 +100,8 @@ func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 
 // roundBias writes gathered sums to DBias.
 func (j *job) roundBias() {
-	if !j.gathersBias() {
+	wide := j.widensBias()
+	if !wide && !j.gathersBias() {
 		return
 	}
 	t, round := &j.args.DBias, half.ToBF16
@@ -93,9 +114,15 @@ func (j *job) roundBias() {
 		if i%tile == 0 && j.stopped() {
 			return
 		}
-		to := t.Uint16s()[t.Offset(b, h, i):][:s[3]]
-		for c, v := range j.gatheredBias(b, h, i) {
-			to[c] = round(v)
+		at, from := t.Offset(b, h, i), j.biasRow(b, h, i)
+		if wide {
+			for c, v := range j.wideBias[from:][:s[3]] {
+				t.Float32s()[at+c] = float32(v)
+			}
+			continue
+		}
+		for c, v := range j.dbias[from:][:s[3]] {
+			t.Uint16s()[at+c] = round(v)
 		}
 	}
 }

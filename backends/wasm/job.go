@@ -25,6 +25,8 @@ type job struct {
 	dq     []float32      // backward: sums of dQ, where DQ has 16 bits and takes several chunks
 	dbias  []float32      // backward: sums of dBias, where DBias has 16 bits and several heads
 
+	wideBias []float64 // backward: sums of dBias, where very many heads share it
+
 	failed atomic.Bool
 	once   sync.Once
 	err    error // of the first worker that failed
@@ -154,11 +156,19 @@ func (j *job) prepare() {
 		j.dq = make([]float32, n)
 	}
 	if n := elements(&j.args.DBias); j.gathersBias() {
-		if len(j.dbias) < n {
-			j.dbias = make([]float32, n)
-		}
-		clear(j.dbias[:n])
+		j.dbias = zeros(j.dbias, n)
+	} else if j.widensBias() {
+		j.wideBias = zeros(j.wideBias, n)
 	}
+}
+
+// zeros returns at least n zeros, in the memory of old if it is enough.
+func zeros[F float32 | float64](old []F, n int) []F {
+	if len(old) < n {
+		return make([]F, n)
+	}
+	clear(old[:n])
+	return old
 }
 
 // counters returns n counters at 0, in the memory of old if it is enough.

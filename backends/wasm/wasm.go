@@ -146,6 +146,9 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	if x.gathersBias() {
 		bytes += 4 * float64(elements(&c.Args.DBias))
 	}
+	if x.widensBias() {
+		bytes += 8 * float64(elements(&c.Args.DBias))
+	}
 	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
