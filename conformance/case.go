@@ -39,13 +39,12 @@ func (c Case) InDType(t flashkit.DType) Case {
 
 // types returns the types that the case is to be run in. One of two bytes is enough for a
 // long case with features, or longer than others. Keys of another type go with float32 alone, and so do
-// the cases of long_sums.go and long cases that are both.
+// the cases of long_sums.go.
 func (c Case) types() []flashkit.DType {
-	featured, longer := c.features() != 0, c.Problem.KVLen > 1<<16
 	switch {
-	case c.Problem.KVDType != 0 || c.brief || c.truth != nil && featured && longer:
+	case c.Problem.KVDType != 0 || c.brief:
 		return dtypes[:1]
-	case c.truth != nil && (featured || longer):
+	case c.truth != nil && (c.features() != 0 || c.Problem.KVLen > 1<<16):
 		return []flashkit.DType{flashkit.Float32, flashkit.BFloat16}
 	}
 	return dtypes[:]

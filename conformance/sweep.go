@@ -101,10 +101,10 @@ func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
 	switch r.IntN(5) {
 	case 0:
-		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), few(), 300+r.IntN(1500)
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), few(), 300+r.IntN(700)
 		p.Heads = p.KVHeads
 	case 1:
-		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), 300+r.IntN(1500), few()
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), 300+r.IntN(700), few()
 		p.Heads = p.KVHeads
 	case 2:
 		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(4), edge(r, 20), edge(r, 40)

@@ -128,7 +128,6 @@ var longMistakes = []mistake{
 	{"long_rows_tail", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, m%128) } }},
 	{"long_rows_chunks", func(s *slips) { s.keyEnd = upTo(128 * 4096) }},
 	{"long_columns_dropout", counted(func(_ *call, x *[4]uint32, _ pair) { x[1] &= 0xffff })},
-	{"long_rows_dropout", counted(func(_ *call, x *[4]uint32, _ pair) { x[0] &= 0xffff })},
 
 	{"sum_dbias_rows", func(s *slips) { s.sumMore = toFloat32 }},
 	{"sum_dbias_heads", func(s *slips) { s.sumMore = toFloat32 }},
