@@ -19,6 +19,8 @@ var edgeTraps = []trap{
 	{name: "edge_mask_32", catches: "the last of 32 keys shown, whatever the mask says", problem: "b1-h2-g1-n33-m67-d8-f32-mask", fill: maskEdges},
 	{name: "edge_mask_64", catches: "keys from 64 on with the mask of the 64 before them", problem: "b1-h2-g1-n7-m131-d8-f32-mask", fill: maskEdges},
 	{name: "edge_mask_keys", catches: "the last of 128 keys shown, where the mask is the same for all rows", problem: "b1-h2-g1-n5-m261-d8-f32-mask", fill: all(once(1), once(2), maskEdges, nanBehindMask)},
+	{name: "edge_mask_odd", catches: "a run of shown keys rounded to pairs of them", problem: "b2-h2-g1-n5-m99-d8-f32-mask", fill: all(once(1), once(2), oddRuns, nanBehindMask)},
+	{name: "edge_band_odd", catches: "keys paired beyond the last that an odd last row sees", problem: "b1-h2-g1-n17-m40-d8-f32-causal-topleft", fill: hide(nan)},
 	{name: "edge_empty_rows", catches: "0 * NaN from a row that sees no key", problem: "b1-h2-g1-n37-m16-d8-f32-causal", fill: nanInEmptyRows},
 	{name: "edge_masked_rows", catches: "0 * NaN from a row whose keys the mask hides", problem: "b1-h2-g1-n19-m33-d8-f32-mask", fill: all(maskRow(0), maskRow(15), maskRow(18), nanInEmptyRows)},
 
@@ -98,6 +100,17 @@ func maskEdges(in *Inputs) {
 			*x = 0
 		}
 	})
+}
+
+// oddRuns shows a run of keys that begins and ends with an odd number, as padding on either side leaves it.
+func oddRuns(in *Inputs) {
+	for at := range in.mask.x {
+		b, j := at/in.p.KVLen, at%in.p.KVLen
+		in.mask.x[at] = 0
+		if 17-8*b <= j && j < 77-4*b {
+			in.mask.x[at] = 1
+		}
+	}
 }
 
 // nanBehindPairs fills the bias of the pairs that band or mask hides with NaN, and the keys and

@@ -31,6 +31,12 @@ var edgeMistakes = []mistake{
 	{"edge_mask_keys", shown(func(c *call, at pair) bool {
 		return maskAt(c, at) || at.j%128 == 127 && c.args.Mask.Shape()[2] == 1
 	})},
+	{"edge_mask_odd", shown(func(c *call, at pair) bool {
+		other := at
+		other.j = min(at.j^1, c.p.KVLen-1)
+		return maskAt(c, at) || maskAt(c, other)
+	})},
+	{"edge_band_odd", seen(func(i, lo, hi int) (int, int) { return lo, hi + only(i == 16, hi%2) })},
 	{"edge_empty_rows", func(s *slips) {
 		s.end = func(c *call, r *row, at pair) {
 			if lo, hi := c.visible(at.i); lo == hi {
