@@ -26,7 +26,7 @@ var longCases = []longCase{
 	{"long_rows_last", "the last of 4,096 keys left out of a sum", "b1-h1-g1-n3-m4096-d8-f32", heavyLast},
 	{"long_rows_tail", "the keys after the last whole block of 4,096 and more left out of a sum", "b1-h2-g1-n3-m4131-d8-f32", heavyLast},
 	{"long_rows_chunks", "keys beyond the first 128 chunks of 4,096 left out", "b1-h1-g1-n1-m600001-d1-f32", rising},
-	{"long_columns_dropout", "dropout by a row's number within 65,536", "b1-h1-g1-n65613-m3-d2-f32-dropout0.25", nil},
+	{"long_columns_dropout", "dropout by a row's number within 65,536", "b1-h1-g1-n65613-m3-d2-f32-dropout0.25", func(in *Inputs) { follow(in.do, in.q) }},
 }
 
 // A longCase is a line of longCases or longSums.
