@@ -16,10 +16,11 @@ type Case struct {
 
 	fill   func(in *Inputs) // changes the noise; nil for plain noise
 	layout layout
-	within string // the name of the layout, if it is another than that of the trap
-	dlse   bool   // the backward pass gets a DLSE
-	grid   bool   // one of Grid, whose vector holds several; see whole
-	mixed  bool   // one of mixes
+	within string           // the name of the layout, if it is another than that of the trap
+	dlse   bool             // the backward pass gets a DLSE
+	grid   bool             // one of Grid, whose vector holds several; see whole
+	mixed  bool             // one of mixes
+	only   []flashkit.DType // the types that hold the inputs exactly; nil for all
 
 	// Of a case without a vector:
 	truth  func() result
@@ -40,6 +41,8 @@ func (c Case) InDType(t flashkit.DType) Case {
 // long case with features, or longer than others; keys of another type go with float32 alone.
 func (c Case) types() []flashkit.DType {
 	switch {
+	case c.only != nil:
+		return c.only
 	case c.Problem.KVDType != 0:
 		return dtypes[:1]
 	case c.truth != nil && (c.features() != 0 || c.Problem.KVLen > 1<<16):
@@ -127,17 +130,17 @@ func Grid() []Case {
 	return cases
 }
 
-// Traps returns the named traps, in the order of the tables in traps.go and
-// traps_features.go.
+// Traps returns the named traps, in the order of the tables in traps.go,
+// traps_features.go and traps_range.go.
 func Traps() []Case {
-	all := slices.Concat(traps, featureTraps)
+	all := slices.Concat(traps, featureTraps, rangeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
 			panic(fmt.Sprintf("trap %s: %v", t.name, err)) // a typing mistake in the table
 		}
-		cases[i] = Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, layout: t.layout, dlse: t.dlse}
+		cases[i] = Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, layout: t.layout, dlse: t.dlse, only: t.types}
 	}
 	return cases
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // mistakes has one mistake for each trap and long case of the suite, in their order.
-var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, longMistakes)
+var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, rangeMistakes, longMistakes)
 
 // A mistake is a name and what it changes.
 type mistake struct {
