@@ -16,11 +16,12 @@ type Case struct {
 
 	fill   func(in *Inputs) // changes the noise; nil for plain noise
 	layout layout
-	within string // the name of the layout, if it is another than that of the trap
-	dlse   bool   // the backward pass gets a DLSE
-	grid   bool   // one of Grid, whose vector holds several; see whole
-	mixed  bool   // one of mixes
-	brief  bool   // a long case that a brief run asks of every kernel, in float32
+	within string           // the name of the layout, if it is another than that of the trap
+	dlse   bool             // the backward pass gets a DLSE
+	grid   bool             // one of Grid, whose vector holds several; see whole
+	mixed  bool             // one of mixes
+	brief  bool             // a long case that a brief run asks of every kernel, in float32
+	only   []flashkit.DType // the types that hold the inputs exactly; nil for all
 
 	// Of a case without a vector:
 	truth  func() result
@@ -42,6 +43,8 @@ func (c Case) InDType(t flashkit.DType) Case {
 // the cases of long_sums.go.
 func (c Case) types() []flashkit.DType {
 	switch {
+	case c.only != nil:
+		return c.only
 	case c.Problem.KVDType != 0 || c.brief:
 		return dtypes[:1]
 	case c.truth != nil && (c.features() != 0 || c.Problem.KVLen > 1<<16):
@@ -130,16 +133,16 @@ func Grid() []Case {
 }
 
 // Traps returns the named traps, in the order of the tables in traps.go,
-// traps_features.go and traps_edges.go.
+// traps_features.go, traps_edges.go and traps_range.go.
 func Traps() []Case {
-	all := slices.Concat(traps, featureTraps, edgeTraps)
+	all := slices.Concat(traps, featureTraps, edgeTraps, rangeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
 			panic(fmt.Sprintf("trap %s: %v", t.name, err)) // a typing mistake in the table
 		}
-		cases[i] = Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, layout: t.layout, dlse: t.dlse}
+		cases[i] = Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, layout: t.layout, dlse: t.dlse, only: t.types}
 	}
 	return cases
 }

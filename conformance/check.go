@@ -55,7 +55,7 @@ func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want re
 			return err
 		}
 		i := slices.Index(outputNames[:], out.name)
-		if err := compare(out, wanted[i], bound[i]); err != nil {
+		if err := compare(out, i, wanted[i], bound[i]); err != nil {
 			return err
 		}
 	}
@@ -157,35 +157,42 @@ func (a *arguments) bits(of []*placed) [][]uint32 {
 
 func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equal[[]uint32]) }
 
-// compare returns an error naming the worst element of out if any is farther
-// from want than bound. Infinities must agree exactly; NaN never does.
-func compare(out *placed, want []float64, bound float64) error {
+// compare returns an error naming the worst element of out, array n of the results, if any
+// is farther from want than its bound. Infinities must agree exactly. A wanted NaN is met
+// by NaN alone, and NaN meets nothing else.
+func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {
 			return fmt.Errorf("%s is %g beyond the end of a sequence, %d elements from its start, want %g", out.name, x, at-guard, out.filler)
 		}
 	}
-	worst, at, got := -1.0, 0, 0.0
+	worst, at, got := math.Inf(-1), -1, 0.0 // how far above its bound
 	for i, place := range out.index {
 		if place < 0 {
 			continue
 		}
 		x := out.value(place)
-		e := math.Abs(x - want[i])
-		if x == want[i] {
-			e = 0
-		} else if math.IsNaN(e) {
-			e = math.Inf(1)
-		}
-		if e > worst {
+		if e := difference(x, want[i]) - boundOf(n, want[i], bound); e > worst {
 			worst, at, got = e, i, x
 		}
 	}
-	if worst <= bound {
+	if worst <= 0 || at < 0 {
 		return nil
 	}
 	shape := out.dense
 	c, r := at%shape[3], at/shape[3]
 	return fmt.Errorf("%s[%d,%d,%d,%d] = %g, want %g: off by %.3g, bound %.3g", out.name,
-		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], worst, bound)
+		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], difference(got, want[at]), boundOf(n, want[at], bound))
+}
+
+// difference returns how far x is from want: infinitely far, where one of them is NaN and
+// the other is not, or one infinite.
+func difference(x, want float64) float64 {
+	switch {
+	case x == want || x != x && want != want:
+		return 0
+	case x != x || want != want || math.IsInf(x-want, 0):
+		return math.Inf(1)
+	}
+	return math.Abs(x - want)
 }

@@ -1,6 +1,10 @@
 package conformance
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
 
 // A trap is one small case, one mistake. Each name has its mutant in package mutants,
 // and the mutant must fail there.
@@ -10,6 +14,7 @@ type trap struct {
 	fill   func(in *Inputs)
 	layout layout
 	dlse   bool
+	types  []flashkit.DType // nil for all: one that holds the inputs exactly
 }
 
 // traps is the table of the named traps of dense attention.

@@ -77,9 +77,57 @@ func (b *backend) kernel(ranks int, ordered bool, pass flashkit.Pass, name strin
 		}
 	}
 	k.Run = func(ctx context.Context, c *flashkit.Call) error {
+		if pass == flashkit.PassForward && loudest(&c.Args.Bias) > loud {
+			return &flashkit.UnsupportedError{Kernel: k.Name, Problem: c.Problem, Reason: "an LSE of float32, by which parts of a row are merged, does not hold how many keys share so large a score: TestPartsOfHugeScores has them"}
+		}
 		return overRanks(ctx, b.d, ranks, ring.Options{Ordered: ordered}, c.Problem, c.Pass, c.Args)
 	}
 	return k
+}
+
+// loud is the largest score beside which an LSE of float32 has room for the logarithm of a
+// number of keys.
+const loud = 1 << 12
+
+// loudest returns the largest magnitude of the finite numbers of x.
+func loudest(x *flashkit.Tensor) (most float64) {
+	if x.IsZero() {
+		return 0
+	}
+	for _, y := range flashkit.ToF32(*x) {
+		if y := math.Abs(float64(y)); y <= math.MaxFloat32 {
+			most = max(most, y)
+		}
+	}
+	return most
+}
+
+// Ranks that share a row whose scores are all lowest, or largest, weigh their parts by an LSE
+// that does not hold the number of keys: O is a weighted mean of V, and LSE is finite.
+func TestPartsOfHugeScores(t *testing.T) {
+	d := dispatch.New(simd.New()).Frozen()
+	defer d.Close()
+	const ranks, rows, keys = 3, 6, 24
+	for _, score := range []float32{-math.MaxFloat32, -1e30, math.MaxFloat32} {
+		q, o, lse := make([]float32, rows), make([]float32, rows), make([]float32, rows)
+		v, bias := make([]float32, keys), make([]float32, rows*keys)
+		for j := range v {
+			v[j] = float32(j)
+		}
+		for i := range bias {
+			bias[i] = score
+		}
+		args := &flashkit.Args{
+			Q: flashkit.F32(q, 1, 1, rows, 1), K: flashkit.F32(v, 1, 1, keys, 1), V: flashkit.F32(v, 1, 1, keys, 1),
+			Bias: flashkit.F32(bias, 1, 1, rows, keys), O: flashkit.F32(o, 1, 1, rows, 1), LSE: flashkit.F32(lse, 1, 1, rows, 1),
+		}
+		require.NoError(t, overRanks(t.Context(), d, ranks, ring.Options{}, flashkit.ProblemOf(args, flashkit.Band{}), flashkit.PassForward, args))
+		for i := range o {
+			require.Equal(t, score, lse[i])
+			require.Greater(t, o[i], v[0])
+			require.Less(t, o[i], v[keys-1])
+		}
+	}
 }
 
 // longest is the most keys for which the bound of one kernel has room for merges.

@@ -147,10 +147,11 @@ func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	return window(none, 0, lse.Shape()).WithStrides(0, 0, 0)
 }
 
-// take gives a row's sink its weight. A row of nothing has O = 0, whatever was there.
+// take gives a row's sink its weight. A row of nothing has O = 0, whatever was there, but
+// NaN where its sink makes it NaN.
 func take(lse *float32, sink float64, o []float32) {
 	sum, w, _ := weights(float64(*lse), sink)
-	if math.IsInf(float64(*lse), -1) {
+	if math.IsInf(float64(*lse), -1) && sum == sum {
 		clear(o)
 	} else if w != 1 {
 		for i := range o {

@@ -238,11 +238,11 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 // weights returns the LSE of both parts and their weights in the sum.
 func weights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
-	if math.IsInf(m, 0) {
-		if math.IsInf(a, -1) {
-			return b, 0, 1
-		}
-		return m, 1, 0
+	switch {
+	case math.IsInf(m, -1):
+		return m, 0, 1
+	case math.IsInf(m, 1):
+		m = math.NaN() // as a score of +Inf makes a row NaN
 	}
 	ea, eb := math.Exp(a-m), math.Exp(b-m)
 	return m + math.Log(ea+eb), float32(ea / (ea + eb)), float32(eb / (ea + eb))

@@ -17,7 +17,8 @@ Features are in the terms of the README of the vectors. Pages are only a way to 
 memory: such a vector is checked as one with lengths.
 
 A number is good when |stored - computed| <= 1e-6 * max(1, |computed|). An LSE of
-a row that gives no weight must be exactly -inf. Every other output must be finite. The
+a row that gives no weight must be exactly -inf, and what the formulas make NaN must be
+NaN: a row with a score of NaN or +inf. Every other output must be finite. The
 108 cases of the grid are made of the files of patterns, by the rule of the README;
 for the largest of each file, which has the others in its corner, everything is
 computed from all of its inputs and compared with the file's outputs, spread. The
@@ -161,7 +162,8 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
     if "bias" in x:
         s = s + pair(x["bias"], b, h, i)[keys]
     if "slopes" in x:
-        s = s - x["slopes"][b % len(x["slopes"]), h, 0, 0] * np.abs(keys - diagonal)
+        steep = x["slopes"][b % len(x["slopes"]), h, 0, 0]
+        s = s - (steep if np.isfinite(steep) else np.nan) * np.abs(keys - diagonal)
 
     # P = softmax of the scores, of the sink, and of the LSE of earlier keys, whose
     # values are V, nothing, and the O of earlier keys. LSE = ln(sum(exp)).
@@ -174,8 +176,8 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
     total = np.exp(logits - top).sum()
     prob, of_sink, of_earlier = np.split(np.exp(logits - top) / total, [len(keys), len(keys) + 1])
     keep = kept(p, seed, b, h, i, keys)
-    out["o"][b, h, i] = (prob * keep) @ v
-    if of_earlier[0] != 0:
+    out["o"][b, h, i] = (prob * keep) @ v if np.isfinite(total) else np.nan
+    if "earlier" in x and of_earlier[0] != 0:
         out["o"][b, h, i] += of_earlier[0] * x["earlier"][b, h, i]
     out["lse"][b, h, i] = top + math.log(total)
     if not p.gradients:
@@ -303,6 +305,7 @@ def worst_number(stored, computed, must_be_minus_inf):
     gap = np.abs(stored - computed)
     allowed = TOLERANCE * np.maximum(1, np.abs(computed))
     close = np.isfinite(stored) & np.isfinite(computed) & (gap <= allowed)
+    close |= np.isnan(stored) & np.isnan(computed)
     good = np.where(must_be_minus_inf, stored == -np.inf, close)
     if good.all():
         return None

@@ -182,7 +182,11 @@ func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float
 			scores[j] += x.bias.get(s.b, h, i, j)
 		}
 		if x.slopes.view.data != 0 {
-			scores[j] -= x.slopes.get(s.b, h, 0, 0) * math.Abs(float64(j-i-s.diagonal))
+			slope := x.slopes.get(s.b, h, 0, 0)
+			if math.IsInf(slope, 0) {
+				slope = math.NaN()
+			}
+			scores[j] -= slope * math.Abs(float64(j-i-s.diagonal))
 		}
 	}
 	return scores, slopes, seen
@@ -443,8 +447,8 @@ func (x *fakeFeatured) sumSink() {
 		for b := range x.seqs {
 			s := &x.seqs[b]
 			for i := range s.rows {
-				w := math.Exp(x.sink.get(0, h, 0, 0) - x.views[vLSE].get(s.qBatch, h, s.q0+i, 0))
-				if w != 0 && !math.IsNaN(w) {
+				lse := x.views[vLSE].get(s.qBatch, h, s.q0+i, 0)
+				if w := math.Exp(x.sink.get(0, h, 0, 0) - lse); w != 0 && !math.IsInf(lse, -1) {
 					sum -= w * x.deltas.get(0, 0, 0, ((b*int(x.heads)+h)*int(x.f.deltaRows)+i)*int(x.f.deltaStep))
 				}
 			}

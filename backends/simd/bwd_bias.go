@@ -123,7 +123,7 @@ func (t *biasTile) endOf(rows int) {
 // that the sink has in its row.
 func (j *job) sinkGradient(ws *arena, h int) {
 	c, f := j.call, j.args
-	sink := float64(f.Sink.Float32s()[f.Sink.Offset(0, h, 0)])
+	sink := j.sinkOf(h)
 	x := j.newRows(ws)
 	sum := 0.0
 	for b := 0; b < c.Batch && c.QLen > 0; b++ {

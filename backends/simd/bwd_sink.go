@@ -13,10 +13,9 @@ func (j *job) sumDSink(x *tileStats, y *seqTile) {
 	if j.args.DSink.IsZero() {
 		return
 	}
-	t := &j.args.Sink
-	sink, sum := float64(t.Float32s()[t.Offset(0, y.h, 0)]), 0.0
+	sink, sum, lse := j.sinkOf(y.h), 0.0, &j.args.LSE
 	for i := range y.to - y.from {
-		if x.lse[i] != math.MaxFloat32 {
+		if !math.IsInf(float64(lse.Float32s()[lse.Offset(y.QBatch, y.h, y.Q0+y.from+i)]), -1) {
 			sum -= float64(exp(sink-float64(x.lse[i]))) * float64(x.delta[i])
 		}
 	}

@@ -3,6 +3,7 @@
 package simd
 
 import (
+	"math"
 	"math/bits"
 	"unsafe"
 
@@ -54,9 +55,9 @@ func (f *decodeScores) setScores(isa *laneISA, j *job, ws *arena, x *itemOfKeys)
 	}
 	clear(f.slopes)
 	for r := range f.slopes {
-		if t := &j.args.Slopes; score.ALiBi {
+		if score.ALiBi {
 			h, _ := x.queryOf(x.g, r)
-			f.slopes[r] = t.Float32s()[t.Repeated(x.b, h, 0)]
+			f.slopes[r] = slopeOf(j.args, x.b, h)
 		}
 	}
 	if score.Bias {
@@ -133,14 +134,30 @@ func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKe
 			if score.Bias {
 				bias = &f.bias[r*decodeStep]
 			}
+			slope := f.slopes[block.row+r]
+			steep := math.Abs(float64(slope)) > math.MaxFloat32/float64(unit) // it has no number in that unit
+			if steep {
+				slope = 0
+			}
 			isa.adjust(&block.s[r*decodeStep], isa.lanes, words, &f.top[0], nil, float32(j.scale), score.Softcap,
-				bias, isa.lanes, places, f.slopes[block.row+r]*unit, float32(block.from-i-x.Diagonal)/unit)
+				bias, isa.lanes, places, slope*unit, float32(block.from-i-x.Diagonal)/unit)
+			if steep {
+				subtractDistances(block.s[r*decodeStep:][:block.n], f.slopes[block.row+r], block.from-i-x.Diagonal)
+			}
 		}
 	}
 	if block.seen != nil {
 		for r := range block.rows {
 			isa.maskScores(&block.s[r*decodeStep], &block.seen[r*f.words], ceilDiv(block.n, isa.lanes), &f.top[0])
 		}
+	}
+}
+
+// subtractDistances takes the slope times the distance off the scores of a row's keys, the
+// first of which is at the given place, counted from the row's diagonal.
+func subtractDistances(s []float32, slope float32, at int) {
+	for key := range s {
+		s[key] -= float32(float64(slope) * math.Abs(float64(at+key)))
 	}
 }
 

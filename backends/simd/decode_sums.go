@@ -198,14 +198,7 @@ func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 // besideKeys returns the logarithms of the weights that a row has beside those of its keys: of the
 // sink, and of the keys of earlier calls.
 func (j *job) besideKeys(b, h, i int) (sink, before float64) {
-	sink, before = math.Inf(-1), math.Inf(-1)
-	if t := &j.args.Sink; j.p.Score.Sink {
-		sink = float64(t.Float32s()[t.Offset(0, h, 0)])
-	}
-	if t := &j.args.LSE; j.p.Carry {
-		before = float64(t.Float32s()[t.Offset(b, h, i)])
-	}
-	return sink, before
+	return j.sinkOf(h), j.earlierLSE(b, h, i)
 }
 
 // addBeside sets o to the quotient of a row whose keys have the sums o and l, of weights relative to

@@ -54,22 +54,9 @@ func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// sinkOf returns the sink of a head, or -Inf.
-func (j *job) sinkOf(h int) float64 {
-	if !j.p.Score.Sink {
-		return math.Inf(-1)
-	}
-	t := &j.args.Sink
-	return float64(t.Float32s()[t.Offset(0, h, 0)])
-}
-
 // earlier returns the LSE of the earlier keys of row i of the tile, or -Inf.
 func (j *job) earlier(t *laneTile, i int) float64 {
-	if !j.p.Carry {
-		return math.Inf(-1)
-	}
-	f := &j.args.LSE
-	return float64(f.Float32s()[f.Offset(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i)])
+	return j.earlierLSE(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i)
 }
 
 // endLane is endTile of row i, unless the sink has been added to l.

@@ -104,15 +104,12 @@ func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 	clear(sums)
 	past, m := sums[len(sums)/2:], math.Inf(-1)
 	o, l := past[:len(past)-1], &past[len(past)-1]
-	if f := j.args; j.p.Carry {
-		lse := f.LSE.Float32s()[f.LSE.Offset(t.QBatch, t.h, t.Q0+i)]
-		if !math.IsInf(float64(lse), -1) {
-			m, *l = float64(lse), 1
-			load(o, &f.O, f.O.Offset(t.QBatch, t.h, t.Q0+i))
-		}
+	if lse := j.earlierLSE(t.QBatch, t.h, t.Q0+i); !math.IsInf(lse, -1) {
+		m, *l = lse, 1
+		load(o, &j.args.O, j.args.O.Offset(t.QBatch, t.h, t.Q0+i))
 	}
-	if f := &j.args.Sink; j.p.Score.Sink {
-		sink := float64(f.Float32s()[f.Offset(0, t.h, 0)])
+	if j.p.Score.Sink {
+		sink := j.sinkOf(t.h)
 		if top := max(m, sink); !math.IsInf(top, -1) {
 			scale(past, exp(m-top))
 			*l += exp(sink - top)

@@ -104,8 +104,8 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 		return
 	}
 	g.h, g.from, g.n = h, from, n
-	if t := &j.args.Slopes; j.p.Score.ALiBi {
-		g.slope = t.Float32s()[t.Repeated(x.b, h, 0)]
+	if j.p.Score.ALiBi {
+		g.slope = slopeOf(j.args, x.b, h)
 	}
 	if j.p.Score.Bias {
 		g.setBias(x, &j.args.Bias, j.keys)

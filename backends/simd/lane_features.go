@@ -137,8 +137,7 @@ func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n
 
 // slope returns the slope of ALiBi of the head at hand.
 func (j *job) slope(s *seqTile) float32 {
-	t := &j.args.Slopes
-	return t.Float32s()[t.Repeated(s.b, s.h, 0)]
+	return slopeOf(j.args, s.b, s.h)
 }
 
 // biasOf returns where the bias of n rows, from a given one on, and of keys from a given one

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/ends"
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
@@ -50,9 +51,32 @@ func (x *scorer) begin(j *job) {
 func (x *scorer) setHead(s *flashkit.Seq, b, h int) {
 	x.b, x.h, x.diagonal = b, h, s.Diagonal
 	if x.score.ALiBi {
-		t := &x.args.Slopes
-		x.slope = float64(t.Float32s()[t.Repeated(b, h, 0)])
+		x.slope = float64(slopeOf(x.args, b, h))
 	}
+}
+
+// slopeOf returns the slope of query head h of sequence b.
+func slopeOf(args *flashkit.Args, b, h int) float32 {
+	t := &args.Slopes
+	return ends.Slope(t.Float32s()[t.Repeated(b, h, 0)])
+}
+
+// sinkOf returns the sink of a head, or -Inf.
+func (j *job) sinkOf(h int) float64 {
+	if !j.p.Score.Sink {
+		return math.Inf(-1)
+	}
+	t := &j.args.Sink
+	return float64(ends.Logit(t.Float32s()[t.Offset(0, h, 0)]))
+}
+
+// earlierLSE returns the LSE of the earlier keys of a row, or -Inf.
+func (j *job) earlierLSE(b, h, row int) float64 {
+	if !j.p.Carry {
+		return math.Inf(-1)
+	}
+	t := &j.args.LSE
+	return float64(ends.Logit(t.Float32s()[t.Offset(b, h, row)]))
 }
 
 // setRow prepares for row i of the sequence.

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/ends"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -57,10 +58,10 @@ const (
 func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	var slope, sink float32
 	if t := &n.c.Args.Slopes; n.c.Score.ALiBi {
-		slope = t.Float32s()[t.Repeated(b, h, 0)]
+		slope = ends.Slope(t.Float32s()[t.Repeated(b, h, 0)])
 	}
 	if t := &n.c.Args.Sink; n.c.Score.Sink {
-		sink = t.Float32s()[t.Repeated(0, h, 0)]
+		sink = ends.Logit(t.Float32s()[t.Repeated(0, h, 0)])
 	}
 	threshold, keep := dropout(n.c.Score.Dropout)
 	seed, origin := n.c.Args.Seed, &n.c.Args.Origin

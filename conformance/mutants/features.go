@@ -47,6 +47,13 @@ func (c *call) slopeOf(b, h int) float32 {
 	return t.Float32s()[t.Repeated(b, h, 0)]
 }
 
+// finiteSlope returns the slope of a pair, NaN for an infinite one: no distance makes a
+// score of it, not even 0.
+func finiteSlope(c *call, at pair) float32 {
+	x := c.slopeOf(at.b, at.h)
+	return x + 0*x
+}
+
 func fromDiagonal(p problem, at pair) int { return at.j - at.i - p.Band.Diagonal(p.QLen, p.KVLen) }
 
 func abs(x int) int { return max(x, -x) }

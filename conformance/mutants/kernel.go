@@ -248,7 +248,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 			js, s := c.scores(at, q[i], k, k0, lo, hi)
 			for x, j := range js {
 				at.j = j
-				prob, slope := c.exp(s[x]-lse), c.slope[x]
+				prob, slope := c.exp(s[x]-c.past(lse)), c.slope[x]
 				ds := prob * (dot(do[i][:c.vdim(c.p)], v[j])*c.keepDP(c, at) - delta)
 				if c.p.Score.Bias {
 					to := c.dbiasAt(at)

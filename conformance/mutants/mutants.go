@@ -18,7 +18,7 @@ import (
 )
 
 // mistakes has one mistake for each trap and long case of the suite, in their order.
-var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, edgeMistakes, longMistakes)
+var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, edgeMistakes, rangeMistakes, longMistakes)
 
 // A mistake is a name and what it changes.
 type mistake struct {

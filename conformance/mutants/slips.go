@@ -49,6 +49,7 @@ type slips struct {
 	sumMore func(sum float64) float64 // over what repeats: dBias and dSink
 
 	// The backward pass.
+	past    func(lse float32) float32 // what P takes off the scores
 	delta   func(c *call, doDotO, dlse float32) float32
 	dkScale func(scale float32) float32 // the factor of dS·Q
 	share   func(sum [][]float64)       // dK or dV of a key head, before another query head adds to it
@@ -116,7 +117,7 @@ func correctFeatures() featureSlips {
 		cap:      softcap,
 		index:    indexOf,
 		bias:     func(_ *call, t tensor, at int) float32 { return value(t, at) },
-		steep:    func(c *call, at pair) float32 { return c.slopeOf(at.b, at.h) },
+		steep:    finiteSlope,
 		distance: func(c *call, at pair) int { return abs(fromDiagonal(c.p, at)) },
 		shown:    maskAt,
 		masked:   func(*call, float32) (float32, bool) { return 0, false },
@@ -175,6 +176,7 @@ func correct() slips {
 		sumRows: itself[float64],
 		sumMore: itself[float64],
 
+		past:    itself[float32],
 		delta:   func(_ *call, doDotO, dlse float32) float32 { return doDotO - dlse },
 		dkScale: itself[float32],
 		share:   func([][]float64) {},

@@ -157,3 +157,45 @@ func TestDropout(t *testing.T) {
 		}
 	}
 }
+
+// A row with a score of NaN or +Inf is NaN, its sink among the scores, and nothing else is: not
+// the rows beside it, not the gradients of keys that it does not see.
+func TestRowsOfNaN(t *testing.T) {
+	inf, nan := math.Inf(1), math.NaN()
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 3, KVLen: 3, Dim: 1, VDim: 1, Band: flashkit.Causal()}
+	in := func() oracle.Inputs {
+		return oracle.Inputs{Q: []float64{1, 2, 3}, K: []float64{1, -1, 2}, V: []float64{4, 5, 6}, DO: []float64{1, 1, 2},
+			Bias: oracle.Pairs{X: make([]float64, 9), Shape: [4]int{1, 1, 3, 3}}, Slopes: []float64{1}, Sink: []float64{1}}
+	}
+	isNaN := func(x []float64) (list []bool) {
+		for _, x := range x {
+			list = append(list, math.IsNaN(x))
+		}
+		return list
+	}
+	for _, x := range []struct {
+		name     string
+		change   func(p *flashkit.Problem, in *oracle.Inputs)
+		rows, dk []bool
+	}{
+		{"query", func(_ *flashkit.Problem, in *oracle.Inputs) { in.Q[1] = nan }, []bool{false, true, false}, []bool{true, true, false}},
+		{"bias", func(p *flashkit.Problem, in *oracle.Inputs) { p.Score.Bias, in.Bias.X[3] = true, inf }, []bool{false, true, false}, []bool{true, true, false}},
+		{"hidden bias", func(p *flashkit.Problem, in *oracle.Inputs) { p.Score.Bias, in.Bias.X[1] = true, nan }, []bool{false, false, false}, []bool{false, false, false}},
+		{"lowest bias", func(p *flashkit.Problem, in *oracle.Inputs) { p.Score.Bias, in.Bias.X[0] = true, -math.MaxFloat32 }, []bool{false, false, false}, []bool{false, false, false}},
+		{"slope", func(p *flashkit.Problem, in *oracle.Inputs) { p.Score.ALiBi, in.Slopes[0] = true, inf }, []bool{true, true, true}, []bool{true, true, true}},
+		{"sink", func(p *flashkit.Problem, in *oracle.Inputs) { p.Score.Sink, in.Sink[0] = true, inf }, []bool{true, true, true}, []bool{true, true, true}},
+		{"sink without keys", func(p *flashkit.Problem, in *oracle.Inputs) {
+			p.Score.Sink, in.Sink[0], p.Band = true, nan, flashkit.Causal().Shift(-1)
+		}, []bool{true, true, true}, []bool{true, true, false}},
+		{"no sink", func(p *flashkit.Problem, in *oracle.Inputs) { p.Score.Sink, in.Sink[0] = true, -inf }, []bool{false, false, false}, []bool{false, false, false}},
+	} {
+		p, in := p, in()
+		x.change(&p, &in)
+		o, lse := oracle.Forward(p, in)
+		g := oracle.Backward(p, in)
+		require.Equal(t, x.rows, isNaN(o), x.name)
+		require.Equal(t, x.rows, isNaN(lse), x.name)
+		require.Equal(t, x.dk, isNaN(g.DK), x.name)
+		require.Equal(t, x.dk, isNaN(g.DV), x.name)
+	}
+}

@@ -62,7 +62,7 @@ type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
 // Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row
 // that gives everything the weight 0, because it sees no key or because all its
 // scores are -Inf, has O = 0 and LSE = -Inf. So have the rows beyond the length of a
-// sequence.
+// sequence. A row with a score of NaN or +Inf that it sees, the sink among them, is NaN.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
 		return nil, nil // of any number of heads
@@ -74,6 +74,11 @@ func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 			for i := range oHead {
 				if len(oHead[i]) == 0 {
 					oHead[i] = make([]float64, p.VDim)
+				}
+				if math.IsNaN(a.lse[i]) { // also a row of a sink alone
+					for c := range oHead[i] {
+						oHead[i][c] = math.NaN()
+					}
 				}
 				if w := a.carried[i]; p.Carry && w != 0 {
 					for c, x := range in.O[((b*p.Heads+h)*p.QLen+i)*p.VDim:][:p.VDim] {
@@ -193,6 +198,9 @@ func (a *headOf) scores() [][]float64 {
 			}
 			if score.ALiBi {
 				slope := in.Slopes[(a.b*p.Heads+a.h)%len(in.Slopes)]
+				if math.IsInf(slope, 0) {
+					slope = math.NaN() // no distance makes a score of it, not even 0
+				}
 				s[i][j] -= float64(slope * math.Abs(float64(j-diagonal(p, i))))
 			}
 			if !Sees(p, i, j) || score.Mask && in.Mask.X[in.Mask.at(a.b, a.h, i, j)] == 0 {
@@ -230,6 +238,11 @@ func (a *headOf) softmax(s [][]float64) {
 		}
 		for j := range weights {
 			weights[j] /= sum
+		}
+		for j, x := range row {
+			if math.IsInf(x, -1) {
+				weights[j] = 0 // in a row of NaN too
+			}
 		}
 		a.add(weights, top+math.Log(sum))
 	}

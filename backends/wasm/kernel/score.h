@@ -74,7 +74,7 @@ static void begin_row(const block *p, const forward *w, u32 r) {
   float *o = w->o + r * 2 * w->dv8;
   zero(o, 2 * w->dv8);
   maxima(w)[r] = NONE, w->l[r] = w->l_total[r] = 0;
-  if (p->features & CARRY && lse != NONE) maxima(w)[r] = lse, w->l[r] = 1, copy(o, earlier, p->vdim);
+  if (p->features & CARRY && lse != NONE) maxima(w)[r] = lse > MAX_FLOAT ? lse - lse : lse, w->l[r] = 1, copy(o, earlier, p->vdim);
   if (p->features & SINK) weigh_score(w, r, p->sink);
 }
 

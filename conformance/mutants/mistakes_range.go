@@ -1,0 +1,112 @@
+package mutants
+
+import "math"
+
+// rangeMistakes are those of the traps at the ends of the number range.
+var rangeMistakes = []mistake{
+	// Finite minima.
+	{"bias_min_f32", scored(func(c *call, x float32, at pair) (s, slope float32) {
+		s, slope = capBiasALiBi(c, x, at)
+		return inBase2(s), slope
+	})},
+	{"bias_min_bf16", emptyUpTo(-3e38)},
+	{"bias_min_f16", emptyUpTo(-65000)},
+	{"bias_1e30", emptyUpTo(-1e29)},
+	{"bias_min_part", func(s *slips) { // an alpha of 0 is that of a row's first tile, is it not?
+		first := func(alpha float32) float32 { return alpha + float32(only(alpha == 0, 1)) }
+		s.rescaleL, s.rescaleO = first, first
+	}},
+	{"bias_largest", func(s *slips) {
+		s.guard = func(m float32) float32 { return max(float32(m*math.Log2E)*math.Ln2, -math.MaxFloat32) }
+	}},
+
+	// One key far above the others.
+	{"far_key_1e4", exponents(func(n float64) float64 { return float64(int16(int64(n))) })},
+	{"far_key_1e8", func(s *slips) { s.past = inBase2 }},
+	{"far_key_1e11", exponents(func(n float64) float64 { return float64(int32(int64(n))) })},
+	{"far_key_scale", func(s *slips) {
+		s.guard = func(m float32) float32 { return max(inBase2(m), -math.MaxFloat32) }
+	}},
+
+	// Infinite scores, and scores of NaN.
+	{"nan_query", func(s *slips) { s.exp = func(x float32) float32 { return notNaN(float32(math.Exp(float64(x)))) } }},
+	{"bias_inf", biasRead(func(x float32) float32 { return min(x, math.MaxFloat32) })},
+	{"bias_nan", biasRead(orHidden)},
+	{"bias_behind_mask", func(s *slips) { s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, true } }},
+
+	// Sinks, slopes and earlier keys.
+	{"sink_inf", func(s *slips) {
+		s.end = func(c *call, r *row, at pair) {
+			if sink := c.logit(at.h); sink > math.MaxFloat32 {
+				r.reset(sink)
+				r.l = 1
+			}
+		}
+	}},
+	{"sink_nan", sunk(func(c *call, r *row, at pair) { c.take(r, orHidden(c.logit(at.h)), nil) })},
+	{"sink_none", func(s *slips) { s.guard = itself[float32] }},
+	{"sink_huge", sunk(func(c *call, r *row, at pair) { c.take(r, inBase2(c.logit(at.h)), nil) })},
+	{"alibi_inf", sloped(func(c *call, at pair) float32 { return c.slopeOf(at.b, at.h) })},
+	{"alibi_huge", scored(func(c *call, x float32, at pair) (s, slope float32) {
+		return x - finiteSlope(c, at)*tile*(float32(abs(fromDiagonal(c.p, at)))/tile), 1
+	})},
+	{"carry_huge", carriedAs(inBase2)},
+	{"carry_nan", carriedAs(orHidden)},
+}
+
+// inBase2 returns x as it comes back from base 2: rounded, or infinite.
+func inBase2(x float32) float32 { return float32(x*math.Log2E) * math.Ln2 }
+
+func notNaN(x float32) float32 {
+	if x != x {
+		return 0
+	}
+	return x
+}
+
+// orHidden returns the score x, -Inf for NaN.
+func orHidden(x float32) float32 {
+	if x != x {
+		return negInf
+	}
+	return x
+}
+
+// emptyUpTo takes rows that have no score above x for rows that see no key.
+func emptyUpTo(x float32) func(*slips) {
+	return func(s *slips) {
+		s.end = func(_ *call, r *row, _ pair) {
+			if r.m <= x {
+				r.reset(negInf)
+			}
+		}
+	}
+}
+
+// exponents computes exp from a power of 2, whose exponent is kept as another.
+func exponents(kept func(n float64) float64) func(*slips) {
+	return func(s *slips) {
+		s.exp = func(x float32) float32 {
+			y := float64(max(x, -math.MaxFloat32)) * math.Log2E
+			n := math.Floor(y)
+			return float32(math.Ldexp(math.Exp2(y-n), int(kept(max(n, -1<<62)))))
+		}
+	}
+}
+
+func biasRead(as func(x float32) float32) func(*slips) {
+	return func(s *slips) {
+		s.bias = func(_ *call, t tensor, at int) float32 { return as(value(t, at)) }
+	}
+}
+
+// carriedAs takes the LSE of earlier keys as another.
+func carriedAs(as func(lse float32) float32) func(*slips) {
+	return func(s *slips) {
+		s.carry = func(c *call, r *row, at pair) {
+			if lse, o := c.earlier(at); lse != negInf {
+				c.take(r, as(lse), o)
+			}
+		}
+	}
+}
