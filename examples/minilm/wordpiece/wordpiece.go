@@ -119,75 +119,133 @@ type encoder struct {
 	end   int // length of ids at which [SEP] follows
 	n     int // bytes of the word so far
 	runes int
+	marks int // bytes at the end of the word that are marks in canonical order
 	word  [maxRunes * utf8.UTFMax]byte
-	nfd   *norm.Iter // nil while the text is ASCII
 }
 
-// segment takes text between special tokens. A run without ASCII is normalized in one
-// piece. Normalization changes no ASCII character, and none moves across one.
+// segment adds the text between two special tokens.
 func (e *encoder) segment(text string) {
 	for i := 0; i < len(text) && len(e.ids) < e.end; {
 		if text[i] < utf8.RuneSelf {
-			e.take(rune(text[i]))
+			e.ascii(text[i])
 			i++
 			continue
 		}
-		from := i
-		for i < len(text) && text[i] >= utf8.RuneSelf {
-			i++
-		}
-		e.run(text[from:i])
+		r, n := utf8.DecodeRuneInString(text[i:])
+		e.wide(r, text[i:i+n])
+		i += n
 	}
 }
 
-// run takes text without ASCII.
-func (e *encoder) run(text string) {
-	if !e.t.lowercase {
-		for _, r := range text {
-			e.take(r)
-		}
-		return
-	}
-	if e.nfd == nil {
-		e.nfd = new(norm.Iter)
-	}
-	e.nfd.InitString(norm.NFD, text)
-	for !e.nfd.Done() && len(e.ids) < e.end {
-		for b := e.nfd.Next(); len(b) > 0; {
-			r, n := utf8.DecodeRune(b)
-			e.take(r)
-			b = b[n:]
-		}
-	}
-}
-
-// take adds a rune to the word, or ends the word.
-func (e *encoder) take(r rune) {
+// ascii adds an ASCII character: to the word, or as the word's end.
+func (e *encoder) ascii(c byte) {
 	switch {
-	case r == ' ' || r == '\t' || r == '\n' || r == '\r':
+	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
 		e.flush()
-		return
-	case r < utf8.RuneSelf:
-		if r < ' ' || r == 0x7f {
-			return
-		}
-		if e.t.lowercase && 'A' <= r && r <= 'Z' {
-			r += 'a' - 'A'
-		}
+	case c >= ' ' && c != 0x7f:
+		e.add(rune(c))
+	}
+}
+
+// wide adds a character beyond ASCII, whose UTF-8 is text. As in the reference the text is
+// cleaned first, and an ideograph stands alone whatever it decomposes into.
+func (e *encoder) wide(r rune, text string) {
+	switch {
 	case unicode.Is(unicode.Z, r):
 		e.flush()
-		return
 	case r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co):
-		return // not unicode.C, which has code points that are not assigned; the reference keeps those
-	case e.t.lowercase && unicode.Is(unicode.Mn, r):
+		// dropped; not all of unicode.C, which has code points that are not assigned: the reference keeps those
+	case !e.t.lowercase:
+		e.add(r)
+	case ideograph(r):
+		e.flush()
+		e.decomposed(r, text)
+		e.flush()
+	default:
+		e.decomposed(r, text)
+	}
+}
+
+// decomposed adds the canonical decomposition of a character without its nonspacing marks.
+// Package norm is asked for one valid character at a time: its iterators can panic on
+// longer texts.
+func (e *encoder) decomposed(r rune, text string) {
+	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
+		e.add(0x1100 + s/588)
+		e.add(0x1161 + s%588/28)
+		if s%28 != 0 {
+			e.add(0x11A7 + s%28)
+		}
 		return
-	case e.t.lowercase:
-		r = unicode.ToLower(r)
+	}
+	parts := norm.NFD.PropertiesString(text).Decomposition()
+	if len(parts) == 0 {
+		e.stripped(r)
+	}
+	for len(parts) > 0 {
+		r, n := utf8.DecodeRune(parts)
+		e.stripped(r)
+		parts = parts[n:]
+	}
+}
+
+// The syllables of Hangul, which decompose by arithmetic.
+const hangul, hangulEnd = 0xAC00, 0xD7A4
+
+// stripped adds a character of a decomposition, unless it is a nonspacing mark. Other marks
+// are sorted by their combining class, up to the next character of class 0. Nonspacing ones
+// have no influence on that order, but for their class 0.
+func (e *encoder) stripped(r rune) {
+	switch {
+	case unicode.Is(unicode.Mn, r):
+		if e.marks > 0 && class(r) == 0 {
+			e.marks = 0
+		}
+	case unicode.Is(unicode.Mc, r) && class(r) > 0:
+		e.mark(r)
+	case r < utf8.RuneSelf:
+		e.add(r)
+	default:
+		e.add(unicode.ToLower(r))
+	}
+}
+
+// class returns the canonical combining class.
+func class(r rune) uint8 {
+	var b [utf8.UTFMax]byte
+	return norm.NFD.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
+}
+
+// mark inserts a mark after those of its class and of lower ones. What that costs is
+// bounded, as a word is: a longer one is unknown, whatever its order.
+func (e *encoder) mark(r rune) {
+	if e.runes++; e.runes > maxRunes {
+		return
+	}
+	at := e.n
+	for c := class(r); at > e.n-e.marks; {
+		before, n := utf8.DecodeLastRune(e.word[:at])
+		if class(before) <= c {
+			break
+		}
+		at -= n
+	}
+	n := utf8.RuneLen(r)
+	copy(e.word[at+n:], e.word[at:e.n])
+	utf8.EncodeRune(e.word[at:], r)
+	e.n, e.marks = e.n+n, e.marks+n
+}
+
+// add adds a character to the word. One that stands alone is a word.
+func (e *encoder) add(r rune) {
+	if e.t.lowercase && 'A' <= r && r <= 'Z' {
+		r += 'a' - 'A'
 	}
 	alone := stands(r)
 	if alone {
 		e.flush()
 	}
+	e.marks = 0
 	if e.runes++; e.runes <= maxRunes {
 		e.n += utf8.EncodeRune(e.word[e.n:], r)
 	}
@@ -216,7 +274,7 @@ func ideograph(r rune) bool {
 // word of which a part is no piece is unknown as a whole.
 func (e *encoder) flush() {
 	word, runes := e.word[:e.n], e.runes
-	e.n, e.runes = 0, 0
+	e.n, e.runes, e.marks = 0, 0, 0
 	if runes == 0 {
 		return
 	}
