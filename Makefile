@@ -2,6 +2,7 @@
 
 GO ?= go
 FUZZTIME ?= 100000x # a number of executions: with a time, Go before 1.27 fails now and then at its end, go.dev/issue/75804
+TEXTS    ?= 100000 # random texts that verify-wordpiece compares
 SHORT    ?= # set it to -short for smaller sweeps under the race detector
 
 # Pinned tools. They are fetched when a target needs them, never for run and test.
@@ -375,11 +376,13 @@ $(VENV)/sample $(VENV)/plays: $(VENV)/numpy
 wordpiece-vectors: $(VENV)/tokenizers ## remake the ids that the tokenizer of examples/minilm is held to, with the reference, which it installs
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output examples/minilm/wordpiece/testdata/vectors.json
 
-verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokenizer of examples/minilm beside the reference: a model's vocabulary, all of Shakespeare, every settled code point
+verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokenizer of examples/minilm beside the reference: a model's vocabulary, all of Shakespeare, every settled code point, random texts
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json
 	cmp $(VENV)/wordpiece.json examples/minilm/wordpiece/testdata/vectors.json
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json --model $(VENV)/sample/*.whl --plays $(VENV)/plays/*.whl --sweep
 	cd examples/minilm && WORDPIECE_REFERENCE=$(abspath $(VENV))/wordpiece.json $(GO) test -count=1 -v -run '^TestReference$$' ./wordpiece
+	cd examples/minilm && $(GO) build -o ../../bin/ids ./wordpiece/ids
+	$(VENV)/bin/python tools/wordpiece_random.py bin/ids --texts $(TEXTS)
 
 $(VENV)/bert: $(VENV)/tokenizers
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(BERT)
