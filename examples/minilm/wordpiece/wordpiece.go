@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"strings"
 	"unicode"
@@ -39,25 +40,36 @@ type special struct {
 }
 
 // New reads a vocabulary, vocab.txt of a model: one token a line, whose ids count from 0.
-// It must have [CLS], [SEP] and [UNK]. Of a token on two lines the last counts. Uncased
-// models want lowercase, which also strips accents, as in the reference.
+// It must have [CLS], [SEP] and [UNK]. Of a token on two lines the last counts, and empty
+// lines at the end are none. Uncased models want lowercase, which also strips accents, as in
+// the reference.
 func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
-	t := &Tokenizer{head: map[string]int32{}, tail: map[string]int32{}, lowercase: lowercase}
-	lines := bufio.NewScanner(vocab)
-	for ; lines.Scan(); t.size++ {
-		if t.size > math.MaxInt32 {
+	ids, lines, n := map[string]int32{}, bufio.NewScanner(vocab), 0
+	for ; lines.Scan(); n++ {
+		if n > math.MaxInt32 {
 			return nil, fmt.Errorf("wordpiece: vocabulary has more than %d lines", math.MaxInt32)
 		}
-		token := strings.TrimRightFunc(lines.Text(), unicode.IsSpace)
-		if rest, ok := strings.CutPrefix(token, "##"); ok {
-			t.tail[rest] = int32(t.size)
-			t.longest = max(t.longest, len(rest))
+		if token := strings.TrimRightFunc(lines.Text(), unicode.IsSpace); token != "" {
+			ids[token] = int32(n)
 		}
-		t.head[token] = int32(t.size)
-		t.longest = max(t.longest, len(token))
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("wordpiece: vocabulary, line %d: %w", t.size+1, err)
+		return nil, fmt.Errorf("wordpiece: vocabulary, line %d: %w", n+1, err)
+	}
+	return FromMap(ids, lowercase)
+}
+
+// FromMap is New for a vocabulary with the id of each token, as in a tokenizer.json.
+func FromMap(vocab map[string]int32, lowercase bool) (*Tokenizer, error) {
+	t := &Tokenizer{head: maps.Clone(vocab), tail: map[string]int32{}, lowercase: lowercase}
+	for token, id := range vocab {
+		if id < 0 || id == math.MaxInt32 {
+			return nil, fmt.Errorf("wordpiece: token %.60q has the id %d", token, id)
+		}
+		if rest, ok := strings.CutPrefix(token, "##"); ok {
+			t.tail[rest] = id
+		}
+		t.longest, t.size = max(t.longest, len(token)), max(t.size, int(id)+1)
 	}
 	for _, text := range []string{"[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"} {
 		id, ok := t.head[text]
@@ -65,12 +77,15 @@ func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 		case ok:
 			t.special = append(t.special, special{text, id})
 		case text != "[PAD]" && text != "[MASK]":
-			return nil, fmt.Errorf("wordpiece: vocabulary of %d lines has no token %s", t.size, text)
+			return nil, fmt.Errorf("wordpiece: vocabulary of %d tokens has no token %s", len(vocab), text)
 		}
 	}
 	t.cls, t.sep, t.unk = t.special[0].id, t.special[1].id, t.special[2].id
 	return t, nil
 }
+
+// Vocab returns the id of each token.
+func (t *Tokenizer) Vocab() map[string]int32 { return maps.Clone(t.head) }
 
 // Len returns the number of ids: one more than the highest.
 func (t *Tokenizer) Len() int { return t.size }
