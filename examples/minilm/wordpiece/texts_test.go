@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode"
@@ -45,6 +46,9 @@ func TestDecomposesEveryCharacter(t *testing.T) {
 		e := encoder{t: tok, end: 1 << 20}
 		e.decomposed(r, string(r))
 		got := string(e.word[:e.n])
+		if ideograph(r) && len(e.ids) != 1 {
+			t.Errorf("%+q does not stand alone", r) // in the reference it does before it is decomposed
+		}
 		if len(e.ids) > 0 {
 			continue // it stands alone, and is no piece
 		}
@@ -54,7 +58,9 @@ func TestDecomposesEveryCharacter(t *testing.T) {
 				want.WriteRune(unicode.ToLower(d))
 			}
 		}
-		require.Equal(t, want.String(), got, "%+q", r)
+		if got != want.String() {
+			t.Errorf("%+q: got %+q, want %+q", r, got, want.String())
+		}
 	}
 }
 
@@ -189,7 +195,13 @@ func slowPieces(t *Tokenizer, word string) (ids []int32) {
 
 // hostileTokenizers have a piece for each character that a word of hostile code points can
 // have, so that ids show the order of all characters.
-func hostileTokenizers(t testing.TB) (list []*Tokenizer) {
+func hostileTokenizers(t testing.TB) []*Tokenizer {
+	list, err := makeHostile()
+	require.NoError(t, err)
+	return list
+}
+
+var makeHostile = sync.OnceValues(func() (list []*Tokenizer, err error) {
 	seen := map[rune]bool{}
 	var b strings.Builder
 	b.WriteString("[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\n##ab\n")
@@ -205,24 +217,28 @@ func hostileTokenizers(t testing.TB) (list []*Tokenizer) {
 	}
 	for _, lowercase := range []bool{true, false} {
 		tok, err := New(strings.NewReader(b.String()), lowercase)
-		require.NoError(t, err)
+		if err != nil {
+			return nil, err
+		}
 		list = append(list, tok)
 	}
-	return list
-}
+	return list, nil
+})
 
 // Whole texts of hostile characters have the ids of the steps taken one after the other.
 func TestRandomTexts(t *testing.T) {
 	toks := hostileTokenizers(t)
 	n := 100_000
 	if testing.Short() {
-		n = 10_000
+		n = 5000
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range n {
 		text := randomText(r)
 		for _, tok := range toks {
-			require.Equal(t, slow(tok, text), tok.Encode(nil, text, 0), "%+q, lowercase %v", text, tok.lowercase)
+			if want, got := slow(tok, text), tok.Encode(nil, text, 0); !slices.Equal(want, got) {
+				t.Fatalf("%+q, lowercase %v: got %d, want %d", text, tok.lowercase, got, want)
+			}
 		}
 	}
 }
@@ -235,18 +251,20 @@ func TestLongRuns(t *testing.T) {
 	} {
 		seconds := func(bytes int) float64 {
 			text := "e" + strings.Repeat(unit, bytes/len(unit))
-			best := time.Hour
-			for range 3 {
-				from := time.Now()
-				for _, tok := range toks {
-					tok.Encode(nil, text, 0)
-				}
-				best = min(best, time.Since(from))
+			from := time.Now()
+			for _, tok := range toks {
+				tok.Encode(nil, text, 0)
 			}
-			return best.Seconds()
+			return time.Since(from).Seconds()
 		}
-		short, long := seconds(1<<14), seconds(1<<19)
-		require.Less(t, long, 32*8*short+0.25, "%+q: 32 times the text", unit)
+		short := seconds(1 << 13)
+		for tries := 3; ; tries-- {
+			if long := seconds(1 << 19); long < 64*8*short+1 {
+				break
+			} else if tries == 1 {
+				t.Fatalf("%+q: %.3f seconds, and 64 times the text %.3f", unit, short, long)
+			}
+		}
 	}
 }
 

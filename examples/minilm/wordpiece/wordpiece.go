@@ -163,7 +163,7 @@ func (e *encoder) ascii(c byte) {
 }
 
 // wide adds a character beyond ASCII, whose UTF-8 is text. As in the reference the text is
-// cleaned first, and an ideograph stands alone whatever it decomposes into.
+// cleaned before it is decomposed.
 func (e *encoder) wide(r rune, text string) {
 	switch {
 	case unicode.Is(unicode.Z, r):
@@ -172,10 +172,6 @@ func (e *encoder) wide(r rune, text string) {
 		// dropped; not all of unicode.C, which has code points that are not assigned: the reference keeps those
 	case !e.t.lowercase:
 		e.add(r)
-	case ideograph(r):
-		e.flush()
-		e.decomposed(r, text)
-		e.flush()
 	default:
 		e.decomposed(r, text)
 	}
