@@ -307,6 +307,7 @@ capi-install: ## libflashkit, flashkit.h, manual pages and pkg-config file into 
 minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
 	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...
 	cd examples/minilm && for target in FuzzEncode FuzzText FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done
+	cd examples/minilm && $(GO) test -run '^$$' -fuzz '^FuzzFiles$$' -fuzztime $(FUZZTIME) .
 
 docs: ## remake what commands, kernels, modules and GPU images say of themselves: manual pages, completions, example report, kernel tables, notices, figures
 	$(GO) test ./cmd/flashrun -run '^Test(Docs|Notices)' -count=1 -write-docs
