@@ -152,13 +152,23 @@ func (e *encoder) segment(text string) {
 	}
 }
 
-// ascii adds an ASCII character: to the word, or as the word's end.
+// ascii adds an ASCII character: to the word, as a word, or as the word's end.
 func (e *encoder) ascii(c byte) {
 	switch {
 	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
 		e.flush()
-	case c >= ' ' && c != 0x7f:
+	case c < ' ' || c == 0x7f:
+	case stands(rune(c)):
 		e.add(rune(c))
+	default:
+		if e.t.lowercase && 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		e.marks = 0
+		if e.runes++; e.runes <= maxRunes {
+			e.word[e.n] = c
+			e.n++
+		}
 	}
 }
 
@@ -214,8 +224,6 @@ func (e *encoder) stripped(r rune) {
 		}
 	case unicode.Is(unicode.Mc, r) && class(r) > 0:
 		e.mark(r)
-	case r < utf8.RuneSelf:
-		e.add(r)
 	default:
 		e.add(unicode.ToLower(r))
 	}
@@ -249,9 +257,6 @@ func (e *encoder) mark(r rune) {
 
 // add adds a character to the word. One that stands alone is a word.
 func (e *encoder) add(r rune) {
-	if e.t.lowercase && 'A' <= r && r <= 'Z' {
-		r += 'a' - 'A'
-	}
 	alone := stands(r)
 	if alone {
 		e.flush()
