@@ -2,6 +2,7 @@
 
 GO ?= go
 FUZZTIME ?= 100000x # a number of executions: with a time, Go before 1.27 fails now and then at its end, go.dev/issue/75804
+TEXTS    ?= 100000 # random texts that verify-wordpiece compares
 SHORT    ?= # set it to -short for smaller sweeps under the race detector
 
 # Pinned tools. They are fetched when a target needs them, never for run and test.
@@ -305,7 +306,8 @@ capi-install: ## libflashkit, flashkit.h, manual pages and pkg-config file into 
 .PHONY: minilm wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm
 minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
 	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...
-	cd examples/minilm && for target in FuzzEncode FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done
+	cd examples/minilm && for target in FuzzEncode FuzzText FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done
+	cd examples/minilm && $(GO) test -run '^$$' -fuzz '^FuzzFiles$$' -fuzztime $(FUZZTIME) .
 
 docs: ## remake what commands, kernels, modules and GPU images say of themselves: manual pages, completions, example report, kernel tables, notices, figures
 	$(GO) test ./cmd/flashrun -run '^Test(Docs|Notices)' -count=1 -write-docs
@@ -375,11 +377,13 @@ $(VENV)/sample $(VENV)/plays: $(VENV)/numpy
 wordpiece-vectors: $(VENV)/tokenizers ## remake the ids that the tokenizer of examples/minilm is held to, with the reference, which it installs
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output examples/minilm/wordpiece/testdata/vectors.json
 
-verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokenizer of examples/minilm beside the reference: a model's vocabulary, all of Shakespeare, every settled code point
+verify-wordpiece: $(VENV)/tokenizers $(VENV)/sample $(VENV)/plays ## the tokenizer of examples/minilm beside the reference: a model's vocabulary, all of Shakespeare, every settled code point, random texts
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json
 	cmp $(VENV)/wordpiece.json examples/minilm/wordpiece/testdata/vectors.json
 	$(VENV)/bin/python tools/wordpiece_vectors.py --output $(VENV)/wordpiece.json --model $(VENV)/sample/*.whl --plays $(VENV)/plays/*.whl --sweep
 	cd examples/minilm && WORDPIECE_REFERENCE=$(abspath $(VENV))/wordpiece.json $(GO) test -count=1 -v -run '^TestReference$$' ./wordpiece
+	cd examples/minilm && $(GO) build -o ../../bin/ids ./wordpiece/ids
+	$(VENV)/bin/python tools/wordpiece_random.py bin/ids --texts $(TEXTS)
 
 $(VENV)/bert: $(VENV)/tokenizers
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(BERT)

@@ -69,6 +69,9 @@ var hostileHeaders = []struct {
 	{`tensor "t": shape is missing`, `{"t":{"dtype":"U8","data_offsets":[0,1]}}`, 1},
 	{`tensor "t": data_offsets is missing`, `{"t":{"dtype":"U8","shape":[]}}`, 1},
 	{`tensor "t": dtype: "F128" is unknown`, entryText(`"F128"`, `[]`, `[0,16]`), 16},
+	{`tensor "t": shape has 12 bits of F4, which end within a byte`, entryText(`"F4"`, `[3]`, `[0,2]`), 2},
+	{`tensor "t": data_offsets [0 4] span 4 bytes, want 3`, entryText(`"F6_E2M3"`, `[4]`, `[0,4]`), 4},
+	{`tensor "t": shape is too large`, entryText(`"F4"`, `[`+maxInt+`]`, `[0,2]`), 2},
 	{`tensor "t": dtype: "" is unknown`, entryText(`""`, `[]`, `[0,0]`), 0},
 	{`tensor "t": dtype: found "32,`, entryText(`32`, `[]`, `[0,4]`), 4},
 

@@ -47,11 +47,16 @@ func split(b []byte) (string, []byte, error) {
 		return "", nil, fmt.Errorf("file has %d bytes, want at least %d", len(b), lengthSize)
 	}
 	n, rest := binary.LittleEndian.Uint64(b), b[lengthSize:]
+	if n > maxHeader || n > uint64(len(rest)) {
+		if other := otherFormat(b); other != "" {
+			return "", nil, fmt.Errorf("the file is %s", other)
+		}
+	}
 	if n > maxHeader {
-		return "", nil, fmt.Errorf("header length %d is above the limit of %d", n, maxHeader)
+		return "", nil, fmt.Errorf("header length %d is above the limit of %d: the file begins with %q, as no safetensors file does", n, maxHeader, b[:lengthSize])
 	}
 	if n > uint64(len(rest)) {
-		return "", nil, fmt.Errorf("header length %d is above the %d bytes that follow it", n, len(rest))
+		return "", nil, fmt.Errorf("header length %d is above the %d bytes that follow it: the file is truncated, or no safetensors file", n, len(rest))
 	}
 	return string(rest[:n]), rest[n:], nil
 }
@@ -122,7 +127,7 @@ func parseEntry(s *scanner, name string) (entry, error) {
 		case "dtype":
 			again = e.DType != ""
 			e.DType, err = s.string()
-			if err == nil && dtypeSizes[e.DType] == 0 {
+			if err == nil && dtypeSizes[e.DType] == 0 && packedBits[e.DType] == 0 {
 				err = fmt.Errorf("%.60q is unknown", e.DType)
 			}
 		case "shape":

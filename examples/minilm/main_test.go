@@ -14,21 +14,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// folder makes a model of the tiny weights of nn/bert and a vocabulary of 50 tokens, with
-// files over those. An empty file is none.
-func folder(t testing.TB, files map[string]string) string {
-	dir := t.TempDir()
+// tinyConfig returns the config.json of the tiny model of nn/bert.
+func tinyConfig(t testing.TB) string {
 	vectors, err := os.ReadFile("../../nn/bert/testdata/tiny.json")
 	require.NoError(t, err)
 	var tiny struct{ Config json.RawMessage }
 	require.NoError(t, json.Unmarshal(vectors, &tiny))
-	weights, err := os.ReadFile("../../nn/bert/testdata/tiny.safetensors")
-	require.NoError(t, err)
+	return string(tiny.Config)
+}
+
+// tinyVocab returns a vocabulary of 50 tokens.
+func tinyVocab() string {
 	vocab := "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nweather\nis\nfine\ncold\n##er\n##est\n!\n.\n"
 	for i := strings.Count(vocab, "\n"); i < 50; i++ {
 		vocab += string(rune('a'+i%26)) + strings.Repeat("x", i/26) + "\n"
 	}
-	all := map[string]string{"config.json": string(tiny.Config), "model.safetensors": string(weights), "vocab.txt": vocab}
+	return vocab
+}
+
+// folder makes a model of the tiny weights of nn/bert and a vocabulary of 50 tokens, with
+// files over those. An empty file is none.
+func folder(t testing.TB, files map[string]string) string {
+	dir := t.TempDir()
+	weights, err := os.ReadFile("../../nn/bert/testdata/tiny.safetensors")
+	require.NoError(t, err)
+	all := map[string]string{"config.json": tinyConfig(t), "model.safetensors": string(weights), "vocab.txt": tinyVocab()}
 	for name, text := range files {
 		all[name] = text
 	}
@@ -160,15 +170,15 @@ func TestErrors(t *testing.T) {
 		{1, "long, line 2: more than 1048576 bytes", []string{"--model", good, "--file", long}},
 		{1, `model_type = "gpt2": must be "bert"`, broken("config.json", `{"model_type":"gpt2"}`)},
 		{1, "/vocab.txt: ", broken("vocab.txt", "")},
-		{1, "vocab.txt: wordpiece: vocabulary of 1 lines has no token [CLS]", broken("vocab.txt", "a")},
+		{1, "vocab.txt: wordpiece: vocabulary of 1 tokens has no token [CLS]", broken("vocab.txt", "a")},
 		{1, "vocab.txt has 51 tokens, and the model 50", broken("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n"+strings.Repeat("x\n", 48))},
 		{1, "/model.safetensors: ", broken("model.safetensors", "")},
 		{1, "model.safetensors: safetensors: ", broken("model.safetensors", "12345678")},
 		{1, "sentence_bert_config.json: max_seq_length = 41: must be from 2 to 40", broken("sentence_bert_config.json", `{"max_seq_length":41}`)},
 		{1, "sentence_bert_config.json: unexpected end", broken("sentence_bert_config.json", `{`)},
-		{1, `1_Pooling/config.json: "pooling_mode_cls_token" = true`, broken("1_Pooling/config.json", `{"pooling_mode_cls_token":true}`)},
-		{1, `1_Pooling/config.json: "pooling_mode_mean_tokens" = false`, broken("1_Pooling/config.json", `{"pooling_mode_mean_tokens":false}`)},
-		{1, "tokenizer_config.json: strip_accents must follow", broken("tokenizer_config.json", `{"do_lower_case":true,"strip_accents":false}`)},
+		{1, `1_Pooling/config.json: pooling_mode_cls_token = true: must be false`, broken("1_Pooling/config.json", `{"pooling_mode_cls_token":true}`)},
+		{1, `1_Pooling/config.json: pooling_mode_mean_tokens = false: must be true`, broken("1_Pooling/config.json", `{"pooling_mode_mean_tokens":false}`)},
+		{1, "tokenizer_config.json: strip_accents = false: must be null, or do_lower_case, true", broken("tokenizer_config.json", `{"do_lower_case":true,"strip_accents":false}`)},
 		{1, "more than 50 texts are too many for a table", append([]string{"--model", good}, strings.Split(strings.Repeat("a ", 50), " ")...)},
 	} {
 		code, out, errs := start(t, "", c.args...)

@@ -1,7 +1,6 @@
 package bert
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 
@@ -33,39 +32,6 @@ var precisions = map[string]matmul.Precision{
 // activations has the names of Hugging Face.
 var activations = map[string]matmul.Activation{
 	"gelu": matmul.GELU, "gelu_new": matmul.GELUTanh, "gelu_pytorch_tanh": matmul.GELUTanh, "relu": matmul.ReLU,
-}
-
-// ParseConfig reads the config.json of a model, in the names of Hugging Face. It refuses a
-// model that this package would compute wrong.
-func ParseConfig(file []byte) (Config, error) {
-	var c struct {
-		Type         string  `json:"model_type"`
-		Vocab        int     `json:"vocab_size"`
-		Hidden       int     `json:"hidden_size"`
-		Layers       int     `json:"num_hidden_layers"`
-		Heads        int     `json:"num_attention_heads"`
-		Intermediate int     `json:"intermediate_size"`
-		Positions    int     `json:"max_position_embeddings"`
-		Types        int     `json:"type_vocab_size"`
-		Eps          float64 `json:"layer_norm_eps"`
-		Activation   string  `json:"hidden_act"`
-		Embedding    string  `json:"position_embedding_type"`
-		Decoder      bool    `json:"is_decoder"`
-	}
-	c.Eps, c.Embedding = 1e-12, "absolute"
-	if err := json.Unmarshal(file, &c); err != nil {
-		return Config{}, fmt.Errorf("bert: config: %w", err)
-	}
-	switch {
-	case c.Type != "bert":
-		return Config{}, problem("model_type", fmt.Sprintf("%.40q", c.Type), `must be "bert"`)
-	case c.Embedding != "absolute":
-		return Config{}, problem("position_embedding_type", fmt.Sprintf("%.40q", c.Embedding), `must be "absolute"`)
-	case c.Decoder:
-		return Config{}, problem("is_decoder", c.Decoder, "must be false")
-	}
-	x := Config{c.Vocab, c.Hidden, c.Layers, c.Heads, c.Intermediate, c.Positions, c.Types, c.Eps, c.Activation, ""}
-	return x, x.check()
 }
 
 // check bounds each dimension, so that no product of two overflows.

@@ -44,7 +44,19 @@ func TestParseConfigRefuses(t *testing.T) {
 		{`:4,`, `:0,`, "Config.Heads", `0`},
 		{`:56`, `:0`, "Config.Intermediate", `0`},
 		{`:40`, `:0`, "Config.Positions", `0`},
-		{`"type_vocab_size":2,`, ``, "Config.Types", `0`},
+		{`"type_vocab_size":2`, `"type_vocab_size":0`, "Config.Types", `0`},
+		{`"gelu"`, `null`, "hidden_act", `null`},
+		{`:40`, `:null`, "max_position_embeddings", `null`},
+		{`"gelu"`, `"gelu","hidden_act":"relu"`, "config.hidden_act", `"relu"`},
+		{`"hidden_act"`, `"Hidden_Act"`, "config.Hidden_Act", `"gelu"`},
+		{`"gelu"`, `"gelu","position_embedding_type":null`, "position_embedding_type", `null`},
+		{`"gelu"`, `"gelu","add_cross_attention":true`, "add_cross_attention", `true`},
+		{`"gelu"`, `"gelu","pruned_heads": {"1": [0, 2]}`, "pruned_heads", `{"1":[0,2]}`},
+		{`"gelu"`, `"gelu","quantization_config":{"bits":8}`, "quantization_config", `{"bits":8}`},
+		{`"gelu"`, `"gelu","auto_map":{"AutoModel":"m.M"}`, "auto_map", `{"AutoModel":"m.M"}`},
+		{`"gelu"`, `"gelu","tokenizer_class":"BertJapaneseTokenizer"`, "tokenizer_class", `"BertJapaneseTokenizer"`},
+		{`"gelu"`, `"gelu","rope_theta":1e4`, "config.rope_theta", `1e4`},
+		{`"gelu"`, `"gelu","\u001b[31m":1`, "config.\\x1b[31m", `1`},
 	} {
 		require.Contains(t, good, x.old)
 		_, err := ParseConfig([]byte(strings.Replace(good, x.old, x.new, 1)))
@@ -54,6 +66,20 @@ func TestParseConfigRefuses(t *testing.T) {
 		_, err := ParseConfig([]byte(text))
 		require.ErrorContains(t, err, "bert: config: ")
 	}
+}
+
+// Keys that are missing have the defaults of transformers. Those that change no hidden state
+// are ignored, whatever they say.
+func TestParseConfigDefaults(t *testing.T) {
+	base := Config{30522, 768, 12, 12, 3072, 512, 2, 1e-12, "gelu", ""}
+	c, err := ParseConfig([]byte(`{"model_type":"bert"}`))
+	require.NoError(t, err)
+	require.Equal(t, base, c)
+	c, err = ParseConfig([]byte(`{"architectures": ["BertForMaskedLM"], "model_type": "bert", "directionality": "bidi",
+		"torch_dtype": "float32", "pruned_heads": {}, "is_decoder": false, "id2label": {"0": "x"}, "hidden_size": 384, "max_length": 20}`))
+	require.NoError(t, err)
+	base.Hidden = 384
+	require.Equal(t, base, c)
 }
 
 // Every tensor that is missing, of another shape or type is named.
@@ -107,19 +133,25 @@ func TestLoadRefuses(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The names of a checkpoint with a head begin with "bert.", and bytes may lie anywhere.
-func TestLoadPrefixAndAlignment(t *testing.T) {
+// The names of a checkpoint with a head begin with "bert.", older ones have gamma and beta, and
+// bytes may lie anywhere.
+func TestLoadNamesAndAlignment(t *testing.T) {
 	v, weights := readTiny(t)
 	c, err := ParseConfig(v.Config)
 	require.NoError(t, err)
 	d, b := opened(t).Frozen(), randomBatch(1, 3, 9)
 	want := make([]float32, 3*32)
 	require.NoError(t, newStep(t, loadTiny(t, ""), d).Vectors(context.Background(), want, b))
-	for shift := range 4 {
-		f, err := safetensors.Parse(append(make([]byte, shift), weights...)[shift:])
+	old := strings.NewReplacer("LayerNorm.weight", "LayerNorm.gamma", "LayerNorm.bias", "LayerNorm.beta")
+	for i := range 8 {
+		f, err := safetensors.Parse(append(make([]byte, i%4), weights...)[i%4:])
 		require.NoError(t, err)
-		for i := range f.Tensors {
-			f.Tensors[i].Name = "bert." + f.Tensors[i].Name
+		for j := range f.Tensors {
+			name := "bert." + f.Tensors[j].Name
+			if i >= 4 {
+				name = old.Replace(name)
+			}
+			f.Tensors[j].Name = name
 		}
 		m, err := Load(c, f)
 		require.NoError(t, err)
@@ -127,6 +159,14 @@ func TestLoadPrefixAndAlignment(t *testing.T) {
 		require.NoError(t, newStep(t, m, d).Vectors(context.Background(), got, b))
 		require.Equal(t, want, got)
 	}
+	f, err := safetensors.Parse(weights)
+	require.NoError(t, err)
+	x, ok := f.Tensor("embeddings.LayerNorm.bias")
+	require.True(t, ok)
+	x.Name = "embeddings.LayerNorm.beta"
+	f.Tensors = append(f.Tensors, x)
+	_, err = Load(c, f)
+	require.EqualError(t, err, `bert: tensors "embeddings.LayerNorm.bias" and "embeddings.LayerNorm.beta" are the same parameter`)
 }
 
 func TestBatchRefuses(t *testing.T) {

@@ -35,7 +35,8 @@ type layerNorm struct {
 }
 
 // Load makes a model of the tensors of a file, in the names of Hugging Face, with or without
-// "bert." in front. Tensors that an encoder has no use for, such as those of a pooler, are
+// "bert." in front, and with gamma and beta for the weight and bias of a LayerNorm, as
+// bert-base-uncased is published. Tensors that an encoder has no use for, such as those of a pooler, are
 // ignored. The embeddings are not copied where the machine can read them in place: the
 // bytes that the file was parsed from must not change while the model is in use.
 func Load(c Config, f *safetensors.File) (*Model, error) {
@@ -118,8 +119,20 @@ func (l *loader) pack(p *matmul.Packed, x []float32, out, in int) {
 }
 
 func (l *loader) norm(name string, c *Config) layerNorm {
-	weight, bias := l.read(name+".weight", c.Hidden), l.read(name+".bias", c.Hidden)
+	weight, bias := l.read(l.either(name+".weight", name+".gamma"), c.Hidden), l.read(l.either(name+".bias", name+".beta"), c.Hidden)
 	return layerNorm{slices.Clone(weight), slices.Clone(bias), float32(c.Eps)}
+}
+
+// either returns the name of a tensor, or its name in the files of the TensorFlow models.
+func (l *loader) either(name, old string) string {
+	_, isOld := l.file.Tensor(l.prefix + old)
+	if !isOld || l.err != nil {
+		return name
+	}
+	if _, ok := l.file.Tensor(l.prefix + name); ok {
+		l.err = fmt.Errorf("bert: tensors %q and %q are the same parameter", l.prefix+name, l.prefix+old)
+	}
+	return old
 }
 
 // read returns the elements of a tensor of the given shape.

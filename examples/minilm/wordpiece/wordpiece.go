@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"strings"
 	"unicode"
@@ -39,25 +40,36 @@ type special struct {
 }
 
 // New reads a vocabulary, vocab.txt of a model: one token a line, whose ids count from 0.
-// It must have [CLS], [SEP] and [UNK]. Of a token on two lines the last counts. Uncased
-// models want lowercase, which also strips accents, as in the reference.
+// It must have [CLS], [SEP] and [UNK]. Of a token on two lines the last counts, and empty
+// lines at the end are none. Uncased models want lowercase, which also strips accents, as in
+// the reference.
 func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
-	t := &Tokenizer{head: map[string]int32{}, tail: map[string]int32{}, lowercase: lowercase}
-	lines := bufio.NewScanner(vocab)
-	for ; lines.Scan(); t.size++ {
-		if t.size > math.MaxInt32 {
+	ids, lines, n := map[string]int32{}, bufio.NewScanner(vocab), 0
+	for ; lines.Scan(); n++ {
+		if n > math.MaxInt32 {
 			return nil, fmt.Errorf("wordpiece: vocabulary has more than %d lines", math.MaxInt32)
 		}
-		token := strings.TrimRightFunc(lines.Text(), unicode.IsSpace)
-		if rest, ok := strings.CutPrefix(token, "##"); ok {
-			t.tail[rest] = int32(t.size)
-			t.longest = max(t.longest, len(rest))
+		if token := strings.TrimRightFunc(lines.Text(), unicode.IsSpace); token != "" {
+			ids[token] = int32(n)
 		}
-		t.head[token] = int32(t.size)
-		t.longest = max(t.longest, len(token))
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("wordpiece: vocabulary, line %d: %w", t.size+1, err)
+		return nil, fmt.Errorf("wordpiece: vocabulary, line %d: %w", n+1, err)
+	}
+	return FromMap(ids, lowercase)
+}
+
+// FromMap is New for a vocabulary with the id of each token, as in a tokenizer.json.
+func FromMap(vocab map[string]int32, lowercase bool) (*Tokenizer, error) {
+	t := &Tokenizer{head: maps.Clone(vocab), tail: map[string]int32{}, lowercase: lowercase}
+	for token, id := range vocab {
+		if id < 0 || id == math.MaxInt32 {
+			return nil, fmt.Errorf("wordpiece: token %.60q has the id %d", token, id)
+		}
+		if rest, ok := strings.CutPrefix(token, "##"); ok {
+			t.tail[rest] = id
+		}
+		t.longest, t.size = max(t.longest, len(token)), max(t.size, int(id)+1)
 	}
 	for _, text := range []string{"[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"} {
 		id, ok := t.head[text]
@@ -65,12 +77,15 @@ func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 		case ok:
 			t.special = append(t.special, special{text, id})
 		case text != "[PAD]" && text != "[MASK]":
-			return nil, fmt.Errorf("wordpiece: vocabulary of %d lines has no token %s", t.size, text)
+			return nil, fmt.Errorf("wordpiece: vocabulary of %d tokens has no token %s", len(vocab), text)
 		}
 	}
 	t.cls, t.sep, t.unk = t.special[0].id, t.special[1].id, t.special[2].id
 	return t, nil
 }
+
+// Vocab returns the id of each token.
+func (t *Tokenizer) Vocab() map[string]int32 { return maps.Clone(t.head) }
 
 // Len returns the number of ids: one more than the highest.
 func (t *Tokenizer) Len() int { return t.size }
@@ -119,75 +134,134 @@ type encoder struct {
 	end   int // length of ids at which [SEP] follows
 	n     int // bytes of the word so far
 	runes int
+	marks int // bytes at the end of the word that are marks in canonical order
 	word  [maxRunes * utf8.UTFMax]byte
-	nfd   *norm.Iter // nil while the text is ASCII
 }
 
-// segment takes text between special tokens. A run without ASCII is normalized in one
-// piece. Normalization changes no ASCII character, and none moves across one.
+// segment adds the text between two special tokens.
 func (e *encoder) segment(text string) {
 	for i := 0; i < len(text) && len(e.ids) < e.end; {
 		if text[i] < utf8.RuneSelf {
-			e.take(rune(text[i]))
+			e.ascii(text[i])
 			i++
 			continue
 		}
-		from := i
-		for i < len(text) && text[i] >= utf8.RuneSelf {
-			i++
-		}
-		e.run(text[from:i])
+		r, n := utf8.DecodeRuneInString(text[i:])
+		e.wide(r, text[i:i+n])
+		i += n
 	}
 }
 
-// run takes text without ASCII.
-func (e *encoder) run(text string) {
-	if !e.t.lowercase {
-		for _, r := range text {
-			e.take(r)
-		}
-		return
-	}
-	if e.nfd == nil {
-		e.nfd = new(norm.Iter)
-	}
-	e.nfd.InitString(norm.NFD, text)
-	for !e.nfd.Done() && len(e.ids) < e.end {
-		for b := e.nfd.Next(); len(b) > 0; {
-			r, n := utf8.DecodeRune(b)
-			e.take(r)
-			b = b[n:]
-		}
-	}
-}
-
-// take adds a rune to the word, or ends the word.
-func (e *encoder) take(r rune) {
+// ascii adds an ASCII character: to the word, as a word, or as the word's end.
+func (e *encoder) ascii(c byte) {
 	switch {
-	case r == ' ' || r == '\t' || r == '\n' || r == '\r':
+	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
 		e.flush()
-		return
-	case r < utf8.RuneSelf:
-		if r < ' ' || r == 0x7f {
-			return
+	case c < ' ' || c == 0x7f:
+	case stands(rune(c)):
+		e.add(rune(c))
+	default:
+		if e.t.lowercase && 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
 		}
-		if e.t.lowercase && 'A' <= r && r <= 'Z' {
-			r += 'a' - 'A'
+		e.marks = 0
+		if e.runes++; e.runes <= maxRunes {
+			e.word[e.n] = c
+			e.n++
 		}
+	}
+}
+
+// wide adds a character beyond ASCII, whose UTF-8 is text. As in the reference the text is
+// cleaned before it is decomposed.
+func (e *encoder) wide(r rune, text string) {
+	switch {
 	case unicode.Is(unicode.Z, r):
 		e.flush()
-		return
 	case r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co):
-		return // not unicode.C, which has code points that are not assigned; the reference keeps those
-	case e.t.lowercase && unicode.Is(unicode.Mn, r):
-		return
-	case e.t.lowercase:
-		r = unicode.ToLower(r)
+		// dropped; not all of unicode.C, which has code points that are not assigned: the reference keeps those
+	case !e.t.lowercase:
+		e.add(r)
+	default:
+		e.decomposed(r, text)
 	}
+}
+
+// decomposed adds the canonical decomposition of a character without its nonspacing marks.
+// Package norm is asked for one valid character at a time: its iterators can panic on
+// longer texts.
+func (e *encoder) decomposed(r rune, text string) {
+	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
+		e.add(0x1100 + s/588)
+		e.add(0x1161 + s%588/28)
+		if s%28 != 0 {
+			e.add(0x11A7 + s%28)
+		}
+		return
+	}
+	parts := norm.NFD.PropertiesString(text).Decomposition()
+	if len(parts) == 0 {
+		e.stripped(r)
+	}
+	for len(parts) > 0 {
+		r, n := utf8.DecodeRune(parts)
+		e.stripped(r)
+		parts = parts[n:]
+	}
+}
+
+// The syllables of Hangul, which decompose by arithmetic.
+const hangul, hangulEnd = 0xAC00, 0xD7A4
+
+// stripped adds a character of a decomposition, unless it is a nonspacing mark. Other marks
+// are sorted by their combining class, up to the next character of class 0. Nonspacing ones
+// have no influence on that order, but for their class 0.
+func (e *encoder) stripped(r rune) {
+	switch {
+	case unicode.Is(unicode.Mn, r):
+		if e.marks > 0 && class(r) == 0 {
+			e.marks = 0
+		}
+	case unicode.Is(unicode.Mc, r) && class(r) > 0:
+		e.mark(r)
+	default:
+		e.add(unicode.ToLower(r))
+	}
+}
+
+// class returns the canonical combining class.
+func class(r rune) uint8 {
+	var b [utf8.UTFMax]byte
+	return norm.NFD.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
+}
+
+// mark inserts a mark after those of its class and of lower ones. What that costs is
+// bounded, as a word is: a longer one is unknown, whatever its order.
+func (e *encoder) mark(r rune) {
+	if e.runes++; e.runes > maxRunes {
+		return
+	}
+	at := e.n
+	for c := class(r); at > e.n-e.marks; {
+		before, n := utf8.DecodeLastRune(e.word[:at])
+		if class(before) <= c {
+			break
+		}
+		at -= n
+	}
+	n := utf8.RuneLen(r)
+	copy(e.word[at+n:], e.word[at:e.n])
+	utf8.EncodeRune(e.word[at:], r)
+	e.n, e.marks = e.n+n, e.marks+n
+}
+
+// add adds a character to the word. One that stands alone is a word.
+func (e *encoder) add(r rune) {
 	alone := stands(r)
 	if alone {
 		e.flush()
 	}
+	e.marks = 0
 	if e.runes++; e.runes <= maxRunes {
 		e.n += utf8.EncodeRune(e.word[e.n:], r)
 	}
@@ -216,7 +290,7 @@ func ideograph(r rune) bool {
 // word of which a part is no piece is unknown as a whole.
 func (e *encoder) flush() {
 	word, runes := e.word[:e.n], e.runes
-	e.n, e.runes = 0, 0
+	e.n, e.runes, e.marks = 0, 0, 0
 	if runes == 0 {
 		return
 	}

@@ -95,9 +95,9 @@ func TestReference(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	const good = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
 	for _, c := range []struct{ vocab, want string }{
-		{"", "wordpiece: vocabulary of 0 lines has no token [CLS]"},
-		{"[UNK]\n[CLS]\na\n", "wordpiece: vocabulary of 3 lines has no token [SEP]"},
-		{"[SEP]\n[CLS]\n", "wordpiece: vocabulary of 2 lines has no token [UNK]"},
+		{"", "wordpiece: vocabulary of 0 tokens has no token [CLS]"},
+		{"[UNK]\n[CLS]\na\n", "wordpiece: vocabulary of 3 tokens has no token [SEP]"},
+		{"[SEP]\n[CLS]\n", "wordpiece: vocabulary of 2 tokens has no token [UNK]"},
 		{"\x00\xff\n" + strings.Repeat("a", 1<<20), "wordpiece: vocabulary, line 2: bufio.Scanner: token too long"},
 	} {
 		_, err := New(strings.NewReader(c.vocab), true)
@@ -116,6 +116,25 @@ func TestVocabularyLines(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 7, tok.Len())
 	require.Equal(t, []int32{1, 5, 6, 0, 2}, tok.Encode(nil, "ab [MASK", 5))
+	tok, err = New(strings.NewReader("[UNK]\n[CLS]\n\n[SEP]\n\n\r\n"), true)
+	require.NoError(t, err)
+	require.Equal(t, 4, tok.Len(), "empty lines at the end are no tokens")
+	require.Equal(t, []int32{1, 3, 3}, tok.Encode(nil, "[SEP]", 0))
+}
+
+// The ids of a map are those of the lines.
+func TestFromMap(t *testing.T) {
+	v := readVectors(t, "testdata/vectors.json")
+	lines := v.tokenizer(t, true)
+	tok, err := FromMap(lines.Vocab(), true)
+	require.NoError(t, err)
+	require.Equal(t, lines, tok)
+	tok, err = FromMap(map[string]int32{"[CLS]": 7, "[SEP]": 2, "[UNK]": 0, "##": 3, "": 4, "a": 5}, true)
+	require.NoError(t, err)
+	require.Equal(t, 8, tok.Len())
+	require.Equal(t, []int32{7, 5, 0, 2}, tok.Encode(nil, "a ab", 0))
+	_, err = FromMap(map[string]int32{"[CLS]": -1}, true)
+	require.EqualError(t, err, `wordpiece: token "[CLS]" has the id -1`)
 }
 
 func TestEncodeAllocates(t *testing.T) {

@@ -1,0 +1,282 @@
+package wordpiece
+
+import (
+	"cmp"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/text/unicode/norm"
+)
+
+// Texts that made an iterator of package norm panic, with the ids of the reference.
+func TestTextsThatPanicked(t *testing.T) {
+	b, err := os.ReadFile("testdata/panics.json")
+	require.NoError(t, err)
+	var texts []struct {
+		Text string
+		IDs  []int32
+	}
+	require.NoError(t, json.Unmarshal(b, &texts))
+	require.GreaterOrEqual(t, len(texts), 3)
+	tok, err := New(strings.NewReader("[UNK]\n[CLS]\n[SEP]\na\n"), true)
+	require.NoError(t, err)
+	for _, x := range texts {
+		require.Equal(t, x.IDs, tok.Encode(nil, x.Text, 0), "%+q", x.Text)
+	}
+}
+
+// Package norm is asked for single characters. It answers for every one, as it does for a
+// whole text.
+func TestDecomposesEveryCharacter(t *testing.T) {
+	tok, err := New(strings.NewReader("[UNK]\n[CLS]\n[SEP]\n"), true)
+	require.NoError(t, err)
+	for r := rune(utf8.RuneSelf); r <= unicode.MaxRune; r++ {
+		if !utf8.ValidRune(r) {
+			continue
+		}
+		e := encoder{t: tok, end: 1 << 20}
+		e.decomposed(r, string(r))
+		got := string(e.word[:e.n])
+		if ideograph(r) && len(e.ids) != 1 {
+			t.Errorf("%+q does not stand alone", r) // in the reference it does before it is decomposed
+		}
+		if len(e.ids) > 0 {
+			continue // it stands alone, and is no piece
+		}
+		var want strings.Builder
+		for _, d := range norm.NFD.String(string(r)) {
+			if !unicode.Is(unicode.Mn, d) {
+				want.WriteRune(unicode.ToLower(d))
+			}
+		}
+		if got != want.String() {
+			t.Errorf("%+q: got %+q, want %+q", r, got, want.String())
+		}
+	}
+}
+
+// hostile are code points whose order, decomposition or absence changes a text around them.
+var hostile = [][2]rune{
+	{0x300, 0x36F}, {0x591, 0x5C7}, {0x610, 0x61A}, {0x64B, 0x65F}, {0x93C, 0x94D}, {0x9BE, 0x9CD}, {0xE31, 0xE4E}, {0xF71, 0xF84}, // marks
+	{0x302A, 0x302F}, {0x3099, 0x309A}, {0x1D165, 0x1D172}, {0x16FF0, 0x16FF1}, {0x20D0, 0x20F0}, {0x1AB0, 0x1ACE}, {0x34F, 0x34F}, {0xFE00, 0xFE2F},
+	{0x1100, 0x11FF}, {0x3131, 0x318E}, {0xFFA0, 0xFFDC}, {0xAC00, 0xD7A3}, {0xA960, 0xA97C}, {0xD7B0, 0xD7FB}, // Hangul and its vowels
+	{0xC0, 0x17F}, {0x1E00, 0x1FFE}, {0x340, 0x344}, {0x2126, 0x212B}, {0x1D15E, 0x1D164}, {0x1D1BB, 0x1D1C0}, {0xFB1D, 0xFB4E}, // decompositions
+	{0x3300, 0x33FF}, {0xFF01, 0xFF9F}, {0x2460, 0x24FF}, {0xFB00, 0xFB06}, {0x1D400, 0x1D7FF}, // compatibility characters
+	{0x4E00, 0x4E20}, {0xF900, 0xFAD9}, {0x2F800, 0x2FA1D}, {0x3041, 0x30FF}, {0x2B820, 0x2B930}, // ideographs
+	{0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF}, {0xE0001, 0xE007F}, {0x80, 0xA0}, {0xFFF0, 0xFFFF}, // cleaned, and spaces
+	{0xE000, 0xE010}, {0x378, 0x379}, {0x10FFFE, 0x10FFFF}, {0xD800, 0xDFFF}, // private, unassigned, surrogates
+	{' ', '~'}, {'a', 'c'}, {'A', 'C'}, {0, 0x20},
+}
+
+// randomText returns a text of a seed, of bytes that may be no UTF-8.
+func randomText(r *rand.Rand) string {
+	var b []byte
+	for n := 1 + r.IntN(24); n > 0; n-- {
+		block := hostile[r.IntN(len(hostile))]
+		if r.IntN(3) == 0 {
+			block = hostile[r.IntN(16)]
+		}
+		c := block[0] + r.Int32N(block[1]-block[0]+1)
+		times := 1
+		if r.IntN(40) == 0 {
+			times = 1 + r.IntN(120)
+		}
+		for ; times > 0; times-- {
+			b = utf8.AppendRune(b, c)
+		}
+		switch r.IntN(30) {
+		case 0:
+			b = append(b, byte(r.IntN(256)))
+		case 1:
+			b = b[:len(b)-1]
+		case 2:
+			b = append(b, []string{"[MASK]", "[CLS]", " ", "ab", "[", "e\u0301"}[r.IntN(6)]...)
+		case 3: // a surrogate in UTF-8
+			b = append(b, 0xED, 0xA0+byte(r.IntN(32)), 0x80+byte(r.IntN(64)))
+		}
+	}
+	return string(b)
+}
+
+// slow is the reference as it is written: whole texts go through one step after the other.
+func slow(t *Tokenizer, text string) []int32 {
+	ids := []int32{t.cls}
+	for text != "" {
+		at, s := t.nextSpecial(text)
+		for _, word := range strings.Fields(slowNormal(text[:at], t.lowercase)) {
+			ids = append(ids, slowPieces(t, word)...)
+		}
+		if s.text != "" {
+			ids = append(ids, s.id)
+		}
+		text = text[at+len(s.text):]
+	}
+	return append(ids, t.sep)
+}
+
+func slowNormal(text string, lowercase bool) string {
+	var clean []rune
+	for _, r := range text {
+		switch {
+		case r == '\t' || r == '\n' || r == '\r' || unicode.Is(unicode.Z, r):
+			clean = append(clean, ' ')
+		case r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co):
+		case ideograph(r):
+			clean = append(clean, ' ', r, ' ')
+		default:
+			clean = append(clean, r)
+		}
+	}
+	if lowercase {
+		clean = slowDecomposed(clean)
+	}
+	var b strings.Builder
+	for _, r := range clean {
+		if lowercase && unicode.Is(unicode.Mn, r) {
+			continue
+		}
+		if lowercase {
+			r = unicode.ToLower(r)
+		}
+		if stands(r) {
+			b.WriteString(" " + string(r) + " ")
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// slowDecomposed is NFD of runs of any length; that of package norm cuts those of 30 marks.
+func slowDecomposed(text []rune) (x []rune) {
+	for _, r := range text {
+		x = append(x, []rune(norm.NFD.String(string(r)))...)
+	}
+	for i := 0; i < len(x); i++ {
+		from := i
+		for i < len(x) && norm.NFD.PropertiesString(string(x[i])).CCC() > 0 {
+			i++
+		}
+		slices.SortStableFunc(x[from:i], func(a, b rune) int {
+			return cmp.Compare(norm.NFD.PropertiesString(string(a)).CCC(), norm.NFD.PropertiesString(string(b)).CCC())
+		})
+	}
+	return x
+}
+
+func slowPieces(t *Tokenizer, word string) (ids []int32) {
+	if utf8.RuneCountInString(word) > maxRunes {
+		return []int32{t.unk}
+	}
+	for pieces := t.head; word != ""; pieces = t.tail {
+		n := len(word)
+		for ; n > 0; n-- {
+			if id, ok := pieces[word[:n]]; ok {
+				ids = append(ids, id)
+				break
+			}
+		}
+		if n == 0 {
+			return []int32{t.unk}
+		}
+		word = word[n:]
+	}
+	return ids
+}
+
+// hostileTokenizers have a piece for each character that a word of hostile code points can
+// have, so that ids show the order of all characters.
+func hostileTokenizers(t testing.TB) []*Tokenizer {
+	list, err := makeHostile()
+	require.NoError(t, err)
+	return list
+}
+
+var makeHostile = sync.OnceValues(func() (list []*Tokenizer, err error) {
+	seen := map[rune]bool{}
+	var b strings.Builder
+	b.WriteString("[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\n##ab\n")
+	for _, block := range hostile {
+		for r := block[0]; r <= block[1]; r++ {
+			for _, c := range norm.NFD.String(string(r)) + strings.ToLower(string(r)) {
+				if !seen[c] && !unicode.IsSpace(c) && c != utf8.RuneError {
+					b.WriteString(string(c) + "\n##" + string(c) + "\n")
+				}
+				seen[c] = true
+			}
+		}
+	}
+	for _, lowercase := range []bool{true, false} {
+		tok, err := New(strings.NewReader(b.String()), lowercase)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, tok)
+	}
+	return list, nil
+})
+
+// Whole texts of hostile characters have the ids of the steps taken one after the other.
+func TestRandomTexts(t *testing.T) {
+	toks := hostileTokenizers(t)
+	n := 100_000
+	if testing.Short() {
+		n = 5000
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range n {
+		text := randomText(r)
+		for _, tok := range toks {
+			if want, got := slow(tok, text), tok.Encode(nil, text, 0); !slices.Equal(want, got) {
+				t.Fatalf("%+q, lowercase %v: got %d, want %d", text, tok.lowercase, got, want)
+			}
+		}
+	}
+}
+
+// Time is linear in the text, whatever it is.
+func TestLongRuns(t *testing.T) {
+	toks := hostileTokenizers(t)
+	for _, unit := range []string{
+		"\u0301", "\u0323\u0301", "\U0001D16D\U0001D165\u302E", "\U0001D16D", "\uAC00", "\u1161", "\uFFC4\u0323\u0301", "\uFF9E", "[", "[MASK", "a", "\x80", "\xED\xA0\x80", "\u200B", "\u0F73",
+	} {
+		seconds := func(bytes int) float64 {
+			text := "e" + strings.Repeat(unit, bytes/len(unit))
+			from := time.Now()
+			for _, tok := range toks {
+				tok.Encode(nil, text, 0)
+			}
+			return time.Since(from).Seconds()
+		}
+		short := seconds(1 << 13)
+		for tries := 3; ; tries-- {
+			if long := seconds(1 << 19); long < 64*8*short+1 {
+				break
+			} else if tries == 1 {
+				t.Fatalf("%+q: %.3f seconds, and 64 times the text %.3f", unit, short, long)
+			}
+		}
+	}
+}
+
+func FuzzText(f *testing.F) {
+	toks := hostileTokenizers(f)
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 100 {
+		f.Add([]byte(randomText(r)))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, tok := range toks {
+			require.Equal(t, slow(tok, string(text)), tok.Encode(nil, string(text), 0), "%+q, lowercase %v", text, tok.lowercase)
+		}
+	})
+}
