@@ -216,6 +216,11 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progr
 		if err != nil {
 			return nil, nil, err
 		}
+		if d.gpu == nil {
+			if err := newMaker(d.dispatch, 1).callTiny(ctx, m.kernel, p); err != nil {
+				return nil, nil, runError(err)
+			}
+		}
 		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
 			return nil, nil, err
 		}
