@@ -222,11 +222,13 @@ func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 // callTiny calls a kernel on one row of one head, so that it has compiled and
 // loaded what it needs for any problem, and no measurement includes that.
 func (m maker) callTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
+	const tinyBytes = 16 << 20 // one row may be longer than memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
-	if k.Fits(p.Ask(k.Pass)) != "" {
+	backward := k.Pass == flashkit.PassBackward
+	if k.Fits(p.Ask(k.Pass)) != "" || tensorBytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {
 		return nil
 	}
-	tiny, err := m.tensors(ctx, p, k.Pass == flashkit.PassBackward)
+	tiny, err := m.tensors(ctx, p, backward)
 	if err != nil {
 		return err
 	}
