@@ -110,7 +110,7 @@ func (t *trainer) load() error {
 		return err
 	}
 	if f.Metadata["recipe"] != recipe {
-		return fmt.Errorf("%s is of another run: it has %s, and this one %s", t.checkpoint, f.Metadata["recipe"], recipe)
+		return fmt.Errorf("%s is of another run: it has %.300q, and this one %.300q", t.checkpoint, f.Metadata["recipe"], recipe)
 	}
 	n, err := strconv.Atoi(f.Metadata["step"])
 	losses, _ := f.Tensor("losses")
