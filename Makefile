@@ -32,8 +32,8 @@ run: ## build flashrun and run it on the embedded sample
 	$(GO) run ./cmd/flashrun run
 
 test: ## every package's tests, conformance of every kernel included, in a minute or two
-	$(GO) test -short ./...
-	cd examples/minilm && $(GO) test -short ./...
+	$(GO) test -short -timeout 20m ./...
+	cd examples/minilm && $(GO) test -short -timeout 20m ./...
 
 ARM64_GO = GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -timeout 2h -exec $(CURDIR)/tools/arm64/exec.sh
 
@@ -42,7 +42,7 @@ test-arm64: ## make test for arm64, emulated, programs that tests start included
 	cd examples/minilm && $(ARM64_GO) ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
-	$(GO) test -timeout 25m ./...
+	$(GO) test -timeout 1h ./...
 
 build: ## bin/flashrun, one file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/flashrun ./cmd/flashrun
@@ -73,7 +73,7 @@ tidy:
 	$(GO) mod tidy -diff
 
 race: ## every test under the race detector; needs a C compiler
-	CGO_ENABLED=1 $(GO) test -race $(SHORT) ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 1h $(SHORT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME
 	@for pkg in $$($(GO) list ./...); do \
@@ -220,7 +220,7 @@ generate: asm wasm vectors docs site ## remake everything generated
 
 asm: ## remake the assembly from the programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/a[vm]x*_amd64.go internal/matmul/neon_arm64.* internal/elements/avx*_amd64.*
-	cd backends/simd/_asm && $(GO) test ./... && \
+	cd backends/simd/_asm && $(GO) test -timeout 20m ./... && \
 		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
 		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
 		$(GO) run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go && \
@@ -305,7 +305,7 @@ capi-install: ## libflashkit, flashkit.h, manual pages and pkg-config file into 
 
 .PHONY: minilm wordpiece-vectors verify-wordpiece bert-vectors verify-minilm peers-minilm
 minilm: ## vet, lint and test examples/minilm, a module of its own, with its fuzz targets
-	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test ./...
+	cd examples/minilm && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./... && $(GO) mod tidy -diff && $(GO) test -timeout 20m ./...
 	cd examples/minilm && for target in FuzzEncode FuzzText FuzzNew; do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./wordpiece || exit 1; done
 	cd examples/minilm && $(GO) test -run '^$$' -fuzz '^FuzzFiles$$' -fuzztime $(FUZZTIME) .
 

@@ -53,7 +53,8 @@ type Kernel struct {
 	Refuses func(c *Call) string
 
 	// Cost predicts the time for a call that fits, host tensors in and out
-	// included. Package dispatch corrects it by what calls on the machine take.
+	// included. Package dispatch corrects it by measurements of kernels side by side, a
+	// profile or a probe; the times of ordinary calls change nothing.
 	Cost func(c *Call) time.Duration
 
 	// Needs returns the memory that a call takes, by formula: an allocator may take

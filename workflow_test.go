@@ -39,3 +39,22 @@ func TestWorkflows(t *testing.T) {
 		}
 	}
 }
+
+// A run of all tests says how long it may take: a busy machine needs several times the ten
+// minutes that go test gives a package.
+func TestTimeouts(t *testing.T) {
+	files, err := filepath.Glob(".github/workflows/*.yml")
+	require.NoError(t, err)
+	all, runs := regexp.MustCompile(`\btest\b[^&;]*\./\.\.\.`), 0
+	for _, file := range append(files, "Makefile", ".ci/run") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			for _, run := range all.FindAllString(line, -1) {
+				runs++
+				require.Contains(t, run, "-timeout ", "%s: %s", file, run)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, runs, 5)
+}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // A profile is what is known of kernels on a machine. On disk it is a line with
@@ -48,7 +49,7 @@ type lastCall struct {
 }
 
 const (
-	profileMagic = "flashkit-profile 3 "
+	profileMagic = outfile.ProfileMagic + "3 "
 	profileLimit = 4 << 20 // bytes
 )
 
@@ -134,6 +135,7 @@ func (d *Dispatcher) LoadProfile(path string) error {
 
 // SaveProfile writes what is known, for LoadProfile. The file appears whole or
 // not at all, whoever else writes it; the folder is made if it does not exist.
+// A file that is not a profile is not replaced.
 // Nothing else in this package writes to disk.
 func (d *Dispatcher) SaveProfile(path string) error {
 	body, err := json.Marshal(d.memory.profile(d.machine))
@@ -143,19 +145,7 @@ func (d *Dispatcher) SaveProfile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(temp, "%s%s\n%s", profileMagic, checksum(body), body)
-	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		os.Remove(temp.Name())
-	}
-	return err
+	return outfile.Write(path, outfile.Profile, fmt.Appendf(nil, "%s%s\n%s", profileMagic, checksum(body), body))
 }
 
 func checksum(body []byte) string {

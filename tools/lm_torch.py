@@ -134,7 +134,7 @@ def main():
     theirs, times = train(torch.float32, run)
     out = run.finish()
     rates = [float(x) for x in re.findall(r"(\d+) tokens/s", out)]
-    ours = [float(x) for x in (folder / "losses").read_text().split()]
+    ours = [float(x) for x in (folder / "losses").read_text().splitlines() if not x.startswith("#")]
     memory = re.search(r"memory of a step: (.*?) besides", out).group(1)
     if a.write:
         a.write.write_text("".join(f"{x:.7g}\n" for x in theirs))

@@ -114,26 +114,58 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestGoldenInNode(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("no node on this machine")
-	}
-	for _, name := range goldenProblems {
+// A JavaScript host reads the problems of golden.json.
+func goldenJSON(t *testing.T) string {
+	var text strings.Builder
+	text.WriteString("[\n")
+	for i, name := range goldenProblems {
 		p := problem(t, name)
 		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the backward pass: its cut decides the bits of the gradients
 		s := p.Ask(flashkit.PassBackward).Seq(0)
 		threshold, keep := dropout(p.Score.Dropout)
 		args, err := json.Marshal(map[string]any{
-			"N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": s.Lo, "last": s.Hi, "scale": float64(x.scale()),
+			"name": name, "N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": s.Lo, "last": s.Hi, "scale": float64(x.scale()),
 			"rows": x.rows, "chunk": x.chunk,
 			"softcap": p.Score.Softcap, "alibi": p.Score.ALiBi, "bias": p.Score.Bias, "mask": p.Score.Mask, "sink": p.Score.Sink,
 			"dropout": p.Score.Dropout, "threshold": threshold, "keep": keep, "seed": [2]uint32{goldenSeed & math.MaxUint32, goldenSeed >> 32}, "diagonal": s.Diagonal,
 		})
 		require.NoError(t, err)
-		out, err := exec.CommandContext(t.Context(), node, "peers/golden.mjs", "kernel/kernel.wasm", string(args)).CombinedOutput()
+		end := ",\n"
+		if i == len(goldenProblems)-1 {
+			end = "\n]\n"
+		}
+		text.Write(args)
+		text.WriteString(end)
+	}
+	return text.String()
+}
+
+// The command of docs/sandbox.md gives the same bits without Go.
+func TestGoldenInNode(t *testing.T) {
+	const problems = "testdata/golden.json"
+	if *update {
+		require.NoError(t, os.WriteFile(problems, []byte(goldenJSON(t)), 0o666))
+	}
+	text, err := os.ReadFile(problems)
+	require.NoError(t, err)
+	require.Equal(t, goldenJSON(t), string(text), "run go test -run Golden -update")
+	guide, err := os.ReadFile("../../docs/sandbox.md")
+	require.NoError(t, err)
+	const command = "node backends/wasm/peers/golden.mjs"
+	require.Contains(t, string(guide), "`"+command+" /tmp/mine.wasm`")
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("no node on this machine")
+	}
+	want, err := os.ReadFile(goldenFile)
+	require.NoError(t, err)
+	for _, module := range []string{"backends/wasm/kernel/kernel.wasm", ""} {
+		args := strings.Fields(command + " " + module)
+		cmd := exec.CommandContext(t.Context(), node, args[1:]...)
+		cmd.Dir = "../.."
+		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		require.Equal(t, golden(t, name), strings.Split(strings.TrimSpace(string(out)), "\n"), name)
+		require.Equal(t, string(want), string(out))
 	}
 }
 

@@ -220,9 +220,16 @@ func TestInterrupted(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// An output that exists is replaced whole.
+// An output that exists is replaced whole, if an earlier run wrote it.
 func TestOutputIsReplaced(t *testing.T) {
-	out := writeFile(t, "o.safetensors", f32("old", 0, 1))
-	ok(t, "run", "--out", out, "--repeat", "1")
-	require.Equal(t, "o", readFile(t, out).Tensors[0].Name)
+	out := filepath.Join(t.TempDir(), "o.safetensors")
+	for _, problem := range []string{"b1-h1-g1-n64-m64-d64-f32", "b1-h1-g1-n1-m1-d1-f32"} {
+		ok(t, "run", "--problem", problem, "--out", out, "--repeat", "1")
+		require.Equal(t, problem, readFile(t, out).Metadata["problem"])
+	}
+	out = writeFile(t, "o.safetensors", f32("theirs", 0, 1))
+	code, _, stderr := flashrun(t, "run", "--out", out, "--repeat", "1")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "exists and is not an output of flashrun run")
+	require.Equal(t, "theirs", readFile(t, out).Tensors[0].Name)
 }

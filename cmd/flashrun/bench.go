@@ -16,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // benchFlags are the flags of flashrun bench, as given.
@@ -165,12 +166,12 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if err := b.possible(problems, &f.grid); err != nil {
 		return err
 	}
-	var file *outputFile
+	var file *outfile.File
 	if f.out != "" {
-		if file, err = createOutput(f.out, slices.DeleteFunc([]string{f.compare}, func(s string) bool { return s == "" })); err != nil {
+		if file, err = createOutput(f.out, resultsKind, slices.DeleteFunc([]string{f.compare}, func(s string) bool { return s == "" })); err != nil {
 			return err
 		}
-		defer file.discard()
+		defer file.Discard()
 	}
 	ended := f.measure(cmd, b, problems)
 	b.remember()
@@ -178,7 +179,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		b.results.Comparison = compare(f.compare, before, b.results)
 	}
 	if file != nil {
-		err = file.commit(b.results.write)
+		err = commit(file, b.results.write)
 	}
 	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.results), b.verdict(ended)))
 }

@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
@@ -68,7 +67,7 @@ kernels predict of themselves, and by probes of some milliseconds.
 The profile lies in the user's cache folder, or where FLASHKIT_PROFILE says. It
 counts on the same processor, number of cores, GPU and driver only. Run it while
 the machine has nothing else to do. With --problem, what is found is added to
-what the profile knows. A file that exists and is no profile is not replaced.`,
+what the profile knows. A file that exists and is not a profile is not replaced.`,
 		Example: `  flashrun calibrate
   flashrun calibrate --out machine.profile && FLASHKIT_PROFILE=machine.profile flashrun list
   flashrun calibrate --problem b1-h32-g8-n1-m5000-d128-bf16`,
@@ -122,43 +121,32 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 }
 
 // path returns where to write the profile, and finds out now whether that is possible.
-// At the machine's place a damaged profile is replaced, with --out nothing but a profile.
 func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
-	path := f.out
-	if path == "" {
-		var err error
-		if path, err = d.ProfilePath(); err != nil {
-			return "", failed(fmt.Errorf("no cache folder for the profile; name a file with --out: %w", err))
+	if f.out != "" {
+		file, err := createOutput(f.out, outfile.Profile, nil)
+		if err != nil {
+			return "", err
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return "", failed(fmt.Errorf("no cache folder for the profile; name a file with --out: %w", err))
-		}
+		file.Discard()
+		return file.Path(), nil
 	}
-	file, err := createOutput(path, nil)
-	if err != nil {
-		return "", err
-	}
-	file.discard()
-	if f.out == "" {
-		return file.path, nil
-	}
-	old, err := os.Open(file.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return file.path, nil
+	path, err := d.ProfilePath()
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
 	}
 	if err != nil {
-		return "", fmt.Errorf("--out %s: %w", path, withoutPath(err))
+		return "", failed(fmt.Errorf("no cache folder for the profile; name a file with --out: %w", err))
 	}
-	defer old.Close()
-	begin, err := io.ReadAll(io.LimitReader(old, int64(len(profileBegins))))
-	if err != nil || len(begin) > 0 && string(begin) != profileBegins {
-		return "", fmt.Errorf("--out %s: exists and is not a profile", path)
+	file, err := outfile.Create(path, outfile.Profile)
+	if err != nil && os.Getenv("FLASHKIT_PROFILE") != "" {
+		return "", fmt.Errorf("FLASHKIT_PROFILE: %w", err)
 	}
-	return file.path, nil
+	if err != nil {
+		return "", fmt.Errorf("the profile of this machine: %w", err)
+	}
+	file.Discard()
+	return file.Path(), nil
 }
-
-// profileBegins is how the profiles of every version begin.
-const profileBegins = "flashkit-profile "
 
 // name returns what --backend chooses; the environment has no say here.
 func (f *calibrateFlags) name() string {

@@ -86,7 +86,9 @@ func TestBadProfile(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "nonsense", string(text))
-	ok(t, calibrateTiny()...) // writes a new one
+
+	require.NoError(t, os.WriteFile(path, []byte("flashkit-profile 1 damaged"), 0o644))
+	ok(t, calibrateTiny()...) // replaces what was a profile
 	ok(t, "list")
 }
 

@@ -197,7 +197,7 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == hostMemory {
-		if err := b.callTiny(ctx, c); err != nil {
+		if err := b.inputs.callTiny(ctx, c.kernel, c.problem); err != nil {
 			return err
 		}
 	}
@@ -219,19 +219,20 @@ func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 	return nil
 }
 
-// callTiny calls the kernel on one row of one head, so that it has compiled and
-// loaded what it needs for any problem.
-func (b *bench) callTiny(ctx context.Context, c *timedCase) error {
-	p := c.problem
+// callTiny calls a kernel on one row of one head, so that it has compiled and
+// loaded what it needs for any problem, and no measurement includes that.
+func (m maker) callTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
+	const tinyBytes = 16 << 20 // one row may be longer than memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
-	if c.kernel.Fits(p.Ask(c.kernel.Pass)) != "" {
+	backward := k.Pass == flashkit.PassBackward
+	if k.Fits(p.Ask(k.Pass)) != "" || tensorBytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {
 		return nil
 	}
-	tiny, err := b.inputs.tensors(ctx, p, b.backward())
+	tiny, err := m.tensors(ctx, p, backward)
 	if err != nil {
 		return err
 	}
-	return tiny.call(ctx, c.kernel)
+	return tiny.call(ctx, k)
 }
 
 // callsPerRound is the most calls of a case that a round times.

@@ -47,14 +47,14 @@ func (x padding) shape(a *flashkit.Argument) [4]int {
 // nowhere.
 func (x padding) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 	c := x.call
-	switch seq := c.Seq(b); {
+	switch { // biases, slopes and sinks have batches where there is no sequence
 	case s == queries && c.Traits.PackedQ:
-		if r < seq.N {
+		if seq := c.Seq(b); r < seq.N {
 			return t.Offset(seq.QBatch, h, seq.Q0+r)
 		}
 		return -1
 	case s == keys && (c.Traits.PackedKV || c.Page > 0):
-		if r < seq.M {
+		if seq := c.Seq(b); r < seq.M {
 			at, _ := c.KeyRun(t, b, h, r)
 			return at
 		}

@@ -64,7 +64,7 @@ func (c *guideCommand) lacks(line string) bool {
 		})
 	}
 	const recordedOn = "amd64" // another architecture has other kernels
-	missed := shown("this CPU lacks") || shown("requires AVX") || shown("requires AMX") || shown("requires arm64")
+	missed := shown("requires AVX") || shown("requires AMX") || shown("requires arm64")
 	return !ofThisMachine[row[1]] || missed || (runtime.GOARCH != recordedOn || needsMore[row[1]]) && !shown("")
 }
 

@@ -143,6 +143,14 @@ func TestHostileProblemsElsewhere(t *testing.T) {
 			require.Zero(t, code, "%v %s: %s", args, p, stderr)
 		}
 	}
+	for i, p := range hostileProblems() {
+		for _, args := range [][]string{{"bench", "--limits=false"}, {"bench", "--regret", "--rounds", "1"}, {"calibrate", "--out", filepath.Join(t.TempDir(), "profile")}} {
+			if i%5 == 0 {
+				code, stdout, stderr := flashrun(t, append(args, "--time-per-case", "1us", "--backend", "simd", "--problem", p.String())...)
+				requireClear(t, code, stdout, stderr)
+			}
+		}
+	}
 	code, _, stderr := flashrun(t, "bench", "--problem", fmt.Sprintf("b1-h1-g1-n%d-m1-d1-f32", e55))
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "free")

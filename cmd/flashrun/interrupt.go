@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // patience is how long the command may take to end by itself after the first signal,
@@ -15,48 +16,25 @@ import (
 // computes: a pipe that nobody writes to, the oracle, a file on a slow disk.
 const patience = 700 * time.Millisecond
 
-// interruptible returns a context that ends with the first SIGINT or SIGTERM. A second
+// interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP. A second
 // one ends the program at once.
 func interruptible() context.Context {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, func() {
-		stop()
-		time.Sleep(patience)
-		unfinished.remove()
+	ctx, cancel := context.WithCancel(context.Background())
+	received := make(chan os.Signal, 2)
+	signal.Notify(received, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants it
+		signal.Notify(received, syscall.SIGHUP)
+	}
+	go func() {
+		<-received
+		cancel()
+		select {
+		case <-received:
+		case <-time.After(patience):
+		}
+		outfile.Abandon()
 		fmt.Fprintln(os.Stderr, "flashrun: interrupted")
 		os.Exit(exitInterrupted)
-	})
+	}()
 	return ctx
-}
-
-// unfinished are the temporary files of outputs.
-var unfinished tempFiles
-
-// tempFiles knows files by name that are to be removed if the program ends early.
-type tempFiles struct {
-	mu    sync.Mutex
-	names map[string]bool
-}
-
-func (t *tempFiles) add(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.names == nil {
-		t.names = map[string]bool{}
-	}
-	t.names[name] = true
-}
-
-func (t *tempFiles) forget(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.names, name)
-}
-
-// remove removes them, and stays locked: no file appears afterwards.
-func (t *tempFiles) remove() {
-	t.mu.Lock()
-	for name := range t.names {
-		os.Remove(name)
-	}
 }

@@ -67,6 +67,37 @@ func TestSignalEndsEveryStage(t *testing.T) {
 	}
 }
 
+// An ended session and a second signal leave nothing behind either, and nohup keeps the command.
+func TestHangUp(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "o.safetensors")
+	start := func(name string, args ...string) *exec.Cmd {
+		cmd := exec.Command(name, append(args, "run", "--problem", "b1-h8-g8-n256-m256-d64-f32", "--repeat", "1000000000", "--out", out)...)
+		cmd.Stdin, cmd.Dir = nil, dir
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { cmd.Process.Kill() })
+		require.Eventually(t, func() bool { return present(dir, ".o.*") }, time.Minute, 10*time.Millisecond)
+		return cmd
+	}
+	end := func(cmd *exec.Cmd, signals ...syscall.Signal) {
+		for _, s := range signals {
+			require.NoError(t, cmd.Process.Signal(s))
+		}
+		cmd.Wait()
+		require.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), "%v: %v", signals, cmd.ProcessState)
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	end(start("flashrun"), syscall.SIGHUP)
+	end(start("flashrun"), syscall.SIGTERM, syscall.SIGINT)
+	kept := start("sh", "-c", `trap "" HUP; exec "$@"`, "sh", "flashrun")
+	require.NoError(t, kept.Process.Signal(syscall.SIGHUP))
+	time.Sleep(2 * patience)
+	require.True(t, present(dir, ".o.*"), "it goes on")
+	end(kept, syscall.SIGTERM)
+}
+
 // starting is how long a process may take to start.
 func starting() time.Duration {
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {
@@ -123,12 +154,15 @@ func TestOutputThroughLinks(t *testing.T) {
 	require.Empty(t, stdout)
 	require.Contains(t, stderr, "a link to a file that does not exist")
 
-	require.NoError(t, os.WriteFile(target, []byte("old"), 0o600))
+	require.NoError(t, os.WriteFile(target, nil, 0o600))
 	ok(t, "run", "--out", link, "--repeat", "1")
 	require.Equal(t, "o", readFile(t, target).Tensors[0].Name)
 	info, err := os.Lstat(link)
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSymlink, info.Mode().Type())
+	info, err = os.Stat(link)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it stays private")
 	in := writeFile(t, "in.safetensors", f32("q", 0, 1, 1, 2, 4), f32("k", 0, 1, 1, 2, 4), f32("v", 0, 1, 1, 2, 4))
 	require.NoError(t, os.Remove(link))
 	require.NoError(t, os.Symlink(in, link))
@@ -156,7 +190,7 @@ func TestCalibrateOverwritesProfilesOnly(t *testing.T) {
 	t.Setenv("FLASHKIT_PROFILE", pipe)
 	code, _, stderr := flashrun(t, args[:len(args)-1]...)
 	require.Equal(t, exitUsage, code)
-	require.Contains(t, stderr, "not a regular file")
+	require.Contains(t, stderr, "FLASHKIT_PROFILE: "+pipe+": not a regular file")
 	t.Setenv("FLASHKIT_PROFILE", "off")
 
 	ok(t, append(args, profile)...)

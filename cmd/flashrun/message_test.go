@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -85,38 +83,6 @@ func TestCrash(t *testing.T) {
 	left, err := os.ReadDir(filepath.Dir(out))
 	require.NoError(t, err)
 	require.Empty(t, left)
-}
-
-// What goes wrong while writing is said once, and leaves nothing behind.
-func TestCommitFails(t *testing.T) {
-	for name, test := range map[string]struct {
-		write func(io.Writer) error
-		want  string
-	}{
-		"the content": {func(io.Writer) error { return errors.New("no luck") }, "no luck"},
-		"the disk": {func(w io.Writer) error {
-			for range 1 << 10 {
-				if _, err := w.Write(make([]byte, 1<<10)); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, "file already closed"},
-		"its end": {func(w io.Writer) error { _, err := w.Write([]byte("x")); return err }, "file already closed"},
-	} {
-		dir := t.TempDir()
-		file, err := createOutput(filepath.Join(dir, "o"), nil)
-		require.NoError(t, err)
-		if name != "the content" {
-			require.NoError(t, file.temp.Close()) // so that writing fails
-		}
-		err = file.commit(test.write)
-		require.ErrorContains(t, err, "--out "+filepath.Join(dir, "o"))
-		require.Equal(t, 1, strings.Count(err.Error(), test.want), "%v", err)
-		left, err := os.ReadDir(dir)
-		require.NoError(t, err)
-		require.Empty(t, left)
-	}
 }
 
 func TestDifference(t *testing.T) {

@@ -1,106 +1,90 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// An outputFile is written beside its name and renamed at the end, so that
-// nobody sees half of it.
-type outputFile struct {
-	path string
-	temp *os.File
-}
-
-// createOutput prepares to write path, which must not be one of the inputs. It
-// finds out now whether the folder can be written.
-func createOutput(path string, inputs []string) (*outputFile, error) {
-	target, err := outputPath(path, inputs)
-	if err != nil {
-		return nil, err
-	}
-	temp, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
-	if err != nil {
-		return nil, fmt.Errorf("--out %s: %w", path, errors.Unwrap(err))
-	}
-	unfinished.add(temp.Name())
-	return &outputFile{target, temp}, nil
-}
-
-// outputPath returns where to write: path, or the regular file that it links to.
-func outputPath(path string, inputs []string) (string, error) {
+// createOutput prepares to write the file of --out, which must not be one of the inputs, and
+// finds out now whether that is possible.
+func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
 	if path == stdStream {
-		return "", errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
+		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
 	}
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return path, nil
-	}
-	target, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("--out %s: a link to a file that does not exist", path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("--out: %w", err)
-	}
-	out, err := os.Stat(target)
-	if err != nil {
-		return "", fmt.Errorf("--out: %w", err)
-	}
-	if !out.Mode().IsRegular() {
-		return "", fmt.Errorf("--out %s: not a regular file", path)
-	}
+	out, err := os.Stat(path)
 	for _, arg := range inputs {
 		_, in := splitArg(arg)
-		if info, err := os.Stat(in); err == nil && os.SameFile(info, out) {
-			return "", fmt.Errorf("--out %s: would overwrite the input %s", path, in)
+		if info, failed := os.Stat(in); err == nil && failed == nil && os.SameFile(info, out) {
+			return nil, fmt.Errorf("--out %s: would overwrite the input %s", path, in)
 		}
 	}
-	return target, nil
+	file, err := outfile.Create(path, kind)
+	if err != nil {
+		return nil, fmt.Errorf("--out %w", err)
+	}
+	return file, nil
 }
 
-// discard removes what is there of an output that was not committed.
-func (o *outputFile) discard() {
-	if o == nil || o.temp == nil {
-		return
-	}
-	o.temp.Close()
-	o.remove()
-}
-
-func (o *outputFile) remove() {
-	os.Remove(o.temp.Name())
-	unfinished.forget(o.temp.Name())
-	o.temp = nil
-}
-
-// commit writes the file and moves it to its name.
-func (o *outputFile) commit(write func(io.Writer) error) error {
-	w := bufio.NewWriter(o.temp)
-	err := write(w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = o.temp.Chmod(0o644)
-	}
-	if closed := o.temp.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(o.temp.Name(), o.path)
-	}
-	if o.remove(); err != nil {
-		return fmt.Errorf("--out %s: %w", o.path, err)
+// commit writes the file of --out.
+func commit(file *outfile.File, write func(io.Writer) error) error {
+	if err := file.Commit(write); err != nil {
+		return fmt.Errorf("--out %w", err)
 	}
 	return nil
+}
+
+// The kinds of files that the command writes, besides profiles. Each is known by what its
+// writer puts at the beginning.
+var (
+	outputKind  = outfile.Kind{Name: "an output of flashrun run", Is: isOutput}
+	resultsKind = outfile.Kind{Name: "a result of flashrun bench", Is: isResults}
+	pageKind    = outfile.Kind{Name: "a page of flashrun report", Is: containing(`<!DOCTYPE html>`, `<meta name="generator" content="flashrun report">`)}
+	imageKind   = outfile.Kind{Name: "an image of flashrun report", Is: containing(`<svg `, `<metadata>Made by flashrun report.</metadata>`)}
+)
+
+// isOutput reports whether a safetensors file has no metadata but what work.file writes.
+func isOutput(begin []byte) bool {
+	const length = 8 // of the header's own length
+	_, text, ok := bytes.Cut(begin[min(length, len(begin)):], []byte(`{"__metadata__":`))
+	var metadata map[string]string
+	if !ok || json.NewDecoder(bytes.NewReader(text)).Decode(&metadata) != nil {
+		return false
+	}
+	for key := range metadata {
+		if !slices.Contains([]string{"problem", "kernel", "layout", "forward_kernel"}, key) {
+			return false
+		}
+	}
+	_, err := flashkit.ParseProblem(metadata["problem"])
+	return err == nil && metadata["kernel"] != ""
+}
+
+// isResults reports whether the first members of a JSON object are those of results.
+func isResults(begin []byte) bool {
+	d := json.NewDecoder(bytes.NewReader(begin))
+	for _, want := range []json.Token{json.Delim('{'), "format", nil, "started"} {
+		if got, err := d.Token(); err != nil || want != nil && got != want {
+			return false
+		}
+	}
+	return true
+}
+
+// containing returns a function that finds a mark in text that begins with first.
+func containing(first, mark string) func([]byte) bool {
+	return func(begin []byte) bool {
+		return bytes.HasPrefix(begin, []byte(first)) && bytes.Contains(begin, []byte(mark))
+	}
 }
 
 // eachOutput calls f with every tensor that the passes write, under its name in files.

@@ -17,6 +17,7 @@ type page struct {
 	*results
 	Common  string
 	Busy    bool // something else used the machine while its limits were measured
+	Varying int  // results whose calls differ much
 	Story   []headline
 	Hero    *hero
 	Figures []*figure
@@ -27,7 +28,13 @@ type page struct {
 
 func newPage(r *results) *page {
 	s := newStudy(r)
-	return &page{results: r, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
+	varying := 0
+	for _, m := range s.all {
+		if m.varies() {
+			varying++
+		}
+	}
+	return &page{results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
 		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
 }
 

@@ -54,13 +54,13 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *racer) int { return cmp.Compare(a.predicted, b.predicted) })
-	best := time.Duration(0)
+	best, tiny := time.Duration(0), newMaker(r.dispatch, 1)
 	for i, x := range list {
 		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
 			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", formatSeconds(x.predicted.Seconds()))
 			continue
 		}
-		if err := x.warmUp(ctx, data, best); err != nil {
+		if err := x.warmUp(ctx, tiny, data, best); err != nil {
 			return list, err
 		}
 		if len(x.times) > 0 && (best == 0 || slices.Min(x.times) < best) {
@@ -71,11 +71,14 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel once so that it is compiled and loaded, and then up to
+// warmUp makes the kernel ready on a tiny problem, calls it once, and then up to
 // three times, to see whether it has a chance against the best so far. A failure
 // leaves it out.
-func (x *racer) warmUp(ctx context.Context, data *tensors, best time.Duration) error {
+func (x *racer) warmUp(ctx context.Context, tiny maker, data *tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
+	if err := tiny.callTiny(ctx, x.kernel, data.problem); err != nil {
+		return x.fail(ctx, err)
+	}
 	for total := time.Duration(0); len(x.times) < 1+calls && total < enough; {
 		t, err := timed(func() error { return data.call(ctx, x.kernel) })
 		if err != nil {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -8,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
 )
 
 // Every command of README.md works: make has the target, Go has the package, and
@@ -29,6 +34,61 @@ func TestReadmeCommands(t *testing.T) {
 	for _, program := range []string{"go", "make", "flashrun"} {
 		require.NotZero(t, seen[program], "a README without %s", program)
 	}
+}
+
+// What README.md says of features is what the kernels say: which kernels have none, and which
+// features have no backward pass.
+func TestReadmeFeatures(t *testing.T) {
+	_, text, found := strings.Cut(docText(t, "../../README.md"), "- **Features**: ")
+	require.True(t, found)
+	text, _, _ = strings.Cut(text, "\n- **")
+	none := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+/\\w+)` \\|[^|]*\\|[^|]*\\|[^|]*\\| *([^|]*?) *\\|").FindAllStringSubmatch(docText(t, "../../docs/kernels.md"), -1) {
+		none[row[1]] = row[2] == ""
+	}
+	require.Greater(t, len(none), 30)
+	for kernel, lacks := range none {
+		require.Equal(t, lacks, strings.Contains(text, "`"+kernel+"`"), kernel)
+	}
+	require.Equal(t, flashkit.FeaturePage|flashkit.FeatureCarry|flashkit.FeatureMixed, flashkit.ForwardFeatures)
+	require.Regexp(t, `Paged caches, .Carry. and K and V of another type than Q have no\s+backward pass`, text)
+}
+
+// What docs/troubleshooting.md quotes of messages is in strings of the sources: all of it but
+// numbers and names.
+func TestTroubleshootingQuotes(t *testing.T) {
+	var sources strings.Builder
+	for _, pattern := range []string{"../../*.go", "../../dispatch/*.go", "../../backends/*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				ast.Inspect(parsed(t, file), func(n ast.Node) bool {
+					if x, ok := n.(*ast.BasicLit); ok && x.Kind == token.STRING {
+						sources.WriteString(x.Value + "\n")
+					}
+					return true
+				})
+			}
+		}
+	}
+	text, quotes := docText(t, "../../docs/troubleshooting.md"), []string{}
+	for _, m := range regexp.MustCompile("(?m)^(?:- \\*(.*?)\\*: |\\| `flashkit: [^=`]* = [^:`]*: ([^`]*)`)").FindAllStringSubmatch(text, -1) {
+		quotes = append(quotes, m[1]+m[2])
+	}
+	require.GreaterOrEqual(t, len(quotes), 12)
+	variable := regexp.MustCompile(`\.\.\.|\[[^]]*\]|\b[-+.\de]*\d[-+.\de]*\b|\bbf16\b|\bQ$`)
+	for _, quote := range quotes {
+		for _, part := range variable.Split(quote, -1) {
+			require.True(t, strings.Contains(sources.String(), strings.TrimSpace(part)), "%q of %q is in no source", part, quote)
+		}
+	}
+}
+
+func parsed(t *testing.T, file string) *ast.File {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	require.NoError(t, err)
+	return f
 }
 
 func readmeCommand(t *testing.T, words []string) {

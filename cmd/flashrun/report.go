@@ -93,19 +93,19 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	page := newPage(r)
-	write := page.writeHTML
+	write, kind := page.writeHTML, pageKind
 	if format == "svg" {
 		fig := page.figure(f.plot)
 		if len(fig.Parts) == 0 {
 			return fmt.Errorf("--plot %s: nothing to draw: %s", f.plot, fig.Caption)
 		}
-		write = func(w io.Writer) error { return page.writeSVG(w, fig) }
+		write, kind = func(w io.Writer) error { return page.writeSVG(w, fig) }, imageKind
 	}
-	file, err := createOutput(f.out, args)
+	file, err := createOutput(f.out, kind, args)
 	if err != nil {
 		return err
 	}
-	if err := file.commit(write); err != nil {
+	if err := commit(file, write); err != nil {
 		return failed(err)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %d results\n", f.out, len(r.Results))

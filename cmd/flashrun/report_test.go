@@ -133,6 +133,32 @@ func TestReportPage(t *testing.T) {
 	require.Equal(t, page, string(render(t, newPage(wideResults()), "")), "the same results, the same bytes")
 }
 
+// A headline needs several calls, of what it compares with too, and the page says how far calls
+// are apart.
+func TestHeadlinesHaveSamples(t *testing.T) {
+	once := func(kernels ...string) *page {
+		r := naiveResults()
+		for i := range r.Results {
+			if x := &r.Results[i]; slices.Contains(kernels, x.Backend) || slices.Contains(kernels, x.Kernel) {
+				x.Calls = 1
+			}
+		}
+		return newPage(r)
+	}
+	top := once().Story[0]
+	require.NotZero(t, top.Portable)
+	require.NotNil(t, top.Naive)
+	require.Contains(t, string(render(t, once(), "")), ": 10 calls, four of five between ")
+	require.Zero(t, once("simd/fwd_generic").Story[0].Portable)
+	require.Nil(t, once(naiveBaseline).Story[0].Naive)
+	require.NotEqual(t, top.Kernel, once(top.Kernel).Story[0].Kernel)
+
+	r := naiveResults()
+	require.NotContains(t, string(render(t, newPage(r), "")), "slow calls took more than")
+	r.Results[0].P90 = 2.5 * r.Results[0].P10
+	require.Contains(t, string(render(t, newPage(r), "")), fmt.Sprintf("In 1 of %d results slow calls took more than twice as long", len(r.Results)))
+}
+
 // The page begins with a sentence for each pass and type: the best kernel, its factor
 // over the portable one, its share of the limit, and what storing matrices costs.
 func TestReportStory(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // runFlags are the flags of flashrun run, as given.
@@ -136,12 +137,12 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer d.close()
-	var file *outputFile
+	var file *outfile.File
 	if f.out != "" {
-		if file, err = createOutput(f.out, f.in); err != nil {
+		if file, err = createOutput(f.out, outputKind, f.in); err != nil {
 			return err
 		}
-		defer file.discard()
+		defer file.Discard()
 	}
 	rep, w, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr()))
 	if err != nil {
@@ -154,7 +155,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if file != nil && wrong == nil {
 		out, err := w.file(rep)
 		if err == nil {
-			err = file.commit(out.Write)
+			err = commit(file, out.Write)
 		}
 		if err != nil {
 			return failed(err)
@@ -214,6 +215,11 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progr
 		m, err := d.pick(ctx, p, s)
 		if err != nil {
 			return nil, nil, err
+		}
+		if d.gpu == nil {
+			if err := newMaker(d.dispatch, 1).callTiny(ctx, m.kernel, p); err != nil {
+				return nil, nil, runError(err)
+			}
 		}
 		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
 			return nil, nil, err

@@ -8,7 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A headline is a sentence of the story: the highest rate of a pass and type.
+// A headline is a sentence of the story: the highest rate of a pass and type. It compares
+// results of several calls only.
 type headline struct {
 	*measured
 	Title    string  // forward, f32
@@ -25,22 +26,30 @@ var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic"
 func (s *study) headlines(limits []limit) (list []headline) {
 	most := limitRates(limits)
 	for _, g := range s.groups() {
-		points := slices.DeleteFunc(slices.Clone(g.points), (*measured).naive)
+		sampled := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return !m.sampled() })
+		points := slices.DeleteFunc(slices.Clone(sampled), (*measured).naive)
 		if len(points) == 0 {
 			continue
 		}
 		top := slices.MaxFunc(points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
 		h := headline{measured: top, Title: g.title(s), OfLimit: top.ofLimit(most), Limit: roofOf(limits, g.place, g.dtype).rate}
-		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.GFLOPS > 0 {
+		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.sampled() && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
-		if pairs := besides(g.points); len(pairs) > 0 {
+		if pairs := besides(sampled); len(pairs) > 0 {
 			h.Naive = slices.MaxFunc(pairs, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) }) // the first of several
 		}
 		list = append(list, h)
 	}
 	return list
 }
+
+// sampled reports whether a result has enough calls for a median.
+func (m *measured) sampled() bool { return m.Calls >= 3 }
+
+// varies reports whether other programs took much of the time of some calls: on a machine
+// that is idle the times of calls are closer.
+func (m *measured) varies() bool { return m.P90 > 2*m.P10 }
 
 // find returns the result of another kernel on the problem of m, with tensors on the
 // host, nil if there is none.

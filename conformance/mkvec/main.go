@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +13,19 @@ import (
 	"github.com/klauspost/compress/gzip" // a pinned version, so that the bytes do not depend on that of Go
 
 	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
+
+// kind is the kind of the vectors, whose header begins with the name of the case.
+var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
+	r, err := gzip.NewReader(bytes.NewReader(begin))
+	if err != nil {
+		return false
+	}
+	header := make([]byte, 64)
+	n, _ := io.ReadFull(r, header)
+	return bytes.Contains(header[:n], []byte(`{"__metadata__":{"case":`))
+}}
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -30,7 +43,7 @@ func run(args []string) error {
 		return err
 	}
 	for _, path := range old {
-		if err := os.Remove(path); err != nil {
+		if err := outfile.Remove(path, kind); err != nil {
 			return err
 		}
 	}
@@ -58,5 +71,5 @@ func write(path string, c conformance.Case) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	return os.WriteFile(path, b.Bytes(), 0o644)
+	return outfile.Write(path, kind, b.Bytes())
 }

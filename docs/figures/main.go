@@ -6,14 +6,20 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // figures are the files, and what draws them.
 var figures = map[string]func() *drawing{"tile.svg": tile, "memory.svg": memory, "skip.svg": skip, "layers.svg": layers}
+
+// kind is the kind of the figures: svg begins so.
+var kind = outfile.Kind{Name: "a figure", Is: func(begin []byte) bool { return bytes.HasPrefix(begin, []byte(`<svg class="figure" `)) }}
 
 // workers is how many the figures assume: the workspace of a kernel grows with them.
 const workers = 8
@@ -25,7 +31,7 @@ func main() {
 	}
 	runtime.GOMAXPROCS(workers)
 	for name, draw := range figures {
-		if err := os.WriteFile(filepath.Join(os.Args[1], name), draw().svg(), 0o644); err != nil {
+		if err := outfile.Write(filepath.Join(os.Args[1], name), kind, draw().svg()); err != nil {
 			fmt.Fprintln(os.Stderr, "figures:", err)
 			os.Exit(1)
 		}

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
 
+	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
@@ -27,9 +30,47 @@ func (t *trainer) recipe() (string, error) {
 	return string(b), err
 }
 
+// The kinds of files that a run writes, by their beginnings: it replaces no other file.
+const (
+	lossesBegin = "# loss of each step, by examples/lm\n"
+	curveTitle  = "Loss against step"
+)
+
+var (
+	checkpointKind = outfile.Kind{Name: "a checkpoint of examples/lm", Is: containing(`{"__metadata__":{"recipe":`)}
+	lossesKind     = outfile.Kind{Name: "the losses of examples/lm", Is: containing(lossesBegin)}
+	curveKind      = outfile.Kind{Name: "a curve of examples/lm", Is: containing(`aria-label="` + curveTitle + `"`)}
+)
+
+func containing(mark string) func([]byte) bool {
+	return func(begin []byte) bool { return bytes.Contains(begin, []byte(mark)) }
+}
+
+// part is at the end of a checkpoint's name until it is complete.
+const part = ".part"
+
+// writable returns an error if a file of the options cannot be written, so that no run finds
+// out at its end.
+func (o *options) writable() error {
+	files := []struct {
+		path, suffix string
+		kind         outfile.Kind
+	}{{o.checkpoint, part, checkpointKind}, {o.losses, "", lossesKind}, {o.curve, "", curveKind}}
+	for _, f := range files {
+		if f.path == "" {
+			continue
+		}
+		file, err := outfile.CreateVia(f.path, f.suffix, f.kind)
+		if err != nil {
+			return err
+		}
+		file.Discard()
+	}
+	return nil
+}
+
 // save writes the checkpoint. It is written beside its place and then moved, so that a run
-// that is killed leaves the one before it, and what it wrote besides is there for the next run
-// to write anew.
+// that is killed leaves the one before it, and an unfinished one that the next run replaces.
 func (t *trainer) save() error {
 	if t.checkpoint == "" {
 		return nil
@@ -38,16 +79,14 @@ func (t *trainer) save() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(t.checkpoint + ".part")
+	f, err := outfile.CreateVia(t.checkpoint, part, checkpointKind)
 	if err != nil {
 		return err
 	}
 	n := t.optimizer.Steps
-	err = nn.Save(f, t.state(n), map[string]string{"step": strconv.Itoa(n), "recipe": recipe})
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return os.Rename(f.Name(), t.checkpoint)
+	return f.Commit(func(w io.Writer) error {
+		return nn.Save(w, t.state(n), map[string]string{"step": strconv.Itoa(n), "recipe": recipe})
+	})
 }
 
 // load goes on from the checkpoint, if it is there.
@@ -71,7 +110,7 @@ func (t *trainer) load() error {
 		return err
 	}
 	if f.Metadata["recipe"] != recipe {
-		return fmt.Errorf("%s is of another run: it has %s, and this one %s", t.checkpoint, f.Metadata["recipe"], recipe)
+		return fmt.Errorf("%s is of another run: it has %.300q, and this one %.300q", t.checkpoint, f.Metadata["recipe"], recipe)
 	}
 	n, err := strconv.Atoi(f.Metadata["step"])
 	losses, _ := f.Tensor("losses")

@@ -3,24 +3,25 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
+
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // draw writes the losses to the files that were asked for.
 func (t *trainer) draw() error {
 	if t.losses != "" {
-		var b bytes.Buffer
+		b := bytes.NewBufferString(lossesBegin)
 		for _, x := range t.history {
-			fmt.Fprintf(&b, "%.7g\n", x)
+			fmt.Fprintf(b, "%.7g\n", x)
 		}
-		if err := os.WriteFile(t.losses, b.Bytes(), 0o644); err != nil {
+		if err := outfile.Write(t.losses, lossesKind, b.Bytes()); err != nil {
 			return err
 		}
 	}
 	if t.curve == "" || len(t.history) == 0 {
 		return nil
 	}
-	return os.WriteFile(t.curve, curve(t.history, t.text.entropy()), 0o644)
+	return outfile.Write(t.curve, curveKind, curve(t.history, t.text.entropy()))
 }
 
 // curve returns the losses as an SVG image, with a line where unigrams are.
@@ -37,7 +38,7 @@ func curve(losses []float32, unigrams float64) []byte {
 		return left + wide*float64(step)/float64(max(1, len(losses)-1)), bottom - high*min(loss/most, 1)
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="system-ui,sans-serif" font-size="12" role="img" aria-label="Loss against step">
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="system-ui,sans-serif" font-size="12" role="img" aria-label="`+curveTitle+`">
 <rect width="100%%" height="100%%" fill="#fff"/>
 `, right+70, bottom+40)
 	for n := 0.; n <= most; n++ {

@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,7 +64,7 @@ func TestKilled(t *testing.T) {
 	got, err := os.ReadFile(checkpoint)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	left, err := filepath.Glob(dir + "/*")
+	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, left, 2, "a file is left behind: %v", left)
 }
@@ -86,6 +88,35 @@ func kill(t *testing.T, lines int, after time.Duration, args ...string) {
 	require.ErrorAs(t, c.Wait(), &killed)
 	require.False(t, killed.Exited() && killed.ExitCode() == 0)
 	require.Zero(t, lines, "it ended before it was killed")
+}
+
+// Each signal that asks the program to end makes it save what it has.
+func TestSignalsSave(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no signals between processes")
+	}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		dir := t.TempDir()
+		checkpoint := filepath.Join(dir, "checkpoint")
+		c := exec.CommandContext(t.Context(), os.Args[0])
+		c.Env = append(os.Environ(), argsVariable+"="+strings.Join(small("--steps=1000000", "--save=1000000", "--every=1", "--checkpoint="+checkpoint), " "))
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		text := bufio.NewScanner(out)
+		for text.Scan() && !strings.HasPrefix(text.Text(), "step ") {
+		}
+		require.NoError(t, c.Process.Signal(s))
+		for text.Scan() {
+		}
+		var ended *exec.ExitError
+		require.ErrorAs(t, c.Wait(), &ended)
+		require.Equal(t, 1, ended.ExitCode(), "%v", s)
+		require.Positive(t, stepOf(t, checkpoint), "%v", s)
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, left, 1)
+	}
 }
 
 // stepOf returns the step of a checkpoint, 0 where there is none yet.

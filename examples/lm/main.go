@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/flashkit-go/flashkit/dispatch"
@@ -73,7 +74,11 @@ func parse(args []string, w io.Writer) (options, error) {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants it
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	o, err := parse(os.Args[1:], os.Stderr)
 	if err == flag.ErrHelp {
@@ -89,6 +94,9 @@ func main() {
 }
 
 func run(ctx context.Context, w io.Writer, o options) error {
+	if err := o.writable(); err != nil {
+		return err
+	}
 	d, err := dispatch.Default(ctx)
 	if err != nil {
 		return err

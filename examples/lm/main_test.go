@@ -38,7 +38,10 @@ func lm(t *testing.T, ctx context.Context, args ...string) (string, error) {
 func losses(t *testing.T, file string) (list []float64) {
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
-	for _, line := range bytes.Fields(b) {
+	for _, line := range bytes.Split(bytes.TrimSpace(b), []byte("\n")) {
+		if bytes.HasPrefix(line, []byte("#")) {
+			continue
+		}
 		x, err := strconv.ParseFloat(string(line), 64)
 		require.NoError(t, err)
 		list = append(list, x)
@@ -171,13 +174,41 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = lm(t, t.Context(), small("--steps=2", "--checkpoint="+checkpoint, "--seed=2")...)
 	require.ErrorContains(t, err, "is of another run")
-	require.NoError(t, os.WriteFile(checkpoint, []byte("no checkpoint"), 0o644))
+	text, err := os.ReadFile(checkpoint)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(checkpoint, text[:2000], 0o644))
 	_, err = lm(t, t.Context(), small("--checkpoint="+checkpoint)...)
 	require.ErrorContains(t, err, "safetensors: ")
 
 	for _, args := range [][]string{{"x"}, {"--steps=-1"}, {"--batch=0"}, {"--temperature=0"}, {"--lr=-1"}, {"--what"}} {
 		_, err := parse(args, io.Discard)
 		require.Error(t, err, args)
+	}
+}
+
+// A file that another program wrote stays, and the run says so before it trains. Files of an
+// earlier run are replaced.
+func TestForeignFilesStay(t *testing.T) {
+	for _, flag := range []string{"--checkpoint=", "--losses=", "--curve="} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "file")
+		for range 2 {
+			_, err := lm(t, t.Context(), small("--steps=1", flag+file)...)
+			require.NoError(t, err)
+		}
+		require.NoError(t, os.WriteFile(file, []byte("0.5\n0.25\n"), 0o600))
+		_, err := lm(t, t.Context(), small("--steps=1000000", flag+file)...)
+		require.ErrorContains(t, err, file+": exists and is not ")
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, "0.5\n0.25\n", string(text))
+
+		require.NoError(t, os.Remove(file))
+		require.NoError(t, os.WriteFile(file+".part", []byte("theirs"), 0o600))
+		lm(t, t.Context(), small("--steps=1", flag+file)...)
+		text, err = os.ReadFile(file + ".part")
+		require.NoError(t, err)
+		require.Equal(t, "theirs", string(text))
 	}
 }
 

@@ -213,7 +213,7 @@ func online(t testing.TB, s *Server) *client {
 	ctx, end := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	front := newFront(s)
-	front.ReadHeaderTimeout, front.IdleTimeout = time.Hour, time.Hour
+	front.ReadHeaderTimeout, front.ReadTimeout, front.IdleTimeout = time.Hour, time.Hour, time.Hour
 	go func() { ended <- serve(ctx, listener, front, s, time.Minute) }()
 	t.Cleanup(func() {
 		end()

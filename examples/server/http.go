@@ -59,7 +59,24 @@ func NewHandler(s *Server) http.Handler {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		w.Write(text.Bytes())
 	})
-	return mux
+	return unread(mux)
+}
+
+// linger is how long a client may send a body that nobody reads: some see no answer until they
+// have sent it.
+const linger = time.Second
+
+// unread answers at once whatever is answered before its body is read, a refusal or another
+// page, and ends the connection soon. By itself net/http would wait for the body, without an
+// end if none comes. A handler that reads the body undoes both.
+func unread(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			http.NewResponseController(w).SetReadDeadline(time.Now().Add(linger))
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func (f *front) health(w http.ResponseWriter, _ *http.Request) {
@@ -126,10 +143,10 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 	var tensors [3][]float32
 	for i, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape()} {
 		if tensors[i], err = readFloats(r.Body, size(shape), t.arrived); err != nil {
-			w.Header().Set("Connection", "close")
 			return err
 		}
 	}
+	w.Header().Del("Connection")
 	rc.SetReadDeadline(time.Time{}) // else it would end the connection while the request waits
 	o, err := t.Attend(tensors[0], tensors[1], tensors[2])
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -171,6 +172,83 @@ func TestSlowClients(t *testing.T) {
 	leave()
 	require.ErrorIs(t, <-errs, context.Canceled)
 	settle(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.admitted == 0 })
+}
+
+// held are requests whose body never comes, and what answers them.
+var held = map[string]string{
+	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: bad\r\nContent-Length: 200000\r\n":                                      "400",
+	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: bad\r\nContent-Length: 20000000\r\n":                                    "400",
+	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: bad\r\nTransfer-Encoding: chunked\r\n":                                  "400",
+	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: {\"problem\":\"" + small + "\"}\r\nContent-Length: 21\r\n":              "400",
+	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: {\"problem\":\"" + small + "\"}\r\nTransfer-Encoding: chunked\r\n":      "400",
+	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: {\"problem\":\"b1-h1-g1-n9999999-m1-d9-f32\"}\r\nContent-Length: 9\r\n": "413",
+	"PUT /attention HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n":                                                              "405",
+	"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n":                                                               "404",
+	"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n":                                                                "200",
+	"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n":                                                       "200",
+	"GET //healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n":                                                               "307",
+	"PRI * HTTP/2.0\r\n": "400",
+}
+
+// What is answered before its body is read is answered at once, and its connection ends; a
+// body that never comes holds neither a connection nor the drain.
+func TestBodiesThatNeverCome(t *testing.T) {
+	s := start(t, cpu(t), Limits{Requests: 256, Bytes: 1 << 30, Request: 1 << 20, Timeout: 30 * time.Second, Short: time.Millisecond, Batch: 8, Copied: 1 << 10})
+	listener, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, newFront(s), s, 10*time.Minute) }()
+	send := func(request string) net.Conn {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		_, err = io.WriteString(conn, request+"\r\n")
+		require.NoError(t, err)
+		conn.SetReadDeadline(time.Now().Add(time.Minute)) // of a busy machine
+		return conn
+	}
+	conns := map[net.Conn]string{}
+	for request, want := range held {
+		for range 4 {
+			conns[send(request)] = want
+		}
+	}
+	for conn, want := range conns {
+		all, err := io.ReadAll(conn)
+		require.NoError(t, err, "the connection stays")
+		require.Contains(t, strings.SplitN(string(all), "\r\n", 2)[0], "HTTP/1.1 "+want)
+	}
+	for request := range held { // and while it drains
+		send(request)
+	}
+	end()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the drain waits for bodies")
+	}
+}
+
+// A body that was read whole leaves the connection for the next request, also where the answer
+// is a refusal.
+func TestConnectionsAreKept(t *testing.T) {
+	c := online(t, start(t, cpu(t), roomy))
+	x := answered(t, small)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	for range 3 {
+		fmt.Fprintf(conn, "POST /attention HTTP/1.1\r\nHost: x\r\nAttention: {\"problem\":%q}\r\nContent-Length: 20\r\n\r\n%s", small, x.body)
+		resp, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.False(t, resp.Close)
+	}
 }
 
 func TestRun(t *testing.T) {

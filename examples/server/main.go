@@ -69,8 +69,9 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 
 // newFront returns what speaks HTTP for a server, and waits only so long for a client.
 func newFront(s *Server) *http.Server {
-	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, // a body must come before its request's deadline
-		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
+	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // of an admitted body its request's deadline instead
+		WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
 }
 
 // serve serves on a listener until the context is done, and then drains. While it

@@ -27,6 +27,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 type request struct {
@@ -98,10 +99,13 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		return reply{}, os.WriteFile(r.File, data, 0o644)
+		return reply{}, outfile.Write(r.File, numbers, data)
 	}
 	return reply{}, fmt.Errorf("op %q: there is none such", r.Op)
 }
+
+// numbers is the kind of files without a beginning of their own, so that none is replaced.
+var numbers = outfile.Kind{Name: "empty", Is: func([]byte) bool { return false }}
 
 func (p *product) open(r *request) error {
 	data, err := os.ReadFile(r.File)

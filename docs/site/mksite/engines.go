@@ -63,7 +63,7 @@ func pack(b []byte) string {
 // folder may load scripts, and nothing else.
 func script(property string, value any) ([]byte, error) {
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "// Made by make site.\nflashkit.%s = ", property)
+	fmt.Fprintf(&text, "%sflashkit.%s = ", scriptBegins, property)
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(value); err != nil {

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -16,10 +17,23 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+
+	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // folder is where the page lies in the repository.
 const folder = "docs/site"
+
+// kind is the kind of the generated files.
+var kind = outfile.Kind{Name: "made by make site", Is: func(begin []byte) bool {
+	return bytes.HasPrefix(begin, []byte(scriptBegins)) || bytes.Contains(begin, []byte(pageTitle))
+}}
+
+// How script and page.tmpl mark them.
+const (
+	scriptBegins = "// Made by make site.\n"
+	pageTitle    = "<title>flashkit: attention in this browser</title>"
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -51,7 +65,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(root, folder, filepath.FromSlash(name)), text, 0o644); err != nil {
+		if err := outfile.Write(filepath.Join(root, folder, filepath.FromSlash(name)), kind, text); err != nil {
 			return err
 		}
 	}

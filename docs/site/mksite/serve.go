@@ -23,7 +23,7 @@ func serve(ctx context.Context, addr, folder string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: handler(folder), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: handler(folder), ReadTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	stopped := context.AfterFunc(ctx, func() { server.Close() })
 	defer stopped()
 	fmt.Fprintf(w, "mksite: http://%s/\n", listener.Addr())

@@ -1,0 +1,216 @@
+// Package outfile writes files. A file appears whole or not at all, and replaces nothing
+// but a file of its own kind: whatever else has its name, or its link's, stays untouched.
+package outfile
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// A Kind is a kind of file that the program writes.
+type Kind struct {
+	Name string // with its article, for messages: "a profile"
+
+	// Is reports whether a file that begins so is of the kind. It sees at most the first
+	// 4096 bytes.
+	Is func(begin []byte) bool
+}
+
+// beginning is the number of bytes that a Kind sees.
+const beginning = 4096
+
+// A File is a temporary file in the folder of the one that it becomes.
+type File struct {
+	path string // of the file, not of a link to it
+	kind Kind
+	temp *os.File
+}
+
+// Create prepares to write path. It fails now if path, or what it links to, is a folder, a
+// device or a file of another kind, or if the folder cannot be written. An empty file is of
+// every kind.
+func Create(path string, kind Kind) (*File, error) {
+	return create(path, "", kind)
+}
+
+// CreateVia is Create with the temporary file's name: path and suffix. A killed program
+// leaves that one file, and the next call replaces it if it is of the kind. Only one program
+// at a time may write path.
+func CreateVia(path, suffix string, kind Kind) (*File, error) {
+	return create(path, suffix, kind)
+}
+
+func create(path, suffix string, kind Kind) (*File, error) {
+	target, info, err := resolve(path)
+	if err == nil && info != nil {
+		err = kind.check(target)
+	}
+	if err != nil {
+		return nil, about(path, err)
+	}
+	mode := fs.FileMode(0o644)
+	if info != nil {
+		mode = 0o600 // until it has that of the old file
+	}
+	next := func() string {
+		return filepath.Join(filepath.Dir(target), fmt.Sprintf(".%s.%d", filepath.Base(target), rand.Uint32()))
+	}
+	if suffix != "" {
+		next = func() string { return target + suffix }
+		if err := Remove(next(), kind); err != nil {
+			return nil, err
+		}
+	}
+	temp, err := unfinished.create(next, mode)
+	if err != nil {
+		return nil, about(path, err)
+	}
+	return &File{target, kind, temp}, nil
+}
+
+// Path returns the name of the file: that of the target where the caller named a link.
+func (f *File) Path() string { return f.path }
+
+// Commit writes the file and moves it to its name. If the name has a file, which must still be
+// of the kind, its permissions stay.
+func (f *File) Commit(write func(io.Writer) error) error {
+	defer f.Discard()
+	w := bufio.NewWriter(f.temp)
+	err := write(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.keepMode()
+	}
+	if err == nil {
+		err = f.temp.Sync()
+	}
+	if closed := f.temp.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = unfinished.rename(f.temp.Name(), f.path)
+	}
+	if err == nil {
+		f.temp = nil
+		return nil
+	}
+	if p := new(fs.PathError); errors.As(err, &p) && p.Path == f.temp.Name() {
+		err = p.Err
+	}
+	return about(f.path, err)
+}
+
+// keepMode gives the temporary file the permissions of the one that it replaces.
+func (f *File) keepMode() error {
+	info, err := os.Lstat(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err == nil {
+		err = f.kind.check(f.path)
+	}
+	if err != nil {
+		return err
+	}
+	return f.temp.Chmod(info.Mode().Perm())
+}
+
+// Discard removes a file that was not committed.
+func (f *File) Discard() {
+	if f == nil || f.temp == nil {
+		return
+	}
+	f.temp.Close()
+	unfinished.remove(f.temp.Name())
+	f.temp = nil
+}
+
+// Write writes a file that is in memory.
+func Write(path string, kind Kind, data []byte) error {
+	f, err := Create(path, kind)
+	if err != nil {
+		return err
+	}
+	return f.Commit(func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+// resolve returns the file that path names or links to, with its info: nil if there is none
+// yet. A link to nothing, a folder and a device are errors.
+func resolve(path string) (target string, info fs.FileInfo, err error) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return path, nil, nil
+	}
+	target, err = filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, errors.New("a link to a file that does not exist")
+	}
+	if err == nil {
+		info, err = os.Stat(target)
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	return target, info, err
+}
+
+// check returns an error if the regular file path is of another kind.
+func (k Kind) check(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	begin, err := io.ReadAll(io.LimitReader(f, beginning))
+	if err == nil && len(begin) > 0 && !k.Is(begin) {
+		err = fmt.Errorf("exists and is not %s", k.Name)
+	}
+	return err
+}
+
+// Remove removes a file, if there is one, which must be of the kind and no link.
+func Remove(path string, kind Kind) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err == nil {
+		err = kind.check(path)
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return about(path, err)
+	}
+	return nil
+}
+
+// about returns err with the name of the file as the caller has it.
+func about(path string, err error) error {
+	switch e := err.(type) {
+	case *fs.PathError:
+		err = e.Err
+	case *os.LinkError:
+		err = e.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}

@@ -1,0 +1,59 @@
+package outfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+)
+
+// unfinished are the temporary files of this program.
+var unfinished = tempFiles{names: map[string]bool{}}
+
+type tempFiles struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// create creates a file under the first name that is free.
+func (t *tempFiles) create(next func() string, mode fs.FileMode) (*os.File, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for try := 0; ; try++ {
+		name := next()
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err == nil {
+			t.names[name] = true
+		}
+		if !errors.Is(err, fs.ErrExist) || try == 100 {
+			return f, err
+		}
+	}
+}
+
+func (t *tempFiles) remove(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	os.Remove(name)
+	delete(t.names, name)
+}
+
+// rename moves a file to the name that it is to have.
+func (t *tempFiles) rename(name, to string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := os.Rename(name, to)
+	if err == nil {
+		delete(t.names, name)
+	}
+	return err
+}
+
+// Abandon removes the temporary files of all that was not committed. It is for a program that
+// ends early, on a signal: no file appears afterwards, as Create and Commit wait for ever.
+func Abandon() {
+	unfinished.mu.Lock()
+	for name := range unfinished.names {
+		os.Remove(name)
+	}
+}
