@@ -214,6 +214,36 @@ static void calls(void)
 		failures++, puts("FAIL fk_open wrote a handle of what it did not open");
 }
 
+/* Handles of another type, numbers that are none, and what another process has: each is refused, and ends nothing. */
+static void handles(const char *program)
+{
+	fk_cancel *c = NULL;
+	fk_dispatcher *closed = NULL;
+	fk_error e = fk_error_init();
+	char command[256], line[32] = "";
+	if (fk_cancel_new(&c, &e) || fk_open("simd", 0, &closed, &e) || fk_close(closed, &e))
+		failures++, printf("FAIL no handles: %s\n", e.message);
+	CALL(FK_ERR_HANDLE, "d", fk_close((fk_dispatcher *)c, &e));
+	CALL(FK_ERR_HANDLE, "d", fk_forward((fk_dispatcher *)c, &p, &a, &e));
+	CALL(FK_ERR_HANDLE, "d", fk_kernels((fk_dispatcher *)c, NULL, 0, NULL, &e));
+	CALL(FK_ERR_HANDLE, "c", fk_cancel_free((fk_cancel *)dispatcher, &e));
+	CALL(FK_ERR_HANDLE, "c", fk_cancel_now((fk_cancel *)dispatcher, &e));
+	CALL(FK_ERR_HANDLE, "cancel", (a.cancel = (fk_cancel *)dispatcher, fk_forward(dispatcher, &p, &a, &e)));
+	CALL(FK_ERR_HANDLE, "d", fk_close(closed, &e));
+	for (uintptr_t number = 1; number < 100; number++) {
+		CALL(FK_ERR_HANDLE, "d", fk_close((fk_dispatcher *)number, &e));
+		CALL(FK_ERR_HANDLE, "c", fk_cancel_free((fk_cancel *)number, &e));
+	}
+	snprintf(command, sizeof command, "'%s' handle", program);
+	FILE *other = popen(command, "r");
+	if (other == NULL || fgets(line, sizeof line, other) == NULL || pclose(other) != 0)
+		failures++, puts("FAIL another process has no handle");
+	CALL(FK_ERR_HANDLE, "d", fk_close((fk_dispatcher *)(uintptr_t)strtoull(line, NULL, 10), &e));
+	reset(), a.cancel = c;
+	if (fk_forward(dispatcher, &p, &a, &e) || fk_cancel_free(c, &e))
+		failures++, printf("FAIL a handle was ended by another: %s\n", e.message);
+}
+
 static void merges(void)
 {
 	fk_tensor x, y, z, l;
@@ -262,12 +292,14 @@ static void good(void)
 		failures++, printf("FAIL a good paged call: %s\n", e.message);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	fk_error e = fk_error_init();
 	if (fk_open("auto", 0, &dispatcher, &e) != FK_OK)
 		return puts(e.message), 1;
-	good(), problems(), tensors(), rest(), calls(), merges(), classics();
+	if (argc > 1) /* run by handles */
+		return printf("%llu\n", (unsigned long long)(uintptr_t)dispatcher) < 0;
+	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), merges(), classics();
 	if (fk_close(dispatcher, &e) != FK_OK)
 		return puts(e.message), 1;
 	reset();
