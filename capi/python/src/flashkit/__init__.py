@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _dispatcher, _errors
 from ._call import Options
-from ._dispatcher import Cancel, Dispatcher, Gradients, Kernel, Memory, Verdict
+from ._dispatcher import Dispatcher, Gradients, Kernel, Memory, Verdict
 from ._errors import (
     CanceledError,
     DimensionError,
@@ -37,6 +37,7 @@ from ._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from ._handle import Cancel
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

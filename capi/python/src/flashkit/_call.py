@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import sys
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
+
+import numpy as np
 
 from . import _abi, _arrays, _errors
-
-if TYPE_CHECKING:
-    from ._dispatcher import Cancel
+from ._handle import Cancel
 
 
 class Options(TypedDict, total=False):
@@ -84,16 +85,14 @@ class Call:
     def features(self, o: Options) -> None:
         p, a = self.problem, self.args
         p.scale, p.softcap, p.dropout = positive(o, "scale"), positive(o, "softcap"), number(o, "dropout")
-        seed = o.get("seed", 0)
-        if not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise _errors.OptionError(f"flashkit: seed = {seed!r}: must be an integer from 0 to 2**64-1", "seed")
-        a.seed = seed
+        a.seed = index(o.get("seed", 0), "seed", "an integer from 0 to 2**64-1", 0, 2**64 - 1)
         if (origin := o.get("origin")) is not None:
-            if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN) or not all(isinstance(x, int) and 0 <= x < 2**31 for x in origin):
-                raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be (batch, head, row, key), integers from 0 to 2**31-1", "origin")
+            want = "(batch, head, row, key), integers from 0 to 2**31-1"
+            if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN):
+                raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be {want}", "origin")
             p.features |= _abi.ORIGIN_FEATURE
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
-                setattr(a, name, first)
+                setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))
         for name in ("bias", "mask", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:
@@ -104,18 +103,19 @@ class Call:
 
     def band(self, o: Options) -> None:
         p, window = self.problem, o.get("window")
-        if o.get("causal", False):
+        causal, p.top_left, p.shift = flag(o.get("causal", False), "causal"), flag(o.get("top_left", False), "top_left"), index(o.get("shift", 0), "shift", "an integer")
+        if causal:
             p.band = _abi.BAND_CAUSAL
         if window is not None:
-            if not isinstance(window, tuple) or len(window) != 2:
-                raise _errors.OptionError(f"flashkit: window = {window!r}: must be (left, right), either of them None for no limit", "window")
-            left, right = (_abi.UNLIMITED if side is None else int(side) for side in window)
-            if o.get("causal", False):
+            want = "(left, right), numbers of keys, or None for no limit"
+            if not isinstance(window, (tuple, list)) or len(window) != 2:
+                raise _errors.OptionError(f"flashkit: window = {window!r}: must be {want}", "window")
+            left, right = (_abi.UNLIMITED if side is None else index(side, "window", want, _abi.UNLIMITED, given=window) for side in window)
+            if causal:
                 if right > 0:
                     raise _errors.OptionError(f"flashkit: window = {window!r}: a causal row sees no key after the diagonal; right must be 0 or None", "window")
                 right = 0
             p.band, p.left, p.right = _abi.BAND_WINDOW, left, right
-        p.top_left, p.shift = bool(o.get("top_left", False)), int(o.get("shift", 0))
 
     def sequences(self, o: Options) -> None:
         a, seqs, first = self.args, None, ""
@@ -145,15 +145,15 @@ class Call:
 
     def limits(self, o: Options) -> None:
         a, timeout, cancel = self.args, o.get("timeout"), o.get("cancel")
-        workers = o.get("workers", 0)
-        if not isinstance(workers, int) or not 0 <= workers < 2**31:
-            raise _errors.OptionError(f"flashkit: workers = {workers!r}: must be an integer from 1, or 0 for no limit", "workers")
-        a.workers = workers
+        a.workers = index(o.get("workers", 0), "workers", "an integer from 1, or 0 for no limit", 0, 2**31 - 1)
         if timeout is not None:
-            if not 0 < timeout < 2**33:
+            seconds = number(o, "timeout")
+            if not 0 < seconds < 2**33:
                 raise _errors.OptionError(f"flashkit: timeout = {timeout!r}: must be more than 0 seconds, and less than 2**33", "timeout")
-            a.timeout_ns = max(1, int(timeout * 1e9))
+            a.timeout_ns = max(1, int(seconds * 1e9))
         if cancel is not None:
+            if not isinstance(cancel, Cancel):
+                raise _errors.OptionError(f"flashkit: cancel = {cancel!r}: must be a Cancel", "cancel")
             a.cancel = cancel._take()
             self.keep.append(cancel)
         if self.args.q.device >= _abi.CUDA:
@@ -173,9 +173,27 @@ def uncovered(starts: Any, rows: int) -> bool:
     return len(starts) == 0 or int(starts[0]) != 0 or int(starts[-1]) != rows
 
 
+def flag(x: Any, name: str) -> bool:
+    """Return a bool as it is; 0 and 1 are bools too, and what else Python takes for one is refused."""
+    if not isinstance(x, (bool, int, np.bool_)) or x not in (0, 1):
+        raise _errors.OptionError(f"flashkit: {name} = {x!r}: must be True or False", name)
+    return bool(x)
+
+
+def index(x: Any, name: str, want: str, low: int = -(2**63), high: int = 2**63 - 1, given: Any = None) -> int:
+    """Return an integer of Python or NumPy from low to high. given is what the caller wrote, if that holds more than x."""
+    try:
+        i = None if isinstance(x, bool) else operator.index(x)
+    except TypeError:
+        i = None
+    if i is None or not low <= i <= high:
+        raise _errors.OptionError(f"flashkit: {name} = {x if given is None else given!r}: must be {want}", name)
+    return i
+
+
 def number(o: Options, name: str) -> float:
     x: Any = o.get(name, 0.0)
-    if isinstance(x, bool) or not isinstance(x, (int, float)):
+    if isinstance(x, bool) or not isinstance(x, (int, float, np.integer, np.floating)):
         raise _errors.OptionError(f"flashkit: {name} = {x!r}: must be a number", name)
     return float(x)
 
