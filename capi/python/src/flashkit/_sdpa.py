@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _operators
+
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -42,6 +44,8 @@ class Report:
 
 def _refuses(q: Any, k: Any, v: Any, mask: Any, dropout: Any, causal: Any, scale: Any, gqa: bool) -> str:
     """Return why a call is left to PyTorch, "" if it is not."""
+    if _operators.forward_mode():
+        return "a forward-mode derivative is asked for"
     for name, t in (("query", q), ("key", k), ("value", v), ("attn_mask", mask)):
         if t is None and name == "attn_mask":
             continue
