@@ -21,10 +21,17 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def plain(x: Any, name: str) -> Any:
+    """Return NumPy's array, but refuse a masked one, whose mask nothing would look at."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise _errors.DTypeError(f"flashkit: {name}: is a masked array, whose mask would be ignored; give its data, and hide keys by mask=", name)
+    return x
+
+
 def take(x: Any, name: str) -> Any:
     """Return x as NumPy's array or PyTorch's tensor, which it may be by DLPack."""
     if isinstance(x, np.ndarray):
-        return x
+        return plain(x, name)
     if is_torch(x):
         if x.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise _errors.OptionError(f"flashkit: {name}: requires a gradient, which this function does not record; call flashkit.torch.attention, or call it under torch.no_grad()", name)
@@ -120,14 +127,17 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
         if x.device.type != "cpu":
             raise _errors.OptionError(f"flashkit: {name}.device = {x.device}: must be cpu, unless kv_lens and pages lie on the device of q", f"{name}.device")
         x = x.detach().numpy()
-    a = np.asarray(x)
+    a = np.asarray(plain(x, name))
     if a.dtype.kind not in "iu" and a.size:
         raise _errors.DTypeError(f"flashkit: {name}.dtype = {a.dtype}: must be integers", f"{name}.dtype")
     if a.ndim != dimensions:
         raise _errors.DimensionError(f"flashkit: {name}.shape = {a.shape}: must have {dimensions} dimension{'s' * (dimensions > 1)}", f"{name}.shape")
-    if a.size and (a.min() < 0 or a.max() > 2**31 - 1):  # tables of pages are long
-        wrong = np.flatnonzero((a < 0) | (a > 2**31 - 1))
-        raise _errors.OptionError(f"flashkit: {name}[{wrong[0]}] = {a.flat[wrong[0]]}: must be from 0 to 2147483647", f"{name}[{wrong[0]}]")
+    low, high = -(2**31), 2**31 - 1
+    if a.size and name == "pages":  # the library checks those that the lengths reach: others may be anything, such as -1
+        a = a if a.dtype == np.int32 else np.clip(a.astype(np.int64), low, high)
+    elif a.size and (a.min() < 0 or a.max() > high):
+        wrong = np.flatnonzero((a < 0) | (a > high))
+        raise _errors.OptionError(f"flashkit: {name}[{wrong[0]}] = {a.flat[wrong[0]]}: must be from 0 to {high}", f"{name}[{wrong[0]}]")
     return np.ascontiguousarray(a, np.int32)
 
 
@@ -166,7 +176,7 @@ def writable(x: Any, name: str) -> Any:
     if isinstance(x, np.ndarray):
         if not x.flags.writeable:
             raise _errors.OptionError(f"flashkit: {name}: is read-only", name)
-        return x
+        return plain(x, name)
     if is_torch(x):
         return take(x, name)
     raise _errors.DTypeError(f"flashkit: {name}: is a {type(x).__name__}, and must be an array of NumPy or a tensor of PyTorch", name)

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from . import _abi, _arrays, _errors
+from . import _abi, _arrays, _errors, _names
 from ._handle import Cancel
 
 
@@ -59,7 +59,8 @@ class Call:
         self.dtype = options.get("dtype")
         if self.dtype not in (None, "float16", "bfloat16", "f16", "bf16"):
             raise _errors.OptionError(f"flashkit: dtype = {self.dtype!r}: must be 'float16' or 'bfloat16', for arrays of uint16", "dtype")
-        self.keep: list[Any] = []
+        self.given: dict[str, Any] = {}  # arrays by field, which live as long as the call
+        self.names: dict[str, str] = {}  # what the caller calls fields otherwise than flashkit.h
         self.gaps = {"q_starts": False, "kv_starts": False}  # whether packed sequences leave rows out, which are not written
         self.problem = _abi.Problem(size=ctypes.sizeof(_abi.Problem))
         self.args = _abi.Args(size=ctypes.sizeof(_abi.Args))
@@ -68,18 +69,25 @@ class Call:
         self.band(options)
         self.sequences(options)
         self.limits(options)
-        _abi.call("fk_problem_of", ctypes.byref(self.args), ctypes.byref(self.problem))
+        self.run(_abi.call, "fk_problem_of", ctypes.byref(self.args), ctypes.byref(self.problem))
+
+    def run(self, f: Any, *args: Any) -> Any:
+        """Call the library, whose errors become those of the caller's arguments."""
+        try:
+            return f(*args)
+        except _errors.Error as e:
+            raise _names.spelled(e, self.swap, self.names, self.given) from None
 
     def four(self, x: Any, name: str) -> Any:
         x = _arrays.take(x, name)
         setattr(self.args, name, _arrays.four(x, name, self.swap, self.dtype))
-        self.keep.append(x)
+        self.given[name] = x
         return x
 
     def column(self, x: Any, name: str) -> Any:
         x = _arrays.take(x, name)
         setattr(self.args, name, _arrays.column(x, name))
-        self.keep.append(x)
+        self.given[name] = x
         return x
 
     def features(self, o: Options) -> None:
@@ -91,6 +99,7 @@ class Call:
             if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN):
                 raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be {want}", "origin")
             p.features |= _abi.ORIGIN_FEATURE
+            self.names["features"] = "origin"
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
                 setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))
         for name in ("bias", "mask", "slopes", "sink"):
@@ -98,7 +107,7 @@ class Call:
             if x is None:
                 continue
             x = _arrays.take(x, name)
-            self.keep.append(x)
+            self.given[name] = x
             setattr(a, name, _arrays.pairs(x, name, self.dtype) if name in ("bias", "mask") else _arrays.per_head(x, name, name == "slopes"))
 
     def band(self, o: Options) -> None:
@@ -128,7 +137,7 @@ class Call:
                 continue
             dimensions = 2 if name == "pages" else 1
             array: Any = _arrays.on_device(x, name, dimensions, self.q) if on_device else _arrays.integers(x, name, dimensions)
-            self.keep.append(array)
+            self.given[name] = array
             setattr(a, name, array.data_ptr() if on_device else array.__array_interface__["data"][0])
             count = array.shape[0] - name.endswith("_starts")
             if seqs is not None and count != seqs:
@@ -141,6 +150,8 @@ class Call:
         if seqs is not None:
             if seqs < 0:
                 raise _errors.DimensionError(f"flashkit: {first}: is empty, and must have one more element than there are sequences", first)
+            if a.q_starts is None and seqs != a.q.shape[0]:
+                raise _errors.DimensionError(f"flashkit: {first} describes {seqs} sequences: must be {a.q.shape[0]}, the batch of q", first)
             a.seqs = seqs
 
     def limits(self, o: Options) -> None:
@@ -155,7 +166,7 @@ class Call:
             if not isinstance(cancel, Cancel):
                 raise _errors.OptionError(f"flashkit: cancel = {cancel!r}: must be a Cancel", "cancel")
             a.cancel = cancel._take()
-            self.keep.append(cancel)
+            self.given["cancel"] = cancel
         if self.args.q.device >= _abi.CUDA:
             a.stream = sys.modules["torch"].cuda.current_stream(self.q.device).cuda_stream
 

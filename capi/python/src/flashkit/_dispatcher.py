@@ -6,7 +6,7 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _abi, _arrays, _errors
+from . import _abi, _arrays, _errors, _names
 from ._call import Call, Options, flag
 from ._handle import Handle
 
@@ -113,13 +113,16 @@ class Dispatcher(Handle):
                 name = "out" if o is None else "lse"
                 raise _errors.NullError(f"flashkit: {name}: is missing; carry continues the result that it holds", name)
             c.problem.features |= _abi.CARRY
+            c.names["features"] = "carry"
         o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if gaps else None) if o is None else _arrays.writable(o, "out")
         c.args.o = _arrays.four(o, "out", c.swap, c.dtype)
+        c.given["o"], c.names["o"] = o, "out"
         if lse is None and flag(want_lse, "return_lse"):
             lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if gaps else None)
         if lse is not None:
             c.args.lse = _arrays.column(_arrays.writable(lse, "lse"), "lse")
-        _abi.call("fk_forward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
+            c.given["lse"] = lse
+        c.run(_abi.call, "fk_forward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
         return o, lse
 
     def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None) -> Gradients:
@@ -145,7 +148,7 @@ class Dispatcher(Handle):
             g = _arrays.new(_arrays.take(x, name), tuple(x.shape))
             setattr(c.args, "d_" + name, _arrays.pairs(g, "d_bias", c.dtype) if name == "bias" else _arrays.per_head(g, "d_sink", False))
             out.append(g)
-        _abi.call("fk_backward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
+        c.run(_abi.call, "fk_backward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
         return Gradients(*out)
 
     def kernels(self) -> list[Kernel]:
@@ -155,12 +158,12 @@ class Dispatcher(Handle):
     def explain(self, q: Any, k: Any, v: Any, backward: bool, carry: bool, options: Options) -> list[Verdict]:
         c = Call(q, k, v, options)
         c.problem.features |= _abi.CARRY * flag(carry, "carry")
-        lines = _abi.text("fk_explain", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD)
+        lines = c.run(_abi.text, "fk_explain", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD)
         return [Verdict(name, mark == "*", int(ns) * 1e-9, reason) for mark, name, ns, reason in lines]
 
     def workspace(self, q: Any, k: Any, v: Any, backward: bool, options: Options) -> Memory:
         c, m = Call(q, k, v, options), _abi.Memory(size=ctypes.sizeof(_abi.Memory))
-        _abi.call("fk_workspace", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD, ctypes.byref(m))
+        c.run(_abi.call, "fk_workspace", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD, ctypes.byref(m))
         return Memory(m.host, m.tensors, m.device)
 
 
@@ -189,5 +192,8 @@ def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, layout: str) -> tuple[Any, Any
     views = []
     for name, x in (("o", o), ("lse", lse), *given.items()):
         views.append(_arrays.column(x, name) if name.startswith("lse") else _arrays.four(x, name, layout == "bshd", None))
-    _abi.call("fk_merge", *(ctypes.byref(t) for t in views))
+    try:
+        _abi.call("fk_merge", *(ctypes.byref(t) for t in views))
+    except _errors.Error as e:
+        raise _names.spelled(e, layout == "bshd", {}, given) from None
     return o, lse
