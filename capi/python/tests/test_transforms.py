@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
@@ -280,3 +281,57 @@ def test_wrong(p, name):
     with pytest.raises(error) as caught:
         ft.attention(**{"q": p.q, "k": p.k, "v": p.v} | changes(p))
     assert caught.value.field == field and str(caught.value).startswith("flashkit: ")
+
+
+class Wrapper(torch.Tensor):
+    """A tensor whose memory is another's."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, f, types, args=(), keywords=None):
+        return f(*(x.inner if isinstance(x, Wrapper) else x for x in args), **(keywords or {}))
+
+
+# flashkit.attention is no operator of PyTorch's.
+ARRAYS = {
+    "dual": (lambda p, f: dual(f, p.q), flashkit.UnsupportedError),
+    "jvp": (lambda p, f: jvp(f, (p.q,), (p.one,)), flashkit.UnsupportedError),
+    "grad": (lambda p, f: grad(lambda q: f(q).sum())(p.q), flashkit.OptionError),
+    "grad of a constant": (lambda p, f: grad(lambda q: (torch.no_grad()(f)(q) * q).sum())(p.q), flashkit.StrideError),
+    "vmap": (lambda p, f: vmap(f)(p.three), flashkit.StrideError),
+    "fake": (lambda p, f: f(FakeTensorMode().from_tensor(p.q)), flashkit.StrideError),
+    "wrapper": (lambda p, f: f(Wrapper(p.q)), flashkit.StrideError),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_attention_of_arrays_refuses(p, name):
+    call, error = ARRAYS[name]
+    with pytest.raises(error) as caught:
+        call(p, lambda q: flashkit.attention(q, p.k, p.v))
+    assert caught.value.field == "q"
+    if name == "dual":
+        o, lse = flashkit.attention(p.q, p.k, p.v, return_lse=True)
+        for f in (lambda x: flashkit.merge(o, lse, x, lse)[0], lambda x: flashkit.attention_backward(x, p.q, p.k, p.v, o, lse).d_q):
+            with pytest.raises(flashkit.UnsupportedError, match="tangent"):
+                dual(f, o)
+    if name == "wrapper":
+        assert torch.equal(p.ours(Wrapper(p.q)), p.ours(p.q))
+
+
+def test_out_counts_as_a_change_in_place(p):
+    for name, shape in (("out", (1, 2, 5, 8)), ("lse", (1, 2, 5))):
+        given, w = torch.ones(shape), torch.ones(shape, requires_grad=True)
+        y = (w * given).sum()
+        flashkit.attention(p.q, p.k, p.v, **{name: given})
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+    with torch.inference_mode():
+        flashkit.attention(p.q, p.k, p.v, out=torch.ones(1, 2, 5, 8))

@@ -76,7 +76,13 @@ def raw(x: Any, name: str, dtype: str | None = None) -> Raw:
         raise _errors.OptionError(f"flashkit: {name}.device = {device}: must be cpu or cuda", f"{name}.device")
     if x.layout is not sys.modules["torch"].strided or x.is_nested or x.is_conj() or x.is_neg():
         raise _errors.StrideError(f"flashkit: {name}: must be a plain strided tensor", name)
-    return x.data_ptr(), tuple(x.shape), x.stride(), code, _abi.CUDA + (device.index or 0) if device.type == "cuda" else _abi.HOST
+    try:
+        address = x.data_ptr()
+    except RuntimeError:  # of functorch's tensors
+        address = 0
+    if address == 0 and x.numel():
+        raise _errors.StrideError(f"flashkit: {name}: is a {type(x).__name__} without memory of its own, of a subclass or a transform of PyTorch; call flashkit.torch.attention", name)
+    return address, tuple(x.shape), x.stride(), code, _abi.CUDA + (device.index or 0) if device.type == "cuda" else _abi.HOST
 
 
 def tensor(r: Raw) -> _abi.Tensor:
@@ -180,3 +186,23 @@ def writable(x: Any, name: str) -> Any:
     if is_torch(x):
         return take(x, name)
     raise _errors.DTypeError(f"flashkit: {name}: is a {type(x).__name__}, and must be an array of NumPy or a tensor of PyTorch", name)
+
+
+def forward_mode() -> bool:
+    """Report whether tensors of PyTorch may have tangents."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.autograd.forward_ad._current_level >= 0
+
+
+def without_tangents(**arrays: Any) -> None:
+    """Refuse PyTorch's tensors that ask for a derivative of forward mode. Not within an operator, where PyTorch does not tell."""
+    for name, x in arrays.items():
+        if is_torch(x) and sys.modules["torch"].autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise _errors.UnsupportedError(f"flashkit: {name}: has a tangent, and attention has no forward-mode derivative", name)
+
+
+def written(*outputs: Any) -> None:
+    """Tell PyTorch of outputs of the caller's: a backward pass that has saved one is then refused, as after any change in place."""
+    for x in outputs:
+        if is_torch(x) and not x.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(x)

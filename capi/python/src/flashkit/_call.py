@@ -186,13 +186,17 @@ def uncovered(starts: Any, rows: int) -> bool:
 
 def flag(x: Any, name: str) -> bool:
     """Return a bool as it is; 0 and 1 are bools too, and what else Python takes for one is refused."""
-    if not isinstance(x, (bool, int, np.bool_)) or x not in (0, 1):
+    if x is True or x is False:
+        return x
+    if not isinstance(x, (int, np.bool_)) or x not in (0, 1):
         raise _errors.OptionError(f"flashkit: {name} = {x!r}: must be True or False", name)
     return bool(x)
 
 
 def index(x: Any, name: str, want: str, low: int = -(2**63), high: int = 2**63 - 1, given: Any = None) -> int:
     """Return an integer of Python or NumPy from low to high. given is what the caller wrote, if that holds more than x."""
+    if type(x) is int and low <= x <= high:
+        return x
     try:
         i = None if isinstance(x, bool) else operator.index(x)
     except TypeError:

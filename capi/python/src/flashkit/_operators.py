@@ -195,7 +195,7 @@ class _Forward(_Refusing):
 
 def _wants(inputs: tuple[Any, ...]) -> bool:
     """Report whether a derivative of an operator's result is asked for, of either mode."""
-    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs) or forward_mode()
+    return torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs) or forward_mode()
 
 
 def _differentiate_attention(keys: Any, *inputs: Any) -> Any:

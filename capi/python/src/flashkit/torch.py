@@ -65,8 +65,9 @@ def attention(
     for name, t in zip(_operators.TENSORS, (bias, mask, slopes, sink, None, q_lens, kv_lens, q_starts, kv_starts, pages)):
         if t is not None:
             _plain(t, name)
-    for name, given in (("causal", causal), ("top_left", top_left), ("return_lse", return_lse)):
-        flag(given, name)
+    flag(causal, "causal")
+    flag(top_left, "top_left")
+    flag(return_lse, "return_lse")
     for name, number in (("scale", scale), ("softcap", softcap)):
         if number is not None and not (_is_number(number) and number > 0):
             raise _errors.OptionError(f"flashkit: {name} = {number!r}: must be more than 0; None leaves it out", name)
