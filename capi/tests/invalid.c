@@ -222,6 +222,7 @@ static void calls(void)
 	CALL(FK_ERR_NULL, "p", fk_problem_of(&a, NULL, &e));
 	CALL(FK_ERR_NULL, "v", (memset(&a.v, 0, sizeof a.v), fk_problem_of(&a, &p, &e)));
 	CALL(FK_ERR_DIMENSION, "seqs", (a.seqs = B + 1, a.kv_lens = (int32_t[]){3, 5, 4}, fk_problem_of(&a, &p, &e)));
+	CALL(FK_ERR_DIMENSION, "k.shape", (a.seqs = 1, a.q_starts = (int32_t[]){0, 5}, a.q.shape[0] = 1, fk_problem_of(&a, &p, &e)));
 	CALL(FK_ERR_SIZE, "out.size", fk_workspace(dispatcher, &p, FK_PASS_FORWARD, &m, &e));
 	CALL(FK_ERR_VALUE, "pass", fk_explain(dispatcher, &p, 2, text, sizeof text, NULL, &e));
 	CALL(FK_ERR_NULL, "buf", fk_kernels(dispatcher, NULL, 8, NULL, &e));

@@ -110,6 +110,7 @@ TEXTS = [
     ({"sink": zeros(3)}, "sink.shape = (3,): must be (2,)"),
     ({"mask": zeros(3, 5)}, "mask.dtype = f32: must be bool"),
     ({"kv_lens": [1, 2, 3]}, "kv_lens describes 3 sequences: must be 1, the batch of q"),
+    ({"q_starts": [0, 1, 3]}, "k.shape = (1, 2, 5, 8): must have batch 2, as q_starts describes 2 sequences and kv_starts is not given"),
     ({"pages": [[0, 0, 1, 9]], "kv_lens": [17]}, "pages[0, 2] = 1: must be from 0 to 0, the pages of k"),
     ({"window": (-2, 0)}, "window = (-2, 0): must be (left, right)"),
     ({"origin": (0, 0, 0, 12), "dropout": 0.5}, "origin = 12: must be a multiple of 8"),

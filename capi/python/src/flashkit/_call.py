@@ -152,6 +152,8 @@ class Call:
                 raise _errors.DimensionError(f"flashkit: {first}: is empty, and must have one more element than there are sequences", first)
             if a.q_starts is None and seqs != a.q.shape[0]:
                 raise _errors.DimensionError(f"flashkit: {first} describes {seqs} sequences: must be {a.q.shape[0]}, the batch of q", first)
+            if a.kv_starts is None and a.pages is None and seqs != a.k.shape[0]:
+                raise _errors.DimensionError(f"flashkit: k.shape = {tuple(self.k.shape)}: must have batch {seqs}, as {first} describes {seqs} sequences and kv_starts is not given", "k.shape")
             a.seqs = seqs
 
     def limits(self, o: Options) -> None:
