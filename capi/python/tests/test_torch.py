@@ -175,6 +175,21 @@ def test_sdpa_falls_back_and_says_so(randn):
         F.scaled_dot_product_attention(f, f, f, torch.ones(5, 5, dtype=torch.bool), is_causal=True)
 
 
+def test_sdpa_says_that_it_saw_no_call(randn):
+    x = randn(2, 6, 32)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    with pytest.warns(ft.FallbackWarning, match="saw no call.*TransformerEncoderLayer in eval") as caught, torch.no_grad():
+        with ft.replace_sdpa():
+            layer(x)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ft.replace_sdpa():
+            F.scaled_dot_product_attention(x, x, x)
+        with pytest.raises(KeyError), ft.replace_sdpa():
+            raise KeyError
+
+
 def test_sdpa_in_a_transformer_layer(randn):
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True).train()
     x = randn(2, 6, 32)

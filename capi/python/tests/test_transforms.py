@@ -126,6 +126,18 @@ def test_refused(p, name):
         call(p, p.replaced, lambda q: p.replaced(q).square().sum())
 
 
+def test_compiled(p):
+    torch._dynamo.reset()
+    compiled = lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)
+    for f, x in ((grad(p.loss), p.q), (vmap(grad(p.loss)), p.three), (lambda x: vjp(p.ours, x)[1](torch.ones_like(x))[0], p.q)):
+        near(compiled(f)(x), f(x), 0)
+    with pytest.raises(RuntimeError, match="forward-mode"):  # PyTorch's, if it looks first
+        dual(compiled(p.ours), p.q)
+    for f in (lambda x: jvp(p.ours, (x,), (x,))[1], grad(lambda x: grad(p.loss)(x).square().sum())):
+        with pytest.raises(RuntimeError, match="has no (forward-mode|second) derivative"):
+            compiled(f)(p.q)
+
+
 def test_forward_mode_is_left_to_pytorch(p):
     with ft.replace_sdpa() as report, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         with pytest.warns(ft.FallbackWarning, match="forward-mode"):

@@ -6,8 +6,8 @@
     with replace_sdpa():                 # a model that calls PyTorch's function
         y = model(x)
 
-The operators are torch.ops.flashkit.attention and attention_backward. There is no second
-derivative. Tensors are not copied, but those whose rows are not contiguous.
+The operators are torch.ops.flashkit.attention and attention_backward. torch.func.grad, vjp, jacrev
+and vmap take them; second and forward-mode derivatives are refused. Tensors are not copied, but those whose rows are not contiguous.
 """
 
 from __future__ import annotations
