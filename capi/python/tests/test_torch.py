@@ -125,6 +125,23 @@ def test_compile_draws_dropout(randn):
         assert not torch.equal(compiled(x), compiled(x))
 
 
+def test_checkpoint_and_compiled_autograd(leaves):
+    def loss():
+        return ft.attention(q, k, v, causal=True, dropout=0.3, seed=3).square().sum()
+
+    q, k, v = leaves(*[(1, 2, 5, 8)] * 3)
+    expected = torch.autograd.grad(loss(), (q, k, v))
+    kept = torch.utils.checkpoint.checkpoint(loss, use_reentrant=False)
+    with torch.autograd.graph.save_on_cpu():
+        saved = loss()
+    for x in (kept, saved):
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(x, (q, k, v)), expected))
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        loss().backward()
+    for t, b in zip((q, k, v), expected):
+        near(t.grad, b)
+
+
 CALLS = {
     "plain": {}, "causal": {"is_causal": True}, "scale": {"scale": 0.3},
     "bool": {"attn_mask": (7, 9)}, "float": {"attn_mask": (2, 1, 7, 9)}, "keys": {"attn_mask": (2, 1, 1, 9)}, "column": {"attn_mask": (7, 1)},

@@ -154,6 +154,10 @@ class _Refusing(_SingleLevelFunction):
         raise _errors.UnsupportedError(_NONE.format("forward-mode derivative"))
 
     @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:  # as autograd.Function has it
+        return (ctx._autograd_function_id,)
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise _errors.UnsupportedError(_NONE.format("second derivative"))
 
