@@ -33,7 +33,7 @@ func report(e *C.fk_error, err error) C.int {
 		return C.FK_OK
 	}
 	code, field := classify(err)
-	return write(e, code, field, err.Error())
+	return write(e, code, field, message(err))
 }
 
 func write(e *C.fk_error, code C.int, field, message string) C.int {
@@ -57,7 +57,7 @@ func (f *frame) report(e *C.fk_error, err error) C.int {
 	if code == C.FK_ERR_DIMENSION && f.isHeadDim(err) {
 		code = C.FK_ERR_HEAD_DIM
 	}
-	return write(e, code, field, err.Error())
+	return write(e, code, field, message(err))
 }
 
 // isHeadDim reports whether a tensor has another shape in its last dimension alone, which is
@@ -138,32 +138,4 @@ func problemCode(e *flashkit.ProblemError) C.int {
 		return C.FK_ERR_DTYPE
 	}
 	return C.FK_ERR_VALUE
-}
-
-// fields are the names in flashkit.h of what flashkit names otherwise.
-var fields = map[string]string{
-	"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
-	"DType": "dtype", "KVDType": "kv_dtype", "Band.left": "left", "Band.right": "right", "Band.shift": "shift",
-	"Scale": "scale", "Score.Softcap": "softcap", "Score.Dropout": "dropout", "Score.Origin": "features", "Page": "page", "Carry": "features", "the scores": "q_len",
-	"Q": "q", "K": "k", "V": "v", "O": "o", "LSE": "lse", "DO": "d_o", "DLSE": "d_lse", "DQ": "d_q", "DK": "d_k", "DV": "d_v",
-	"Bias": "bias", "DBias": "d_bias", "Mask": "mask", "Slopes": "slopes", "Sink": "sink", "DSink": "d_sink",
-	"Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
-	"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
-	"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
-}
-
-// fieldName returns flashkit.h's name of a field: "KVHeads" is kv_heads, "Q.shape" q.shape,
-// "Seqs.QLens[3]" q_lens[3].
-func fieldName(field string) string {
-	if name, ok := fields[field]; ok {
-		return name
-	}
-	for i := len(field) - 1; i > 0; i-- {
-		if field[i] == '.' || field[i] == '[' {
-			if name, ok := fields[field[:i]]; ok {
-				return name + strings.TrimSuffix(field[i:], ".len")
-			}
-		}
-	}
-	return field
 }

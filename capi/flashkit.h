@@ -36,7 +36,7 @@ extern "C" {
 enum {
 	FK_OK = 0,
 	FK_ERR_NULL = 1,         /* a pointer or a tensor that the call needs is missing */
-	FK_ERR_HANDLE = 2,       /* a dispatcher or fk_cancel that is closed, or was never open */
+	FK_ERR_HANDLE = 2,       /* a handle that is closed, was never open, or is of the other type */
 	FK_ERR_SIZE = 3,         /* the size of a structure, or bytes of it that this library does not know */
 	FK_ERR_DIMENSION = 4,    /* a dimension makes no sense, or a tensor has not the shape of the problem */
 	FK_ERR_HEAD_DIM = 5,     /* dim or v_dim, of the problem or of a tensor */

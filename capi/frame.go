@@ -98,6 +98,12 @@ func (f *frame) describe(p *C.fk_problem) error {
 		}
 	}
 	x := flashkit.ProblemOf(&f.args, flashkit.Band{})
+	if rows := f.args.Q.Shape()[0]; x.Ragged && f.seqs.QStarts == nil && rows != x.Batch {
+		return wrong(C.FK_ERR_DIMENSION, "seqs", x.Batch, "must be q.shape[0] = %d, as q_starts is not given", rows)
+	}
+	if shape := f.args.K.Shape(); x.Ragged && x.Page == 0 && f.seqs.KVStarts == nil && shape[0] != x.Batch {
+		return wrong(C.FK_ERR_DIMENSION, "k.shape", shape, "must have batch %d, the sequences, as kv_starts is not given", x.Batch)
+	}
 	p.batch, p.heads, p.kv_heads = C.int64_t(x.Batch), C.int64_t(x.Heads), C.int64_t(x.KVHeads)
 	p.q_len, p.kv_len, p.dim, p.v_dim = C.int64_t(x.QLen), C.int64_t(x.KVLen), C.int64_t(x.Dim), C.int64_t(x.VDim)
 	p.dtype, p.kv_dtype, p.page = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page)

@@ -1,10 +1,28 @@
 package main
 
-import "sync"
+import (
+	"math/rand/v2"
+	"sync"
+)
 
-// A table gives what C programs hold numbers. A number is never given twice, so that one
-// which is closed is known to be.
+// A kind is what a handle stands for. It is the lowest bits of the handle, so that a handle in the
+// place of another type is refused.
+type kind uintptr
+
+const (
+	kindDispatcher kind = 1 + iota
+	kindCancel
+
+	kindBits = 2
+)
+
+// kindOf returns the kind of a handle.
+func kindOf(handle uintptr) kind { return kind(handle & (1<<kindBits - 1)) }
+
+// A table gives handles to what C programs hold. No handle is given twice, so that a closed one is
+// known to be closed. Counting starts at random: a handle of another process is refused too.
 type table[T any] struct {
+	kind kind
 	mu   sync.RWMutex
 	last uintptr
 	held map[uintptr]*entry[T]
@@ -22,16 +40,18 @@ func (t *table[T]) add(value T) uintptr {
 	defer t.mu.Unlock()
 	if t.held == nil {
 		t.held = make(map[uintptr]*entry[T])
+		t.last = uintptr(rand.Uint64()) >> (kindBits + 1) // the top bit is room to count on
 	}
 	t.last++
-	t.held[t.last] = &entry[T]{value: value}
-	return t.last
+	handle := t.last<<kindBits | uintptr(t.kind)
+	t.held[handle] = &entry[T]{value: value}
+	return handle
 }
 
-// hold returns the entry of a number, to be released, or nil.
-func (t *table[T]) hold(number uintptr) *entry[T] {
+// hold returns the entry of a handle, to be released, or nil.
+func (t *table[T]) hold(handle uintptr) *entry[T] {
 	t.mu.RLock()
-	e := t.held[number]
+	e := t.held[handle]
 	t.mu.RUnlock()
 	if e == nil {
 		return nil
@@ -44,14 +64,20 @@ func (t *table[T]) hold(number uintptr) *entry[T] {
 	return e
 }
 
+// holds reports whether a handle is open.
+func (t *table[T]) holds(handle uintptr) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.held[handle] != nil
+}
+
 func (e *entry[T]) release() { e.mu.RUnlock() }
 
-// remove takes the entry of a number away, after the calls that hold it. It reports
-// whether there was one.
-func (t *table[T]) remove(number uintptr) (value T, ok bool) {
+// remove removes the entry of a handle, after the calls that hold it. It reports whether there was one.
+func (t *table[T]) remove(handle uintptr) (value T, ok bool) {
 	t.mu.Lock()
-	e := t.held[number]
-	delete(t.held, number)
+	e := t.held[handle]
+	delete(t.held, handle)
 	t.mu.Unlock()
 	if e == nil {
 		return value, false

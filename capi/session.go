@@ -148,8 +148,8 @@ type ticket struct {
 
 // What C programs hold.
 var (
-	sessions table[*session]
-	tickets  table[ticket]
+	sessions = table[*session]{kind: kindDispatcher}
+	tickets  = table[ticket]{kind: kindCancel}
 )
 
 // limits returns the context of a call, and what is to be released and stopped after it.
@@ -170,9 +170,16 @@ func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop contex
 	return ctx, held, stop, nil
 }
 
-func stale(field string, number uintptr) error {
-	if number == 0 {
+// stale returns the error of a handle that is not open.
+func stale(field string, handle uintptr) error {
+	text := "is closed, or was never open"
+	switch {
+	case handle == 0:
 		return &failure{C.FK_ERR_NULL, field, fmt.Sprintf("flashkit: %s: is NULL", field)}
+	case kindOf(handle) == kindDispatcher && sessions.holds(handle):
+		text = "is an fk_dispatcher, and must be an fk_cancel"
+	case kindOf(handle) == kindCancel && tickets.holds(handle):
+		text = "is an fk_cancel, and must be an fk_dispatcher"
 	}
-	return &failure{C.FK_ERR_HANDLE, field, fmt.Sprintf("flashkit: %s: is closed, or was never open", field)}
+	return &failure{C.FK_ERR_HANDLE, field, fmt.Sprintf("flashkit: %s: %s", field, text)}
 }

@@ -1,19 +1,25 @@
 #!/bin/sh
-# Compiles and runs the programs of a guide against an installed library: PREFIX GUIDE.
+# Runs the commands of docs/c.md in turn, in one shell, with no variable that the guide does not set: ROOT.
+# HOME is an empty folder. Only where Go keeps what it has compiled and fetched is this machine's.
 set -eu
-prefix=$1 guide=$2
+root=$1 guide=$1/docs/c.md
+for tool in pkg-config bash; do
+	command -v $tool >/dev/null || { echo "$tool is missing: the commands of $guide were not run"; exit 0; }
+done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-awk -v to="$work" '/^```c$/ {n++; inside = 1; next} /^```$/ {inside = 0} inside {print > (to "/" n ".c")}' "$guide"
-flags="-I$prefix/include -L$prefix/lib -lflashkit"
-if command -v pkg-config >/dev/null; then
-	flags=$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs flashkit)
-fi
-ran=0
-for f in "$work"/*.c; do
-	grep -q 'int main' "$f" || continue # a fragment
-	"${CC:-cc}" -std=c11 -Wall -Wextra -Werror "$f" $flags -o "$work/program"
-	LD_LIBRARY_PATH=$prefix/lib "$work/program"
-	ran=$((ran + 1))
-done
-[ "$ran" -gt 0 ] || { echo "$guide has no program" >&2; exit 1; }
+# The first program is first.c; what else is in C are fragments. Commands are indented.
+awk -v to="$work/first.c" '/^```c$/ {n++; inside = 1; next} /^```$/ {inside = 0} inside && n == 1 {print > to}' "$guide"
+"${CC:-cc}" -std=c11 -Wall -Wextra -Werror -I "$root/capi" -fsyntax-only "$work/first.c"
+{
+	echo 'set -eu'
+	awk -v root="$root" -v work="$work" '/^```/ {fenced = !fenced}
+		!fenced && sub(/^    /, "") {print "cd '"'"'" (/^make / ? root : work) "'"'"'"; print}' "$guide"
+} >"$work/script"
+grep -q '^cc first.c' "$work/script" || { echo "$guide compiles nothing" >&2; exit 1; }
+env -i HOME="$work" PATH="$PATH" GOCACHE="$(go env GOCACHE)" GOMODCACHE="$(go env GOMODCACHE)" GOFLAGS="$(go env GOFLAGS)" \
+	bash "$work/script" >"$work/out" 2>&1 || { cat "$work/out" >&2; exit 1; }
+said=$(sed -n 's|.*printf(.*/\* \(.*\) \*/$|\1|p' "$work/first.c")
+last=$(tail -n 1 "$work/out")
+[ "$last" = "$said" ] || { echo "$guide: the program printed '$last', and the guide says '$said'" >&2; exit 1; }
+echo "$guide: $last"

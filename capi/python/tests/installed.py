@@ -1,6 +1,9 @@
-"""Run by the Makefile in an environment that holds the wheel and NumPy alone."""
+"""Run by guide.sh in an environment that holds the wheel and NumPy alone: the guide's code prints what the guide says."""
 
+import contextlib
+import io
 import pathlib
+import re
 import sys
 
 import numpy as np
@@ -8,6 +11,18 @@ import numpy as np
 import flashkit
 
 assert pathlib.Path(flashkit.__file__).is_relative_to(sys.prefix), flashkit.__file__
+names, ran = {}, 0
+for block in re.findall(r"```python\n(.*?)```", pathlib.Path(sys.argv[1]).read_text(), re.DOTALL):
+    if "torch" in block:
+        continue
+    ran += 1
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(block, names)
+    for line in block.splitlines():
+        if "print(" in line and "  # " in line:
+            said = line.split("  # ", 1)[1]
+            assert said in printed.getvalue(), f"{said!r} is not in {printed.getvalue()!r}"
+assert ran >= 2, ran
 r = np.random.default_rng()
 q, k, v = (r.standard_normal((2, 4, n, 32)).astype(np.float32) for n in (5, 9, 9))
 o = flashkit.attention(q, k, v)

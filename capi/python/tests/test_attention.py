@@ -162,6 +162,36 @@ def test_padded_packed_and_paged(rng):
     close(o, expected["o"])
 
 
+def test_pages_that_are_not_read(rng):
+    """What the lengths do not reach may be any number: in every kernel, table and binding."""
+    x = draw(rng, problem(3, 2, 1, 2, 16, 8, 8))
+    pool = {name: x[name].reshape(3, 1, 4, 4, 8).swapaxes(1, 2).reshape(12, 1, 4, 8) for name in "kv"}
+    pages, lens = np.arange(12, dtype=np.int32).reshape(3, 4), np.array([5, 16, 0])
+    expected = want(problem(3, 2, 1, 2, 16, 8, 8), x, kv_lens=lens.reshape(3, 1, 1, 1))["o"]
+    read = np.array([[True] * -(-n // 4) + [False] * (4 - -(-n // 4)) for n in lens])
+    ran = 0
+    for unread in (-1, 99999, -(2**31), 2**31 - 1, 2**40, -(2**62)):
+        table = np.where(read, pages, unread)
+        close(flashkit.attention(x["q"], pool["k"], pool["v"], pages=table, kv_lens=lens), expected)
+        if unread not in (-1, 2**31 - 1):
+            continue
+        table = table.astype(np.int32)
+        for kernel in flashkit.kernels():
+            try:
+                o = flashkit.attention(x["q"], pool["k"], pool["v"], pages=table, kv_lens=lens, backend=kernel.name)
+            except (flashkit.UnsupportedError, flashkit.UnavailableError):
+                continue
+            close(o, expected)
+            ran += 1
+    assert ran >= 2
+    torch = pytest.importorskip("torch")
+    import flashkit.torch as ft
+
+    given = [torch.from_numpy(a) for a in (x["q"], pool["k"], pool["v"], np.where(read, pages, -1), lens)]
+    o = ft.attention(*given[:3], pages=given[3], kv_lens=given[4])
+    close(o.numpy(), expected)
+
+
 def test_carry_and_merge(rng):
     p = problem(2, 2, 2, 4, 12, 8, 8)
     x = draw(rng, p)

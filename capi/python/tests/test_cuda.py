@@ -97,9 +97,9 @@ def test_pages_on_the_device(randn):
 
 def test_host_and_device(randn):
     q = randn(1, 2, 8, 16)
-    with pytest.raises(flashkit.Error, match="K = elsewhere: must be a tensor on GPU 0"):
+    with pytest.raises(flashkit.Error, match="k = elsewhere: must be a tensor on GPU 0"):
         flashkit.attention(q.cuda(), q, q)
-    with pytest.raises(flashkit.Error, match="must lie where Q does"):
+    with pytest.raises(flashkit.Error, match="must lie where q does"):
         flashkit.attention(q, q.cuda(), q)
 
 

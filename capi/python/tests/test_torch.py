@@ -125,6 +125,23 @@ def test_compile_draws_dropout(randn):
         assert not torch.equal(compiled(x), compiled(x))
 
 
+def test_checkpoint_and_compiled_autograd(leaves):
+    def loss():
+        return ft.attention(q, k, v, causal=True, dropout=0.3, seed=3).square().sum()
+
+    q, k, v = leaves(*[(1, 2, 5, 8)] * 3)
+    expected = torch.autograd.grad(loss(), (q, k, v))
+    kept = torch.utils.checkpoint.checkpoint(loss, use_reentrant=False)
+    with torch.autograd.graph.save_on_cpu():
+        saved = loss()
+    for x in (kept, saved):
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(x, (q, k, v)), expected))
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        loss().backward()
+    for t, b in zip((q, k, v), expected):
+        near(t.grad, b)
+
+
 CALLS = {
     "plain": {}, "causal": {"is_causal": True}, "scale": {"scale": 0.3},
     "bool": {"attn_mask": (7, 9)}, "float": {"attn_mask": (2, 1, 7, 9)}, "keys": {"attn_mask": (2, 1, 1, 9)}, "column": {"attn_mask": (7, 1)},
@@ -173,6 +190,21 @@ def test_sdpa_falls_back_and_says_so(randn):
     with ft.replace_sdpa() as report, pytest.warns(ft.FallbackWarning, match="both"), pytest.raises(RuntimeError):
         f = q.float()
         F.scaled_dot_product_attention(f, f, f, torch.ones(5, 5, dtype=torch.bool), is_causal=True)
+
+
+def test_sdpa_says_that_it_saw_no_call(randn):
+    x = randn(2, 6, 32)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    with pytest.warns(ft.FallbackWarning, match="saw no call.*TransformerEncoderLayer in eval") as caught, torch.no_grad():
+        with ft.replace_sdpa():
+            layer(x)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ft.replace_sdpa():
+            F.scaled_dot_product_attention(x, x, x)
+        with pytest.raises(KeyError), ft.replace_sdpa():
+            raise KeyError
 
 
 def test_sdpa_in_a_transformer_layer(randn):

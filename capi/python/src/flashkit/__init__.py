@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _dispatcher, _errors
+from . import _arrays, _dispatcher, _errors
 from ._call import Options
-from ._dispatcher import Cancel, Dispatcher, Gradients, Kernel, Memory, Verdict
+from ._dispatcher import Dispatcher, Gradients, Kernel, Memory, Verdict
 from ._errors import (
     CanceledError,
     DimensionError,
@@ -37,6 +37,7 @@ from ._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from ._handle import Cancel
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -129,13 +130,17 @@ def attention(
     Raises:
         Error: one of its classes, with the field at fault in ``field``.
     """
+    if _arrays.forward_mode():
+        _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(
         causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask,
         slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip
-    o, lse = _dispatcher.shared(backend).forward(q, k, v, out, lse, return_lse, carry, options)
-    return (o, lse) if return_lse else o
+    o, l = _dispatcher.shared(backend).forward(q, k, v, out, lse, return_lse, carry, options)
+    if out is not None or lse is not None:
+        _arrays.written(out, lse)
+    return (o, l) if return_lse else o
 
 
 def attention_backward(
@@ -158,6 +163,9 @@ def attention_backward(
     ask for the gradients of these, in the shape and type of them. For training give both
     passes one ``Dispatcher(paired=True)``, so that they sum scores in the same order.
     """
+    if _arrays.forward_mode():
+        rest = {name: options.get(name) for name in ("bias", "slopes", "sink")}
+        _arrays.without_tangents(d_o=d_o, q=q, k=k, v=v, o=o, lse=lse, d_lse=d_lse, **rest)
     return _dispatcher.shared(backend).backward(d_o, q, k, v, o, lse, d_lse, d_bias, d_sink, options)
 
 
@@ -166,6 +174,8 @@ def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "bhsd") -> tu
 
     Not for results with a sink on both sides, which would count twice.
     """
+    if _arrays.forward_mode():
+        _arrays.without_tangents(o1=o1, lse1=lse1, o2=o2, lse2=lse2)
     return _dispatcher.merge(o1, lse1, o2, lse2, layout)
 
 

@@ -17,7 +17,7 @@ FORWARD, BACKWARD = range(2)
 BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)
 UNLIMITED = -1
 CARRY, ORIGIN_FEATURE = 32, 64
-FROZEN, PAIRED, BLANK, ANY_ORDER = 1, 2, 4, 8
+FLAGS = FROZEN, PAIRED, BLANK, ANY_ORDER = 1, 2, 4, 8
 
 VERSION = (0, 1)  # of the interface that the structures below are
 

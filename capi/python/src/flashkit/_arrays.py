@@ -21,10 +21,17 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def plain(x: Any, name: str) -> Any:
+    """Return NumPy's array, but refuse a masked one, whose mask nothing would look at."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise _errors.DTypeError(f"flashkit: {name}: is a masked array, whose mask would be ignored; give its data, and hide keys by mask=", name)
+    return x
+
+
 def take(x: Any, name: str) -> Any:
     """Return x as NumPy's array or PyTorch's tensor, which it may be by DLPack."""
     if isinstance(x, np.ndarray):
-        return x
+        return plain(x, name)
     if is_torch(x):
         if x.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise _errors.OptionError(f"flashkit: {name}: requires a gradient, which this function does not record; call flashkit.torch.attention, or call it under torch.no_grad()", name)
@@ -69,7 +76,13 @@ def raw(x: Any, name: str, dtype: str | None = None) -> Raw:
         raise _errors.OptionError(f"flashkit: {name}.device = {device}: must be cpu or cuda", f"{name}.device")
     if x.layout is not sys.modules["torch"].strided or x.is_nested or x.is_conj() or x.is_neg():
         raise _errors.StrideError(f"flashkit: {name}: must be a plain strided tensor", name)
-    return x.data_ptr(), tuple(x.shape), x.stride(), code, _abi.CUDA + (device.index or 0) if device.type == "cuda" else _abi.HOST
+    try:
+        address = x.data_ptr()
+    except RuntimeError:  # of functorch's tensors
+        address = 0
+    if address == 0 and x.numel():
+        raise _errors.StrideError(f"flashkit: {name}: is a {type(x).__name__} without memory of its own, of a subclass or a transform of PyTorch; call flashkit.torch.attention", name)
+    return address, tuple(x.shape), x.stride(), code, _abi.CUDA + (device.index or 0) if device.type == "cuda" else _abi.HOST
 
 
 def tensor(r: Raw) -> _abi.Tensor:
@@ -120,14 +133,17 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
         if x.device.type != "cpu":
             raise _errors.OptionError(f"flashkit: {name}.device = {x.device}: must be cpu, unless kv_lens and pages lie on the device of q", f"{name}.device")
         x = x.detach().numpy()
-    a = np.asarray(x)
+    a = np.asarray(plain(x, name))
     if a.dtype.kind not in "iu" and a.size:
         raise _errors.DTypeError(f"flashkit: {name}.dtype = {a.dtype}: must be integers", f"{name}.dtype")
     if a.ndim != dimensions:
         raise _errors.DimensionError(f"flashkit: {name}.shape = {a.shape}: must have {dimensions} dimension{'s' * (dimensions > 1)}", f"{name}.shape")
-    if a.size and (a.min() < 0 or a.max() > 2**31 - 1):  # tables of pages are long
-        wrong = np.flatnonzero((a < 0) | (a > 2**31 - 1))
-        raise _errors.OptionError(f"flashkit: {name}[{wrong[0]}] = {a.flat[wrong[0]]}: must be from 0 to 2147483647", f"{name}[{wrong[0]}]")
+    low, high = -(2**31), 2**31 - 1
+    if a.size and name == "pages":  # the library checks those that the lengths reach: others may be anything, such as -1
+        a = a if a.dtype == np.int32 else np.clip(a.astype(np.int64), low, high)
+    elif a.size and (a.min() < 0 or a.max() > high):
+        wrong = np.flatnonzero((a < 0) | (a > high))
+        raise _errors.OptionError(f"flashkit: {name}[{wrong[0]}] = {a.flat[wrong[0]]}: must be from 0 to {high}", f"{name}[{wrong[0]}]")
     return np.ascontiguousarray(a, np.int32)
 
 
@@ -166,7 +182,27 @@ def writable(x: Any, name: str) -> Any:
     if isinstance(x, np.ndarray):
         if not x.flags.writeable:
             raise _errors.OptionError(f"flashkit: {name}: is read-only", name)
-        return x
+        return plain(x, name)
     if is_torch(x):
         return take(x, name)
     raise _errors.DTypeError(f"flashkit: {name}: is a {type(x).__name__}, and must be an array of NumPy or a tensor of PyTorch", name)
+
+
+def forward_mode() -> bool:
+    """Report whether tensors of PyTorch may have tangents."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.autograd.forward_ad._current_level >= 0
+
+
+def without_tangents(**arrays: Any) -> None:
+    """Refuse PyTorch's tensors that ask for a derivative of forward mode. Not within an operator, where PyTorch does not tell."""
+    for name, x in arrays.items():
+        if is_torch(x) and sys.modules["torch"].autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise _errors.UnsupportedError(f"flashkit: {name}: has a tangent, and attention has no forward-mode derivative", name)
+
+
+def written(*outputs: Any) -> None:
+    """Tell PyTorch of outputs of the caller's: a backward pass that has saved one is then refused, as after any change in place."""
+    for x in outputs:
+        if is_torch(x) and not x.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(x)

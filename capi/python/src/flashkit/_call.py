@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import sys
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
-from . import _abi, _arrays, _errors
+import numpy as np
 
-if TYPE_CHECKING:
-    from ._dispatcher import Cancel
+from . import _abi, _arrays, _errors, _names
+from ._handle import Cancel
 
 
 class Options(TypedDict, total=False):
@@ -58,7 +59,8 @@ class Call:
         self.dtype = options.get("dtype")
         if self.dtype not in (None, "float16", "bfloat16", "f16", "bf16"):
             raise _errors.OptionError(f"flashkit: dtype = {self.dtype!r}: must be 'float16' or 'bfloat16', for arrays of uint16", "dtype")
-        self.keep: list[Any] = []
+        self.given: dict[str, Any] = {}  # arrays by field, which live as long as the call
+        self.names: dict[str, str] = {}  # what the caller calls fields otherwise than flashkit.h
         self.gaps = {"q_starts": False, "kv_starts": False}  # whether packed sequences leave rows out, which are not written
         self.problem = _abi.Problem(size=ctypes.sizeof(_abi.Problem))
         self.args = _abi.Args(size=ctypes.sizeof(_abi.Args))
@@ -67,55 +69,62 @@ class Call:
         self.band(options)
         self.sequences(options)
         self.limits(options)
-        _abi.call("fk_problem_of", ctypes.byref(self.args), ctypes.byref(self.problem))
+        self.run(_abi.call, "fk_problem_of", ctypes.byref(self.args), ctypes.byref(self.problem))
+
+    def run(self, f: Any, *args: Any) -> Any:
+        """Call the library, whose errors become those of the caller's arguments."""
+        try:
+            return f(*args)
+        except _errors.Error as e:
+            raise _names.spelled(e, self.swap, self.names, self.given) from None
 
     def four(self, x: Any, name: str) -> Any:
         x = _arrays.take(x, name)
         setattr(self.args, name, _arrays.four(x, name, self.swap, self.dtype))
-        self.keep.append(x)
+        self.given[name] = x
         return x
 
     def column(self, x: Any, name: str) -> Any:
         x = _arrays.take(x, name)
         setattr(self.args, name, _arrays.column(x, name))
-        self.keep.append(x)
+        self.given[name] = x
         return x
 
     def features(self, o: Options) -> None:
         p, a = self.problem, self.args
         p.scale, p.softcap, p.dropout = positive(o, "scale"), positive(o, "softcap"), number(o, "dropout")
-        seed = o.get("seed", 0)
-        if not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise _errors.OptionError(f"flashkit: seed = {seed!r}: must be an integer from 0 to 2**64-1", "seed")
-        a.seed = seed
+        a.seed = index(o.get("seed", 0), "seed", "an integer from 0 to 2**64-1", 0, 2**64 - 1)
         if (origin := o.get("origin")) is not None:
-            if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN) or not all(isinstance(x, int) and 0 <= x < 2**31 for x in origin):
-                raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be (batch, head, row, key), integers from 0 to 2**31-1", "origin")
+            want = "(batch, head, row, key), integers from 0 to 2**31-1"
+            if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN):
+                raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be {want}", "origin")
             p.features |= _abi.ORIGIN_FEATURE
+            self.names["features"] = "origin"
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
-                setattr(a, name, first)
+                setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))
         for name in ("bias", "mask", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:
                 continue
             x = _arrays.take(x, name)
-            self.keep.append(x)
+            self.given[name] = x
             setattr(a, name, _arrays.pairs(x, name, self.dtype) if name in ("bias", "mask") else _arrays.per_head(x, name, name == "slopes"))
 
     def band(self, o: Options) -> None:
         p, window = self.problem, o.get("window")
-        if o.get("causal", False):
+        causal, p.top_left, p.shift = flag(o.get("causal", False), "causal"), flag(o.get("top_left", False), "top_left"), index(o.get("shift", 0), "shift", "an integer")
+        if causal:
             p.band = _abi.BAND_CAUSAL
         if window is not None:
-            if not isinstance(window, tuple) or len(window) != 2:
-                raise _errors.OptionError(f"flashkit: window = {window!r}: must be (left, right), either of them None for no limit", "window")
-            left, right = (_abi.UNLIMITED if side is None else int(side) for side in window)
-            if o.get("causal", False):
+            want = "(left, right), numbers of keys, or None for no limit"
+            if not isinstance(window, (tuple, list)) or len(window) != 2:
+                raise _errors.OptionError(f"flashkit: window = {window!r}: must be {want}", "window")
+            left, right = (_abi.UNLIMITED if side is None else index(side, "window", want, _abi.UNLIMITED, given=window) for side in window)
+            if causal:
                 if right > 0:
                     raise _errors.OptionError(f"flashkit: window = {window!r}: a causal row sees no key after the diagonal; right must be 0 or None", "window")
                 right = 0
             p.band, p.left, p.right = _abi.BAND_WINDOW, left, right
-        p.top_left, p.shift = bool(o.get("top_left", False)), int(o.get("shift", 0))
 
     def sequences(self, o: Options) -> None:
         a, seqs, first = self.args, None, ""
@@ -128,7 +137,7 @@ class Call:
                 continue
             dimensions = 2 if name == "pages" else 1
             array: Any = _arrays.on_device(x, name, dimensions, self.q) if on_device else _arrays.integers(x, name, dimensions)
-            self.keep.append(array)
+            self.given[name] = array
             setattr(a, name, array.data_ptr() if on_device else array.__array_interface__["data"][0])
             count = array.shape[0] - name.endswith("_starts")
             if seqs is not None and count != seqs:
@@ -141,21 +150,25 @@ class Call:
         if seqs is not None:
             if seqs < 0:
                 raise _errors.DimensionError(f"flashkit: {first}: is empty, and must have one more element than there are sequences", first)
+            if a.q_starts is None and seqs != a.q.shape[0]:
+                raise _errors.DimensionError(f"flashkit: {first} describes {seqs} sequences: must be {a.q.shape[0]}, the batch of q", first)
+            if a.kv_starts is None and a.pages is None and seqs != a.k.shape[0]:
+                raise _errors.DimensionError(f"flashkit: k.shape = {tuple(self.k.shape)}: must have batch {seqs}, as {first} describes {seqs} sequences and kv_starts is not given", "k.shape")
             a.seqs = seqs
 
     def limits(self, o: Options) -> None:
         a, timeout, cancel = self.args, o.get("timeout"), o.get("cancel")
-        workers = o.get("workers", 0)
-        if not isinstance(workers, int) or not 0 <= workers < 2**31:
-            raise _errors.OptionError(f"flashkit: workers = {workers!r}: must be an integer from 1, or 0 for no limit", "workers")
-        a.workers = workers
+        a.workers = index(o.get("workers", 0), "workers", "an integer from 1, or 0 for no limit", 0, 2**31 - 1)
         if timeout is not None:
-            if not 0 < timeout < 2**33:
+            seconds = number(o, "timeout")
+            if not 0 < seconds < 2**33:
                 raise _errors.OptionError(f"flashkit: timeout = {timeout!r}: must be more than 0 seconds, and less than 2**33", "timeout")
-            a.timeout_ns = max(1, int(timeout * 1e9))
+            a.timeout_ns = max(1, int(seconds * 1e9))
         if cancel is not None:
+            if not isinstance(cancel, Cancel):
+                raise _errors.OptionError(f"flashkit: cancel = {cancel!r}: must be a Cancel", "cancel")
             a.cancel = cancel._take()
-            self.keep.append(cancel)
+            self.given["cancel"] = cancel
         if self.args.q.device >= _abi.CUDA:
             a.stream = sys.modules["torch"].cuda.current_stream(self.q.device).cuda_stream
 
@@ -173,9 +186,31 @@ def uncovered(starts: Any, rows: int) -> bool:
     return len(starts) == 0 or int(starts[0]) != 0 or int(starts[-1]) != rows
 
 
+def flag(x: Any, name: str) -> bool:
+    """Return a bool as it is; 0 and 1 are bools too, and what else Python takes for one is refused."""
+    if x is True or x is False:
+        return x
+    if not isinstance(x, (int, np.bool_)) or x not in (0, 1):
+        raise _errors.OptionError(f"flashkit: {name} = {x!r}: must be True or False", name)
+    return bool(x)
+
+
+def index(x: Any, name: str, want: str, low: int = -(2**63), high: int = 2**63 - 1, given: Any = None) -> int:
+    """Return an integer of Python or NumPy from low to high. given is what the caller wrote, if that holds more than x."""
+    if type(x) is int and low <= x <= high:
+        return x
+    try:
+        i = None if isinstance(x, bool) else operator.index(x)
+    except TypeError:
+        i = None
+    if i is None or not low <= i <= high:
+        raise _errors.OptionError(f"flashkit: {name} = {x if given is None else given!r}: must be {want}", name)
+    return i
+
+
 def number(o: Options, name: str) -> float:
     x: Any = o.get(name, 0.0)
-    if isinstance(x, bool) or not isinstance(x, (int, float)):
+    if isinstance(x, bool) or not isinstance(x, (int, float, np.integer, np.floating)):
         raise _errors.OptionError(f"flashkit: {name} = {x!r}: must be a number", name)
     return float(x)
 

@@ -6,8 +6,9 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _abi, _arrays, _errors
-from ._call import Call, Options
+from . import _abi, _arrays, _errors, _names
+from ._call import Call, Options, flag
+from ._handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -49,30 +50,12 @@ class Memory(NamedTuple):
     device: float  #: of a device's memory, beside these
 
 
-class Cancel:
-    """Ends calls from another thread: pass it to them, and call now. Any thread may."""
-
-    def __init__(self) -> None:
-        handle = ctypes.c_void_p()
-        _abi.call("fk_cancel_new", ctypes.byref(handle))
-        self._handle = handle.value
-
-    def now(self) -> None:
-        """End the calls that hold it, also those that begin later, with CanceledError."""
-        _abi.call("fk_cancel_now", self._handle)
-
-    def _take(self) -> int | None:
-        return self._handle
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            try:
-                _abi.call("fk_cancel_free", self._handle)
-            except Exception:  # of an interpreter that ends, or of a fork
-                pass
+def _reopen(kind: type[Dispatcher], backend: str | None, options: dict[str, bool]) -> Dispatcher:
+    """Return a Dispatcher from its pickle."""
+    return kind(backend, **options)
 
 
-class Dispatcher:
+class Dispatcher(Handle):
     """Open backends, and what is known of the speed of their kernels.
 
     backend is None for what the environment variable FLASHKIT_BACKEND says, or "auto";
@@ -84,22 +67,28 @@ class Dispatcher:
     blank ignores what a profile of the machine says. any_order sums d_q on a GPU's memory in
     whatever order comes: faster, but its bits differ from run to run. Any thread may use it,
     also at once. It is a context manager, which closes it.
+
+    A copy is the same Dispatcher. A pickle holds the options, and opens a new Dispatcher where it
+    is loaded.
     """
 
+    _free, _what = "fk_close", "backend"
+    _backend: str | None = None
+    _options: dict[str, bool] = {}
+
     def __init__(self, backend: str | None = None, *, frozen: bool = False, paired: bool = False, blank: bool = False, any_order: bool = False) -> None:
-        self._handle: int | None = None
         if backend is not None and (not isinstance(backend, str) or "\0" in backend):
             raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name", "backend")
-        flags = _abi.FROZEN * frozen | _abi.PAIRED * paired | _abi.BLANK * blank | _abi.ANY_ORDER * any_order
+        options = dict(frozen=frozen, paired=paired, blank=blank, any_order=any_order)
+        flags = sum(bit for bit, (name, x) in zip(_abi.FLAGS, options.items()) if flag(x, name))
         handle = ctypes.c_void_p()
         _abi.call("fk_open", None if backend is None else backend.encode(), flags, ctypes.byref(handle))
         self._handle = handle.value
+        self._backend, self._options = backend, {name: True for name, x in options.items() if x}
 
     def close(self) -> None:
         """Wait for the calls in progress and free everything. A second time does nothing."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            _abi.call("fk_close", handle)
+        self._end()
 
     def __enter__(self) -> Dispatcher:
         return self
@@ -107,32 +96,33 @@ class Dispatcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Exception:  # of an interpreter that ends, or of a fork
-            pass
+    def __reduce__(self) -> Any:
+        self._take()  # a closed one is refused
+        return _reopen, (type(self), self._backend, self._options)
 
-    def _open(self) -> int:
-        if self._handle is None:
-            raise _errors.HandleError("flashkit: backend: the Dispatcher is closed", "backend")
-        return self._handle
+    def __repr__(self) -> str:
+        given = ([] if self._backend is None else [repr(self._backend)]) + [f"{name}=True" for name in self._options]
+        text = f"{type(self).__name__}({', '.join(given)})"
+        return text if "_handle" in vars(self) else f"<closed {text}>"
 
     def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options) -> tuple[Any, Any]:
         c = Call(q, k, v, options)
         gaps = c.gaps["q_starts"]
-        if carry:
+        if flag(carry, "carry"):
             if o is None or lse is None:
                 name = "out" if o is None else "lse"
                 raise _errors.NullError(f"flashkit: {name}: is missing; carry continues the result that it holds", name)
             c.problem.features |= _abi.CARRY
+            c.names["features"] = "carry"
         o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if gaps else None) if o is None else _arrays.writable(o, "out")
         c.args.o = _arrays.four(o, "out", c.swap, c.dtype)
-        if lse is None and want_lse:
+        c.given["o"], c.names["o"] = o, "out"
+        if lse is None and flag(want_lse, "return_lse"):
             lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if gaps else None)
         if lse is not None:
             c.args.lse = _arrays.column(_arrays.writable(lse, "lse"), "lse")
-        _abi.call("fk_forward", self._open(), ctypes.byref(c.problem), ctypes.byref(c.args))
+            c.given["lse"] = lse
+        c.run(_abi.call, "fk_forward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
         return o, lse
 
     def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None) -> Gradients:
@@ -149,7 +139,7 @@ class Dispatcher:
             setattr(c.args, "d_" + name, _arrays.four(g, "d_" + name, c.swap, c.dtype))
             out.append(g)
         for wanted, name in ((d_bias, "bias"), (d_sink, "sink")):
-            if not wanted:
+            if not flag(wanted, "d_" + name):
                 out.append(None)
                 continue
             x: Any = options.get(name)
@@ -158,22 +148,22 @@ class Dispatcher:
             g = _arrays.new(_arrays.take(x, name), tuple(x.shape))
             setattr(c.args, "d_" + name, _arrays.pairs(g, "d_bias", c.dtype) if name == "bias" else _arrays.per_head(g, "d_sink", False))
             out.append(g)
-        _abi.call("fk_backward", self._open(), ctypes.byref(c.problem), ctypes.byref(c.args))
+        c.run(_abi.call, "fk_backward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
         return Gradients(*out)
 
     def kernels(self) -> list[Kernel]:
         """Return every kernel that it may run."""
-        return [Kernel(name, way == "backward", missing, about) for name, way, missing, about in _abi.text("fk_kernels", self._open())]
+        return [Kernel(name, way == "backward", missing, about) for name, way, missing, about in _abi.text("fk_kernels", self._take())]
 
     def explain(self, q: Any, k: Any, v: Any, backward: bool, carry: bool, options: Options) -> list[Verdict]:
         c = Call(q, k, v, options)
-        c.problem.features |= _abi.CARRY * carry
-        lines = _abi.text("fk_explain", self._open(), ctypes.byref(c.problem), _abi.BACKWARD if backward else _abi.FORWARD)
+        c.problem.features |= _abi.CARRY * flag(carry, "carry")
+        lines = c.run(_abi.text, "fk_explain", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD)
         return [Verdict(name, mark == "*", int(ns) * 1e-9, reason) for mark, name, ns, reason in lines]
 
     def workspace(self, q: Any, k: Any, v: Any, backward: bool, options: Options) -> Memory:
         c, m = Call(q, k, v, options), _abi.Memory(size=ctypes.sizeof(_abi.Memory))
-        _abi.call("fk_workspace", self._open(), ctypes.byref(c.problem), _abi.BACKWARD if backward else _abi.FORWARD, ctypes.byref(m))
+        c.run(_abi.call, "fk_workspace", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD, ctypes.byref(m))
         return Memory(m.host, m.tensors, m.device)
 
 
@@ -185,6 +175,8 @@ def shared(backend: str | Dispatcher | None, paired: bool = False) -> Dispatcher
     """Return the dispatcher of a name, which is opened once and kept, or the caller's own."""
     if isinstance(backend, Dispatcher):
         return backend
+    if backend is not None and not isinstance(backend, str):
+        raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name or a Dispatcher", "backend")
     with _lock:
         d = _shared.get((backend, paired))
         if d is None:
@@ -200,5 +192,8 @@ def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, layout: str) -> tuple[Any, Any
     views = []
     for name, x in (("o", o), ("lse", lse), *given.items()):
         views.append(_arrays.column(x, name) if name.startswith("lse") else _arrays.four(x, name, layout == "bshd", None))
-    _abi.call("fk_merge", *(ctypes.byref(t) for t in views))
+    try:
+        _abi.call("fk_merge", *(ctypes.byref(t) for t in views))
+    except _errors.Error as e:
+        raise _names.spelled(e, layout == "bshd", {}, given) from None
     return o, lse

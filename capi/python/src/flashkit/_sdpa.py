@@ -10,8 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _operators
+
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+_UNSEEN = (
+    "it sees those of torch.nn.functional.scaled_dot_product_attention by that name, not of a name that was imported before, of C++ "
+    "such as TransformerEncoderLayer in eval, or of a model with another attention, such as attn_implementation='eager'"
+)
 
 
 class FallbackWarning(UserWarning):
@@ -42,6 +50,8 @@ class Report:
 
 def _refuses(q: Any, k: Any, v: Any, mask: Any, dropout: Any, causal: Any, scale: Any, gqa: bool) -> str:
     """Return why a call is left to PyTorch, "" if it is not."""
+    if _operators.forward_mode():
+        return "a forward-mode derivative is asked for"
     for name, t in (("query", q), ("key", k), ("value", v), ("attn_mask", mask)):
         if t is None and name == "attn_mask":
             continue
@@ -110,11 +120,11 @@ def replace_sdpa(backend: str | None = None) -> Iterator[Report]:
     """Replace torch.nn.functional.scaled_dot_product_attention while the with statement lasts.
 
     It is replaced for all threads. What flashkit does not take is left to PyTorch, with one
-    FallbackWarning for each reason; the Report that is returned counts. Dropout drops other
+    FallbackWarning for each reason, and one if there was no call; the Report that is returned counts. Dropout drops other
     weights than PyTorch's would, by a seed from PyTorch's generator. backend is as in
     flashkit.attention: an error of it is raised, and not left to PyTorch.
 
-    Call torch.compile inside: what was compiled before keeps PyTorch's function.
+    What torch.compile has compiled before is compiled again inside.
     """
     functional, report = torch.nn.functional, Report()
     theirs = functional.scaled_dot_product_attention
@@ -149,3 +159,5 @@ def replace_sdpa(backend: str | None = None) -> Iterator[Report]:
     finally:
         functional.scaled_dot_product_attention = theirs
         report.say(4)
+    if not report.calls and not report.fallbacks:
+        warnings.warn(f"flashkit: replace_sdpa saw no call: {_UNSEEN}", FallbackWarning, stacklevel=3)

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// fields are the names in flashkit.h of the fields of package flashkit.
+var fields = map[string]string{
+	"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
+	"DType": "dtype", "KVDType": "kv_dtype", "Band.left": "left", "Band.right": "right", "Band.shift": "shift",
+	"Scale": "scale", "Score.Softcap": "softcap", "Score.Dropout": "dropout", "Score.Origin": "features", "Page": "page", "Carry": "features", "the scores": "q_len",
+	"Q": "q", "K": "k", "V": "v", "O": "o", "LSE": "lse", "DO": "d_o", "DLSE": "d_lse", "DQ": "d_q", "DK": "d_k", "DV": "d_v",
+	"Bias": "bias", "DBias": "d_bias", "Mask": "mask", "Slopes": "slopes", "Sink": "sink", "DSink": "d_sink",
+	"Args": "args", "Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
+	"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
+	"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
+}
+
+// words are what a reason says otherwise than flashkit.h: fields, their last parts where these are a field's alone, and features.
+var words = func() map[string]string {
+	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
+	for name, field := range fields {
+		if _, ok := w[name]; !ok {
+			w[name] = field
+		}
+	}
+	return w
+}()
+
+// named finds them.
+var named = func() *regexp.Regexp {
+	names := make([]string, 0, len(words))
+	for name := range words {
+		names = append(names, regexp.QuoteMeta(name))
+	}
+	slices.Sort(names)
+	slices.Reverse(names) // a longer name before its beginning
+	return regexp.MustCompile(`\b(` + strings.Join(names, "|") + `)\b`)
+}()
+
+// message returns the text of an error in the words of flashkit.h.
+func message(err error) string {
+	var p *flashkit.ProblemError
+	if !errors.As(err, &p) {
+		return err.Error()
+	}
+	reason := named.ReplaceAllStringFunc(p.Reason, func(s string) string { return words[s] })
+	renamed := &flashkit.ProblemError{Field: fieldName(p.Field), Value: p.Value, Reason: reason}
+	return strings.Replace(err.Error(), p.Error(), renamed.Error(), 1)
+}
+
+// fieldName returns flashkit.h's name of a field: "KVHeads" is kv_heads, "Q.shape" q.shape,
+// "Seqs.QLens[3]" q_lens[3].
+func fieldName(field string) string {
+	if name, ok := fields[field]; ok {
+		return name
+	}
+	for i := len(field) - 1; i > 0; i-- {
+		if field[i] == '.' || field[i] == '[' {
+			if name, ok := fields[field[:i]]; ok {
+				return name + strings.TrimSuffix(field[i:], ".len")
+			}
+		}
+	}
+	return field
+}
