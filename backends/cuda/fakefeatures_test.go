@@ -286,7 +286,7 @@ func (x *fakeFeatured) sum(s *fakeSequence, h, i int) (o []float64, lse float64)
 		return o, top
 	}
 	l := math.Exp(earlier-top) + math.Exp(sink-top)
-	if w := math.Exp(earlier - top); w != 0 {
+	if w := math.Exp(earlier - top); x.f.carry != 0 && w != 0 {
 		for c := range o {
 			o[c] += w * x.views[vO].get(s.qBatch, h, s.q0+i, c)
 		}
