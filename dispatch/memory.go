@@ -24,6 +24,8 @@ type memory struct {
 	probed    [][kinds]bool // of each kernel, guarded by probing
 	usable    func() []bool // by kernel: the machine lacks nothing for it
 
+	kept profile // of backends that were not opened, guarded by probing
+
 	version atomic.Uint64 // grows when something is learned
 	rules   []rule        // of dispatchers that share this, guarded by probing
 
@@ -75,6 +77,9 @@ func (m *memory) copied(backends []flashkit.Backend) *memory {
 			c.standings[i][k].bits.Store(m.standings[i][k].bits.Load())
 		}
 	}
+	m.probing.Lock()
+	defer m.probing.Unlock()
+	c.kept = m.kept // whose maps nothing changes
 	return c
 }
 
