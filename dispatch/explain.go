@@ -47,10 +47,10 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		if k.Pass != s {
 			continue
 		}
-		v := Verdict{Name: k.Name, Reason: k.Fits(call)}
+		v, yields := Verdict{Name: k.Name, Reason: k.Fits(call)}, false
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
-				v.Chosen = c == chosen
+				v.Chosen, yields = c == chosen, c.yields && d.choice.isAuto()
 				v.Own = d.memory.cost(i, call)
 				v.explain(c, &a)
 			}
@@ -60,6 +60,8 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 			v.Reason = d.whyChosen(len(x.candidates))
 		case v.Reason == "" && !d.admitted[i]:
 			v.Reason = "fits, but " + d.choice.String() + " was requested"
+		case v.Reason == "" && yields:
+			v.Reason = "fits, but so does a vector kernel outside the sandbox"
 		case v.Reason == "" && scores != "" && k.Scores != scores:
 			v.Reason = "fits, but sums scores in another order than the backward pass"
 		case v.Reason == "":

@@ -131,7 +131,7 @@ var forms = []struct {
 	{"run", regexp.MustCompile(`"(backend|kernel|reason|forward_kernel)":"[^"]*"`), `"$1":"TEXT"`},
 	{"run", regexp.MustCompile(`(maximum \w+) [\d.e+-]+`), "$1 #"},
 	{"run", regexp.MustCompile(`":[\d.e+-]+`), `":#`},
-	{"explain", regexp.MustCompile(`(predicts the shortest time|fits, but predicts a longer time)`), "RANKED"},
+	{"explain", regexp.MustCompile(`(predicts the shortest time|fits, but predicts a longer time|fits, but so does a vector kernel outside the sandbox)`), "RANKED"},
 	{"explain chosen", regexp.MustCompile(`^\* \S+`), "KERNEL"},
 	{"explain", regexp.MustCompile(`^\* `), ""},
 	{"explain", regexp.MustCompile(`\blast \S+`), ""}, // of kernels that have been called
