@@ -38,6 +38,10 @@ type Kernel struct {
 	// rounding of a score is the same in both and cancels. "" says nothing.
 	Scores string
 
+	// Code says what executes the kernel's loops. Dispatch runs no kernel of a sandbox where
+	// one of vector instructions fits, unless the sandbox is asked for by name.
+	Code Code
+
 	// Device says that the kernel takes tensors on its backend's device as well as on
 	// the host. A call of tensors on a device is refused for all others.
 	Device bool
@@ -68,6 +72,16 @@ type Kernel struct {
 	// undefined.
 	Run func(ctx context.Context, c *Call) error
 }
+
+// A Code is what executes the loops of a kernel.
+type Code uint8
+
+// The codes. Kernels of devices and of plain Go are CodeOther.
+const (
+	CodeOther   Code = iota
+	CodeVector       // vector or matrix instructions of this machine's processor
+	CodeSandbox      // a guest, in a sandbox
+)
 
 // Memory is what a call takes, in bytes.
 type Memory struct {

@@ -61,12 +61,16 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0, anyOrder: flags&C.FK_OPEN_ANY_ORDER != 0}, nil
 }
 
-// choose opens the backends, restricted to one or to a kernel.
+// choose opens the backends that a choice needs, restricted to it.
 func choose(backend *C.char) (*dispatch.Dispatcher, error) {
-	all := dispatch.All(context.Background())
-	chosen, err := all.With(C.GoString(backend))
+	name := C.GoString(backend)
+	opened, err := dispatch.Open(context.Background(), name)
 	if err != nil {
-		return nil, errors.Join(err, all.Close())
+		return nil, err
+	}
+	chosen, err := opened.With(name)
+	if err != nil {
+		return nil, errors.Join(err, opened.Close())
 	}
 	return chosen, nil
 }

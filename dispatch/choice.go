@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
@@ -17,11 +18,14 @@ type rule struct {
 	paired bool
 }
 
+// auto is the choice's name that restricts nothing.
+const auto = "auto"
+
 func (c choice) isAuto() bool { return c == "" }
 
 func (c choice) String() string {
 	if c.isAuto() {
-		return "auto"
+		return auto
 	}
 	return string(c)
 }
@@ -49,16 +53,20 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 // error is a *flashkit.ProblemError if there is no such name, and wraps
 // flashkit.ErrUnavailable if this machine cannot run the backend or the kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
-	if name == "auto" {
+	if name == auto {
 		name = ""
 	}
+	backend, _, _ := strings.Cut(name, "/")
 	for _, m := range d.missing {
-		if backend, _, _ := strings.Cut(name, "/"); backend == m.Backend {
+		if backend == m.Backend {
 			return nil, fmt.Errorf("backend %s requested: %w", name, m.Err)
 		}
 	}
+	if slices.Contains(d.unopened, backend) {
+		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "was not opened: the Dispatcher was opened for " + d.opened}
+	}
 	if name != "" && !d.knows(name) {
-		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(d.names(), ", ") + ", or a kernel of them, such as simd/fwd_generic"}
+		return nil, noSuchName(name, d.names())
 	}
 	for _, k := range d.memory.kernels {
 		if reason := lacks(k); name == k.Name && reason != "" {
@@ -69,6 +77,10 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	c.choice = choice(name)
 	c.remember(d.memory)
 	return &c, nil
+}
+
+func noSuchName(name string, backends []string) error {
+	return &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(backends, ", ") + ", or a kernel of them, such as simd/fwd_generic"}
 }
 
 // lacks returns what this machine lacks for a kernel, "" if nothing.
@@ -93,7 +105,7 @@ func (d *Dispatcher) knows(name string) bool {
 	return false
 }
 
-// names returns the backends, missing ones included.
+// names returns the backends, also those that are missing or were not opened.
 func (d *Dispatcher) names() (list []string) {
 	for _, b := range d.backends {
 		list = append(list, b.Name())
@@ -101,12 +113,12 @@ func (d *Dispatcher) names() (list []string) {
 	for _, m := range d.missing {
 		list = append(list, m.Backend)
 	}
-	return list
+	return append(list, d.unopened...)
 }
 
 // Choices returns every name that With takes, missing backends included.
 func (d *Dispatcher) Choices() []string {
-	names := []string{"auto"}
+	names := []string{auto}
 	for _, b := range d.backends {
 		names = append(names, b.Name())
 		for _, k := range b.Kernels() {

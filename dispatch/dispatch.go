@@ -28,6 +28,8 @@ type Dispatcher struct {
 	admitted []bool // by kernel: the choice allows it
 	id       uint64 // of the rule in the memory
 	missing  []Missing
+	unopened []string // backends that no one asked for
+	opened   string   // what was asked for instead
 	choice   choice
 	failover func(Failover)
 	observer func(Ran)

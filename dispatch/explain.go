@@ -18,9 +18,9 @@ const (
 	FromCost    Source = "cost"    // nothing was measured of the kernel: it is the factor of the best one that was, or 1
 )
 
-// A Verdict says what dispatch makes of one kernel, or of a missing backend.
+// A Verdict says what dispatch makes of one kernel, or of a backend that is missing or was not opened.
 type Verdict struct {
-	Name   string        // the kernel, or the backend when it is missing
+	Name   string        // the kernel, or the backend when it is missing or was not opened
 	Chosen bool          // it is the one that runs
 	Reason string        // why not, or why it was chosen
 	Cost   time.Duration // predicted time, Own * Factor; 0 when it does not fit
@@ -31,8 +31,8 @@ type Verdict struct {
 	From   Source        // of the factor
 }
 
-// Explain returns a verdict for every kernel of the pass and every missing
-// backend. It runs nothing. The error is a *flashkit.ProblemError if p or s is
+// Explain returns a verdict for every kernel of the pass and every backend that is missing or
+// was not opened. It runs nothing. The error is a *flashkit.ProblemError if p or s is
 // invalid.
 func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
 	if err := valid(p, s); err != nil {
@@ -47,10 +47,10 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		if k.Pass != s {
 			continue
 		}
-		v := Verdict{Name: k.Name, Reason: k.Fits(call)}
+		v, yields := Verdict{Name: k.Name, Reason: k.Fits(call)}, false
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
-				v.Chosen = c == chosen
+				v.Chosen, yields = c == chosen, c.yields && d.choice.isAuto()
 				v.Own = d.memory.cost(i, call)
 				v.explain(c, &a)
 			}
@@ -60,6 +60,8 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 			v.Reason = d.whyChosen(len(x.candidates))
 		case v.Reason == "" && !d.admitted[i]:
 			v.Reason = "fits, but " + d.choice.String() + " was requested"
+		case v.Reason == "" && yields:
+			v.Reason = "fits, but so does a vector kernel outside the sandbox"
 		case v.Reason == "" && scores != "" && k.Scores != scores:
 			v.Reason = "fits, but sums scores in another order than the backward pass"
 		case v.Reason == "":
@@ -69,6 +71,9 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 	}
 	for _, m := range d.missing {
 		verdicts = append(verdicts, Verdict{Name: m.Backend, Reason: strings.TrimPrefix(m.Err.Error(), m.Backend+": ")})
+	}
+	for _, name := range d.unopened {
+		verdicts = append(verdicts, Verdict{Name: name, Reason: "not opened, as " + d.opened + " was requested"})
 	}
 	return verdicts, nil
 }

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,8 @@ type memory struct {
 	probing   sync.Mutex
 	probed    [][kinds]bool // of each kernel, guarded by probing
 	usable    func() []bool // by kernel: the machine lacks nothing for it
+
+	kept profile // of backends that were not opened, guarded by probing
 
 	version atomic.Uint64 // grows when something is learned
 	rules   []rule        // of dispatchers that share this, guarded by probing
@@ -75,6 +78,9 @@ func (m *memory) copied(backends []flashkit.Backend) *memory {
 			c.standings[i][k].bits.Store(m.standings[i][k].bits.Load())
 		}
 	}
+	m.probing.Lock()
+	defer m.probing.Unlock()
+	c.kept = m.kept // whose maps nothing changes
 	return c
 }
 
@@ -145,6 +151,7 @@ type candidate struct {
 	log      float64 // of that
 	rates    *[regimes]factor
 	standing *factor      // of the problem's kind
+	yields   bool         // a sandboxed kernel where one of vector instructions fits
 	last     atomic.Int64 // what the latest call took, 0 before the first
 }
 
@@ -226,11 +233,13 @@ func (m *memory) newPlan(s subject) *plan {
 			fit = append(fit, i)
 		}
 	}
+	vector := slices.ContainsFunc(fit, func(i int) bool { return m.kernels[i].Code == flashkit.CodeVector })
 	x.candidates = make([]candidate, len(fit))
 	for j, i := range fit {
 		own, c := float64(m.cost(i, call)), &x.candidates[j]
 		c.kernel, c.at, c.own, c.log = i, at, own, math.Log(own)
 		c.rates, c.standing = &m.rates[i], &m.standings[i][x.kind]
+		c.yields = vector && m.kernels[i].Code == flashkit.CodeSandbox
 	}
 	return x
 }

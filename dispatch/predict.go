@@ -115,7 +115,11 @@ func (d *Dispatcher) first(x *plan, scores string, tried []int) (first *candidat
 }
 
 // may reports whether the choice admits a candidate that has not been tried, and it sums
-// scores as asked, "" for any way.
+// scores as asked, "" for any way. A sandboxed kernel yields to those of vector instructions
+// until one of them has failed.
 func (d *Dispatcher) may(c *candidate, scores string, tried []int) bool {
+	if c.yields && d.choice.isAuto() && len(tried) == 0 {
+		return false
+	}
 	return d.admitted[c.kernel] && !slices.Contains(tried, c.kernel) && (scores == "" || d.memory.kernels[c.kernel].Scores == scores)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -130,7 +131,45 @@ func (d *Dispatcher) LoadProfile(path string) error {
 	for _, c := range p.Calls {
 		d.memory.recall(c)
 	}
+	d.memory.keepOf(p, d.unopened)
 	return nil
+}
+
+// keepOf keeps what a profile says of backends that were not opened, for the next profile.
+func (m *memory) keepOf(p *profile, backends []string) {
+	of := func(kernel string) bool {
+		backend, _, _ := strings.Cut(kernel, "/")
+		return slices.Contains(backends, backend)
+	}
+	m.probing.Lock()
+	defer m.probing.Unlock()
+	m.kept = profile{Machine: machine{Devices: map[string]device{}}, Kernels: map[string]kernelFigure{}}
+	for name, d := range p.Machine.Devices {
+		if slices.Contains(backends, name) {
+			m.kept.Machine.Devices[name] = d
+		}
+	}
+	for name, f := range p.Kernels {
+		if of(name) {
+			m.kept.Kernels[name] = f
+		}
+	}
+	for _, c := range p.Calls {
+		if of(c.Kernel) {
+			m.kept.Calls = append(m.kept.Calls, c)
+		}
+	}
+}
+
+// addKept adds what keepOf kept to a profile.
+func (m *memory) addKept(p *profile) {
+	m.probing.Lock()
+	defer m.probing.Unlock()
+	devices := maps.Clone(p.Machine.Devices) // the Dispatcher's
+	maps.Copy(devices, m.kept.Machine.Devices)
+	p.Machine.Devices = devices
+	maps.Copy(p.Kernels, m.kept.Kernels)
+	p.Calls = append(p.Calls, m.kept.Calls...)
 }
 
 // SaveProfile writes what is known, for LoadProfile. The file appears whole or
@@ -221,6 +260,7 @@ func (m *memory) profile(of machine) *profile {
 			}
 		}
 	}
+	m.addKept(p)
 	slices.SortFunc(p.Calls, func(a, b lastCall) int {
 		return cmp.Or(cmp.Compare(a.Problem, b.Problem), cmp.Compare(a.Kernel, b.Kernel))
 	})

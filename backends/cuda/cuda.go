@@ -9,6 +9,7 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -37,18 +38,26 @@ type Backend struct {
 // oldestDriver is the CUDA version whose drivers load the images.
 const oldestDriver = 13000
 
-// OpenWith opens a GPU through a driver of the caller's.
+// OpenWith opens a GPU through a driver of the caller's, and waits for it as long as it takes.
 func OpenWith(d *Driver, ordinal int) (*Backend, error) {
+	b, err := openWith(d, ordinal)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return b, nil
+}
+
+func openWith(d *Driver, ordinal int) (*Backend, error) {
 	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, staging: newStaging()}
 	var err error
 	if b.dev, err = describe(d, ordinal); err != nil {
-		return nil, unavailable(err)
+		return nil, err
 	}
 	if b.context, err = d.DevicePrimaryCtxRetain(ordinal); err != nil {
-		return nil, unavailable(fmt.Errorf("no context on %s: %w", b.dev.Name, err))
+		return nil, fmt.Errorf("no context on %s: %w", b.dev.Name, err)
 	}
 	if err := d.KeepFreed(ordinal); err != nil {
-		return nil, errors.Join(unavailable(err), d.DevicePrimaryCtxRelease(ordinal))
+		return nil, errors.Join(err, d.DevicePrimaryCtxRelease(ordinal))
 	}
 	b.images.arch = b.dev.Major*10 + b.dev.Minor
 	return b, nil
@@ -67,11 +76,19 @@ func (b *Backend) Hardware() (device, driver string) {
 
 // Close frees what the backend holds on the device. No call may be running, and
 // buffers and streams must have been closed; it is an error to use the backend
-// afterwards.
+// afterwards. Close does not wait for a driver that does not answer; it returns an error then.
 func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
+	_, err := answer(context.Background(), closeLimit, func() (none struct{}, err error) { return none, b.release() }, func(struct{}) {})
+	if errors.Is(err, ErrSilent) {
+		return fmt.Errorf("cuda: close: %w", err)
+	}
+	return err
+}
+
+func (b *Backend) release() error {
 	err := b.within(func() error {
 		return errors.Join(b.staging.close(b.drv), b.foreign.close(b.drv), b.images.close(b.drv))
 	})

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -44,47 +45,66 @@ const DeviceVariable = "FLASHKIT_DEVICE"
 // first one if it is not set. Numbers are the driver's, of the GPUs that
 // CUDA_VISIBLE_DEVICES leaves visible. The error wraps flashkit.ErrUnavailable and says
 // which of them it is: no driver library, driver too old, no device, a compute
-// capability below 7.0, or a device that gives no context, as a full one does.
-func Open() (*Backend, error) {
+// capability below 7.0, a device that gives no context, as a full one does, or a driver
+// that does not answer for a minute.
+func Open() (*Backend, error) { return OpenContext(context.Background()) }
+
+// OpenContext is Open for a caller that waits no longer than the context lasts. At its
+// deadline the driver counts as one that does not answer.
+func OpenContext(ctx context.Context) (*Backend, error) {
 	text := os.Getenv(DeviceVariable)
 	if text == "" {
-		return OpenDevice(0)
+		return openDevice(ctx, 0)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
 		return nil, unavailable(fmt.Errorf("%s = %q: must be the number of a GPU, from 0", DeviceVariable, text))
 	}
-	return OpenDevice(n)
+	return openDevice(ctx, n)
 }
 
 // OpenDevice opens the GPU of that number.
-func OpenDevice(ordinal int) (*Backend, error) {
-	d, err := openDriver()
+func OpenDevice(ordinal int) (*Backend, error) { return openDevice(context.Background(), ordinal) }
+
+func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
+	b, err := answer(ctx, openLimit, func() (*Backend, error) {
+		d, err := openDriver()
+		if err != nil {
+			return nil, err
+		}
+		return openWith(d, ordinal)
+	}, func(b *Backend) { b.Close() })
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return OpenWith(d, ordinal)
+	return b, nil
 }
 
 // Devices describes the GPUs of this machine in the driver's order, those too that no
 // kernel runs on. It takes no memory of them. Its errors are those of Open.
 func Devices() ([]Device, error) {
-	d, err := openDriver()
+	list, err := answer(context.Background(), openLimit, func() ([]Device, error) {
+		d, err := openDriver()
+		if err != nil {
+			return nil, err
+		}
+		return devicesOf(d)
+	}, func([]Device) {})
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return devicesOf(d)
+	return list, nil
 }
 
 func devicesOf(d *Driver) ([]Device, error) {
 	n, driver, err := start(d)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, err
 	}
 	list := make([]Device, n)
 	for i := range list {
 		if list[i], err = look(d, i); err != nil {
-			return nil, unavailable(err)
+			return nil, err
 		}
 		list[i].Driver = driver
 	}

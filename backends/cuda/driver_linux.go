@@ -6,9 +6,16 @@ import (
 	"runtime"
 
 	"github.com/ebitengine/purego"
+
+	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
 type library uintptr
+
+const libraryName = "libcuda.so.1"
+
+// brokenLibrary returns what the loader does not survive.
+func brokenLibrary() error { return sharedlib.Truncated(libraryName) }
 
 // openLibrary loads the library that the driver package installs. It stays
 // loaded: the driver does not survive being unloaded. The loader keeps the text of an
@@ -16,7 +23,7 @@ type library uintptr
 func openLibrary() (library, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	l, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
+	l, err := purego.Dlopen(libraryName, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	return library(l), err
 }
 

@@ -17,6 +17,9 @@ import (
 // carry the version of the call whose arguments are used here; without a header
 // nothing maps them.
 func openDriver() (*Driver, error) {
+	if err := brokenLibrary(); err != nil {
+		return nil, fmt.Errorf("driver library: %w", err)
+	}
 	l, err := openLibrary()
 	if err != nil {
 		return nil, lacking{fmt.Errorf("no driver library: %w", err)}

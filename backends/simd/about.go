@@ -86,6 +86,9 @@ func setAbout(k *flashkit.Kernel) {
 	for i := range abouts {
 		if a := &abouts[i]; a.Name == k.Name {
 			k.About, k.Requires, k.Scores, k.DTypes, k.MaxDim, k.MaxRows = a.About, a.Requires, a.Scores, slices.Clone(a.DTypes), a.MaxDim, a.MaxRows
+			if k.Requires != "" {
+				k.Code = flashkit.CodeVector
+			}
 		}
 	}
 }

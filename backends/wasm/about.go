@@ -17,7 +17,7 @@ var abouts = map[string]string{
 
 // setAbout fills in what abouts say of k, and how it sums. Memory limits its head dims, not a number.
 func setAbout(k *flashkit.Kernel, stem string) {
-	k.About = abouts[stem]
+	k.About, k.Code = abouts[stem], flashkit.CodeSandbox
 	switch _, k.Scores, _ = strings.Cut(stem, "_"); stem {
 	case "fwd_scalar", "bwd_scalar":
 		k.Scores = "fours" // as the portable kernels of simd

@@ -247,13 +247,19 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 
 // open opens the backends and admits the kernels that --backend names.
 func (b *bench) open(ctx context.Context, choice string) error {
-	b.dispatch = dispatch.All(ctx)
+	names := strings.Split(backendChoice(choice), ",")
+	for i := range names {
+		if names[i] == "all" {
+			names[i] = "auto"
+		}
+	}
+	var err error
+	if b.dispatch, err = dispatch.Open(ctx, names...); err != nil {
+		return fmt.Errorf("--backend %s: %w", strings.Join(names, ","), err)
+	}
 	b.inputs = newMaker(b.dispatch, b.settings.Seed)
 	seen := map[string]bool{}
-	for _, name := range strings.Split(backendChoice(choice), ",") {
-		if name == "all" {
-			name = "auto"
-		}
+	for _, name := range names {
 		d, err := b.dispatch.With(name)
 		if err != nil {
 			b.dispatch.Close()
@@ -266,12 +272,22 @@ func (b *bench) open(ctx context.Context, choice string) error {
 			}
 		}
 	}
-	if gpu, err := cuda.Open(); err == nil { // beside dispatch's, for what only this one offers
-		b.gpu = gpu
-	}
+	b.gpu = besideDispatch(ctx, b.dispatch)
 	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: describeMachine(b.dispatch, b.gpu),
 		Settings: b.settings, Limits: []limit{}, Results: []result{}}
 	return nil
+}
+
+// besideDispatch opens the GPU again, for what only its backend offers, nil if dispatch has none.
+func besideDispatch(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
+	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return backendOf(k.Name) == "cuda" }) {
+		return nil
+	}
+	gpu, err := cuda.OpenContext(ctx)
+	if err != nil {
+		return nil
+	}
+	return gpu
 }
 
 func (b *bench) close() error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -75,7 +76,7 @@ what the profile knows. A file that exists and is not a profile is not replaced.
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
-	addBackendFlag(cmd, &f.backend, "measure only the kernels of this `name`: auto, simd, wasm, cuda, simd/fwd_generic (default all)")
+	addBackendFlag(cmd, &f.backend, "measure only the kernels of this `name`: auto, simd, wasm, cuda, simd/fwd_generic (default the backend of FLASHKIT_BACKEND, else all)")
 	flags.StringArrayVar(&f.problems, "problem", nil, "measure the problem of this `name` only; repeat for more")
 	flags.StringVar(&f.out, "out", "", "write the profile to this `file` (default the profile of this machine)")
 	flags.DurationVar(&f.timePerCase, "time-per-case", 40*time.Millisecond, "measure a kernel on a problem for about this long")
@@ -91,14 +92,16 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	all := dispatch.All(cmd.Context()) // a bad profile is no news here
-	defer all.Close()
-	d, err := all.With(f.name())
-	if err == nil && f.name() == "auto" {
-		err = missingDevice(cmd, all)
+	opened, d, err := openWith(cmd.Context(), f.name()) // a bad profile is no news here
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	if f.name() == "auto" {
+		err = missingDevice(cmd, opened)
 	}
 	if err != nil {
-		return unavailable(err)
+		return err
 	}
 	if len(f.problems) == 0 {
 		d = d.Blank()
@@ -148,13 +151,9 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	return file.Path(), nil
 }
 
-// name returns what --backend chooses; the environment has no say here.
-func (f *calibrateFlags) name() string {
-	if f.backend == "" {
-		return "auto"
-	}
-	return f.backend
-}
+// name returns what --backend chooses, else the backend that the environment names: a program
+// under this environment opens no other, but may restrict itself to another kernel.
+func (f *calibrateFlags) name() string { return cmp.Or(f.backend, backendOf(backendChoice(""))) }
 
 // heats returns what to measure.
 func (f *calibrateFlags) heats() ([]heat, error) {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/flashkit-go/flashkit/dispatch"
 )
@@ -65,7 +66,8 @@ func (c *guideCommand) lacks(line string) bool {
 	}
 	const recordedOn = "amd64" // another architecture has other kernels
 	missed := shown("requires AVX") || shown("requires AMX") || shown("requires arm64")
-	return !ofThisMachine[row[1]] || missed || (runtime.GOARCH != recordedOn || needsMore[row[1]]) && !shown("")
+	here, needsMore := ofThisMachine()
+	return !here[row[1]] || missed || (runtime.GOARCH != recordedOn || needsMore[row[1]]) && !shown("")
 }
 
 // kind returns what is run: run, bench chosen, bench all, bench regret, bench live, go test.
@@ -93,17 +95,17 @@ func (c *guideCommand) kind() string {
 	return words[1]
 }
 
-// ofThisMachine are the names of the kernels that can run here, needsMore those that need more
+// ofThisMachine returns the names of the kernels that can run here, and of those that need more
 // than every processor has.
-var ofThisMachine, needsMore = func() (here, more map[string]bool) {
-	here, more = map[string]bool{}, map[string]bool{}
+var ofThisMachine = sync.OnceValues(func() (here, needsMore map[string]bool) {
+	here, needsMore = map[string]bool{}, map[string]bool{}
 	d := dispatch.All(context.Background())
 	defer d.Close()
 	for _, k := range d.Kernels() {
-		here[k.Name], more[k.Name] = k.Missing == nil || k.Missing() == "", k.Missing != nil
+		here[k.Name], needsMore[k.Name] = k.Missing == nil || k.Missing() == "", k.Missing != nil
 	}
-	return here, more
-}()
+	return here, needsMore
+})
 
 // form returns a line without what depends on the machine or the moment.
 func (c *guideCommand) form(line string) string {
@@ -129,7 +131,7 @@ var forms = []struct {
 	{"run", regexp.MustCompile(`"(backend|kernel|reason|forward_kernel)":"[^"]*"`), `"$1":"TEXT"`},
 	{"run", regexp.MustCompile(`(maximum \w+) [\d.e+-]+`), "$1 #"},
 	{"run", regexp.MustCompile(`":[\d.e+-]+`), `":#`},
-	{"explain", regexp.MustCompile(`(predicts the shortest time|fits, but predicts a longer time)`), "RANKED"},
+	{"explain", regexp.MustCompile(`(predicts the shortest time|fits, but predicts a longer time|fits, but so does a vector kernel outside the sandbox)`), "RANKED"},
 	{"explain chosen", regexp.MustCompile(`^\* \S+`), "KERNEL"},
 	{"explain", regexp.MustCompile(`^\* `), ""},
 	{"explain", regexp.MustCompile(`\blast \S+`), ""}, // of kernels that have been called

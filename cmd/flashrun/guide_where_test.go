@@ -66,7 +66,7 @@ var needs = []struct {
 }
 
 func avx512Missing() string {
-	if !ofThisMachine["simd/fwd_avx512"] {
+	if here, _ := ofThisMachine(); !here["simd/fwd_avx512"] {
 		return "this machine lacks simd/fwd_avx512"
 	}
 	return ""

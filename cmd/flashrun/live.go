@@ -51,12 +51,11 @@ func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*live
 		return nil, err
 	}
 	defer l.player.crowd.close()
-	all := dispatch.All(ctx)
-	defer all.Close()
-	d, err := all.With(backendChoice(backend))
+	opened, d, err := openWith(ctx, backendChoice(backend))
 	if err != nil {
 		return nil, err
 	}
+	defer opened.Close()
 	if err := l.replay(ctx, d); err != nil {
 		return nil, err
 	}
@@ -74,12 +73,11 @@ func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*live
 // dispatcher of its own does that, which is closed again: the one that is watched
 // begins as a program's does.
 func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
-	all := dispatch.All(ctx)
-	defer all.Close()
-	d, err := all.With(backendChoice(backend))
+	opened, d, err := openWith(ctx, backendChoice(backend))
 	if err != nil {
 		return err
 	}
+	defer opened.Close()
 	d = d.Frozen()
 	for _, g := range l.groups {
 		if _, err := d.Pick(g.problem, g.step.pass); err != nil {
@@ -87,7 +85,7 @@ func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
 		}
 		g.try(d)
 	}
-	l.player, err = newPlayer(ctx, l.trace, newMaker(all, seed))
+	l.player, err = newPlayer(ctx, l.trace, newMaker(opened, seed))
 	runtime.GC() // of what making them left, so that no call pays for it
 	return err
 }

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
 // builtin holds the traces of bench --regret=live, by their names.
@@ -149,8 +147,8 @@ func (f *benchFlags) machine(cmd *cobra.Command) (machine, error) {
 		return machine{}, err
 	}
 	defer d.Close()
-	gpu, err := cuda.Open()
-	if err != nil {
+	gpu := besideDispatch(cmd.Context(), d)
+	if gpu == nil {
 		return describeMachine(d, nil), nil
 	}
 	defer gpu.Close()

@@ -144,18 +144,33 @@ func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 // openDispatch returns the dispatcher for a --backend flag, or for the
 // environment when the flag is "". The caller closes it.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
-	all := dispatch.All(cmd.Context())
-	warnOfProfile(cmd, all)
 	name := backendChoice(backend)
-	chosen, err := all.With(name)
-	if err == nil && name == "auto" {
-		err = missingDevice(cmd, all)
+	opened, chosen, err := openWith(cmd.Context(), name)
+	if err != nil {
+		return nil, err
+	}
+	warnOfProfile(cmd, opened)
+	if name == "auto" {
+		err = missingDevice(cmd, opened)
 	}
 	if err != nil {
-		all.Close()
-		return nil, unavailable(err)
+		opened.Close()
+		return nil, err
 	}
 	return chosen, nil
+}
+
+// openWith opens the backends that a choice needs, and no other. It returns a dispatcher over
+// all their kernels, which the caller closes, and one that is restricted to the choice.
+func openWith(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
+	if opened, err = dispatch.Open(ctx, name); err != nil {
+		return nil, nil, err
+	}
+	if chosen, err = opened.With(name); err != nil {
+		opened.Close()
+		return nil, nil, unavailable(err)
+	}
+	return opened, chosen, nil
 }
 
 // backendChoice returns what the --backend flag says or, when it is "", the

@@ -37,7 +37,7 @@ func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 	if name != "auto" && backendOf(name) != "cuda" {
 		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
 	}
-	gpu, err := cuda.Open()
+	gpu, err := cuda.OpenContext(cmd.Context())
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("--memory device: %w", err))
 	}

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/ebitengine/purego"
+
+	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
 // calls are the functions of the library, in the order of names.
@@ -60,6 +62,9 @@ func load(name string) (Library, error) {
 func open(name string) (*library, error) {
 	runtime.LockOSThread() // the loader keeps the text of an error for the thread that caused it
 	defer runtime.UnlockOSThread()
+	if err := sharedlib.Truncated(name); err != nil {
+		return nil, err
+	}
 	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
 // The constants of MPI's standard ABI, mpi_abi.h. Those of other ABIs are other numbers.
@@ -54,6 +55,10 @@ func load(name string) (*library, error) {
 	}
 	var errs []error
 	for _, name := range tried {
+		if err := sharedlib.Truncated(name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 		if err != nil {
 			errs = append(errs, err)

@@ -1,0 +1,73 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// How long the driver may take. Open is called by name: where the driver has to start many
+// GPUs first, it answers late.
+const (
+	openLimit  = time.Minute
+	closeLimit = 5 * time.Second
+)
+
+// ErrSilent is wrapped by errors of Open and its kin where the driver did not answer in
+// time. A C call cannot be canceled: its goroutine and thread stay behind. As long as one is
+// behind, other calls of Open and its kin do not wait, and return this error at once.
+var ErrSilent = errors.New("driver does not answer")
+
+// behind counts the goroutines that were left behind in the driver.
+var behind atomic.Int32
+
+// The states of a call of answer.
+const (
+	waiting int32 = iota
+	returned
+	abandoned
+)
+
+// answer returns the results of f, which calls the driver, or an error if the context ends
+// or the limit passes before. What f returns after that goes to drop.
+func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error), drop func(T)) (x T, err error) {
+	if behind.Load() > 0 {
+		return x, ErrSilent
+	}
+	if err := ctx.Err(); err != nil {
+		return x, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type results struct {
+		x   T
+		err error
+	}
+	done, state := make(chan results, 1), new(atomic.Int32)
+	go func() {
+		x, err := f()
+		done <- results{x, err}
+		if !state.CompareAndSwap(waiting, returned) {
+			behind.Add(-1)
+			if err == nil {
+				drop(x)
+			}
+		}
+	}()
+	select {
+	case r := <-done:
+		return r.x, r.err
+	case <-ctx.Done():
+	}
+	behind.Add(1)
+	if !state.CompareAndSwap(waiting, abandoned) {
+		behind.Add(-1)
+		r := <-done
+		return r.x, r.err
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return x, ErrSilent
+	}
+	return x, ctx.Err()
+}
