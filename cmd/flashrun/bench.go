@@ -255,7 +255,11 @@ func (b *bench) open(ctx context.Context, choice string) error {
 	}
 	var err error
 	if b.dispatch, err = dispatch.Open(ctx, names...); err != nil {
-		return fmt.Errorf("--backend %s: %w", strings.Join(names, ","), err)
+		var wrong *flashkit.ProblemError // names the one of them that there is not
+		if errors.As(err, &wrong) {
+			choice = fmt.Sprint(wrong.Value)
+		}
+		return fmt.Errorf("--backend %s: %w", choice, err)
 	}
 	b.inputs = newMaker(b.dispatch, b.settings.Seed)
 	seen := map[string]bool{}
