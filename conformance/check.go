@@ -157,9 +157,9 @@ func (a *arguments) bits(of []*placed) [][]uint32 {
 
 func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equal[[]uint32]) }
 
-// compare returns an error naming the worst element of out, array n of the results, if any
-// is farther from want than its bound. Infinities must agree exactly. A wanted NaN is met
-// by NaN alone, and NaN meets nothing else.
+// compare returns an error naming the worst element of out, array n of the results, and how
+// many are wrong, if any is farther from want than its bound. Infinities must agree exactly. A
+// wanted NaN is met by NaN alone, and NaN meets nothing else.
 func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {
@@ -167,12 +167,17 @@ func compare(out *placed, n int, want []float64, bound float64) error {
 		}
 	}
 	worst, at, got := math.Inf(-1), -1, 0.0 // how far above its bound
+	var wrong misses
 	for i, place := range out.index {
 		if place < 0 {
 			continue
 		}
 		x := out.value(place)
-		if e := difference(x, want[i]) - boundOf(n, want[i], bound); e > worst {
+		e := difference(x, want[i]) - boundOf(n, want[i], bound)
+		if e > 0 {
+			wrong.add(i / out.dense[3])
+		}
+		if e > worst {
 			worst, at, got = e, i, x
 		}
 	}
@@ -181,8 +186,8 @@ func compare(out *placed, n int, want []float64, bound float64) error {
 	}
 	shape := out.dense
 	c, r := at%shape[3], at/shape[3]
-	return fmt.Errorf("%s[%d,%d,%d,%d] = %g, want %g: off by %.3g, bound %.3g", out.name,
-		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], difference(got, want[at]), boundOf(n, want[at], bound))
+	return fmt.Errorf("%s[%d,%d,%d,%d] = %g, want %g: off by %.3g, bound %.3g; %s", out.name,
+		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], difference(got, want[at]), boundOf(n, want[at], bound), wrong.of(out))
 }
 
 // difference returns how far x is from want: infinitely far, where one of them is NaN and

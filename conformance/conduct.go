@@ -66,7 +66,7 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 }
 
 // conduct returns the checks of calls without features, and with all that a kernel takes.
-func conduct() (list []question) {
+func (o Options) conduct() (list []question) {
 	for _, c := range []struct {
 		name  string
 		check func(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error
@@ -79,7 +79,9 @@ func conduct() (list []question) {
 				return c.check(ctx, k, k.Takes)
 			}})
 	}
+	turns := func(ctx context.Context, k flashkit.Kernel) error { return calledInTurns(ctx, k, o.parts) }
 	return append(list, question{name: "canceled_inside", run: canceledInside, forward: true},
+		question{name: "called_in_turns", catches: "a plan of another call of the same problem", run: turns, needs: flashkit.FeatureRagged},
 		question{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -23,30 +24,34 @@ type Options struct {
 	Kernel string // only kernels whose full name matches this pattern (package path); "" for all
 	Case   string // only cases whose full name matches; a name sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed> runs that sweep case
 	Sweep  int    // number of random problems for each kernel, of such with features, of tiny ones with features, and of wide ones
-	Seed   uint64 // of the sweep
+	Seed   uint64 // of the sweep and of Budget
 	Brief  bool   // of the grid, the shapes and the long cases what a backend's kernels share, each a third; of the traps in layouts of sequences a sixth
+
+	// Budget is how long more random problems are drawn after all other cases, as many for
+	// each kernel. Run has none, and Case leaves it out unless it names a sweep.
+	Budget time.Duration
+
+	// Backends are the backends of the kernels. What they offer beside kernels is used: see Run.
+	Backends []flashkit.Backend
 
 	parts int // that gradients of the sweep's problems are added up from
 }
 
 // A Result is the outcome of one case on one kernel.
 type Result struct {
-	Kernel string // full name
-	Case   string // full name: the trap or grid problem, with -f16 or -bf16 for the other types
-	Err    error  // nil if it passed; an errors.ErrUnsupported if the kernel does not take it, or is not held to it
+	Kernel  string // full name
+	Case    string // full name: the trap or grid problem, with -f16 or -bf16 for the other types
+	Catches string // the mistake that the case is about, in words; "" where there are many
+	Err     error  // nil if it passed; an errors.ErrUnsupported if the kernel does not take it, or is not held to it
 }
 
 // Unsupported reports whether the kernel does not take the case, or is not held to it.
 func (r Result) Unsupported() bool { return errors.Is(r.Err, errors.ErrUnsupported) }
 
-// Rerun returns the command line that runs this case alone.
-func (r Result) Rerun() string {
-	return fmt.Sprintf("flashrun conformance --kernel %s --case %s", r.Kernel, r.Case)
-}
-
 // A question is one named check of a kernel.
 type question struct {
 	name    string
+	catches string // the mistake that it is about, "" for many
 	run     func(ctx context.Context, k flashkit.Kernel) error
 	needs   flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
 	forward bool             // it is not asked of backward kernels
@@ -64,7 +69,7 @@ func (o Options) checks() []question {
 		{name: "invalid_arguments", run: invalidArguments},
 	}
 	ask := func(c Case, turn int) {
-		all = append(all, question{name: c.FullName(), run: c.Check, needs: c.features(), turn: turn})
+		all = append(all, question{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn})
 	}
 	traps := Traps()
 	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
@@ -88,7 +93,12 @@ func (o Options) checks() []question {
 			}
 		}
 	}
-	all = append(append(all, conduct()...), farQuestions()...)
+	for _, c := range leftovers() {
+		for _, t := range dtypes {
+			ask(c.InDType(t), 0)
+		}
+	}
+	all = append(append(all, o.conduct()...), farQuestions()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for kind := range sweepKinds {
 		for range o.Sweep {
@@ -125,7 +135,7 @@ func (o Options) Validate() error {
 // and what is asked of it beside the others.
 func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
 	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
-	for _, c := range slices.Concat(all, mixed(k, kernels)) {
+	for _, c := range slices.Concat(all, mixed(k, kernels), o.promised(k)) {
 		if c.of(&k, i) && (matches(o.Case, c.name) || strings.HasPrefix(c.name, sweepPrefix)) {
 			list = append(list, c)
 		}
@@ -133,7 +143,7 @@ func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit
 	return list
 }
 
-// Count returns how many results Results will give for the kernels.
+// Count returns how many results Results will give for the kernels, but for those of Budget.
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {
@@ -143,7 +153,8 @@ func (o Options) Count(kernels []flashkit.Kernel) int {
 }
 
 // Results runs every chosen case on every chosen kernel, as many at a time as Go uses
-// processors, and gives the results in order, until ctx is done. It returns when all
+// processors, and gives the results in order, until ctx is done. The random problems of
+// Budget come last, of all kernels in turns. It returns when all
 // that it has begun has ended.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
@@ -154,21 +165,45 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 		pending := make(chan chan Result, runtime.GOMAXPROCS(0)-1)
 		running.Go(func() {
 			defer close(pending)
-			checks := o.checks()
-			for _, k := range o.choose(kernels) {
-				for _, c := range o.questions(checks, k, kernels) {
-					r := make(chan Result, 1)
-					select {
-					case pending <- r:
-					case <-ctx.Done():
-						return
-					}
-					running.Go(func() { r <- Result{k.Name, c.name, c.run(ctx, k)} })
+			o.each(kernels, func(k flashkit.Kernel, c *question) bool {
+				r := make(chan Result, 1)
+				select {
+				case pending <- r:
+				case <-ctx.Done():
+					return false
 				}
-			}
+				running.Go(func() { r <- Result{k.Name, c.name, c.catches, c.run(ctx, k)} })
+				return true
+			})
 		})
 		for r := range pending {
 			if r := <-r; ctx.Err() != nil || !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// each calls ask with what each kernel is asked, until it returns false: first all that Count counts, kernel by
+// kernel, then random problems, one after the other, of all kernels, until Budget is over.
+func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *question) bool) {
+	checks, kernels := o.checks(), o.poisoned(kernels)
+	chosen := o.choose(kernels)
+	for _, k := range chosen {
+		for _, c := range o.questions(checks, k, kernels) {
+			if !ask(k, &c) {
+				return
+			}
+		}
+	}
+	if _, one := parseSweep(o.Case); one || len(chosen) == 0 || o.Case != "" && !strings.HasPrefix(o.Case, "sweep") {
+		return
+	}
+	r := rand.New(rand.NewPCG(o.Seed, 2))
+	for begun, n := time.Now(), 0; time.Since(begun) < o.Budget; n++ {
+		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts}.question()
+		for i := range chosen {
+			if c.of(&chosen[i], 0) && matches(o.Case, c.name) && !ask(chosen[i], &c) {
 				return
 			}
 		}
@@ -202,7 +237,8 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 //
 // A backend with a method Parts() int has kernels that add up gradients from so many
 // parts at most, each rounded to the type of the problem, as ranks that share a sequence
-// do. The bounds of random problems have that rounding too.
+// do. The bounds of random problems have that rounding too. See [Poisoner] and
+// [BatchInvariant] for what else a backend may offer.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 60), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
@@ -211,9 +247,10 @@ func Run(t *testing.T, b flashkit.Backend) {
 	if x, ok := b.(interface{ Parts() int }); ok {
 		o.parts = x.Parts()
 	}
+	o.Backends = []flashkit.Backend{b}
 	checks := o.checks()
 	var took []string
-	kernels := b.Kernels()
+	kernels := o.poisoned(b.Kernels())
 	for _, k := range kernels {
 		t.Run(strings.TrimPrefix(k.Name, b.Name()+"/"), func(t *testing.T) {
 			if err := describes(k); err != nil {
@@ -222,13 +259,13 @@ func Run(t *testing.T, b flashkit.Backend) {
 			passed, unsupported := 0, 0
 			for _, c := range o.questions(checks, k, kernels) {
 				t.Run(c.name, func(t *testing.T) {
-					r := Result{k.Name, c.name, c.run(t.Context(), k)}
+					r := Result{k.Name, c.name, c.catches, c.run(t.Context(), k)}
 					switch {
 					case r.Unsupported():
 						unsupported++
 						t.Skip(r.Err)
 					case r.Err != nil:
-						t.Errorf("%v\nrerun: %s", r.Err, r.Rerun())
+						t.Errorf("%v\n%srerun: %s", r.Err, r.caught(), o.rerun(t, r))
 					default:
 						passed++
 					}

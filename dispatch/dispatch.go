@@ -75,6 +75,9 @@ func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
 	return list
 }
 
+// Backends returns the backends that d was made of, in their order. Close closes them.
+func (d *Dispatcher) Backends() []flashkit.Backend { return slices.Clone(d.backends) }
+
 // Missing returns the backends that could not be opened, with their reasons.
 func (d *Dispatcher) Missing() []Missing { return slices.Clone(d.missing) }
 

@@ -31,8 +31,8 @@ type Backend struct {
 	peers   sync.Map // ordinals of the devices whose memory this one reaches
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
-	poison  bool // tests: workspace is filled with NaN
-	eager   bool // tests: plans that large calls gain from are taken for all
+	poison  atomic.Bool // tests: see Poison
+	eager   bool        // tests: plans that large calls gain from are taken for all
 }
 
 // oldestDriver is the CUDA version whose drivers load the images.

@@ -17,7 +17,7 @@ step() {
 }
 
 conformance() {
-	./flashrun conformance --backend cuda | tail -n 8
+	./flashrun conformance --backend cuda --quick | tail -n 8
 	FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestPoisoned|TestFewMulti|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
 }
 

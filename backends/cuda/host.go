@@ -151,7 +151,7 @@ func (c *hostCall) stop(err error) {
 // do computes n units from the first on.
 func (c *hostCall) do(l *stagingBuffer, first, n int) error {
 	drv := c.b.drv
-	if err := c.b.do(func() error { return l.grow(drv, c.bytes) }); err != nil {
+	if err := c.b.grow(l, c.bytes); err != nil {
 		return err
 	}
 	for i := range c.arrays {

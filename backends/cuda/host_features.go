@@ -81,7 +81,7 @@ func batchesOf(c *flashkit.Call, limit int) int {
 // run takes a chunk through a staging buffer.
 func (x *stagedCall) run(ctx context.Context, b *Backend, id stemID, l *stagingBuffer) error {
 	x.lay()
-	if err := b.do(func() error { return l.grow(b.drv, max(x.bytes, granule)) }); err != nil {
+	if err := b.grow(l, max(x.bytes, granule)); err != nil {
 		return err
 	}
 	for i := range x.list {

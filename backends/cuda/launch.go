@@ -295,8 +295,8 @@ func (w *workspace) within(b *Backend, a *arguments, s StreamHandle, f func() er
 		}
 		next += Pointer(ceilDiv(4*x.words, granule) * granule)
 	}
-	if b.poison {
-		err = b.drv.MemsetD32Async(at, 0xffffffff, n/4, s)
+	if b.poison.Load() {
+		err = b.drv.MemsetD32Async(at, poisonBits, n/4, s)
 	}
 	if err == nil {
 		err = f()

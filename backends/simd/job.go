@@ -43,6 +43,9 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	if j == nil {
 		j = b.jobs.Get().(*job)
 	}
+	if b.poisoned.Load() {
+		j.poison()
+	}
 	j.pool, j.workers = b.pool, workersOf(c)
 	j.call, j.p, j.args = c, c.Problem, c.Args
 	j.scale = c.SoftmaxScale()
@@ -105,7 +108,7 @@ func space(w int, phases []phase) int {
 func (j *job) hold(phases ...phase) {
 	n := poolSize(j.workers, phases)
 	for len(j.spaces) < n {
-		j.spaces = append(j.spaces, arena{})
+		j.spaces = append(j.spaces, arena{poisoned: j.shared.poisoned})
 	}
 	for w := range n {
 		j.spaces[w].reserve(space(w, phases))
@@ -162,15 +165,24 @@ func (j *job) canceled() bool {
 type arena struct {
 	all, free []float32
 	others    *otherHeads // of a decode kernel's item
+	poisoned  bool        // tests: see Backend.Poison
 }
 
 func (a *arena) reserve(n int) {
 	if len(a.all) < n {
 		a.all = make([]float32, n)
 	}
+	if a.poisoned {
+		a.poison(n)
+	}
 }
 
-func (a *arena) reset() { a.free = a.all }
+func (a *arena) reset() {
+	a.free = a.all
+	if a.poisoned {
+		a.poison(len(a.all))
+	}
+}
 
 // take returns n floats that hold leftovers of earlier items.
 func (a *arena) take(n int) []float32 {

@@ -18,6 +18,8 @@ type Backend struct {
 	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
 	jobs sync.Pool           // *job, of calls that ran at the same time
 	pool *pool
+
+	poisoned atomic.Bool // tests: see Poison
 }
 
 // An Option changes what New returns.

@@ -69,6 +69,7 @@ func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, 
 		*done += int64(j.group() * j.tiles(s.N))
 		return nil
 	}
+	j.poison(x)
 	x.writeBlock(&j.plan, w, s, k0, k1-k0)
 	for k := k0; k < k1; k += tile {
 		if err := j.stageKeys(x, b, g, k, min(k+tile, k1)); err != nil {
@@ -131,8 +132,12 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	if !first && !j.waitFor(item-j.owners(), done+1) {
 		return errStopped
 	}
+	j.poisonTile(x)
 	j.loadTile(x, w, s, h, i0, i1-i0, first)
 	flags := flagFirst
+	if !first {
+		flags |= flagMore
+	}
 	for j0 := k0 + (lo-k0)/tile*tile; flags&flagLast == 0; j0 += j.step {
 		j1 := min(j0+j.step, hi)
 		if j1 == hi {
@@ -153,7 +158,7 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 		if j.bias.wanted {
 			j.addBias(x, b, h, i0, i1, j0, j1, k0)
 		}
-		flags &^= flagFirst
+		flags &^= flagFirst | flagMore
 	}
 	if last || !j.gathers() {
 		x.store(w.dq, dq, to, i1-i0)
@@ -189,7 +194,6 @@ func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, fir
 	}
 	switch {
 	case first:
-		x.zero(w.dq, n*j.c.Dim)
 	case j.gathers():
 		to := x.at(w.dq, n*j.c.Dim)
 		for i, v := range j.gathered(s, h, r, n) {

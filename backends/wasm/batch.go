@@ -121,6 +121,7 @@ func (j *job) batches(x *instance) error {
 		}
 		to := min(from+j.batch, j.heads())
 		x.listed = 0
+		j.poison(x)
 		for head := from; head < to; head++ {
 			j.stageHead(x, &stage, head, head-from)
 		}

@@ -106,6 +106,7 @@ func (j *job) decode(x *instance) error {
 // decodeHead is an item: KV head g of sequence b.
 func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 	f := j.args
+	j.poison(x)
 	for n := range j.parts(s.N) {
 		w := j.partOf(j.places, g, n, s.N)
 		x.writeBlock(&j.plan, &w.places, s, 0, s.M)
@@ -148,6 +149,7 @@ func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int)
 	if j.stopped() {
 		return errStopped
 	}
+	j.poisonKeys(x)
 	if w := &j.places; w.rawK == 0 {
 		j.loadKeys(x, w.k, &j.args.K, b, g, j0, j1)
 		j.loadKeys(x, w.v, &j.args.V, b, g, j0, j1)

@@ -84,6 +84,7 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	if j0 >= j1 {
 		return
 	}
+	j.poisonPairs(x, w)
 	for r := range i1 - i0 {
 		if t := &j.args.Bias; j.c.Score.Bias && (r == 0 || j.repeats&featureBias == 0) {
 			x.loadRow(w.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)

@@ -19,6 +19,7 @@ func (j *job) forward(x *instance) error {
 		}
 		if next != head {
 			clear(x.packed)
+			j.poison(x)
 			head = next
 			s = j.c.Seq(head / j.c.KVHeads)
 			x.writeBlock(&j.plan, &j.places, &s, 0, s.M)
@@ -37,6 +38,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 	b, g := head/j.c.KVHeads, head%j.c.KVHeads
 	h += g * j.group()
 	i0, i1, lo, hi := j.tileRows(s, t)
+	j.poisonTile(x)
 	for k := lo / tile; k*tile < hi; k++ {
 		if x.packed[k] {
 			continue
@@ -83,6 +85,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 
 // stageKeys hands the keys [j0, j1) of a head to the module.
 func (j *job) stageKeys(x *instance, b, g, j0, j1 int) error {
+	j.poisonKeys(x)
 	j.loadKeys(x, j.places.k, &j.args.K, b, g, j0, j1)
 	j.loadKeys(x, j.places.v, &j.args.V, b, g, j0, j1)
 	return x.call(j.ctx, j.v.keys, int(j.places.block), j0, j1)

@@ -29,6 +29,7 @@ type instance struct {
 	share     *share
 	listed    int  // calls in the list of the batch at hand
 	failed    bool // it trapped or broke a rule: what it holds is not known
+	poisoned  bool // tests: see Backend.Poison
 
 	packed  []bool            // which blocks of the head at hand the module has
 	columns [maxChunk]float64 // the gradient of the bias that all rows of the head at hand share

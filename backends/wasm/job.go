@@ -63,6 +63,7 @@ func (j *job) begin(s *sandbox) error {
 		return j.ctx.Err()
 	}
 	j.prepare()
+	j.poisonSums(s)
 	if err := j.parallel(s); err != nil {
 		return err
 	}
@@ -106,6 +107,7 @@ func (x *plan) workers(s *sandbox) int {
 // work runs items on x until there are none, and releases x.
 func (j *job) work(s *sandbox, x *instance) {
 	defer s.release(x)
+	x.poisoned = s.poisoned.Load()
 	if err := j.run(x); err != nil {
 		j.once.Do(func() { j.err = err })
 		j.failed.Store(true)

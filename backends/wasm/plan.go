@@ -9,13 +9,13 @@ import (
 // What kernel.c says of itself.
 const (
 	magic   = 0x4b484c46
-	version = 2
+	version = 3
 	tile    = 128 // rows of the stage, and keys of a block
 	strip   = 64  // keys that the backward pass takes at a time
 	maxDim  = 1 << 20
 	maxRow  = 1 << 30
 
-	flagFirst, flagLast, flagScaled = 1, 2, 4
+	flagFirst, flagLast, flagScaled, flagMore = 1, 2, 4, 8
 )
 
 const (
@@ -208,14 +208,21 @@ func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / 
 // scratch returns the bytes that kernel.c takes: place_fwd and place_bwd there.
 func (x *plan) scratch() uint64 {
 	d8, dv8 := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8))
-	keys := uint64(x.chunk)
-	floats := keys*(d8+dv8) + (keys/tile+3)&^3 + // K, V, finite
-		tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
+	floats := tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
 		4*tile + 16*tile // S, P
 	if x.v.pass == flashkit.PassBackward {
-		floats = keys*(10*d8+6*dv8) + (keys/tile+3)&^3 + // K twice, V, dK and dV and their totals, finite
-			tile*(3*d8+2*dv8) + 2*tile + 4 + // Q and dO twice, dQ, LSE, delta, finite
+		floats = tile*(4*d8+2*dv8) + 2*tile + 4 + // Q and dO twice, dQ and its total, LSE, delta, finite
 			8*tile + 32*tile + tile*strip // S, dP, P, dS, dS'
+	}
+	return x.scratchKeys() + 4*floats
+}
+
+// scratchKeys returns the bytes of scratch that outlast a tile of query rows. They come first.
+func (x *plan) scratchKeys() uint64 {
+	d8, dv8, keys := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8)), uint64(x.chunk)
+	floats := keys*(d8+dv8) + (keys/tile+3)&^3 // K, V, finite
+	if x.v.pass == flashkit.PassBackward {
+		floats = keys*(10*d8+6*dv8) + (keys/tile+3)&^3 // K twice, V, dK and dV and their totals, finite
 	}
 	return 4 * floats
 }

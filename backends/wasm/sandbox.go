@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -51,6 +52,8 @@ type sandbox struct {
 	left   uint64        // what no instance has of the limit
 	freed  chan struct{} // closed when an instance comes back; nil if nobody waits for that
 	closed bool
+
+	poisoned atomic.Bool // tests: see Backend.Poison
 
 	ending sync.Once
 	ended  error

@@ -40,7 +40,7 @@ var hostiles = []hostile{
 	{name: "infinite loop in a list", where: listEntry, code: []byte{opLoop, noResult, opBr, 0, opEnd, opConst, 0, opEnd}, want: "deadline exceeded"},
 	{name: "error code of a list", where: listEntry, code: []byte{opConst, 6, opEnd}, want: "bad range"},
 	{name: "unexpected import", imports: true, want: "has imports"},
-	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "ABI version is 9, want 2"},
+	{name: "wrong ABI", where: "abi", code: []byte{opConst, 9, opEnd}, want: "ABI version is 9, want 3"},
 	{name: "missing function", where: "-abi", want: "no exported function abi"},
 }
 

@@ -87,6 +87,9 @@ func TestBadInput(t *testing.T) {
 		"explain nonsense":     {[]string{"explain", "b1"}, []string{"b1"}},
 		"conformance pattern":  {[]string{"conformance", "--case", "["}, []string{"["}},
 		"conformance nothing":  {[]string{"conformance", "--case", "nothing_like_this"}, []string{"match"}},
+		"conformance budget":   {[]string{"conformance", "--budget", "-1s"}, []string{"--budget -1s"}},
+		"conformance quick":    {[]string{"conformance", "--quick", "--sweep", "3"}, []string{"--quick and --sweep"}},
+		"conformance both":     {[]string{"conformance", "--quick", "--budget", "3s"}, []string{"--budget"}},
 		"conformance sweep":    {[]string{"conformance", "--sweep", "-1"}, []string{"--sweep -1"}},
 
 		"bench argument":           {[]string{"bench", "x"}, []string{"x"}},

@@ -9,6 +9,8 @@ import (
 	"io"
 	"path"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,18 +25,22 @@ type tally struct {
 	Passed      int       `json:"passed"`
 	Failed      int       `json:"failed"`
 	Unsupported int       `json:"unsupported"`
+	Random      int       `json:"random,omitempty"` // problems, among all of these
+	Seed        uint64    `json:"seed,omitempty"`   // of the random problems
 	Failures    []failing `json:"failures,omitempty"`
 }
 
 type failing struct {
-	Case  string `json:"case"`
-	Error string `json:"error"`
-	Rerun string `json:"rerun"`
+	Case    string `json:"case"`
+	Error   string `json:"error"`
+	Catches string `json:"catches,omitempty"`
+	Rerun   string `json:"rerun"`
 }
 
 type conformanceFlags struct {
 	backend string
 	options conformance.Options
+	quick   bool
 	json    bool
 	list    bool
 	mutants bool
@@ -47,14 +53,17 @@ func newConformance() *cobra.Command {
 		Short: "Run the conformance suite on every kernel of this machine",
 		Long: `Conformance holds every kernel to the same golden vectors: 108 grid problems and
 the named traps, each in f32, f16 and bf16, then rows of 65,536 keys and columns
-of as many rows, questions of conduct, backward kernels on what other forward
-kernels wrote and, with --sweep, random problems against the float64 oracle.
-Traps of features, and all traps as padded, packed and paged sequences, are for
-the kernels that take these. A failure prints the line that runs it again alone.
+of as many rows, questions of conduct, and backward kernels on what other forward
+kernels wrote. Random problems against the float64 oracle follow, for a minute, drawn
+from --seed: --budget sets another time, --sweep a number of problems instead, and
+--quick leaves them out, as does --case. Traps of features, and all traps as padded,
+packed and paged sequences, are for the kernels that take these. A failure prints
+what the case catches, which elements are wrong, and the line that runs it again alone.
 
 FLASHKIT_REQUIRE=simd/fwd_avx512,... makes it a failure when one of these kernels
 passes no case on this machine.`,
 		Example: `  flashrun conformance
+  flashrun conformance --quick
   flashrun conformance --backend simd --sweep 500
   flashrun conformance --kernel simd/fwd_generic --case causal_tall
   flashrun conformance --case 'gqa_*'
@@ -66,8 +75,10 @@ passes no case on this machine.`,
 	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
 	flags.StringVar(&f.options.Kernel, "kernel", "", "only kernels whose full name matches this `pattern`")
 	flags.StringVar(&f.options.Case, "case", "", "only cases whose name matches this `pattern`")
-	flags.IntVar(&f.options.Sweep, "sweep", 0, "also this many random problems for each kernel")
-	flags.Uint64Var(&f.options.Seed, "seed", 1, "seed of the sweep")
+	flags.DurationVar(&f.options.Budget, "budget", time.Minute, "how long random problems are drawn after all other cases")
+	flags.IntVar(&f.options.Sweep, "sweep", 0, "this many random problems for each kernel instead, as many with features, as many tiny ones and as many wide ones")
+	flags.Uint64Var(&f.options.Seed, "seed", 1, "seed of the random problems")
+	flags.BoolVar(&f.quick, "quick", false, "no random problems")
 	flags.BoolVar(&f.list, "list", false, "print the traps and what each catches, and run nothing")
 	flags.BoolVar(&f.mutants, "mutants", false, "test the suite itself: every trap must catch the mutant of its name")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each kernel")
@@ -88,14 +99,15 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	if err := f.options.Validate(); err != nil {
 		return err
 	}
-	if f.options.Sweep < 0 {
-		return fmt.Errorf("--sweep %d: must not be negative", f.options.Sweep)
+	if err := f.setSweep(cmd); err != nil {
+		return err
 	}
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
+	f.options.Backends = d.Backends()
 	tallies, err := f.runAll(cmd.Context(), d, cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -103,9 +115,28 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	if f.json {
 		err = json.NewEncoder(w).Encode(tallies)
 	} else {
-		err = printTallies(w, tallies)
+		err = f.printTallies(w, tallies)
 	}
 	return failed(errors.Join(err, f.verdict(tallies)))
+}
+
+// setSweep checks what the flags say of random problems. A number of them, or none, takes the place of the budget.
+func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
+	flags, o := cmd.Flags(), &f.options
+	counted := flags.Changed("sweep")
+	switch {
+	case o.Sweep < 0:
+		return fmt.Errorf("--sweep %d: must not be negative", o.Sweep)
+	case o.Budget < 0:
+		return fmt.Errorf("--budget %v: must not be negative", o.Budget)
+	case f.quick && counted:
+		return errors.New("--quick and --sweep: want one of them")
+	case (f.quick || counted) && flags.Changed("budget"):
+		return errors.New("--budget: not with --quick or --sweep")
+	case f.quick || counted:
+		o.Budget = 0
+	}
+	return nil
 }
 
 // runMutants runs every trap on the kernel that makes just its mistake.
@@ -140,18 +171,27 @@ func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, s
 	defer show.done()
 	kernels := d.Kernels()
 	total := f.options.Count(kernels)
-	if total == 0 {
-		return nil, errors.New("no kernel and case match --backend, --kernel and --case")
-	}
 	var tallies []*tally
+	byKernel := map[string]*tally{}
 	done := 0
 	for r := range conformance.Results(ctx, kernels, f.options) {
-		if len(tallies) == 0 || tallies[len(tallies)-1].Kernel != r.Kernel {
-			tallies = append(tallies, &tally{Kernel: r.Kernel})
+		t := byKernel[r.Kernel]
+		if t == nil {
+			t = &tally{Kernel: r.Kernel}
+			tallies, byKernel[r.Kernel] = append(tallies, t), t
 		}
-		tallies[len(tallies)-1].add(r)
-		done++
-		show.say(fmt.Sprintf("%d of %d: %s %s", done, total, r.Kernel, r.Case))
+		t.add(r)
+		if strings.HasPrefix(r.Case, "sweep-") {
+			t.Random, t.Seed = t.Random+1, f.options.Seed
+		}
+		if done++; done <= total {
+			show.say(fmt.Sprintf("%d of %d: %s %s", done, total, r.Kernel, r.Case))
+		} else {
+			show.say(fmt.Sprintf("%d random problems for %v: %s %s", done-total, f.options.Budget, r.Kernel, r.Case))
+		}
+	}
+	if done == 0 && ctx.Err() == nil {
+		return nil, errors.New("no kernel and case match --backend, --kernel and --case")
 	}
 	return tallies, failed(ctx.Err())
 }
@@ -162,21 +202,32 @@ func (t *tally) add(r conformance.Result) {
 		t.Unsupported++
 	case r.Err != nil:
 		t.Failed++
-		t.Failures = append(t.Failures, failing{r.Case, r.Err.Error(), r.Rerun()})
+		t.Failures = append(t.Failures, failing{r.Case, r.Err.Error(), r.Catches, r.Rerun()})
 	default:
 		t.Passed++
 	}
 }
 
-func printTallies(w io.Writer, tallies []*tally) error {
+func (f *conformanceFlags) printTallies(w io.Writer, tallies []*tally) error {
 	w = text(w)
 	var sum tally
 	for _, t := range tallies {
-		for _, f := range t.Failures {
-			fmt.Fprintf(w, "FAIL %s %s: %s\n     rerun: %s\n", t.Kernel, f.Case, f.Error, f.Rerun)
+		for _, x := range t.Failures {
+			fmt.Fprintf(w, "FAIL %s %s: %s\n", t.Kernel, x.Case, x.Error)
+			if x.Catches != "" {
+				fmt.Fprintf(w, "     this case catches: %s\n", x.Catches)
+			}
+			fmt.Fprintf(w, "     rerun: %s\n", x.Rerun)
 		}
 		fmt.Fprintf(w, "%s: %d passed, %d failed, %d unsupported\n", t.Kernel, t.Passed, t.Failed, t.Unsupported)
 		sum.Passed, sum.Failed, sum.Unsupported = sum.Passed+t.Passed, sum.Failed+t.Failed, sum.Unsupported+t.Unsupported
+		sum.Random += t.Random
+	}
+	switch {
+	case sum.Random > 0:
+		fmt.Fprintf(w, "%d of them are random problems, drawn from seed %d\n", sum.Random, f.options.Seed)
+	case f.quick:
+		fmt.Fprintln(w, "no random problems: --quick")
 	}
 	_, err := fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", sum.Passed, sum.Failed, sum.Unsupported)
 	return err

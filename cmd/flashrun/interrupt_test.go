@@ -31,6 +31,7 @@ func TestSignalEndsEveryStage(t *testing.T) {
 		"the oracle":             {[]string{"run", "--problem", "b1-h8-g8-n6000-m6000-d64-f32", "--check", "--repeat", "1", "--out", out}, func() bool { return present(dir, ".o.*") }},
 		"calls":                  {[]string{"run", "--problem", "b1-h8-g8-n256-m256-d64-f32", "--repeat", "1000000000", "--out", out}, func() bool { return present(dir, ".o.*") }},
 		"random tensors":         {[]string{"run", "--problem", "b1-h8-g8-n1-m400000-d64-bf16", "--repeat", "1000000"}, nil},
+		"the conformance sweep":  {[]string{"conformance", "--kernel", "simd/fwd_generic", "--budget", "1h"}, nil},
 		"the conformance runner": {[]string{"conformance", "--sweep", "100000"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

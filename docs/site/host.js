@@ -4,7 +4,7 @@
 "use strict";
 
 function flashkitHost() {
-	const MAGIC = 0x4b484c46, ABI = 2, WORDS = 48, TILE = 128; // rows of the stage, and keys of a block
+	const MAGIC = 0x4b484c46, ABI = 3, WORDS = 48, TILE = 128; // rows of the stage, and keys of a block
 	const FIRST = 1, LAST = 2, SCALED = 4;                     // flags of a call for rows
 	const CODES = ["ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range", "bad feature"];
 	const up = (n, to) => Math.ceil(n / to) * to;

@@ -109,8 +109,11 @@ static void bwd_feature_block(const block *p, const backward *w, tables *t, u32 
 static void bwd_simd128_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   tables t;
   if (p->features & DROPOUT) set_mine(p, &t, i0, i1 - i0);
-  if (flags & FIRST) begin_tile(p, w, i1 - i0);
+  if (flags & FIRST) begin_tile(p, w, i1 - i0, flags);
   if (p->features & DBIAS) zero(AT(p->dbias), (i1 - i0) * TILE);
-  for (u32 j = j0; j < j1; j += STRIP) bwd_feature_block(p, w, &t, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP, j - j0);
+  for (u32 j = j0; j < j1; j += STRIP) {
+    next_block(p, w, i1 - i0, j, j > j0 || !(flags & FIRST));
+    bwd_feature_block(p, w, &t, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP, j - j0);
+  }
   end_tile(p, w, i0, i1, j0, j1, flags);
 }

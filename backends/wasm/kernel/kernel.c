@@ -55,8 +55,8 @@ INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
 
 // ---- The block ----
 
-enum { MAGIC = 0x4b484c46, VERSION = 2, TILE = 128, STRIP = 64, FOLD = 256, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
-enum { FIRST = 1, LAST = 2, SCALED = 4 };  // flags of rows: begin the tile; write the tile; dQ times the scale
+enum { MAGIC = 0x4b484c46, VERSION = 3, TILE = 128, STRIP = 64, FOLD = 256, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
+enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write the tile; dQ times the scale; dQ begins with the stage's
 enum { SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, CARRY = 64, DBIAS = 128 };  // features
 enum { PLAIN = 0, FORWARD_TAKES = 127, BACKWARD_TAKES = SOFTCAP | ALIBI | BIAS | MASK | DROPOUT | DBIAS };
 enum { is_forward, is_backward, is_few = is_forward };
@@ -172,8 +172,8 @@ static double ln(float x) {
 // ---- Scratch ----
 //
 // Each area once: its name, how many floats, its shape. [n]x4 is splatted. The
-// plain loops have rows of D in k, of DV in v, of D8 in dq. blocks is keys/TILE. As
-// a long float32 sum loses terms, o, l and grads take up to FOLD, then their totals those.
+// plain loops have rows of D in k, of DV in v, of D8 in dq. blocks is keys/TILE. A long float32 sum loses terms: o, l and
+// grads take up to FOLD, then their totals those; dQ takes TILE keys, so that chunks of keys do not change its bits.
 
 #define FORWARD(AREA)                                                                      \
   AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
@@ -192,7 +192,7 @@ static double ln(float x) {
   AREA(finite, blocks)                 /* not 0 if K of the block is finite */             \
   AREA(q, TILE * d8) AREA(dout, TILE * dv8)   /* [TILE/8][D8][8], [TILE/8][DV8][8] */      \
   AREA(qe, TILE * d8) AREA(doute, TILE * dv8) /* [D8/8][TILE][8], [DV8/8][TILE][8] */      \
-  AREA(dq, TILE * d8)                  /* [D8][TILE] */                                    \
+  AREA(dq, TILE * 2 * d8)              /* [2][D8][TILE]: the sums, and their totals */     \
   AREA(lse, TILE) AREA(delta, TILE)    /* LSE is +Inf for a row without weights */         \
   AREA(tile_finite, 1)                 /* not 0 if Q and dO of the tile are finite */      \
   AREA(s, 4 * TILE) AREA(dp, 4 * TILE) AREA(p, TILE * 16) AREA(ds, TILE * 16) /* [4][TILE], [TILE][4]x4 */ \
@@ -277,11 +277,7 @@ static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u3
   }
 }
 
-// grads_of returns the sums of dK and dV of a key; their totals lie behind, then the next key's.
-INLINE float *grads_of(const backward *w, u64 key) { return w->grads + key * 2 * (w->d8 + w->dv8); }
-static void fold_grads(const backward *w, u64 key, u64 end) {
-  for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
-}
+#include "grads.h"
 static void bwd_scalar_keys(const block *p, const backward *w, u64 key, u32 n) {
   keep(p, w->k, w->v, key, n), zero(grads_of(w, key), grads_of(w, n) - w->grads);
 }
@@ -290,13 +286,13 @@ static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u
     u32 r = i - i0;
     const float *q = (float *)AT(p->q) + (u64)r * p->dim, *o = (float *)AT(p->o) + (u64)r * p->vdim;
     const float *dout = (float *)AT(p->dout) + (u64)r * p->vdim;
-    float *dq = w->dq + r * w->d8, *out = (float *)AT(p->dq) + (u64)r * p->dim, lse = ((float *)AT(p->lse))[r];
+    float *dq = begin_dq(p, w, r, flags), lse = ((float *)AT(p->lse))[r];
     float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
-    if (flags & FIRST) zero(dq, p->dim);
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
     if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
+      if (at % TILE == 0) fold_dq_row(dq, w->d8);
       float x = (dot(q, w->k + at * p->dim, p->dim) * p->scale - lse) * LOG2E, weight = exp2_1(x > 128 ? 128 : x);
       float ds = weight * (dot(dout, w->v + at * p->vdim, p->vdim) - delta);
       float *dk = grads_of(w, at);
@@ -304,7 +300,7 @@ static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u
       add_scaled(dk, ds, q, p->dim);
       add_scaled(dq, ds, w->k + at * p->dim, p->dim);
     }
-    for (u32 d = 0; flags & LAST && d < p->dim; d++) out[d] = (out[d] + dq[d]) * (flags & SCALED ? p->scale : 1);
+    if (flags & LAST) end_dq(p, w, r, flags);
   }
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
 }

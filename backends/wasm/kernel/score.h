@@ -111,17 +111,17 @@ static void bwd_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, 
     u32 r = i - i0, word[4];
     const float *q = (float *)AT(p->q) + (u64)r * p->dim, *o = (float *)AT(p->o) + (u64)r * p->vdim;
     const float *dout = (float *)AT(p->dout) + (u64)r * p->vdim;
-    float *dq = w->dq + r * w->d8, *out = (float *)AT(p->dq) + (u64)r * p->dim, lse = ((float *)AT(p->lse))[r];
+    float *dq = begin_dq(p, w, r, flags), lse = ((float *)AT(p->lse))[r];
     float *dbias = p->features & DBIAS ? (float *)AT(p->dbias) + r * TILE : 0;
     float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
     double slope;
-    if (flags & FIRST) zero(dq, p->dim);
     if (dbias) zero(dbias, TILE);
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
     if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       float keep = kept(p, i, j, j == lo, word);
+      if (at % TILE == 0) fold_dq_row(dq, w->d8);
       if (masked(p, r, j - j0)) continue;
       const float *k = w->k + at * p->dim, *v = w->v + at * p->vdim;
       double s = score(p, dot(q, k, p->dim), r, j - j0, j - i - p->diagonal, &slope) - lse;
@@ -133,7 +133,7 @@ static void bwd_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, 
       add_scaled(dk, dx, q, p->dim);
       add_scaled(dq, dx, k, p->dim);
     }
-    for (u32 d = 0; flags & LAST && d < p->dim; d++) out[d] = (out[d] + dq[d]) * (flags & SCALED ? p->scale : 1);
+    if (flags & LAST) end_dq(p, w, r, flags);
   }
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
 }

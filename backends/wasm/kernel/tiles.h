@@ -251,11 +251,24 @@ static float delta(const block *p, u32 r) {
   while (left-- > 0) sum += dout[left] * o[left];
   return sum - dlse[r];
 }
-INLINE void begin_tile(const block *p, const backward *w, u32 rows) {
+// more_dq begins the totals of dQ with those of the stage; fold_dq adds the sums to them.
+APART void more_dq(const block *p, const backward *w, u32 rows) {
+  const float *dq = AT(p->dq);
+  for (u32 r = 0; r < rows; r++)
+    for (u32 d = 0; d < p->dim; d++) w->dq[(w->d8 + d) * TILE + r] = *dq++;
+}
+APART void fold_dq(const backward *w, u32 rows) {
+  u64 behind = w->d8 * TILE;
+  for (float *x = w->dq, *all = x + behind; x != all; x += TILE)
+    for (float *at = x, *end = x + round_up(rows, 8); at != end; at += 4)
+      store(at + behind, load(at + behind) + load(at)), store(at, splat(0));
+}
+APART void begin_tile(const block *p, const backward *w, u32 rows, u32 flags) {
   const float *q = AT(p->q), *dout = AT(p->dout), *lse = AT(p->lse);
   *w->tile_finite = pack_rows(q, rows, p->dim, w->q) & pack_rows(dout, rows, p->vdim, w->dout);
   pack_elements(q, rows, p->dim, w->qe), pack_elements(dout, rows, p->vdim, w->doute);
-  zero(w->dq, w->d8 * TILE);
+  zero(w->dq, 2 * w->d8 * TILE);
+  if (flags & MORE) more_dq(p, w, rows);
   for (u32 r = 0; r < round_up(rows, 8); r++) {
     w->lse[r] = r < rows && lse[r] != NONE ? lse[r] : -NONE;
     w->delta[r] = r < rows ? delta(p, r) : 0;
@@ -308,22 +321,31 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   }
 }
 
+// next_block begins the sum of dQ anew where the keys from j on begin a block, and adds that of the block before to the total.
+INLINE void next_block(const block *p, const backward *w, u32 rows, u32 j, int begun) {
+  if (begun && (j - p->key0) % TILE == 0) fold_dq(w, rows);
+}
 // end_tile gives the stage dQ of a tile.
-INLINE void end_tile(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
+APART void end_tile(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
+  if (!(flags & LAST)) return;
+  fold_dq(w, i1 - i0);
   float *dq = AT(p->dq), scale = flags & SCALED ? p->scale : 1;
-  for (u32 r = 0; flags & LAST && r < i1 - i0; r++) {
-    const float *sum = w->dq + r;
+  for (u32 r = 0; r < i1 - i0; r++) {
+    const float *sum = w->dq + w->d8 * TILE + r;
     u32 left = p->dim;
     for (; left >= 8; left -= 8, dq += 8, sum += 8 * TILE) {
       HIDE(dq, sum);
-      UNROLLED for (int d = 7; d >= 0; d--) dq[d] = (dq[d] + sum[d * TILE]) * scale;
+      UNROLLED for (int d = 7; d >= 0; d--) dq[d] = sum[d * TILE] * scale;
     }
-    for (; left > 0; left--, dq++, sum += TILE) *dq = (*dq + *sum) * scale;
+    for (; left > 0; left--, dq++, sum += TILE) *dq = *sum * scale;
   }
 }
 static void bwd_simd128_rows(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
-  if (flags & FIRST) begin_tile(p, w, i1 - i0);
-  for (u32 j = j0; j < j1; j += STRIP) bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
+  if (flags & FIRST) begin_tile(p, w, i1 - i0, flags);
+  for (u32 j = j0; j < j1; j += STRIP) {
+    next_block(p, w, i1 - i0, j, j > j0 || !(flags & FIRST));
+    bwd_block(p, w, i0, i1 - i0, j, j1 - j < STRIP ? j1 - j : STRIP);
+  }
   end_tile(p, w, i0, i1, j0, j1, flags);
 }

@@ -3,7 +3,7 @@
 // smaller calls; the bits are the same.
 import fs from 'node:fs';
 
-const MAGIC = 0x4b484c46, VERSION = 2, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4;
+const MAGIC = 0x4b484c46, VERSION = 3, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4, MORE = 8;
 const SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, DBIAS = 128;
 const up = (n, to) => Math.ceil(n / to) * to;
 
@@ -106,7 +106,7 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
           writeScore(has & ~SINK | (has & BIAS && DBIAS), x);
           steps(k0, k1, most, (j0, j1) => {
             putPairs(x, i0, i1, j0, j1);
-            call(rowsOf(kernel), i0, i1, j0, j1, (j0 === k0 ? FIRST : 0) | (j1 === k1 ? LAST | (k1 === M ? SCALED : 0) : 0));
+            call(rowsOf(kernel), i0, i1, j0, j1, (j0 === k0 ? FIRST | (k0 ? MORE : 0) : 0) | (j1 === k1 ? LAST | (k1 === M ? SCALED : 0) : 0));
             if (has & BIAS) tilesOf(i0, i1, j0, j1, (from, to, at) => { for (let n = from; n < to; n++) x.DBias[n] += f32[dbias / 4 + at + n - from]; });
           });
           get(dq, x.DQ, i0, n, D);

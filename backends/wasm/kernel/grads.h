@@ -1,0 +1,22 @@
+// The sums of gradients. kernel.c includes this.
+
+// grads_of returns the sums of dK and dV of a key; their totals lie behind, then the next key's.
+INLINE float *grads_of(const backward *w, u64 key) { return w->grads + key * 2 * (w->d8 + w->dv8); }
+static void fold_grads(const backward *w, u64 key, u64 end) {
+  for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
+}
+
+// dQ of a row in the plain loops is a sum of up to TILE keys, and behind it their total.
+APART void fold_dq_row(float *dq, u64 n) { fold(dq, n); }
+// begin_dq returns the sum of dQ of row r in the plain loops, and end_dq writes its total.
+APART float *begin_dq(const block *p, const backward *w, u32 r, u32 flags) {
+  float *dq = w->dq + r * 2 * w->d8;
+  if (flags & FIRST) zero(dq, 2 * w->d8);
+  if (flags & FIRST && flags & MORE) copy(dq + w->d8, (float *)AT(p->dq) + (u64)r * p->dim, p->dim);
+  return dq;
+}
+APART void end_dq(const block *p, const backward *w, u32 r, u32 flags) {
+  float *dq = w->dq + r * 2 * w->d8, *out = (float *)AT(p->dq) + (u64)r * p->dim;
+  fold_dq_row(dq, w->d8);
+  for (u32 d = 0; d < p->dim; d++) out[d] = dq[w->d8 + d] * (flags & SCALED ? p->scale : 1);
+}

@@ -1,0 +1,75 @@
+package wasm
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Poison lets all later calls find NaN in their workspace: in an instance's memory whenever
+// a call, a head or a tile of query rows begins, and in the sums between chunks. Package conformance asks
+// for it, see conformance.Poisoner. Results keep their bits, and calls get slower; a
+// program has no use for it.
+func (b *Backend) Poison() { b.box.poisoned.Store(true) }
+
+// poisonBits are a NaN as a float32 and as two numbers of 16 bits, and a mask that hides nothing.
+const poisonBits = 0x7ffa7ffa
+
+// poison fills all of the plan's memory, before the block of a head is written.
+func (j *job) poison(x *instance) { x.poison(x.base, j.places.end) }
+
+// poisonTile fills what a tile of query rows does not have from the tile before.
+func (j *job) poisonTile(x *instance) {
+	w := &j.places
+	x.poison(w.q, w.scratch)
+	x.poison(w.scratch+j.scratchKeys(), w.end)
+}
+
+// poisonKeys fills the stage of K and V.
+func (j *job) poisonKeys(x *instance) {
+	w, d, dv := &j.places, uint64(j.c.Dim), uint64(j.c.VDim)
+	x.poison(w.k, w.k+4*tile*d)
+	x.poison(w.v, w.v+4*tile*dv)
+	if w.rawK != 0 {
+		x.poison(w.rawK, w.rawK+2*tile*d)
+		x.poison(w.rawV, w.rawV+2*tile*dv)
+	}
+}
+
+// poisonPairs fills the stage of bias and mask at w.
+func (j *job) poisonPairs(x *instance, w *places) {
+	if j.batch > 0 {
+		return // the stages of a batch overlap, and are poisoned together
+	}
+	if j.c.Score.Bias {
+		x.poison(w.bias, w.bias+4*tile*tile)
+	}
+	if j.c.Score.Mask {
+		x.poison(w.mask, w.mask+tile*tile)
+	}
+}
+
+// poison fills the bytes [from, to), whole words, where the backend is poisoned.
+func (x *instance) poison(from, to uint64) {
+	if !x.poisoned || from == to {
+		return
+	}
+	all := x.memory[from:to]
+	binary.LittleEndian.PutUint32(all, poisonBits)
+	for done := 4; done < len(all); done *= 2 {
+		copy(all[done:], all[:done])
+	}
+}
+
+// poisonSums fills the sums of dQ between chunks.
+func (j *job) poisonSums(s *sandbox) {
+	if !s.poisoned.Load() || !j.gathers() {
+		return
+	}
+	for i := range j.dq {
+		j.dq[i] = math.Float32frombits(poisonBits)
+	}
+}
+
+// BatchInvariant says that a sequence has the same bits alone as in any batch: see
+// conformance.BatchInvariant.
+func (b *Backend) BatchInvariant() bool { return true }
