@@ -60,7 +60,9 @@ func TestNoSmallProblemRunsInTheSandbox(t *testing.T) {
 	b := simd.New()
 	w, err := wasm.New(t.Context())
 	require.NoError(t, err)
-	if !slices.ContainsFunc(b.Kernels(), func(k flashkit.Kernel) bool { return k.Code == flashkit.CodeVector && (k.Missing == nil || k.Missing() == "") }) {
+	if !slices.ContainsFunc(b.Kernels(), func(k flashkit.Kernel) bool {
+		return k.Code == flashkit.CodeVector && (k.Missing == nil || k.Missing() == "")
+	}) {
 		t.Skip("the processor has no vector instructions that a kernel uses")
 	}
 	seed := rand.Uint64()
