@@ -86,6 +86,6 @@ func TestGradientsOfForwardAndBackward(t *testing.T) {
 		require.NoError(t, err)
 		family, err := d.With(k.Name) // and its variant in the forward pass
 		require.NoError(t, err)
-		require.LessOrEqual(t, got, max(2e-6, 2*s.run(t, family, want)), "%s on %s", p, k.Name)
+		require.LessOrEqual(t, got, max(4e-6, 4*s.run(t, family, want)), "%s on %s", p, k.Name)
 	}
 }
