@@ -13,8 +13,8 @@ import (
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
-	Paired           bool   // a forward kernel that sums scores as those of the backward pass do, as by dispatch.Dispatcher.Paired; calls with Args.LSE have it
-	Unpaired         bool   // any forward kernel, also with Args.LSE: no backward pass follows
+	Paired           bool   // a forward kernel that sums scores as the backward kernel does, also without Args.LSE: a call with it is paired in any case
+	Unpaired         bool   // any forward kernel, also with Args.LSE: no backward pass follows. Paired overrules it
 
 	// Spare is how many multiprocessors a kernel that fills the GPU for its whole time leaves to others,
 	// as to messages that must move beside it. Kernels whose blocks end one by one need none.
