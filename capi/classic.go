@@ -17,9 +17,6 @@ import (
 // holds no resource, and lasts as long as the process.
 var classic = sync.OnceValue(func() *dispatch.Dispatcher { return dispatch.New(simd.New()) })
 
-// classicPaired is classic for a backward pass and the forward pass that it repeats.
-var classicPaired = sync.OnceValue(func() *dispatch.Dispatcher { return classic().Paired() })
-
 // floats is memory that is used again: what a backward pass recomputes.
 var floats = sync.Pool{New: func() any { return new([]float32) }}
 
@@ -104,7 +101,7 @@ func abiClassicBackward(q, k, v, dout, dq, dk, dv *C.float, p *C.FlashAttentionP
 	if err := f.problem.Check(flashkit.PassBackward, &f.args); err != nil { // before anything is computed
 		return report(&e, err)
 	}
-	d := classicPaired()
+	d := classic()
 	if err := d.Forward(context.Background(), f.problem, &f.args); err != nil {
 		return report(&e, err)
 	}

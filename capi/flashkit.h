@@ -98,9 +98,10 @@ enum {
 /* Flags of fk_open. */
 enum {
 	FK_OPEN_FROZEN = 1,   /* choose by what was known when it was opened: the same kernels, hence the same bits, in every call */
-	FK_OPEN_PAIRED = 2,   /* for training: both passes sum scores in one order */
+	FK_OPEN_PAIRED = 2,   /* all forward passes sum scores as backward passes do, not only those with fk_args.lse: for fk_explain and fk_workspace, which see no lse */
 	FK_OPEN_BLANK = 4,    /* ignore what a profile of the machine says */
-	FK_OPEN_ANY_ORDER = 8 /* on a GPU's memory d_q is summed in whatever order comes: faster, but its bits differ from run to run */
+	FK_OPEN_ANY_ORDER = 8, /* on a GPU's memory d_q is summed in whatever order comes: faster, but its bits differ from run to run */
+	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum scores as backward passes do */
 };
 
 /* What is open: backends, and what is known of the speed of their kernels. */

@@ -20,7 +20,8 @@ import (
 // memory of devices, each of which is opened by the first call that needs it.
 type session struct {
 	*dispatch.Dispatcher
-	paired   bool
+	paired   bool // for calls on the memory of a device, as Dispatcher is
+	unpaired bool
 	anyOrder bool // sums dQ on the memory of a device so
 
 	mu      sync.Mutex
@@ -42,8 +43,12 @@ func (d *device) wrap(b **cuda.Buffer, at uintptr, bytes int) {
 }
 
 func open(backend *C.char, flags C.uint32_t) (*session, error) {
-	if flags&^(C.FK_OPEN_FROZEN|C.FK_OPEN_PAIRED|C.FK_OPEN_BLANK|C.FK_OPEN_ANY_ORDER) != 0 {
+	if flags&^(C.FK_OPEN_FROZEN|C.FK_OPEN_PAIRED|C.FK_OPEN_BLANK|C.FK_OPEN_ANY_ORDER|C.FK_OPEN_UNPAIRED) != 0 {
 		return nil, wrong(C.FK_ERR_VALUE, "flags", uint32(flags), "has bits that this library does not know")
+	}
+	const both = C.FK_OPEN_PAIRED | C.FK_OPEN_UNPAIRED
+	if flags&both == both {
+		return nil, wrong(C.FK_ERR_VALUE, "flags", uint32(flags), "has FK_OPEN_PAIRED and FK_OPEN_UNPAIRED, of which one excludes the other")
 	}
 	d, err := choose(backend)
 	if err != nil {
@@ -55,10 +60,13 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 	if flags&C.FK_OPEN_PAIRED != 0 {
 		d = d.Paired()
 	}
+	if flags&C.FK_OPEN_UNPAIRED != 0 {
+		d = d.Unpaired()
+	}
 	if flags&C.FK_OPEN_FROZEN != 0 {
 		d = d.Frozen()
 	}
-	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0, anyOrder: flags&C.FK_OPEN_ANY_ORDER != 0}, nil
+	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0, unpaired: flags&C.FK_OPEN_UNPAIRED != 0, anyOrder: flags&C.FK_OPEN_ANY_ORDER != 0}, nil
 }
 
 // choose opens the backends that a choice needs, restricted to it.
@@ -137,7 +145,7 @@ func (s *session) kernel(pass flashkit.Pass) (name string) {
 // launch enqueues a pass on tensors of the device.
 func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
 	b := f.device.backend
-	o := cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Nondeterministic: s.anyOrder}
+	o := cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Unpaired: s.unpaired, Nondeterministic: s.anyOrder}
 	if f.listed {
 		o.Sequences = &f.lists
 	}

@@ -12,12 +12,6 @@ import (
 // a kernel's full name to that kernel and its variant in the other pass.
 type choice string
 
-// A rule is what two dispatchers of one memory choose by.
-type rule struct {
-	choice choice
-	paired bool
-}
-
 // auto is the choice's name that restricts nothing.
 const auto = "auto"
 

@@ -34,7 +34,7 @@ type Dispatcher struct {
 	failover func(Failover)
 	observer func(Ran)
 	frozen   bool
-	paired   bool
+	pairing  pairing
 	machine  machine
 
 	profileErr error
@@ -61,7 +61,7 @@ func (d *Dispatcher) remember(m *memory) {
 	for i := range m.kernels {
 		d.admitted[i] = d.choice.admits(&m.kernels[i])
 	}
-	d.id = m.number(rule{d.choice, d.paired})
+	d.id = m.number(d.choice)
 }
 
 // Kernels returns the kernels that the choice admits, in the order of the
@@ -90,15 +90,24 @@ func (d *Dispatcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Pick returns the kernel that Forward or Backward would run, as far as is known
-// without a probe. Its Cost is what dispatch predicts. The error is a
-// *flashkit.ProblemError if p or s is invalid, else it joins what every kernel of
-// the pass has against p and matches errors.ErrUnsupported.
+// Pick returns the kernel that Forward, without Args.LSE, or Backward would run, as far as is
+// known without a probe; PickWithLSE returns what Forward runs with Args.LSE. Its Cost is
+// what dispatch predicts. The error is a *flashkit.ProblemError if p or s is invalid, else it
+// joins what every kernel of the pass has against p and matches errors.ErrUnsupported.
 func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel, error) {
+	return d.pick(p, s, false)
+}
+
+// PickWithLSE is Pick for a forward pass with Args.LSE.
+func (d *Dispatcher) PickWithLSE(p flashkit.Problem) (flashkit.Kernel, error) {
+	return d.pick(p, flashkit.PassForward, true)
+}
+
+func (d *Dispatcher) pick(p flashkit.Problem, s flashkit.Pass, lse bool) (flashkit.Kernel, error) {
 	if err := valid(p, s); err != nil {
 		return flashkit.Kernel{}, err
 	}
-	if c := d.fastest(d.memory.plan(dense(p, s)), nil); c != nil {
+	if c := d.fastest(d.asked(p, s, lse), nil); c != nil {
 		return d.memory.kernels[c.kernel], nil
 	}
 	return flashkit.Kernel{}, d.refusals(p.Ask(s))
@@ -122,7 +131,7 @@ type decision struct {
 
 // choose decides what runs, after a probe if that is worth its time.
 func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, error) {
-	x := d.memory.plan(subjectOf(c))
+	x := d.memory.plan(d.subject(c))
 	best := d.best(x)
 	if best == nil {
 		return decision{}, d.refusals(c)
@@ -187,7 +196,8 @@ func (d *Dispatcher) refusals(c *flashkit.Call) error {
 	return errors.Join(errs...)
 }
 
-// Forward runs the forward pass on the kernel that Pick returns. Its errors are
+// Forward runs the forward pass on the kernel that Pick returns or, with Args.LSE, on one that
+// sums scores as the kernel of Backward does: see Paired and Unpaired. Its errors are
 // those of Pick and of flashkit.Kernel.Compute.
 func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return d.do(ctx, p, flashkit.PassForward, args)

@@ -39,8 +39,8 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		return nil, err
 	}
 	call := p.Ask(s)
-	x := d.memory.plan(dense(p, s))
-	chosen, a, scores := d.fastest(x, nil), x.anchor(), d.pairs(x, nil)
+	x := d.asked(p, s, false)
+	chosen, a, scores := d.fastest(x, nil), x.anchor(), d.scores(x, nil)
 	var verdicts []Verdict
 	for i := range d.memory.kernels {
 		k := &d.memory.kernels[i]

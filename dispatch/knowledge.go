@@ -20,7 +20,7 @@ func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.P
 	if err := valid(p, s); err != nil {
 		return err
 	}
-	if x := d.memory.plan(dense(p, s)); !d.frozen && !d.isSettled(x) {
+	if x := d.asked(p, s, false); !d.frozen && !d.isSettled(x) {
 		if best := d.best(x); best != nil && best.own >= float64(short) {
 			d.probe(ctx, x, best, true)
 		}

@@ -28,7 +28,7 @@ type memory struct {
 	kept profile // of backends that were not opened, guarded by probing
 
 	version atomic.Uint64 // grows when something is learned
-	rules   []rule        // of dispatchers that share this, guarded by probing
+	chosen  []choice      // of dispatchers that share this, guarded by probing
 
 	seed    maphash.Seed
 	recent  [recentSets][recentWays]atomic.Pointer[plan]
@@ -97,7 +97,7 @@ func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	if valid(call.Problem, call.Pass) != nil {
 		return m.cost(kernel, call)
 	}
-	x := m.plan(subjectOf(call))
+	x := m.plan(subject{problem: call.Problem, pass: call.Pass, traits: call.Traits})
 	a := x.anchor()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
@@ -112,14 +112,25 @@ func scaled(t time.Duration, log float64) time.Duration {
 	return time.Duration(min(float64(t)*math.Exp(log), math.MaxInt64/2))
 }
 
-// A subject is what predictions depend on: a call without its arguments.
+// A subject is what choices depend on: a call without its arguments.
 type subject struct {
 	problem flashkit.Problem
 	pass    flashkit.Pass
 	traits  flashkit.Traits
+	paired  bool // a forward pass before a backward pass, which is to sum scores alike
 }
 
-func subjectOf(c *flashkit.Call) subject { return subject{c.Problem, c.Pass, c.Traits} }
+// subject returns the subject of a call with arguments.
+func (d *Dispatcher) subject(c *flashkit.Call) subject {
+	return subject{c.Problem, c.Pass, c.Traits, d.pairs(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
+}
+
+// asked returns the plan of a pass whose arguments are not known.
+func (d *Dispatcher) asked(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
+	x := dense(p, s)
+	x.paired = d.pairs(&p, s, lse)
+	return d.memory.plan(x)
+}
 
 // dense returns the subject of a pass of a problem whose tensors are not known.
 func dense(p flashkit.Problem, s flashkit.Pass) subject { return subject{problem: p, pass: s} }

@@ -97,3 +97,37 @@ func TestPairedKernelsOfTheCPU(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(20, func() { _ = d.Forward(t.Context(), p, args) }), name)
 	}
 }
+
+// A forward pass that asks for LSE runs before a backward pass, unless the caller says that it does not.
+func TestForwardWithLSEIsPaired(t *testing.T) {
+	var ran []string
+	d := dispatch.New(orders(&ran))
+	with := forward()
+	with.LSE = flashkit.F32(make([]float32, 1), 1, 1, 1, 1)
+	call := func(d *dispatch.Dispatcher, args *flashkit.Args) string {
+		ran = nil
+		require.NoError(t, d.Forward(t.Context(), problem, args))
+		return ran[0]
+	}
+	for range 2 { // the second time from what is kept of the problem
+		require.Equal(t, "x/fwd_b", call(d, with))
+		require.Equal(t, "x/decode_a", call(d, forward()), "decoding keeps its speed")
+		require.Equal(t, "x/decode_a", call(d.Unpaired(), with))
+		require.Equal(t, "x/fwd_b", call(d.Paired(), forward()))
+		require.Equal(t, "x/fwd_b", call(d.Unpaired().Paired(), with), "the last one counts")
+		require.Equal(t, "x/fwd_b", call(d.Frozen(), with))
+		require.Equal(t, "x/decode_a", call(d.Unpaired().Frozen(), with))
+	}
+	require.Equal(t, "x/decode_a", names(d)[0], "Pick sees no LSE")
+	require.Equal(t, "x/fwd_b", names(d.Paired())[0])
+	for name, x := range map[string]*dispatch.Dispatcher{"x/fwd_b": d, "x/decode_a": d.Unpaired()} {
+		k, err := x.PickWithLSE(problem)
+		require.NoError(t, err)
+		require.Equal(t, name, k.Name)
+	}
+	_, err := d.PickWithLSE(flashkit.Problem{})
+	require.Error(t, err)
+	only, err := d.With("x/decode_a")
+	require.NoError(t, err)
+	require.Equal(t, "x/decode_a", call(only, with), "a choice")
+}

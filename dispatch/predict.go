@@ -61,14 +61,14 @@ func (d *Dispatcher) best(x *plan) *candidate {
 	return c
 }
 
-// number returns the number of a rule among those of the dispatchers that share m.
-func (m *memory) number(r rule) uint64 {
+// number returns the number of a choice among those of the dispatchers that share m.
+func (m *memory) number(c choice) uint64 {
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	i := slices.Index(m.rules, r)
+	i := slices.Index(m.chosen, c)
 	if i < 0 {
-		i = len(m.rules)
-		m.rules = append(m.rules, r)
+		i = len(m.chosen)
+		m.chosen = append(m.chosen, c)
 	}
 	return uint64(i)
 }
@@ -77,7 +77,7 @@ func (m *memory) number(r rule) uint64 {
 // there is none that is not in tried. One that was not measured near the size passes
 // the one with the shortest prediction of its own only if it is faster beyond doubt.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
-	scores := d.pairs(x, tried)
+	scores := d.scores(x, tried)
 	first := d.first(x, scores, tried)
 	if first == nil {
 		return nil

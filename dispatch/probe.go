@@ -79,7 +79,7 @@ func (m *memory) price(call *flashkit.Call, list []*candidate) (sum int64) {
 // contenders returns the kernels that a probe would measure, none if all of them
 // are known. The caller holds probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
-	scores, unknown := d.pairs(x, nil), false
+	scores, unknown := d.scores(x, nil), false
 	first := d.first(x, scores, nil)
 	for i := range x.candidates {
 		c := &x.candidates[i]

@@ -22,7 +22,7 @@ import (
 // A Ring of several ranks is held to what every kernel is held to: cut, computed by ranks and
 // joined, a call gives what one kernel gives, within the bound of the case.
 func TestConformance(t *testing.T) {
-	d := dispatch.New(simd.New()).Frozen() // another choice would be other bits
+	d := dispatch.New(simd.New()).Unpaired().Frozen() // another choice, as by LSE, would be other bits
 	defer d.Close()
 	conformance.Run(t, &backend{d})
 }
@@ -136,7 +136,7 @@ const longest = 1 << 19
 // Rows of more keys give what one kernel gives, but for the merges: each weighs two parts by
 // their LSE, whose rounding is that of a weight.
 func TestLongestRows(t *testing.T) {
-	d := dispatch.New(simd.New()).Frozen()
+	d := dispatch.New(simd.New()).Unpaired().Frozen()
 	defer d.Close()
 	const ranks, keys = 3, longest + 75_000
 	seed := rand.Uint64()

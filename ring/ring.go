@@ -12,14 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Runner computes the parts of a step on this rank. A dispatcher is one.
+// A Runner computes the parts of a step on this rank. A dispatcher is one. Its forward passes
+// have LSE, so that a dispatcher takes them for those of training: where they are not, its
+// method Unpaired returns a faster one for few query rows.
 type Runner interface {
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
 // A Chooser is a Runner that says which kernel it would take, as an ordered Ring must know. A
-// dispatcher is one.
+// dispatcher is one. A Ring calls its method PickWithLSE, if it has one, for a forward pass with LSE.
 type Chooser interface {
 	Runner
 	Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error)
@@ -92,7 +94,9 @@ type plan struct {
 	steps []step
 
 	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
-	taken  [2]flashkit.Kernel // by all ranks, as they compute parts with it
+
+	pickedWithLSE flashkit.Kernel    // likewise, for a forward pass that may come before a backward pass
+	taken         [2]flashkit.Kernel // by all ranks, as they compute parts with it
 }
 
 // New returns this rank's Ring over a group and what computes on the rank. Both remain the
@@ -266,9 +270,16 @@ func (j *job) prepare(args *flashkit.Args) error {
 
 // pick picks the kernel of an ordered Ring, once for each plan.
 func (j *job) pick() (err error) {
-	k := &j.plan.picked[j.pass]
-	if k.Run == nil {
-		*k, err = j.runner.(Chooser).Pick(j.wholeProblem(), j.pass)
+	k, d := &j.plan.picked[j.pass], j.runner.(Chooser)
+	trains, _ := d.(interface {
+		PickWithLSE(p flashkit.Problem) (flashkit.Kernel, error)
+	})
+	if j.pass == flashkit.PassForward && !j.a.LSE.IsZero() && trains != nil {
+		if k = &j.plan.pickedWithLSE; k.Run == nil {
+			*k, err = trains.PickWithLSE(j.wholeProblem())
+		}
+	} else if k.Run == nil {
+		*k, err = d.Pick(j.wholeProblem(), j.pass)
 	}
 	j.kernel = *k
 	return err

@@ -139,7 +139,7 @@ func TestLaunches(t *testing.T) {
 		{"b1-h8-g2-n1-m50-d128-f16", "cuda/decode_sm80", []string{"decode_sm80_f16_d128"}},
 	} {
 		call := newDeviceCall(t, b, c.problem)
-		call.fwdOptions.Kernel = c.kernel
+		call.fwdOptions.Kernel, call.fwdOptions.Unpaired = c.kernel, true
 		f.launches = nil
 		require.NoError(t, call.forward())
 		var got []string

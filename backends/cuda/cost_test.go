@@ -68,6 +68,21 @@ func TestChoosesPaired(t *testing.T) {
 	require.Equal(t, "decode_sm80", stems[id].name, "keys in pages have no backward pass")
 }
 
+// A call on the device's memory with LSE is paired, unless the options say otherwise.
+func TestLaunchWithLSEIsPaired(t *testing.T) {
+	b, f := openFake(t)
+	c := newDeviceCall(t, b, "b1-h32-g8-n1-m4096-d128-bf16")
+	for _, test := range []struct {
+		options Options
+		decodes bool
+	}{{Options{}, false}, {Options{Unpaired: true}, true}, {Options{Paired: true}, false}, {Options{Paired: true, Unpaired: true}, false}} {
+		c.fwdOptions, f.launches = test.options, nil
+		require.NoError(t, c.forward())
+		require.Equal(t, test.decodes, strings.HasPrefix(f.names()[0], "decode_sm80"), "%+v: %v", test.options, f.names())
+	}
+	c.close(t)
+}
+
 // A tile costs the same with one row in it as with many, so few rows over many heads are
 // no cheaper than their tiles.
 func TestCostOfHalfEmptyTiles(t *testing.T) {

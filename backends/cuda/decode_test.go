@@ -28,7 +28,7 @@ func TestDecodeClusters(t *testing.T) {
 	}
 	b.drv.LaunchCluster = nil
 	c := newDeviceCall(t, b, "b1-h32-g8-n1-m1024-d128-bf16")
-	f.launches = nil
+	c.fwdOptions.Unpaired, f.launches = true, nil
 	require.NoError(t, c.forward())
 	require.Equal(t, []string{"decode_sm80_bf16_d128"}, f.names())
 	c.close(t)

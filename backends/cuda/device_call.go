@@ -13,7 +13,8 @@ import (
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
-	Paired           bool   // for training: a forward kernel that sums scores as those of the backward pass do, as by dispatch.Dispatcher.Paired
+	Paired           bool   // a forward kernel that sums scores as the backward kernel does, also without Args.LSE: a call with it is paired in any case
+	Unpaired         bool   // any forward kernel, also with Args.LSE: no backward pass follows. Paired overrules it
 
 	// Spare is how many multiprocessors a kernel that fills the GPU for its whole time leaves to others,
 	// as to messages that must move beside it. Kernels whose blocks end one by one need none.
@@ -77,7 +78,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	if err := cmp.Or(o.checkWhole(&p), ctx.Err()); err != nil {
 		return err
 	}
-	id, err := b.choose(o.Kernel, &a.call, o.Paired)
+	id, err := b.choose(o.Kernel, &a.call, o.Paired || !o.Unpaired && !args.LSE.IsZero())
 	if err != nil {
 		return err
 	}

@@ -218,6 +218,7 @@ static void test_flags(void)
 	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_OK && fk_backward(d, &w.p, &w.a, &e) == FK_OK, "%s", e.message);
 	CHECK(e.code == FK_OK && e.field[0] == 0 && e.message[0] == 0);
 	CHECK(fk_close(d, &e) == FK_OK);
+	SAY(fk_open("simd", FK_OPEN_UNPAIRED, &d, &e) == FK_OK && fk_forward(d, &w.p, &w.a, &e) == FK_OK && fk_close(d, &e) == FK_OK, "%s", e.message);
 	CHECK(setenv("FLASHKIT_BACKEND", "simd/fwd_generic", 1) == 0 && fk_open(NULL, 0, &d, &e) == FK_OK);
 	char text[1 << 14];
 	CHECK(fk_kernels(d, text, sizeof text, NULL, &e) == FK_OK && strstr(text, "simd/fwd_generic") == text && !strstr(text, "avx"));

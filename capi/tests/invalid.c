@@ -211,7 +211,8 @@ static void calls(void)
 	fk_cancel *c = NULL;
 	char text[8];
 	CALL(FK_ERR_NULL, "out", fk_open("auto", 0, NULL, &e));
-	CALL(FK_ERR_VALUE, "flags", fk_open("auto", 16, &other, &e));
+	CALL(FK_ERR_VALUE, "flags", fk_open("auto", 32, &other, &e));
+	CALL(FK_ERR_VALUE, "flags", fk_open("auto", FK_OPEN_PAIRED | FK_OPEN_UNPAIRED, &other, &e));
 	CALL(FK_ERR_VALUE, "backend", fk_open("no such backend", 0, &other, &e));
 	CALL(FK_ERR_VALUE, "backend", fk_open("simd/fwd_", 0, &other, &e));
 	CALL(FK_ERR_NULL, "d", fk_forward(NULL, &p, &a, &e));

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -207,7 +206,7 @@ func TestDriversThatCannotBeUsed(t *testing.T) {
 func TestQuickstartBesideDriversThatHang(t *testing.T) {
 	library := fakeDriver(t, boundCalls(t))
 	program := filepath.Join(t.TempDir(), "quickstart")
-	build := exec.Command(filepath.Join(runtime.GOROOT(), "bin", "go"), "build", "-o", program, "../../examples/quickstart")
+	build := exec.Command("go", "build", "-o", program, "../../examples/quickstart")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 	for _, env := range [][]string{{"FAKE_HANG=cuInit"}, {"FAKE_HANG=constructor"}, {"FAKE_CRASH=cuInit", "FLASHKIT_BACKEND=simd"}, {"FAKE_FAIL=1"}} {

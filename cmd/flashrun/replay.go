@@ -22,9 +22,13 @@ func newPlayer(ctx context.Context, t *callTrace, inputs maker) (*player, error)
 	p, touch := &player{data: map[flashkit.Problem][]*tensors{}}, 0
 	for problem, n := range t.sets() {
 		for range n {
-			data, err := inputs.tensors(ctx, problem, t.backward(problem))
+			backward := t.backward(problem)
+			data, err := inputs.tensors(ctx, problem, backward)
 			if err != nil {
 				return nil, err
+			}
+			if !backward && !problem.Carry {
+				data.args.LSE = flashkit.Tensor{} // a program that trains nothing asks for none
 			}
 			p.data[problem] = append(p.data[problem], data)
 		}

@@ -174,7 +174,7 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 	case watched:
 		return nil
 	}
-	d, err := openDispatch(cmd, f.backend)
+	d, err := f.openDispatch(cmd)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (f *ringFlags) together(cmd *cobra.Command, list []ringProblem, groups []ri
 func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
 	if f.devices == "" {
 		for range cmp.Or(f.ranks, 2) {
-			d, err := openDispatch(cmd, f.backend)
+			d, err := f.openDispatch(cmd)
 			if err != nil {
 				return list, err
 			}
@@ -255,6 +255,19 @@ func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err e
 		list = append(list, dispatch.New(gpu))
 	}
 	return list, err
+}
+
+// openDispatch returns a dispatcher for the passes. The ranks merge by LSE, so all of their
+// forward passes ask for it.
+func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, error) {
+	d, err := openDispatch(cmd, f.backend)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.backward:
+		return d.Paired(), nil
+	}
+	return d.Unpaired(), nil
 }
 
 // A ringResult is what rank 0 says of a problem.

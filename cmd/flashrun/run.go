@@ -199,7 +199,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progr
 	if f.backward {
 		d.dispatch = d.dispatch.Paired()
 	} else {
-		passes = passes[:1]
+		d.dispatch, passes = d.dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.args); err != nil {
