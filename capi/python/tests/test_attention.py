@@ -257,3 +257,17 @@ def test_questions(rng):
     assert flashkit.workspace(x["q"], x["k"], x["v"]).host >= 0
     kernel = next(v.name for v in flashkit.explain(x["q"], x["k"], x["v"], backend="simd") if v.chosen)
     close(flashkit.attention(x["q"], x["k"], x["v"], backend=kernel), flashkit.attention(x["q"], x["k"], x["v"]))
+
+
+def test_the_result_with_lse_is_that_of_training(rng):
+    q, k, v = (rng.standard_normal((1, 4, n, 64)).astype(np.float32) for n in (1, 300, 300))
+    one = {name: flashkit.Dispatcher("simd", frozen=True, blank=True, **({} if name == "frozen" else {name: True})) for name in ("paired", "unpaired", "frozen")}
+    got = {name: flashkit.attention(q, k, v, return_lse=True, backend=d) for name, d in one.items()}
+    for i in range(2):
+        np.testing.assert_array_equal(got["frozen"][i], got["paired"][i])
+        np.testing.assert_allclose(got["unpaired"][i], got["paired"][i], rtol=1e-5, atol=1e-6)
+    plain = {name: flashkit.attention(q, k, v, backend=d) for name, d in one.items()}
+    np.testing.assert_array_equal(plain["frozen"], plain["unpaired"])
+    np.testing.assert_array_equal(plain["unpaired"], got["unpaired"][0])
+    with pytest.raises(flashkit.Error, match="flags"):
+        flashkit.Dispatcher(paired=True, unpaired=True)

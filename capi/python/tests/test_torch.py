@@ -222,3 +222,10 @@ def test_numpy_and_torch_give_the_same_bits(randn):
         a = flashkit.attention(q, k, v, backend=d)
         b = flashkit.attention(q.numpy(), k.numpy(), v.numpy(), backend=d)
     assert np.array_equal(a.numpy(), b)
+
+
+def test_inference_takes_the_kernel_of_few_rows():
+    q, k, v = (torch.randn(1, 4, n, 64) for n in (1, 300, 300))
+    o = flashkit.torch.attention(q, k, v, backend="simd")
+    unpaired = flashkit.attention(q.numpy(), k.numpy(), v.numpy(), backend=flashkit.Dispatcher("simd", unpaired=True))
+    assert torch.equal(o, torch.from_numpy(unpaired))

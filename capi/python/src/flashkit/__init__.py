@@ -160,8 +160,8 @@ def attention_backward(
     """Return the gradients of sum(O*d_o) + sum(LSE*d_lse).
 
     o and lse are what attention returned, called with the same options. d_bias and d_sink
-    ask for the gradients of these, in the shape and type of them. For training give both
-    passes one ``Dispatcher(paired=True)``, so that they sum scores in the same order.
+    ask for the gradients of these, in the shape and type of them. A forward pass
+    that returns LSE sums scores in the order of this pass, if both have the same backend.
     """
     if _arrays.forward_mode():
         rest = {name: options.get(name) for name in ("bias", "slopes", "sink")}

@@ -63,8 +63,9 @@ class Dispatcher(Handle):
     its variant in the other pass. UnavailableError if the machine lacks it.
 
     frozen chooses by what was known when it was opened: the same kernels, hence the same
-    bits, in every call. paired is for training: both passes sum scores in one order.
-    blank ignores what a profile of the machine says. any_order sums d_q on a GPU's memory in
+    bits, in every call. A forward pass with LSE sums scores as the backward pass does: with paired
+    every forward pass does, also for explain and workspace, which see no LSE; with unpaired none
+    needs to, as no backward pass follows, which is faster for few query rows. blank ignores what a profile of the machine says. any_order sums d_q on a GPU's memory in
     whatever order comes: faster, but its bits differ from run to run. Any thread may use it,
     also at once. It is a context manager, which closes it.
 
@@ -76,10 +77,19 @@ class Dispatcher(Handle):
     _backend: str | None = None
     _options: dict[str, bool] = {}
 
-    def __init__(self, backend: str | None = None, *, frozen: bool = False, paired: bool = False, blank: bool = False, any_order: bool = False) -> None:
+    def __init__(
+        self,
+        backend: str | None = None,
+        *,
+        frozen: bool = False,
+        paired: bool = False,
+        blank: bool = False,
+        any_order: bool = False,
+        unpaired: bool = False,
+    ) -> None:
         if backend is not None and (not isinstance(backend, str) or "\0" in backend):
             raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name", "backend")
-        options = dict(frozen=frozen, paired=paired, blank=blank, any_order=any_order)
+        options = dict(frozen=frozen, paired=paired, blank=blank, any_order=any_order, unpaired=unpaired)
         flags = sum(bit for bit, (name, x) in zip(_abi.FLAGS, options.items()) if flag(x, name))
         handle = ctypes.c_void_p()
         _abi.call("fk_open", None if backend is None else backend.encode(), flags, ctypes.byref(handle))
@@ -171,16 +181,16 @@ _lock = threading.Lock()
 _shared: dict[tuple[str | None, bool], Dispatcher] = {}
 
 
-def shared(backend: str | Dispatcher | None, paired: bool = False) -> Dispatcher:
+def shared(backend: str | Dispatcher | None, unpaired: bool = False) -> Dispatcher:
     """Return the dispatcher of a name, which is opened once and kept, or the caller's own."""
     if isinstance(backend, Dispatcher):
         return backend
     if backend is not None and not isinstance(backend, str):
         raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name or a Dispatcher", "backend")
     with _lock:
-        d = _shared.get((backend, paired))
+        d = _shared.get((backend, unpaired))
         if d is None:
-            d = _shared[backend, paired] = Dispatcher(backend, paired=paired)
+            d = _shared[backend, unpaired] = Dispatcher(backend, unpaired=unpaired)
         return d
 
 

@@ -81,7 +81,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Tensor, T
     o = _result(q, v.shape[-1], gaps)
     lse = q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32) if gaps else q.new_empty(q.shape[:3], dtype=torch.float32)
     with torch.no_grad():
-        _dispatcher.shared(backend, paired).forward(_rows(q), _rows(k), _rows(v), o, lse, True, False, options)
+        _dispatcher.shared(backend, not paired).forward(_rows(q), _rows(k), _rows(v), o, lse, True, False, options)
     return o, lse
 
 
@@ -102,7 +102,7 @@ def _attention_backward(d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor,
     options, backend, paired = _options(tuple(shared))
     q_gaps, kv_gaps = _gaps(options.get("q_starts"), q), _gaps(options.get("kv_starts"), k)
     given = _result(q, q.shape[-1], q_gaps), _result(k, k.shape[-1], kv_gaps), _result(v, v.shape[-1], kv_gaps)
-    d = _dispatcher.shared(backend, paired)
+    d = _dispatcher.shared(backend, not paired)
     with torch.no_grad():
         g = d.backward(_rows(d_o), _rows(q), _rows(k), _rows(v), o, lse, d_lse, d_bias, d_sink, options, given)
     return *given, *(q.new_empty(0) if x is None else x for x in (g.d_bias, g.d_sink))
