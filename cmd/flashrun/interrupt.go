@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/flashkit-go/flashkit/internal/outfile"
@@ -21,10 +20,7 @@ const patience = 700 * time.Millisecond
 func interruptible() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	received := make(chan os.Signal, 2)
-	signal.Notify(received, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants it
-		signal.Notify(received, syscall.SIGHUP)
-	}
+	signal.Notify(received, outfile.Signals()...)
 	go func() {
 		<-received
 		cancel()

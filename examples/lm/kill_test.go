@@ -10,11 +10,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/outfile"
 
 	"github.com/flashkit-go/flashkit/safetensors"
 )
@@ -95,7 +96,7 @@ func TestSignalsSave(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals between processes")
 	}
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range outfile.Signals() {
 		dir := t.TempDir()
 		checkpoint := filepath.Join(dir, "checkpoint")
 		c := exec.CommandContext(t.Context(), os.Args[0])

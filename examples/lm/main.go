@@ -14,10 +14,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/nn"
 )
 
@@ -74,11 +74,7 @@ func parse(args []string, w io.Writer) (options, error) {
 }
 
 func main() {
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants it
-		signals = append(signals, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	ctx, stop := signal.NotifyContext(context.Background(), outfile.Signals()...)
 	defer stop()
 	o, err := parse(os.Args[1:], os.Stderr)
 	if err == flag.ErrHelp {

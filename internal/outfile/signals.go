@@ -1,0 +1,19 @@
+package outfile
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Signals returns the signals that end a program early: SIGINT, SIGTERM and, where the system
+// has it and nohup does not ignore it, SIGHUP.
+func Signals() []os.Signal {
+	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	for _, s := range hangUp {
+		if !signal.Ignored(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}

@@ -1,0 +1,10 @@
+//go:build !js
+
+package outfile
+
+import (
+	"os"
+	"syscall"
+)
+
+var hangUp = []os.Signal{syscall.SIGHUP}
