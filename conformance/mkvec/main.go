@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// kind is the kind of the vectors, whose header begins with the name of the case.
+// kind is the kind of the vectors, whose header begins with a bound.
 var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
 	r, err := gzip.NewReader(bytes.NewReader(begin))
 	if err != nil {
@@ -24,7 +24,7 @@ var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
 	}
 	header := make([]byte, 64)
 	n, _ := io.ReadFull(r, header)
-	return bytes.Contains(header[:n], []byte(`{"__metadata__":{"case":`))
+	return bytes.Contains(header[:n], []byte(`{"__metadata__":{"bound_`))
 }}
 
 func main() {
