@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Put single mistakes into the kernels, and see whether the conformance suite finds them.
+
+    python tools/mutate.py --tree FOLDER [--seed N] [--count 40] [--room ROOM,...] [--json FILE]
+
+Each mistake changes one operator, number or statement at a place drawn by the seed: in
+the Go code of backends/simd, in the programs that write its assembly, in the Go and C
+code of backends/wasm, or in the host code of backends/cuda, which runs on its fake. A
+mistake that does not build, or leaves the generated code as it is, is drawn again. The
+suite runs as a third party runs it: TestConformance alone, first brief, then whole. It
+needs clang-14 and lld-14 for kernel.wasm.
+
+FOLDER is a clean checkout that the script may change, such as a git worktree. Every
+mistake is undone before the next one. The exit status is the number of survivors. A
+survivor may also be a change that alters no result, of a cost or of the order of work:
+a person has to look at each.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import time
+
+# Code that chooses, predicts or reports, and never touches a tensor.
+NEUTRAL = re.compile(r"(_test|about|cost\w*|peak\w*|pace\w*|tier\w*|limits|memory\w*|main|generator|evex|vex|kernels\w*|matmul\w*|gemm|norm|elements|"
+                     r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|a[vm]x[^/]*_amd64\.go$")
+
+ROOMS = {
+    "simd": ("backends/simd/*.go", "./backends/simd", "^TestConformance$"),
+    "asm": ("backends/simd/_asm/*.go", "./backends/simd", "^TestConformance$"),
+    "wasm": ("backends/wasm/*.go", "./backends/wasm", "^TestConformance$"),
+    "kernel": ("backends/wasm/kernel/*.[ch]", "./backends/wasm", "^TestConformance$"),
+    "cuda": ("backends/cuda/*.go", "./backends/cuda", "^TestConformanceOnFake(Device)?$"),
+}
+WEIGHTS = {"simd": 14, "asm": 9, "wasm": 6, "kernel": 7, "cuda": 4}
+
+SWAPS = [(" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
+         (" + ", " - "), (" - ", " + "), (" * ", " + "), (" += ", " -= "), (" -= ", " += "), (" && ", " || "), (" || ", " && "),
+         ("min(", "max("), ("max(", "min("), ("++", "+= 2"), ("true", "false"), ("false", "true"), (" / ", " * "), (" % ", " / ")]
+NUMBER = re.compile(r"(?<![\w.\"'%$])(\d{1,3})(?![\w.\"'])")
+STATEMENT = re.compile(r"^\s+[\w.\[\]()*&, +\-:]+( [-+*|&]?= .*[^{(,]|\([^{}]*\);?)$")
+
+
+def mistakes(line):
+    """Yield every line that one mistake makes of this one, with its name."""
+    code = line.split("//")[0]
+    if not code.strip() or re.match(r"\s*(package|import|func|type|case|\*|/\*|#|return nil|errors?\.|Reason|fmt\.)", code) or "Errorf" in code or '"' in code and "Problem" in code:
+        return
+    for old, new in SWAPS:
+        for m in re.finditer(re.escape(old), code):
+            yield f"{old.strip()} -> {new.strip()}", line[:m.start()] + new + line[m.end():]
+    for m in NUMBER.finditer(code):
+        yield f"{m[1]} -> {int(m[1]) + 1}", line[:m.start()] + str(int(m[1]) + 1) + line[m.end():]
+    if STATEMENT.match(code.rstrip()) and ":=" not in code and "panic" not in code:
+        yield "deleted", "\n"
+
+
+def run(tree, command, limit, **env):
+    try:
+        done = subprocess.run(command, cwd=tree, shell=isinstance(command, str), text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=limit, env=os.environ | env, start_new_session=True)
+        return done.returncode, done.stdout
+    except subprocess.TimeoutExpired as e:
+        return 124, f"no end within {e.timeout} s"
+
+
+def generate(tree, room):
+    """Remake what the mistake's source generates; reports whether anything changed."""
+    if room == "kernel":
+        code, _ = run(tree, "backends/wasm/kernel/build.sh && RELAXED=1 backends/wasm/kernel/build.sh", 600)
+        changed = run(tree, "git status --porcelain -- 'backends/wasm/kernel/*.wasm'", 60)[1]
+        return code == 0 and changed.strip() != ""
+    if room == "asm":
+        make = (tree / "Makefile").read_text()
+        lines = [m[1] for m in re.finditer(r"\$\(GO\) run \. (-isa AVX\S+ .*-out \.\./[^.]\S+.*-pkg simd)", make)]
+        programs = " ".join(f"'{line}'" for line in lines)
+        code, _ = run(tree / "backends/simd/_asm", f"go build -o .mutant . && for a in {programs}; do ./.mutant $a || exit 1; done; rm -f .mutant", 900)
+        changed = run(tree, "git status --porcelain -- 'backends/simd/*_amd64.s'", 60)[1]
+        return code == 0 and changed.strip() != ""
+    return True
+
+
+def main():
+    o = argparse.ArgumentParser()
+    o.add_argument("--seed", type=int, default=random.randrange(1 << 31))
+    o.add_argument("--count", type=int, default=40)
+    o.add_argument("--room", default=",".join(ROOMS))
+    o.add_argument("--tree", type=pathlib.Path, required=True)
+    o.add_argument("--json", type=pathlib.Path, help="write the results there after each mistake")
+    a = o.parse_args()
+    if run(a.tree, "git status --porcelain", 60)[1].strip():
+        sys.exit(f"{a.tree}: the checkout has changes of its own")
+    rooms = a.room.split(",")
+    places = {r: [(f, i) for f in sorted(a.tree.glob(ROOMS[r][0])) if not NEUTRAL.search(f.name)
+                  for i, l in enumerate(f.read_text().splitlines(True)) if any(mistakes(l))] for r in rooms}
+    r = random.Random(a.seed)
+    print(f"seed {a.seed}; places: " + ", ".join(f"{k} {len(v)}" for k, v in places.items()), flush=True)
+    results, survivors = [], 0
+    while len(results) < a.count:
+        room = r.choices(rooms, [WEIGHTS[x] for x in rooms])[0]
+        file, i = r.choice(places[room])
+        lines = file.read_text().splitlines(True)
+        name, changed = r.choice(list(mistakes(lines[i])))
+        before, start = lines[i].strip(), time.time()
+        lines[i] = changed
+        file.write_text("".join(lines))
+        at = f"{file.relative_to(a.tree)}:{i + 1}"
+        _, package, test = ROOMS[room]
+        fate, why = "", ""
+        if not generate(a.tree, room) or run(a.tree, f"go vet {package}", 900)[0] != 0:
+            fate = "drawn again"
+        for flags, env in (("-short", {"FLASHKIT_SEED": "1"}), ("", {"FLASHKIT_SEED": "2"})):
+            if fate:
+                break
+            code, out = run(a.tree, f"go test {flags} -failfast -timeout 20m -run '{test}' {package}", 1300, **env)
+            if code != 0:
+                fate = "killed"
+                why = next((l.strip() for l in out.splitlines() if re.match(r"\s*--- FAIL: \S+/\S+/", l) or "panic:" in l or "build failed" in l), out[-200:])
+        run(a.tree, "git checkout -q . && git clean -fdq backends", 60)
+        if "build failed" in why:
+            fate = "drawn again"
+        if fate == "drawn again":
+            continue
+        fate = fate or "SURVIVED"
+        survivors += fate == "SURVIVED"
+        results.append(dict(at=at, mistake=name, line=before, fate=fate, why=why, seconds=round(time.time() - start)))
+        print(f"{len(results):3} {fate:9} {at}  {name}  | {before} | {why} ({results[-1]['seconds']} s)", flush=True)
+        if a.json:
+            a.json.write_text(json.dumps(dict(seed=a.seed, mutants=results), indent=1))
+    print(f"{survivors} of {len(results)} survived")
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main())
