@@ -53,11 +53,7 @@ var leftovers = sync.OnceValue(func() (cases []Case) {
 			panic(fmt.Sprintf("%s: %v", t.name, err)) // a typing mistake in the table
 		}
 		c := Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill}
-		c.truth = sync.OnceValue(func() result { return truth(c.Inputs()) })
-		c.bounds = map[flashkit.DType]func() bounds{}
-		for _, t := range dtypes {
-			c.bounds[t] = sync.OnceValue(func() bounds { return vectorBounds(c.Inputs(), t, c.truth()) })
-		}
+		c.answers(vectorBounds)
 		cases = append(cases, c)
 	}
 	return cases
