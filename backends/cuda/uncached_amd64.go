@@ -1,4 +1,4 @@
-//go:build !noasm && !purego && !race
+//go:build !purego && !race
 
 package cuda
 

@@ -1,4 +1,4 @@
-//go:build !amd64 || noasm || purego || race
+//go:build !amd64 || purego || race
 
 package cuda
 

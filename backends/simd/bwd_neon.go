@@ -1,4 +1,4 @@
-//go:build arm64 && !noasm && !purego
+//go:build arm64 && !purego
 
 package simd
 

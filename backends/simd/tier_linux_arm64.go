@@ -1,4 +1,4 @@
-//go:build !noasm && !purego
+//go:build !purego
 
 package simd
 

@@ -1,4 +1,4 @@
-//go:build arm64 && !windows && !noasm && !purego
+//go:build arm64 && !windows && !purego
 
 package simd
 

@@ -1,4 +1,4 @@
-//go:build arm64 && !linux && !darwin && !windows && !noasm && !purego
+//go:build arm64 && !linux && !darwin && !windows && !purego
 
 package simd
 

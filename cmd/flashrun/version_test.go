@@ -13,8 +13,8 @@ func TestBuildText(t *testing.T) {
 	for want, settings := range map[string][]debug.BuildSetting{
 		always:                   nil,
 		"commit 12ab, " + always: {{Key: "vcs.revision", Value: "12ab"}, {Key: "vcs.modified", Value: "false"}},
-		"commit 12ab with changes, " + always + ", tags nocuda,noasm": {
-			{Key: "-tags", Value: "nocuda,noasm"}, {Key: "vcs.revision", Value: "12ab"}, {Key: "vcs.modified", Value: "true"}},
+		"commit 12ab with changes, " + always + ", tags nocuda,purego": {
+			{Key: "-tags", Value: "nocuda,purego"}, {Key: "vcs.revision", Value: "12ab"}, {Key: "vcs.modified", Value: "true"}},
 	} {
 		require.Equal(t, want, buildText(&debug.BuildInfo{Settings: settings}))
 	}

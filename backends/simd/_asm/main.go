@@ -31,7 +31,7 @@ func main() {
 	if !ok {
 		log.Fatalf("no routines of %s for pass %q", *name, *pass)
 	}
-	ConstraintExpr("!noasm,!purego")
+	ConstraintExpr("!purego")
 	write()
 	Generate()
 }
