@@ -1,4 +1,4 @@
-package flashkit_test
+package house
 
 import (
 	"fmt"

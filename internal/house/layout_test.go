@@ -1,14 +1,11 @@
-package flashkit_test
+package house
 
 import (
-	"bytes"
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -184,49 +181,6 @@ func TestNoNetwork(t *testing.T) {
 		for _, name := range imports(t, file) {
 			if name == "net" || strings.HasPrefix(name, "net/") {
 				t.Errorf("%s imports %s", file, name)
-			}
-		}
-	}
-}
-
-// asmFiles returns the Go files that write the assembly, a module of their own for which
-// the rules of size hold too.
-func asmFiles(t *testing.T) []string {
-	files, err := filepath.Glob("backends/simd/_asm/*.go")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	neon, err := filepath.Glob("backends/simd/_asm/neon/*.go")
-	require.NoError(t, err)
-	require.NotEmpty(t, neon)
-	return append(files, neon...)
-}
-
-func TestFileSizes(t *testing.T) {
-	const limit = 400
-	for _, file := range append(goFiles(t), asmFiles(t)...) {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		head, _, _ := bytes.Cut(text, []byte("\npackage "))
-		if strings.HasSuffix(file, "_test.go") || bytes.Contains(head, []byte("Code generated")) {
-			continue
-		}
-		if n := bytes.Count(text, []byte("\n")); n > limit {
-			t.Errorf("%s has %d lines; %d fit", file, n, limit)
-		}
-	}
-}
-
-func TestFunctionSizes(t *testing.T) {
-	const limit = 60
-	for _, file := range asmFiles(t) {
-		set := token.NewFileSet()
-		f, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, d := range f.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok {
-				if n := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; n > limit {
-					t.Errorf("%s: %s has %d lines; %d fit", file, f.Name.Name, n, limit)
-				}
 			}
 		}
 	}

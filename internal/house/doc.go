@@ -1,0 +1,2 @@
+// Package house tests the repository itself: imports, sizes, links, workflows and bits.
+package house
