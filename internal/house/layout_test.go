@@ -30,6 +30,7 @@ var rooms = []struct {
 	{"internal/peertest", []string{".", "internal/nccl", "internal/ringtest", "ring", "ring/nccl", "ring/peer", "backends/cuda"}},
 	{"internal/ringtest", []string{".", "conformance/oracle", "internal/half", "ring"}},
 	{"internal/nccl", []string{"internal/sharedlib"}},
+	{"internal/house/bits", []string{".", "backends/*"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
