@@ -39,7 +39,7 @@ func trapNames() []string {
 // TestCorrectKernelPasses is the other half of every claim below: what is
 // caught is the mistake, not the kernel that makes it.
 func TestCorrectKernelPasses(t *testing.T) {
-	o := conformance.Options{Sweep: 300, Seed: 1}
+	o := conformance.Options{Sweep: 80, Seed: 1}
 	if testing.Short() {
 		o.Sweep, o.Brief = 4, true
 	}
