@@ -233,14 +233,14 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // kernel/case, and that each kernel's description is there and agrees with Fits.
 // A kernel that takes no case at all is skipped, unless
 // FLASHKIT_REQUIRE names it. With -short it is brief, see [Options], and the sweep has
-// 4 random problems, else 60; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
+// 4 random problems of each kind, else 40; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
 //
 // A backend with a method Parts() int has kernels that add up gradients from so many
 // parts at most, each rounded to the type of the problem, as ranks that share a sequence
 // do. The bounds of random problems have that rounding too. See [Poisoner] and
 // [BatchInvariant] for what else a backend may offer.
 func Run(t *testing.T, b flashkit.Backend) {
-	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 60), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
+	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 40), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
 		o.Sweep, o.Brief = min(o.Sweep, 4), true
 	}
