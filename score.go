@@ -85,13 +85,13 @@ type Parameter struct {
 
 var parameters = [...]Parameter{
 	{"scale", "Scale", 0, "x", "multiply Q·K by x (default 1/sqrt(head dim))", func(p *Problem) any { return &p.Scale }},
-	{"softcap", "Score.Softcap", FeatureSoftcap, "c", "bend scores s to c*tanh(s/c)", func(p *Problem) any { return &p.Score.Softcap }},
+	{"softcap", "Score.Softcap", FeatureSoftcap, "c", "bend scores s to c*tanh(s/c), after the scale and before bias and masks", func(p *Problem) any { return &p.Score.Softcap }},
 	{"alibi", "Score.ALiBi", FeatureALiBi, "", "subtract slope times distance from scores", func(p *Problem) any { return &p.Score.ALiBi }},
 	{"bias", "Score.Bias", FeatureBias, "", "add a bias to scores", func(p *Problem) any { return &p.Score.Bias }},
 	{"mask", "Score.Mask", FeatureMask, "", "hide pairs of a row and a key", func(p *Problem) any { return &p.Score.Mask }},
 	{"sink", "Score.Sink", FeatureSink, "", "add a logit to each head that takes weight and has no value", func(p *Problem) any { return &p.Score.Sink }},
-	{"dropout", "Score.Dropout", FeatureDropout, "p", "drop weights with probability p, at least 0 and less than 1", func(p *Problem) any { return &p.Score.Dropout }},
-	{"origin", "Score.Origin", FeatureOrigin, "", "drop the weights that a call of the whole drops in this part", func(p *Problem) any { return &p.Score.Origin }},
+	{"dropout", "Score.Dropout", FeatureDropout, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
+	{"origin", "Score.Origin", FeatureOrigin, "", "of dropout: drop what a call of the whole drops in this part", func(p *Problem) any { return &p.Score.Origin }},
 	{"ragged", "Ragged", FeatureRagged, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
 	{"page", "Page", FeaturePage, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
 	{"carry", "Carry", FeatureCarry, "", "continue O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
