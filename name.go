@@ -14,9 +14,9 @@ import (
 //	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}[-kv{KVDType}]
 //	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}]
 //
-// and then the Parameters, such as -softcap30-bias-page16. A side without a limit is "inf", and a shift to earlier keys has a minus of its
-// own. It holds lower-case letters, digits, '-' and
-// '.' only, so it is safe as a file name and in go test -run.
+// and then the Parameters, such as -softcap30-bias-page16. A side without a limit is
+// "inf", and a shift to earlier keys has a minus of its own. It holds lower-case letters,
+// digits, '-' and '.' only, so it is safe as a file name and in go test -run.
 func (p Problem) String() string {
 	b := make([]byte, 0, 64)
 	dim := func(key string, n int) {
