@@ -173,9 +173,9 @@ func (a *Argument) repeats(d int) bool {
 }
 
 // ProblemOf returns the problem that the shapes, types and presence of args' tensors
-// describe, so that no caller writes a shape twice. The caller adds what tensors do
-// not tell: Scale, Softcap, Dropout, Origin, Carry. It needs Q, K and V; what is wrong with
-// them, or with the sequences, shows when the problem is used.
+// describe, so that no caller writes a shape twice. The caller adds the parameters that
+// no tensor shows. It needs Q, K and V; what is wrong with them, or with the sequences,
+// shows when the problem is used.
 //
 // In a packed problem QLen and KVLen are the longest sequences. In a paged one
 // KVLen is the most keys that a row of the page table holds.

@@ -12,13 +12,11 @@ import (
 // bracketed ones left out when they say nothing:
 //
 //	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}[-kv{KVDType}]
-//	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}] [-scale{Scale}]
-//	[-softcap{Score.Softcap}] [-alibi] [-bias] [-mask] [-sink] [-dropout{Score.Dropout} [-origin]]
-//	[-ragged] [-page{Page}] [-carry]
+//	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}]
 //
-// A side without a limit is "inf", and a shift to earlier keys has a minus of its
-// own. It holds lower-case letters, digits, '-' and
-// '.' only, so it is safe as a file name and in go test -run.
+// and then the Parameters, such as -softcap30-bias-page16. A side without a limit is
+// "inf", and a shift to earlier keys has a minus of its own. It holds lower-case letters,
+// digits, '-' and '.' only, so it is safe as a file name and in go test -run.
 func (p Problem) String() string {
 	b := make([]byte, 0, 64)
 	dim := func(key string, n int) {
@@ -41,31 +39,31 @@ func (p Problem) String() string {
 		b = append(b, p.KVDType.String()...)
 	}
 	b = p.Band.appendName(b)
-	number := func(key string, x float32) {
-		if x != 0 {
-			b = append(b, key...)
-			b = strconv.AppendFloat(b, float64(x), 'f', -1, 32)
-		}
+	for i := range parameters {
+		b = parameters[i].appendName(b, &p)
 	}
-	word := func(key string, said bool) {
-		if said {
-			b = append(b, key...)
-		}
-	}
-	number("-scale", p.Scale)
-	number("-softcap", p.Score.Softcap)
-	word("-alibi", p.Score.ALiBi)
-	word("-bias", p.Score.Bias)
-	word("-mask", p.Score.Mask)
-	word("-sink", p.Score.Sink)
-	number("-dropout", p.Score.Dropout)
-	word("-origin", p.Score.Origin)
-	word("-ragged", p.Ragged)
-	if p.Page != 0 {
-		dim("-page", p.Page)
-	}
-	word("-carry", p.Carry)
 	return string(b)
+}
+
+// appendName appends a dash, the parameter's name and its number, unless its field in p is zero.
+func (x *Parameter) appendName(b []byte, p *Problem) []byte {
+	n := len(b)
+	b = append(append(b, '-'), x.Name...)
+	switch v := x.of(p).(type) {
+	case *float32:
+		if *v != 0 {
+			return strconv.AppendFloat(b, float64(*v), 'f', -1, 32)
+		}
+	case *int:
+		if *v != 0 {
+			return strconv.AppendInt(b, int64(*v), 10)
+		}
+	case *bool:
+		if *v {
+			return b
+		}
+	}
+	return b[:n]
 }
 
 func (m Band) appendName(b []byte) []byte {
@@ -173,42 +171,41 @@ func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) 
 		}
 		return found
 	}
-	number := func(key string, to *float32) error {
-		value, ok := next(key)
-		if !ok {
-			return nil
-		}
-		x, err := strconv.ParseFloat(value, 32)
-		if err != nil {
-			return fmt.Errorf("%s%s: not a number", key, value)
-		}
-		*to = float32(x)
-		return nil
-	}
 	if err := parseBand(&p.Band, word, next); err != nil {
 		return err
 	}
-	if err := number("scale", &p.Scale); err != nil {
-		return err
-	}
-	if err := number("softcap", &p.Score.Softcap); err != nil {
-		return err
-	}
-	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = word("alibi"), word("bias"), word("mask"), word("sink")
-	if err := number("dropout", &p.Score.Dropout); err != nil {
-		return err
-	}
-	p.Score.Origin, p.Ragged = word("origin"), word("ragged")
-	if value, ok := next("page"); ok {
-		if p.Page, err = parseDim(value); err != nil {
-			return fmt.Errorf("page%s: %w", value, err)
+	for i := range parameters {
+		x := &parameters[i]
+		to, isBool := x.of(p).(*bool)
+		if isBool {
+			*to = word(x.Name)
+			continue
+		}
+		if value, ok := next(x.Name); ok {
+			if err := x.parse(p, value); err != nil {
+				return fmt.Errorf("%s%s: %w", x.Name, value, err)
+			}
 		}
 	}
-	p.Carry = word("carry")
 	if len(*rest) > 0 {
 		return fmt.Errorf("unexpected %q", (*rest)[0])
 	}
 	return nil
+}
+
+// parse sets the parameter's number in p.
+func (x *Parameter) parse(p *Problem, value string) (err error) {
+	switch to := x.of(p).(type) {
+	case *int:
+		*to, err = parseDim(value)
+	case *float32:
+		var number float64
+		if number, err = strconv.ParseFloat(value, 32); err != nil {
+			return errors.New("not a number")
+		}
+		*to = float32(number)
+	}
+	return err
 }
 
 func parseBand(to *Band, word func(string) bool, next func(string) (string, bool)) (err error) {

@@ -1,6 +1,7 @@
 package flashkit_test
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -283,4 +284,14 @@ func TestProblemOfHugePages(t *testing.T) {
 	p := flashkit.ProblemOf(args, flashkit.Band{})
 	require.Equal(t, math.MaxInt, p.KVLen)
 	requireProblemError(t, p.Check(flashkit.PassForward, args), "K")
+}
+
+// Texts put the symbol of a number in place of it.
+func TestParametersNameTheirNumbers(t *testing.T) {
+	for _, x := range flashkit.Parameters() {
+		_, isBool := x.Of(new(flashkit.Problem)).(*bool)
+		require.Equal(t, isBool, x.Value == "", x.Name)
+		require.Regexp(t, `\b`+x.Value+`\b`, x.About)
+		require.Equal(t, x.Name, cmp.Or(x.Feature.String(), "scale"))
+	}
 }

@@ -45,14 +45,24 @@ const (
 	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed
 )
 
-var featureNames = [...]string{"shift", "softcap", "alibi", "bias", "mask", "sink", "dropout", "ragged", "page", "carry", "mixed", "origin"}
+var featureNames = func() (names [16]string) {
+	name := func(f Feature, s string) { names[bits.TrailingZeros16(uint16(f))] = s }
+	name(FeatureShift, "shift")
+	name(FeatureMixed, "mixed")
+	for _, x := range parameters {
+		if x.Feature != 0 {
+			name(x.Feature, x.Name)
+		}
+	}
+	return names
+}()
 
 // String returns the names of the features with commas, as options of a
 // problem's name begin: "softcap,bias". That of keys of another type is "mixed".
 func (f Feature) String() string {
 	var names []byte
 	for i, name := range featureNames {
-		if f&(1<<i) != 0 {
+		if name != "" && f&(1<<i) != 0 {
 			if len(names) > 0 {
 				names = append(names, ',')
 			}
@@ -61,6 +71,39 @@ func (f Feature) String() string {
 	}
 	return string(names)
 }
+
+// A Parameter describes a field of Problem beyond its dimensions, types and band. The
+// zero value of the field asks for nothing and is left out of the problem's name.
+type Parameter struct {
+	Name    string  // in names of problems, such as "softcap"
+	Field   string  // in Problem, such as "Score.Softcap"
+	Feature Feature // that the field asks for, 0 for Scale
+	Value   string  // the symbol of its number, such as "c"; "" for a bool
+	About   string  // what it does, in one line
+	of      func(p *Problem) any
+}
+
+var parameters = [...]Parameter{
+	{"scale", "Scale", 0, "x", "multiply Q·K by x (default 1/sqrt(head dim))", func(p *Problem) any { return &p.Scale }},
+	{"softcap", "Score.Softcap", FeatureSoftcap, "c", "bend scores s to c*tanh(s/c), after the scale and before bias and masks", func(p *Problem) any { return &p.Score.Softcap }},
+	{"alibi", "Score.ALiBi", FeatureALiBi, "", "subtract slope times distance from scores", func(p *Problem) any { return &p.Score.ALiBi }},
+	{"bias", "Score.Bias", FeatureBias, "", "add a bias to scores", func(p *Problem) any { return &p.Score.Bias }},
+	{"mask", "Score.Mask", FeatureMask, "", "hide pairs of a row and a key", func(p *Problem) any { return &p.Score.Mask }},
+	{"sink", "Score.Sink", FeatureSink, "", "add a logit to each head that takes weight and has no value", func(p *Problem) any { return &p.Score.Sink }},
+	{"dropout", "Score.Dropout", FeatureDropout, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
+	{"origin", "Score.Origin", FeatureOrigin, "", "of dropout: drop what a call of the whole drops in this part", func(p *Problem) any { return &p.Score.Origin }},
+	{"ragged", "Ragged", FeatureRagged, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
+	{"page", "Page", FeaturePage, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
+	{"carry", "Carry", FeatureCarry, "", "continue O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
+}
+
+// Parameters returns the fields of Problem beyond its dimensions, types and band, in the
+// order of its name. It is the one list of them; whoever names, parses, draws or
+// generates them walks it.
+func Parameters() []Parameter { return append([]Parameter(nil), parameters[:]...) }
+
+// Of returns a pointer to the parameter's field in p: a *float32, a *int or a *bool.
+func (x *Parameter) Of(p *Problem) any { return x.of(p) }
 
 // Count returns the number of features in the set.
 func (f Feature) Count() int { return bits.OnesCount16(uint16(f)) }

@@ -32,9 +32,8 @@ func (f *frame) release() {
 
 // setProblem takes a C program's problem. What flashkit validates is left to it.
 func (f *frame) setProblem(p *C.fk_problem) error {
-	const known = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_RAGGED | C.FK_CARRY | C.FK_ORIGIN
 	switch {
-	case p.features&^known != 0:
+	case p.features&^knownFeatures != 0:
 		return wrong(C.FK_ERR_VALUE, "features", uint32(p.features), "has bits that this library does not know")
 	case p.dtype < 0 || p.dtype > C.FK_BOOL:
 		return wrong(C.FK_ERR_DTYPE, "dtype", p.dtype, "must be FK_F32, FK_F16 or FK_BF16")
@@ -48,14 +47,9 @@ func (f *frame) setProblem(p *C.fk_problem) error {
 	f.problem = flashkit.Problem{
 		Batch: int(p.batch), Heads: int(p.heads), KVHeads: int(p.kv_heads), QLen: int(p.q_len), KVLen: int(p.kv_len),
 		Dim: int(p.dim), VDim: int(p.v_dim), DType: flashkit.DType(p.dtype), KVDType: flashkit.DType(p.kv_dtype),
-		Band: band, Scale: float32(p.scale),
-		Score: flashkit.Score{
-			Softcap: float32(p.softcap), Dropout: float32(p.dropout),
-			ALiBi: p.features&C.FK_ALIBI != 0, Bias: p.features&C.FK_BIAS != 0,
-			Mask: p.features&C.FK_MASK != 0, Sink: p.features&C.FK_SINK != 0, Origin: p.features&C.FK_ORIGIN != 0,
-		},
-		Ragged: p.features&C.FK_RAGGED != 0, Page: int(p.page), Carry: p.features&C.FK_CARRY != 0,
+		Band: band,
 	}
+	setParameters(&f.problem, p)
 	return nil
 }
 
@@ -107,44 +101,9 @@ func (f *frame) describe(p *C.fk_problem) error {
 	p.batch, p.heads, p.kv_heads = C.int64_t(x.Batch), C.int64_t(x.Heads), C.int64_t(x.KVHeads)
 	p.q_len, p.kv_len, p.dim, p.v_dim = C.int64_t(x.QLen), C.int64_t(x.KVLen), C.int64_t(x.Dim), C.int64_t(x.VDim)
 	p.dtype, p.kv_dtype, p.page = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page)
-	p.features &= C.FK_CARRY | C.FK_ORIGIN
-	for _, has := range [...]struct {
-		it  bool
-		bit C.uint32_t
-	}{{x.Score.ALiBi, C.FK_ALIBI}, {x.Score.Bias, C.FK_BIAS}, {x.Score.Mask, C.FK_MASK}, {x.Score.Sink, C.FK_SINK}, {x.Ragged, C.FK_RAGGED}} {
-		if has.it {
-			p.features |= has.bit
-		}
-	}
+	p.features = p.features&(C.FK_CARRY|C.FK_ORIGIN) | featureBits(&x)
 	return nil
 }
-
-// slots are where the tensors of a call lie, in C and in Go: first those of the forward
-// pass.
-var slots = [...]struct {
-	name     string
-	from, to uintptr // offsets
-}{
-	{"q", unsafe.Offsetof(C.fk_args{}.q), unsafe.Offsetof(flashkit.Args{}.Q)},
-	{"k", unsafe.Offsetof(C.fk_args{}.k), unsafe.Offsetof(flashkit.Args{}.K)},
-	{"v", unsafe.Offsetof(C.fk_args{}.v), unsafe.Offsetof(flashkit.Args{}.V)},
-	{"o", unsafe.Offsetof(C.fk_args{}.o), unsafe.Offsetof(flashkit.Args{}.O)},
-	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
-	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
-	{"mask", unsafe.Offsetof(C.fk_args{}.mask), unsafe.Offsetof(flashkit.Args{}.Mask)},
-	{"slopes", unsafe.Offsetof(C.fk_args{}.slopes), unsafe.Offsetof(flashkit.Args{}.Slopes)},
-	{"sink", unsafe.Offsetof(C.fk_args{}.sink), unsafe.Offsetof(flashkit.Args{}.Sink)},
-	{"d_o", unsafe.Offsetof(C.fk_args{}.d_o), unsafe.Offsetof(flashkit.Args{}.DO)},
-	{"d_lse", unsafe.Offsetof(C.fk_args{}.d_lse), unsafe.Offsetof(flashkit.Args{}.DLSE)},
-	{"d_q", unsafe.Offsetof(C.fk_args{}.d_q), unsafe.Offsetof(flashkit.Args{}.DQ)},
-	{"d_k", unsafe.Offsetof(C.fk_args{}.d_k), unsafe.Offsetof(flashkit.Args{}.DK)},
-	{"d_v", unsafe.Offsetof(C.fk_args{}.d_v), unsafe.Offsetof(flashkit.Args{}.DV)},
-	{"d_bias", unsafe.Offsetof(C.fk_args{}.d_bias), unsafe.Offsetof(flashkit.Args{}.DBias)},
-	{"d_sink", unsafe.Offsetof(C.fk_args{}.d_sink), unsafe.Offsetof(flashkit.Args{}.DSink)},
-}
-
-// forwardSlots is how many of them the forward pass has.
-const forwardSlots = 9
 
 // set takes a C program's arguments for a pass. Without a session they are not to be run.
 func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,16 +11,17 @@ import (
 )
 
 // fields are the names in flashkit.h of the fields of package flashkit.
-var fields = map[string]string{
-	"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
-	"DType": "dtype", "KVDType": "kv_dtype", "Band.left": "left", "Band.right": "right", "Band.shift": "shift",
-	"Scale": "scale", "Score.Softcap": "softcap", "Score.Dropout": "dropout", "Score.Origin": "features", "Page": "page", "Carry": "features", "the scores": "q_len",
-	"Q": "q", "K": "k", "V": "v", "O": "o", "LSE": "lse", "DO": "d_o", "DLSE": "d_lse", "DQ": "d_q", "DK": "d_k", "DV": "d_v",
-	"Bias": "bias", "DBias": "d_bias", "Mask": "mask", "Slopes": "slopes", "Sink": "sink", "DSink": "d_sink",
-	"Args": "args", "Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
-	"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
-	"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
-}
+var fields = func() map[string]string {
+	all := map[string]string{
+		"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
+		"DType": "dtype", "KVDType": "kv_dtype", "Band.left": "left", "Band.right": "right", "Band.shift": "shift", "the scores": "q_len",
+		"Args": "args", "Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
+		"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
+		"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
+	}
+	maps.Copy(all, listedFields)
+	return all
+}()
 
 // words are what a reason says otherwise than flashkit.h: fields, their last parts where these are a field's alone, and features.
 var words = func() map[string]string {

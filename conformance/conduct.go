@@ -15,33 +15,20 @@ import (
 // conductProblem is large enough for a kernel to use several workers. It has the
 // features, as far as the kernel's pass has them.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
-	asks := func(f flashkit.Feature) bool { return features&f != 0 }
+	if k.Pass == flashkit.PassBackward {
+		features &^= flashkit.ForwardFeatures
+	}
 	for _, t := range dtypes {
 		p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 150, KVLen: 150, Dim: 64, VDim: 64, DType: t, Band: flashkit.Causal()}
-		p.Score = flashkit.Score{
-			ALiBi: asks(flashkit.FeatureALiBi), Bias: asks(flashkit.FeatureBias), Mask: asks(flashkit.FeatureMask), Sink: asks(flashkit.FeatureSink),
-		}
 		if features != 0 {
 			p.QLen, p.KVLen = 70, 70 // the oracle and the plain kernels take their time
 		}
-		if asks(flashkit.FeatureShift) {
+		setParameters(&p, features)
+		if features&flashkit.FeatureShift != 0 {
 			p.Band = p.Band.Shift(3)
 		}
-		if asks(flashkit.FeatureSoftcap) {
-			p.Score.Softcap = 5
-		}
-		if asks(flashkit.FeatureDropout) {
-			p.Score.Dropout, p.Score.Origin = .25, asks(flashkit.FeatureOrigin)
-		}
-		p.Ragged = asks(flashkit.FeatureRagged)
-		if k.Pass == flashkit.PassForward {
-			p.Carry = asks(flashkit.FeatureCarry)
-			if t == flashkit.Float32 && asks(flashkit.FeatureMixed) {
-				p.KVDType = flashkit.BFloat16
-			}
-			if p.Ragged && asks(flashkit.FeaturePage) {
-				p.Page = 16
-			}
+		if t == flashkit.Float32 && features&flashkit.FeatureMixed != 0 {
+			p.KVDType = flashkit.BFloat16
 		}
 		if k.Fits(p.Ask(k.Pass)) == "" {
 			return p, true

@@ -60,8 +60,8 @@ func refused(ctx context.Context, k flashkit.Kernel, a *arguments, m mistake) er
 // withFeatures returns valid arguments of a small problem with all features that both
 // passes have, in one of the layouts of sequences.
 func withFeatures(pass flashkit.Pass, l layout) *arguments {
-	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 7, Dim: 8, VDim: 8, Ragged: true}
-	p.Score = flashkit.Score{Softcap: 5, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5, Origin: true}
+	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 7, Dim: 8, VDim: 8}
+	setParameters(&p, flashkit.AllFeatures&^flashkit.ForwardFeatures)
 	in := Case{Name: "invalid", Problem: p}.Inputs()
 	want := result{o: make([]float64, len(in.do)), lse: make([]float64, size(p.LSEShape()))}
 	return newArguments(in, l, pass, want)
@@ -108,11 +108,7 @@ var featureMistakes = []struct {
 	mistakes []mistake
 }{
 	{padded, []mistake{
-		{"a negative softcap", func(a *arguments) { a.p.Score.Softcap = -5 }},
-		{"a NaN softcap", func(a *arguments) { a.p.Score.Softcap = nan }},
 		{"a dropout of 1", func(a *arguments) { a.p.Score.Dropout = 1 }},
-		{"a negative dropout", func(a *arguments) { a.p.Score.Dropout = -.5 }},
-		{"a NaN dropout", func(a *arguments) { a.p.Score.Dropout = nan }},
 		{"no sequences", func(a *arguments) { a.args.Seqs = nil }},
 		{"sequences of a dense problem", func(a *arguments) { a.p.Ragged = false }},
 		{"a negative length", func(a *arguments) { a.args.Seqs.QLens[1] = -1 }},
@@ -135,6 +131,7 @@ var featureMistakes = []struct {
 		{"pages, or a backward pass of them", func(a *arguments) { a.p.Page = 4 }},
 		{"no earlier LSE, or a backward pass with it", func(a *arguments) { a.p.Carry, a.args.LSE = true, flashkit.Tensor{} }},
 	}},
+	{padded, numberMistakes()},
 	{packed, []mistake{
 		{"a negative start", func(a *arguments) { a.args.Seqs.QStarts[0] = -1 }},
 		{"starts that do not rise", func(a *arguments) { a.args.Seqs.KVStarts[1] = 0 }},
@@ -151,6 +148,17 @@ var featureMistakes = []struct {
 		{"pages without lengths", func(a *arguments) { a.args.Seqs.KVLens = nil }},
 		{"pages of another size", func(a *arguments) { a.p.Page++ }},
 	}},
+}
+
+// numberMistakes returns mistakes in the parameters that are numbers.
+func numberMistakes() (list []mistake) {
+	for _, x := range flashkit.Parameters() {
+		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
+			list = append(list, mistake{"a negative " + x.Name, func(a *arguments) { setParameter(&a.p, &x, -.5) }},
+				mistake{"a NaN " + x.Name, func(a *arguments) { setParameter(&a.p, &x, nan) }})
+		}
+	}
+	return list
 }
 
 // shape makes dimension d of a dense tensor n, over the same memory.

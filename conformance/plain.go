@@ -208,7 +208,7 @@ type plainRun[F, A float32 | float64] struct {
 	want   result
 	sums   [len(outputNames)][][]A // of each part
 	s      []F                     // the scores of the row at hand
-	slope  []F                     // of the softcap there
+	slope  []F                     // of oracle.Modify there
 	counts []bool
 }
 
@@ -277,11 +277,7 @@ func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 		if !x.counts[j] {
 			continue
 		}
-		s, slope := F(dot[F](q, in.k[(at.keys+j)*p.Dim:])*scale), F(1)
-		if c := F(p.Score.Softcap); c != 0 {
-			t := F(math.Tanh(float64(s / c)))
-			s, slope = c*t, 1-t*t
-		}
+		s, slope := oracle.Modify(&p.Score, F(dot[F](q, in.k[(at.keys+j)*p.Dim:])*scale))
 		if p.Score.Bias {
 			s += F(in.bias.x[in.bias.at(at.b, at.h, at.i, j)])
 		}

@@ -125,38 +125,35 @@ func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	}
 }
 
+// sweptParameters are the features that sweeps draw from: parameters, and two of fields that
+// are none. An origin is not drawn, but follows from the seed.
+func sweptParameters() (list []flashkit.Parameter) {
+	for _, x := range flashkit.Parameters() {
+		if x.Feature != 0 && x.Feature != flashkit.FeatureOrigin {
+			list = append(list, x)
+		}
+	}
+	return append(list, flashkit.Parameter{Feature: flashkit.FeatureShift}, flashkit.Parameter{Feature: flashkit.FeatureMixed})
+}
+
 // sweepFeatures gives the problem one to so many features, and lengths that the oracle
 // can take.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	if most > 1 {
 		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
 	}
-	for _, f := range r.Perm(11)[:1+r.IntN(most)] {
-		switch f {
-		case 0:
-			p.Score.Softcap = [...]float32{1, 5, 30}[r.IntN(3)]
-		case 1:
-			p.Score.ALiBi = true
-		case 2:
-			p.Score.Bias = true
-		case 3:
-			p.Score.Mask = true
-		case 4:
-			p.Score.Sink = true
-		case 5:
-			p.Score.Dropout = [...]float32{.1, .5}[r.IntN(2)]
-		case 6:
-			p.Ragged = true
-		case 7:
-			p.Ragged, p.Page = true, [...]int{1, 3, 16, 64}[r.IntN(4)]
-		case 8:
-			p.Carry = true
-		case 9:
+	list := sweptParameters()
+	for _, i := range r.Perm(len(list))[:1+r.IntN(most)] {
+		switch x := &list[i]; x.Feature {
+		case flashkit.FeatureShift:
 			p.Band = p.Band.Shift(r.IntN(41) - 20)
-		case 10:
+		case flashkit.FeatureMixed:
 			p.DType, p.KVDType = flashkit.Float32, dtypes[1+r.IntN(2)]
+		default:
+			drawParameter(r, p, x)
 		}
 	}
+	p.Ragged = p.Ragged || p.Page != 0
 }
 
 // edge returns a length at, just below or just above a multiple of a usual tile.

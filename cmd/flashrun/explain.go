@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,19 @@ func (l *explained) why() string {
 	return fmt.Sprintf("%s x %.2f (%s)", formatSeconds(l.Own), l.Factor, l.From)
 }
 
+// parameterList returns a line for each part that the name of a problem may end with.
+func parameterList() string {
+	var b strings.Builder
+	for _, x := range flashkit.Parameters() {
+		form := "[-" + x.Name + "]"
+		if x.Value != "" {
+			form = "[-" + x.Name + "{" + x.Value + "}]"
+		}
+		fmt.Fprintf(&b, "\n  %-14s %s", form, x.About)
+	}
+	return b.String()
+}
+
 func newExplain() *cobra.Command {
 	var backend string
 	var backward, asJSON bool
@@ -47,8 +61,8 @@ two at most; else, marked cost, that of the best kernel which was measured, or 1
 
 A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-dv{value dim}]-{f32|f16|bf16}[-kv{f16|bf16}][-causal|-window{left}.{right}]
-[-topleft][-shift{keys}][-scale{x}][-softcap{x}][-alibi][-bias][-mask][-sink][-dropout{p}[-origin]]
-[-ragged][-page{keys}][-carry].`,
+[-topleft][-shift{keys}], and then in this order
+` + parameterList(),
 		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
   flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0
   flashrun explain b4-h32-g8-n1-m4096-d128-f32-kvbf16-softcap50-ragged-page16`,

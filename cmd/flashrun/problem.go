@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -24,24 +26,13 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
 	}
 	p := &in.problem
 	p.Band = band
-	for _, x := range []struct {
-		name, text string
-		to         *float32
-		from, most float64
-		want       string
-	}{
-		{"scale", f.scale, &p.Scale, math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"},
-		{"softcap", f.softcap, &p.Score.Softcap, math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"},
-		{"dropout", f.dropout, &p.Score.Dropout, 0, 1 - 0x1p-24, "a probability, at least 0 and less than 1"},
-	} {
-		if !cmd.Flags().Changed(x.name) {
+	for _, x := range f.numbers {
+		if !cmd.Flags().Changed(x.Name) {
 			continue
 		}
-		n, err := strconv.ParseFloat(x.text, 32)
-		if err != nil || !(n >= x.from && n <= x.most) {
-			return fmt.Errorf("--%s %q: must be %s", x.name, x.text, x.want)
+		if err := x.set(p); err != nil {
+			return err
 		}
-		*x.to = float32(n)
 	}
 	if f.alibi && !p.Score.ALiBi {
 		if q := in.args.Q.Shape(); empty(q) {
@@ -52,6 +43,38 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
 	if *p != before {
 		in.expected = flashkit.Tensor{} // it is for the sample as it is
 	}
+	return nil
+}
+
+// A numberFlag is the flag of a parameter of problems that is a number, as given.
+type numberFlag struct {
+	flashkit.Parameter
+	text *string
+}
+
+// addNumberFlags adds a flag for each such parameter.
+func addNumberFlags(flags *pflag.FlagSet) (list []numberFlag) {
+	for _, x := range flashkit.Parameters() {
+		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
+			at := regexp.MustCompile(`\b` + x.Value + `\b`).FindStringIndex(x.About)
+			usage := x.About[:at[0]] + "`" + x.Value + "`" + x.About[at[1]:]
+			list = append(list, numberFlag{x, flags.String(x.Name, "", usage)})
+		}
+	}
+	return list
+}
+
+// set sets the parameter of p. 0 is no number to ask for, but for dropout.
+func (x *numberFlag) set(p *flashkit.Problem) error {
+	from, most, want := math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"
+	if x.Feature == flashkit.FeatureDropout {
+		from, most, want = 0, 1-0x1p-24, "a probability, at least 0 and less than 1"
+	}
+	n, err := strconv.ParseFloat(*x.text, 32)
+	if err != nil || !(n >= from && n <= most) {
+		return fmt.Errorf("--%s %q: must be %s", x.Name, *x.text, want)
+	}
+	*x.Of(p).(*float32) = float32(n)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -24,10 +25,8 @@ type runFlags struct {
 	window      string
 	topLeft     bool
 	shift       int
-	scale       string
-	softcap     string
+	numbers     []numberFlag
 	alibi       bool
-	dropout     string
 	dropoutSeed uint64
 	carry       bool
 
@@ -102,10 +101,8 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.window, "window", "", "each row sees `L,R` keys before and after its position; inf for no limit")
 	flags.BoolVar(&f.topLeft, "top-left", false, "align the mask to the first row and key, not to the last")
 	flags.IntVar(&f.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
-	flags.StringVar(&f.scale, "scale", "", "multiply Q·K by this `number` (default 1/sqrt(head dim))")
-	flags.StringVar(&f.softcap, "softcap", "", "bend scores s to c*tanh(s/c), with this `number` as c")
+	f.numbers = addNumberFlags(flags)
 	flags.BoolVar(&f.alibi, "alibi", false, "subtract slope times distance from scores; slopes are 2^(-8h/heads) unless the input has others")
-	flags.StringVar(&f.dropout, "dropout", "", "drop weights with this `probability`, at least 0 and less than 1")
 	flags.Uint64Var(&f.dropoutSeed, "dropout-seed", 0, "which weights are dropped (default the `number` of --seed)")
 	flags.BoolVar(&f.carry, "carry", false, "continue o and lse of the input, which are of earlier keys")
 	flags.BoolVar(&f.backward, "backward", false, "also compute the gradients; needs do unless the input is random")
@@ -290,11 +287,15 @@ func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
 	return in, f.finishInput(cmd, in)
 }
 
-// problemFlags are the flags that --problem replaces.
-var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "scale", "softcap", "alibi", "dropout", "carry", "dtype"}
+// problemFlags are the flags that --problem replaces, beside those of numbers.
+var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
 func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
-	for _, name := range problemFlags {
+	names := slices.Clone(problemFlags)
+	for _, x := range f.numbers {
+		names = append(names, x.Name)
+	}
+	for _, name := range names {
 		if cmd.Flags().Changed(name) {
 			return nil, fmt.Errorf("--%s: conflicts with --problem", name)
 		}

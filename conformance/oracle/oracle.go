@@ -135,7 +135,7 @@ type headOf struct {
 	b, h int
 
 	q, k, v [][]float64
-	slope   [][]float64 // of the softcap at each score: 1 without
+	slope   [][]float64 // of Modify at each score
 	prob    [][]float64 // weights before dropout
 	sink    []float64   // weight of the sink in each row
 	carried []float64   // weight of what earlier keys gave
@@ -188,11 +188,7 @@ func (a *headOf) scores() [][]float64 {
 	for i := range s {
 		s[i] = s[i][:min(len(s[i]), p.KVLen)]
 		for j := range s[i] {
-			a.slope[i][j] = 1
-			if c := float64(score.Softcap); c != 0 {
-				t := math.Tanh(s[i][j] / c)
-				s[i][j], a.slope[i][j] = c*t, 1-t*t
-			}
+			s[i][j], a.slope[i][j] = Modify(&score, s[i][j])
 			if score.Bias {
 				s[i][j] += in.Bias.X[in.Bias.at(a.b, a.h, i, j)]
 			}
@@ -209,6 +205,16 @@ func (a *headOf) scores() [][]float64 {
 		}
 	}
 	return s
+}
+
+// Modify returns what becomes of a scaled dot product before bias and ALiBi, and the
+// derivative there.
+func Modify[F float32 | float64](score *flashkit.Score, s F) (x, slope F) {
+	if c := F(score.Softcap); c != 0 {
+		t := F(math.Tanh(float64(s / c)))
+		return c * t, 1 - t*t
+	}
+	return s, 1
 }
 
 // softmax sets LSE and the weights exp(S - LSE), those of the sink and of earlier keys

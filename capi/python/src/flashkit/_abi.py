@@ -6,17 +6,16 @@ import ctypes
 import os
 import pathlib
 import threading
-from ctypes import c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any
 
-from . import _errors
+from . import _errors, _fields
 
 F32, F16, BF16, BOOL = range(4)
 HOST, CUDA = range(2)
 FORWARD, BACKWARD = range(2)
 BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)
 UNLIMITED = -1
-CARRY, ORIGIN_FEATURE = 32, 64
 FLAGS = FROZEN, PAIRED, BLANK, ANY_ORDER, UNPAIRED = 1, 2, 4, 8, 16
 
 VERSION = (0, 1)  # of the interface that the structures below are
@@ -37,18 +36,10 @@ class Tensor(ctypes.Structure):
 class Problem(ctypes.Structure):
     """fk_problem"""
 
-    _fields_ = [
-        ("size", c_size_t),
-        *((name, c_int64) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "dim", "v_dim")),
-        *((name, c_int32) for name in ("dtype", "kv_dtype", "band", "top_left")),
-        *((name, c_int64) for name in ("left", "right", "shift")),
-        *((name, c_float) for name in ("scale", "softcap", "dropout")),
-        ("features", c_uint32),
-        ("page", c_int64),
-    ]
+    _fields_ = _fields.PROBLEM
 
 
-TENSORS = ("q", "k", "v", "o", "lse", "d_o", "d_lse", "d_q", "d_k", "d_v", "bias", "d_bias", "mask", "slopes", "sink", "d_sink")
+TENSORS = tuple(name for name, ctype in _fields.ARGS if ctype is None)
 ARRAYS = ("q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
 
 ORIGIN = ("origin_batch", "origin_head", "origin_row", "origin_key")
@@ -57,20 +48,7 @@ ORIGIN = ("origin_batch", "origin_head", "origin_row", "origin_key")
 class Args(ctypes.Structure):
     """fk_args"""
 
-    _fields_ = [
-        ("size", c_size_t),
-        *((name, Tensor) for name in TENSORS),
-        ("seed", c_uint64),
-        ("seqs", c_int64),
-        *((name, c_void_p) for name in ARRAYS),
-        ("pages_per_seq", c_int64),
-        ("workers", c_int64),
-        ("timeout_ns", c_int64),
-        ("cancel", c_void_p),
-        ("stream", c_void_p),
-        *((name, c_int64) for name in ORIGIN),
-        ("seqs_device", c_int64),
-    ]
+    _fields_ = [(name, Tensor if ctype is None else ctype) for name, ctype in _fields.ARGS]
 
 
 class Memory(ctypes.Structure):

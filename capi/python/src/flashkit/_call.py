@@ -6,23 +6,21 @@ import ctypes
 import math
 import operator
 import sys
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from . import _abi, _arrays, _errors, _names
+from . import _abi, _arrays, _errors, _fields, _names
 from ._handle import Cancel
 
 
-class Options(TypedDict, total=False):
+class Options(_fields.Numbers, total=False):
     """The keywords of attention that both passes take; attention describes them."""
 
     causal: bool
     window: tuple[int | None, int | None] | None
     top_left: bool
     shift: int
-    scale: float | None
-    softcap: float | None
     bias: Any
     mask: Any
     slopes: Any
@@ -92,13 +90,15 @@ class Call:
 
     def features(self, o: Options) -> None:
         p, a = self.problem, self.args
-        p.scale, p.softcap, p.dropout = positive(o, "scale"), positive(o, "softcap"), number(o, "dropout")
+        for name in _fields.NUMBERS:
+            setattr(p, name, positive(o, name))
+        p.dropout = number(o, "dropout")
         a.seed = index(o.get("seed", 0), "seed", "an integer from 0 to 2**64-1", 0, 2**64 - 1)
         if (origin := o.get("origin")) is not None:
             want = "(batch, head, row, key), integers from 0 to 2**31-1"
             if not isinstance(origin, tuple) or len(origin) != len(_abi.ORIGIN):
                 raise _errors.OptionError(f"flashkit: origin = {origin!r}: must be {want}", "origin")
-            p.features |= _abi.ORIGIN_FEATURE
+            p.features |= _fields.ORIGIN
             self.names["features"] = "origin"
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
                 setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))

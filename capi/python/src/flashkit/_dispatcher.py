@@ -6,7 +6,7 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _abi, _arrays, _errors, _names
+from . import _abi, _arrays, _errors, _fields, _names
 from ._call import Call, Options, flag
 from ._handle import Handle
 
@@ -122,7 +122,7 @@ class Dispatcher(Handle):
             if o is None or lse is None:
                 name = "out" if o is None else "lse"
                 raise _errors.NullError(f"flashkit: {name}: is missing; carry continues the result that it holds", name)
-            c.problem.features |= _abi.CARRY
+            c.problem.features |= _fields.CARRY
             c.names["features"] = "carry"
         o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if gaps else None) if o is None else _arrays.writable(o, "out")
         c.args.o = _arrays.four(o, "out", c.swap, c.dtype)
@@ -167,7 +167,7 @@ class Dispatcher(Handle):
 
     def explain(self, q: Any, k: Any, v: Any, backward: bool, carry: bool, options: Options) -> list[Verdict]:
         c = Call(q, k, v, options)
-        c.problem.features |= _abi.CARRY * flag(carry, "carry")
+        c.problem.features |= _fields.CARRY * flag(carry, "carry")
         lines = c.run(_abi.text, "fk_explain", self._take(), ctypes.byref(c.problem), _abi.BACKWARD if flag(backward, "backward") else _abi.FORWARD)
         return [Verdict(name, mark == "*", int(ns) * 1e-9, reason) for mark, name, ns, reason in lines]
 

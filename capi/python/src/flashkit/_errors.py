@@ -68,7 +68,7 @@ class OverlapError(Error, ValueError):
 
 
 class OptionError(Error, ValueError):
-    """Another value: window, scale, softcap, dropout, lengths, pages, a name."""
+    """Another value: window, scale, another number, lengths, pages, a name."""
 
     code = 9
 

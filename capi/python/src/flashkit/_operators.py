@@ -13,12 +13,13 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from . import _dispatcher, _errors
+from . import _dispatcher, _errors, _fields
 from ._call import Options, uncovered
 
-# What both operators take. A window side of -1 is no limit; a scale or softcap of 0 is none.
+# What both operators take. A window side of -1 is no limit; a number of 0 is none.
 TENSORS = ("bias", "mask", "slopes", "sink", "seed", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
-_REST = "bool causal, int[]? window, bool top_left, int shift, float scale, float softcap, float dropout, str? backend, bool paired"
+_NUMBERS = (*_fields.NUMBERS, "dropout")
+_REST = f"bool causal, int[]? window, bool top_left, int shift, {', '.join(f'float {name}' for name in _NUMBERS)}, str? backend, bool paired"
 _SHARED = ", ".join(f"Tensor? {name}" for name in TENSORS) + ", " + _REST
 _FORWARD = f"attention(Tensor q, Tensor k, Tensor v, {_SHARED}) -> (Tensor, Tensor)"
 _BACKWARD = f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_SHARED}, bool d_bias, bool d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
@@ -61,13 +62,16 @@ def _gaps(starts: Any, t: Tensor) -> bool:
 def _options(shared: tuple[Any, ...]) -> tuple[Options, str | None, bool]:
     """Return the keywords, the backend and paired from the arguments that both operators take."""
     given = dict(zip(TENSORS, shared))
-    causal, window, top_left, shift, scale, softcap, dropout, backend, paired = shared[len(TENSORS) :]
+    causal, window, top_left, shift, *numbers, backend, paired = shared[len(TENSORS) :]
     seed = given.pop("seed")
     left, right = (None if side == -1 else side for side in (window if window is not None else (-1, -1)))
     o: Options = dict(
         causal=causal, window=None if window is None else (left, right), top_left=top_left, shift=shift,
-        scale=scale or None, softcap=softcap or None, dropout=dropout, seed=0 if seed is None else int(seed) % 2**64,
+        seed=0 if seed is None else int(seed) % 2**64,
     )  # fmt: skip
+    for name, x in zip(_NUMBERS, numbers, strict=True):
+        if x:
+            o[name] = x  # type: ignore[literal-required]
     for name, t in given.items():
         if t is not None:
             o[name] = _rows(t)  # type: ignore[literal-required]

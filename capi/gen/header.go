@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A field is one of a structure of flashkit.h. CType is that of ctypes, "" for a tensor.
+type field struct{ Name, CType string }
+
+// A header is what flashkit.h declares, in its order.
+type header struct {
+	Problem, Args []field
+	Bits          []bit // of fk_problem.features
+}
+
+// A bit is FK_<Name> of the features.
+type bit struct{ Name, Value string }
+
+var (
+	comments  = regexp.MustCompile(`(?s)/\*.*?\*/`)
+	fieldLine = regexp.MustCompile(`(?m)^\s*(?:const )?(\w+) (\*?)(\w+);`)
+	bitLine   = regexp.MustCompile(`FK_(\w+) = (\d+)`)
+	bitsEnum  = regexp.MustCompile(`(?s)/\* Features of a problem.*?\};`)
+)
+
+var ctypes = map[string]string{
+	"size_t": "c_size_t", "int32_t": "c_int32", "int64_t": "c_int64", "uint32_t": "c_uint32", "uint64_t": "c_uint64", "float": "c_float", "fk_tensor": "",
+}
+
+func parse(text string) (h *header, err error) {
+	h = new(header)
+	for _, m := range bitLine.FindAllStringSubmatch(comments.ReplaceAllString(bitsEnum.FindString(text)[2:], ""), -1) {
+		h.Bits = append(h.Bits, bit{m[1], m[2]})
+	}
+	if h.Problem, err = structure(text, "fk_problem"); err != nil {
+		return nil, err
+	}
+	h.Args, err = structure(text, "fk_args")
+	return h, err
+}
+
+// structure returns the fields of a structure.
+func structure(text, name string) (list []field, err error) {
+	_, text, began := strings.Cut(text, "typedef struct "+name+" {")
+	text, _, ended := strings.Cut(text, "} "+name+";")
+	if !began || !ended {
+		return nil, fmt.Errorf("no structure %s", name)
+	}
+	for _, m := range fieldLine.FindAllStringSubmatch(comments.ReplaceAllString(text, ""), -1) {
+		ctype, known := ctypes[m[1]]
+		if m[2] != "" {
+			ctype, known = "c_void_p", true
+		}
+		if !known {
+			return nil, fmt.Errorf("%s.%s has type %s, which is none of ctypes", name, m[3], m[1])
+		}
+		list = append(list, field{m[3], ctype})
+	}
+	return list, nil
+}
+
+// hold returns an error if flashkit.h lacks what is in the lists.
+func (h *header) hold(l *lists) error {
+	has := map[string]bool{}
+	for _, f := range h.Problem {
+		has["fk_problem."+f.Name] = true
+	}
+	for _, f := range h.Args {
+		has["fk_args."+f.Name] = true
+	}
+	for _, b := range h.Bits {
+		has["FK_"+b.Name] = true
+	}
+	var want []string
+	for _, x := range append(l.Numbers[:len(l.Numbers):len(l.Numbers)], l.Counts...) {
+		want = append(want, "fk_problem."+x.Name)
+	}
+	for _, x := range l.Bools {
+		want = append(want, "FK_"+strings.ToUpper(x.Name))
+	}
+	for _, t := range l.Slots {
+		want = append(want, "fk_args."+t.C)
+	}
+	for _, name := range want {
+		if !has[name] {
+			return fmt.Errorf("has no %s; a new field goes to the end of its structure", name)
+		}
+	}
+	return nil
+}
