@@ -11,8 +11,7 @@ import (
 type backwardPlan struct {
 	workspace
 	backwardCut
-	part partID // the instance
-	tile int16  // of params
+	tile int16 // of params
 }
 
 // A backwardCut says which blocks share a tile of keys, and where in the rows they begin.
@@ -30,56 +29,14 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 		return g
 	}
 	g.backwardCut = s.cutBackward(&whole, b.dev.SMs, b.pairs())
-	switch {
-	case g.splits > 1:
-		g.part = partGroup
+	if g.splits > 1 {
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
-	case g.halves && p.QLen == whole.QLen:
-		g.part = partPairs
-	case !g.halves:
-		g.part = s.backwardPart(&whole, b.dev.SMs)
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
 		g.tile = firstTile(&s.plans.tiles[s.pad(p)], &p, &whole)
 	}
 	return g
-}
-
-// backwardPart returns the instance for a call whose groups are not cut, by the whole of which it is a part.
-//
-// Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
-// there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
-// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
-// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own, but for many
-// rows under a mask, whose blocks wait long for others, if there are more than one for each multiprocessor, and they work longer than
-// it takes to add to dQ in turn.
-func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
-	if !s.hopper || featured(whole) {
-		return partMain
-	}
-	switch dim := s.dims[s.pad(*whole)].dim; {
-	case dim <= groupedDim && whole.Heads > whole.KVHeads && s.byRows(whole):
-		return partRows
-	case dim == upDim && s.goesUp(whole, sms):
-		return partUp
-	case dim <= groupedDim && s.backwardBlocks(whole) <= sms:
-		return partOnce
-	case dim == wideDim && s.apart(whole, sms):
-		return partWide
-	}
-	return s.narrowPart(whole)
-}
-
-// layoutPart is backwardPart for what partLayout knows.
-func (s *stem) layoutPart(whole *flashkit.Problem, sms int) partID {
-	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
-	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
-		return partLayoutRows
-	case dim == upDim && s.goesUp(whole, sms):
-		return partLayoutUp
-	}
-	return partLayout
 }
 
 // byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
@@ -128,11 +85,6 @@ const (
 	apartSteps = 32   // of the blocks of several heads
 	rowsKeys   = 8192 // keys
 )
-
-// stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
-func (s *stem) stays(part partID, p *flashkit.Problem) bool {
-	return part == partUp || part == partLayoutUp || part == part80 || part == part96 || (part == partMain || part == partLayout) && s.dims[s.pad(*p)].dim <= groupedDim
-}
 
 // describe says in the arguments how the pass is cut.
 func (g *backwardPlan) describe(a *params) {

@@ -167,7 +167,7 @@ func TestCostsHaveTheKernelsTiles(t *testing.T) {
 			c := s.costsOf(dtype)
 			require.Len(t, c.tiles, len(s.dims))
 			for dim := range s.dims {
-				name := symbolName(stemID(id), partMain, dtype, dim)
+				name := kernelKey{stemID(id), 0, dtype, dim}.name()
 				plan := parsed.plans[name+"_plan"]
 				field := func(i int) int { return int(int32(binary.LittleEndian.Uint32(plan[4*i:]))) }
 				require.Equal(t, [3]int{field(2), field(3), field(0) / 32}, [3]int{c.tiles[dim].rows, c.tiles[dim].keys, c.tiles[dim].warps}, name)

@@ -91,7 +91,7 @@ func partCost(all, pieces, warps, slots, splits int) int {
 }
 
 func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	f, err := b.images.get(b.drv, id, partMain, p)
+	f, err := b.images.get(b.drv, id, 0, p)
 	if err != nil {
 		return err
 	}
@@ -101,16 +101,16 @@ func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s S
 
 // runDecode launches the kernels of decode_sm80, f the main one, with an argument block.
 func (b *Backend) runDecode(d decodePlan, f *function, p flashkit.Problem, x *arguments, block unsafe.Pointer, s StreamHandle) error {
-	mergePart, clusterPart := partMerge, partCluster
+	known := instance(0)
 	if x.featured {
-		mergePart, clusterPart = partFeaturesMerge, partFeaturesCluster
+		known = traitFeatures
 	}
-	merge, err := b.images.get(b.drv, decodeSM80, mergePart, p) // loaded now: a later call may be captured
+	merge, err := b.images.get(b.drv, decodeSM80, known|traitMerge, p) // loaded now: a later call may be captured
 	if err != nil {
 		return err
 	}
 	if b.clusters() {
-		clustered, err := b.images.get(b.drv, decodeSM80, clusterPart, p)
+		clustered, err := b.images.get(b.drv, decodeSM80, known|traitCluster, p)
 		if err != nil {
 			return err
 		}

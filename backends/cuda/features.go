@@ -46,19 +46,6 @@ const plainFeatures = flashkit.FeatureShift
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// shapedPart returns the instance of fwd_sm90 for softcap, ALiBi or both.
-func shapedPart(p *flashkit.Problem) partID {
-	switch {
-	case p.Score.ALiBi && scoreUnit(p) < 1e-15: // slopes over it may be infinite
-		return partFeatures
-	case p.Score.Softcap == 0:
-		return partALiBi
-	case p.Score.ALiBi:
-		return partShaped
-	}
-	return partSoftcap
-}
-
 // setFeatures describes what a call has beyond dense attention in a band, and keeps what its
 // sequences say for copyInts.
 func (x *arguments) setFeatures(c *flashkit.Call) {
@@ -184,11 +171,8 @@ func (b *Backend) enqueueFeatured(id stemID, p flashkit.Problem, x *arguments, s
 // enqueueParts launches the kernels of a stem that have instances with features.
 func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	block := unsafe.Pointer(&x.mapped)
-	part := x.part(&stems[id], &p)
-	if id == bwdSM90 && part == partLayout {
-		part = stems[id].layoutPart(x.wholeOf(&p), b.dev.SMs)
-	}
-	f, err := b.images.get(b.drv, id, part, p)
+	i := stems[id].instanceOf(&instanceCall{p: &p, whole: x.wholeOf(&p), sms: b.dev.SMs, scores: x.scoreTensors()})
+	f, err := b.images.get(b.drv, id, i, p)
 	if err != nil {
 		return err
 	}
@@ -206,12 +190,12 @@ func (b *Backend) enqueueParts(id stemID, p flashkit.Problem, x *arguments, s St
 		}
 		return b.run(f, blocks, block, s)
 	}
-	delta, err := b.images.get(b.drv, id, partFeaturesDelta, p)
+	delta, err := b.images.get(b.drv, id, traitFeatures|traitDelta, p)
 	if err != nil {
 		return err
 	}
 	if id == bwdSM80 || id == bwdSM90 {
-		return b.enqueueBackwardFeatures(id, part, delta, f, p, x, s)
+		return b.enqueueBackwardFeatures(id, i, delta, f, p, x, s)
 	}
 	x.features.delta, x.deltaRows, x.deltaStep = x.params.delta+Pointer(4*heads*p.QLen), int32(p.QLen), 1
 	if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), block, s); err != nil {
@@ -263,8 +247,8 @@ func commonDivisor(a, b int) int {
 
 // enqueueBackwardFeatures launches the kernels of bwd_sm80 or bwd_sm90: those of delta, the
 // main one, and the one that rounds dQ.
-func (b *Backend) enqueueBackwardFeatures(id stemID, part partID, delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	finish, err := b.images.get(b.drv, id, partFeaturesFinish, p)
+func (b *Backend) enqueueBackwardFeatures(id stemID, i instance, delta, main *function, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	finish, err := b.images.get(b.drv, id, traitFeatures|traitFinish, p)
 	if err != nil {
 		return err
 	}
@@ -290,7 +274,7 @@ func (b *Backend) enqueueBackwardFeatures(id stemID, part partID, delta, main *f
 			deltas, finishes = int(x.rowSlots)*p.Heads, int(x.rowSlots)*p.Heads
 		}
 		blocks *= stems[id].dims[stems[id].pad(p)].shares
-		if stems[id].stays(part, &p) {
+		if i.stays(stems[id].dims[stems[id].pad(p)]) {
 			blocks = min(blocks, b.dev.SMs-x.spare)
 		}
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, x.shapes, [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {

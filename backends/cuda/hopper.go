@@ -11,7 +11,6 @@ type hopperPlan struct {
 	workspace
 	rows   rowTiles
 	splits int     // parts of the keys, put together by decode_sm80_merge
-	part   partID  // the instance
 	cycles float64 // of the longest block, and of the parts; 0 where blocks take many tiles
 	steps  int     // of that block
 }
@@ -150,7 +149,7 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 	if splits > 1 {
 		m := &stems[decodeSM80]
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
-		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
+		h.partO, h.partLSE = parts*dim, 2*parts
 	}
 	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
@@ -212,13 +211,14 @@ func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s S
 	if a.whole != nil {
 		h = planPart(p, *a.whole, b.dev.SMs)
 	}
-	f, err := b.images.get(b.drv, id, h.part, p)
+	i := stems[id].instanceOf(&instanceCall{p: &p, whole: a.wholeOf(&p), splits: h.splits})
+	f, err := b.images.get(b.drv, id, i, p)
 	if err != nil || p.Heads*p.QLen == 0 {
 		return err
 	}
 	var merge *function
 	if h.splits > 1 { // loaded now: a later call may be captured
-		if merge, err = b.images.get(b.drv, decodeSM80, partMerge, stems[id].parts(p)); err != nil {
+		if merge, err = b.images.get(b.drv, decodeSM80, traitMerge, stems[id].parts(p)); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // A stem is a source file of kernels/, its instances, and what it takes.
 type stem struct {
-	name   string // of the file, and of every kernel in it up to the next part
+	name   string // of the file, and with which the name of every kernel in it begins
 	pass   flashkit.Pass
 	arch   int  // the lowest compute capability, times 10
 	hopper bool // for that one alone, and with tensor maps
@@ -22,8 +22,11 @@ type stem struct {
 	dims   []headDims // padded, rising
 	rows   int        // query rows of a KV head, at most; 0 is no limit
 	takes  flashkit.Feature
-	costs  *costs
-	plans  *costs // by which calls are cut, and so what bits they have: others than those that are fitted
+
+	instances []instance
+
+	costs *costs
+	plans *costs // by which calls are cut, and so what bits they have: others than those that are fitted
 }
 
 type stemID int
@@ -42,81 +45,17 @@ const (
 // dtypes are all there are, by number.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// maxDims is the most padded head dims that a stem has.
-const maxDims = 7
-
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, &fwdSM90Costs, &fwdSM90Plans},
-	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, &fwdSM90ShortCosts, nil},
-	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs, nil},
-	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs, &bwdSM90Plans},
-	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs, nil},
-	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs, nil},
-	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, &bwdF32Costs, nil},
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, &fwdSM90Costs, &fwdSM90Plans},
+	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, &fwdSM90ShortCosts, nil},
+	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, forwardInstances, &fwdSM80Costs, nil},
+	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, bwdSM90Instances, &bwdSM90Costs, &bwdSM90Plans},
+	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, backwardInstances, &bwdSM80Costs, nil},
+	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, &fwdF32Costs, nil},
+	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, &bwdF32Costs, nil},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, &decodeCosts, nil},
-}
-
-// A part is a kernel of a stem.
-type partID int
-
-const (
-	partMain   partID = iota
-	partDelta         // backward: delta, and zeros
-	partFinish        // backward: dQ rounded, where blocks of keys add to it
-	partMerge         // decode: the parts of the keys put together
-
-	partFeatures // the same with features
-	partFeaturesDelta
-	partFeaturesFinish
-	partFeaturesMerge
-
-	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; fwd_sm90: softcap and ALiBi too
-	partShaped
-
-	partSoftcap // one of these, and sequences and sinks
-	partALiBi
-	partBias
-	partMask
-	partKeys // a mask that is the same for all rows, and backward for the query heads of a group
-	partDropout
-
-	partSplit      // fwd_sm90: a part of the keys
-	partGroup      // bwd_sm90: a part of the query heads of a group
-	partPairs      // two blocks share tiles of keys
-	partSums       // the parts of a group put together
-	partRows       // bwd_sm90: row by row, the query heads of a group inside
-	partUp         // bwd_sm90: the last keys first, each from its first rows on
-	partWide       // bwd_sm90: dV in blocks of its own
-	part80         // bwd_sm90: 80 of the 128 columns
-	part96         // bwd_sm90: 96 of them
-	partOnce       // bwd_sm90: all blocks at the same time
-	partLayoutRows // the same as partRows and partUp, for what partLayout knows
-	partLayoutUp
-
-	partCluster // decode: the parts of the keys are a cluster
-	partFeaturesCluster
-)
-
-var partNames = [...]struct {
-	name   string
-	perDim bool
-}{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
-	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
-	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
-	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
-	partKeys: {"features_keys", true}, partDropout: {"features_dropout", true},
-	partSplit: {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
-	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true}, partOnce: {"once", true}, partLayoutRows: {"features_groups", true}, partLayoutUp: {"features_up", true},
-	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
-
-// scoreUnit is what the weights of fwd_sm90 are powers of 2 of multiples of.
-func scoreUnit(p *flashkit.Problem) float64 {
-	if p.Score.Softcap != 0 {
-		return float64(p.Score.Softcap) * math.Log2E
-	}
-	return p.SoftmaxScale() * math.Log2E
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, &decodeCosts, nil},
 }
 
 // layoutFeatures leave scores as they are.

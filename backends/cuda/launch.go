@@ -42,7 +42,7 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 	case bwdF32:
 		return b.enqueueBackwardF32(id, p, x, s)
 	}
-	f, err := b.images.get(b.drv, id, partMain, p)
+	f, err := b.images.get(b.drv, id, 0, p)
 	if err != nil {
 		return err
 	}
@@ -84,11 +84,8 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 		p, _ = folded(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
-		part := partMain
-		if featured(&p) {
-			part = partFeatures
-		}
-		f, err := b.images.get(b.drv, id, part, p)
+		i := stems[id].instanceOf(&instanceCall{p: &p, whole: &p})
+		f, err := b.images.get(b.drv, id, i, p)
 		if err != nil {
 			return workspace{}, err
 		}
@@ -129,12 +126,13 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	w := b.planBackward(id, p, *x.wholeOf(&p))
 	var kernels [4]*function
-	for i, part := range [...]partID{partDelta, w.part, partFinish, partSums} {
-		if part == partSums && w.splits == 1 {
+	main_ := stems[id].instanceOf(&instanceCall{p: &p, whole: x.wholeOf(&p), sms: b.dev.SMs, splits: w.splits, halves: w.halves})
+	for i, k := range [...]instance{traitDelta, main_, traitFinish, traitSums} {
+		if k == traitSums && w.splits == 1 {
 			break
 		}
 		var err error
-		if kernels[i], err = b.images.get(b.drv, id, part, p); err != nil {
+		if kernels[i], err = b.images.get(b.drv, id, k, p); err != nil {
 			return err
 		}
 	}
@@ -148,7 +146,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 			launch = b.drv.LaunchDependent
 		}
 		blocks *= stems[id].dims[stems[id].pad(p)].shares
-		if stems[id].stays(w.part, &p) {
+		if main_.stays(stems[id].dims[stems[id].pad(p)]) {
 			blocks = min(blocks, b.dev.SMs-x.spare)
 		}
 		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, mappedShapes(p), [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
@@ -161,7 +159,7 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 			return err
 		}
 		err := error(nil)
-		if w.part == partPairs {
+		if main_ == traitPairs {
 			err = b.drv.LaunchDependentCluster(main.handle, 2*blocks, main.threads, main.shared, 2, s, mainArgs)
 		} else {
 			err = main.run(launch, blocks, mainArgs, s)
@@ -177,11 +175,11 @@ func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s
 }
 
 func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	delta, err := b.images.get(b.drv, id, partDelta, p)
+	delta, err := b.images.get(b.drv, id, traitDelta, p)
 	if err != nil {
 		return err
 	}
-	main, err := b.images.get(b.drv, id, partMain, p)
+	main, err := b.images.get(b.drv, id, 0, p)
 	if err != nil {
 		return err
 	}

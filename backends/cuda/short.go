@@ -8,7 +8,7 @@ import (
 
 // enqueueShort launches fwd_sm90_short: a block for each tile of a head's query rows.
 func (b *Backend) enqueueShort(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	f, err := b.images.get(b.drv, id, partMain, p)
+	f, err := b.images.get(b.drv, id, 0, p)
 	if err != nil {
 		return err
 	}
