@@ -229,6 +229,10 @@ func (x *recorder) launched(kind string, fn *fakeFunction, a unsafe.Pointer, gri
 	var read []byte
 	var p *params
 	switch {
+	case fn.name == sumName(sumCarry): // reads neither tiles nor maps
+		own := *whole
+		own.maps, own.rows, own.splits, own.skew, own.pageBox, own.rowSlots = [4]TensorMap{}, rowTiles{}, 1, 0, 0, 0
+		p, read = &own.params, unsafe.Slice((*byte)(unsafe.Pointer(&own)), unsafe.Sizeof(own))
 	case isFeatured(fn.name):
 		p, read = &whole.params, unsafe.Slice((*byte)(a), unsafe.Sizeof(*whole))
 	case hasMaps:
