@@ -66,7 +66,7 @@ func TestPlansBackwardOfAll(t *testing.T) {
 	for range 6000 {
 		p, _ := randomProblem(r)
 		s := &stems[bwdSM90]
-		if s.unfit(&b.dev, p) != none {
+		if !s.fits(&b.dev, p) {
 			continue
 		}
 		g := b.planBackward(bwdSM90, p, p)

@@ -16,7 +16,7 @@ func TestPlanHopper(t *testing.T) {
 	few, parts, pairs := 0, 0, 0
 	for range 20000 {
 		p, pass := randomProblem(r)
-		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none {
+		if pass != flashkit.PassForward || !stems[fwdSM90].fits(&Device{Major: 9}, p) {
 			continue
 		}
 		sms := 1 + r.IntN(150)
@@ -93,7 +93,7 @@ func TestPlanPart(t *testing.T) {
 	cut := 0
 	for range 20000 {
 		p, pass := randomProblem(r)
-		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none || featured(&p) || p.Batch*p.Heads*p.QLen == 0 {
+		if pass != flashkit.PassForward || !stems[fwdSM90].fits(&Device{Major: 9}, p) || featured(&p) || p.Batch*p.Heads*p.QLen == 0 {
 			continue
 		}
 		sms := 1 + r.IntN(150)

@@ -61,11 +61,13 @@ var stems = [...]stem{
 // layoutFeatures leave scores as they are.
 const layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry
 
-// An unfit is why a stem does not take a problem.
-type unfit uint8
+// A refusal is why a stem does not take a call, 0 if it does.
+type refusal uint8
 
 const (
-	none unfit = iota
+	none refusal = iota
+	otherFeature
+	looseTensor
 	oldDevice
 	newDevice
 	otherDType
@@ -76,75 +78,67 @@ const (
 	oddPage
 )
 
-// unfit returns why a valid problem is not for the stem on a device. It does not
-// allocate, as every call asks.
-func (s *stem) unfit(dev *Device, p flashkit.Problem) unfit {
-	if m := s.unfitFor(dev); m != none {
-		return m
-	}
+// refuses returns why a valid call is not for the stem on a device; without a call, why no call is. It does not allocate, as
+// every call asks. Tensor maps want addresses and strides that are multiples of 16 bytes: tensors of the host are laid out so.
+func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
+	arch := dev.Major*10 + dev.Minor
 	switch {
-	case !slices.Contains(s.dtypes, p.DType):
+	case c != nil && c.Features()&^s.takes != 0:
+		return otherFeature
+	case c != nil && s.hopper && c.Traits.Loose:
+		return looseTensor
+	case arch < s.arch:
+		return oldDevice
+	case s.hopper && arch > s.arch:
+		return newDevice
+	case c == nil:
+		return none
+	case !slices.Contains(s.dtypes, c.DType):
 		return otherDType
-	case max(p.Dim, p.VDim) > s.widest():
+	case max(c.Dim, c.VDim) > s.widest():
 		return wideHead
-	case s.rows > 0 && p.Heads/p.KVHeads*p.QLen > s.rows:
+	case s.rows > 0 && c.Heads/c.KVHeads*c.QLen > s.rows:
 		return manyRows
-	case max(p.QLen, p.KVLen) > reach:
+	case max(c.QLen, c.KVLen) > reach:
 		return longSequence
-	case blocks(p) > math.MaxInt32:
+	case blocks(&c.Problem) > math.MaxInt32:
 		return manyBlocks
-	case s.hopper && p.Page%mappedKeys != 0:
+	case s.hopper && c.Page%mappedKeys != 0:
 		return oddPage
 	}
 	return none
 }
 
-// unfitFor returns why the stem is not for a device, whatever the problem.
-func (s *stem) unfitFor(dev *Device) unfit {
-	switch arch := dev.Major*10 + dev.Minor; {
-	case arch < s.arch:
-		return oldDevice
-	case s.hopper && arch > s.arch:
-		return newDevice
-	}
-	return none
-}
-
-// missing returns what unfitFor says in words, "" for none.
-func (s *stem) missing(dev *Device) string {
-	switch s.unfitFor(dev) {
+// reason returns in words why the stem refuses a call, "" if it does not.
+func (s *stem) reason(dev *Device, c *flashkit.Call) string {
+	switch s.refuses(dev, c) {
+	case otherFeature:
+		return "does not support " + (c.Features() &^ s.takes).String()
+	case looseTensor:
+		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
 	case oldDevice:
 		return fmt.Sprintf("requires compute capability %d.%d; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case newDevice:
 		return fmt.Sprintf("supports compute capability %d.%d only; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
-	}
-	return ""
-}
-
-// fits returns the unfit in words, "" for none.
-func (s *stem) fits(dev *Device, p flashkit.Problem) string {
-	switch s.unfit(dev, p) {
-	case oldDevice, newDevice:
-		return s.missing(dev)
 	case otherDType:
-		return fmt.Sprintf("supports %v, not %v", s.dtypes, p.DType)
+		return fmt.Sprintf("supports %v, not %v", s.dtypes, c.DType)
 	case wideHead:
-		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
+		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(c.Dim, c.VDim))
 	case manyRows:
-		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
+		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, c.Heads/c.KVHeads*c.QLen)
 	case longSequence:
-		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(p.QLen, p.KVLen))
+		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(c.QLen, c.KVLen))
 	case manyBlocks:
-		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(p))
+		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(&c.Problem))
 	case oddPage:
-		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, p.Page)
+		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, c.Page)
 	}
 	return ""
 }
 
 // blocks bounds the blocks of a launch, which are counted in 31 bits: no tile has
 // less than 16 rows or keys.
-func blocks(p flashkit.Problem) float64 {
+func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }
 
@@ -164,9 +158,9 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		s := &stems[i]
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name, Pass: s.pass, Takes: s.takes,
-			Missing: func() string { return s.missing(&b.dev) },
+			Missing: func() string { return s.reason(&b.dev, nil) },
 			Device:  true,
-			Refuses: func(c *flashkit.Call) string { return s.refuses(&b.dev, c) },
+			Refuses: func(c *flashkit.Call) string { return s.reason(&b.dev, c) },
 			Cost: func(c *flashkit.Call) time.Duration {
 				if c.Traits.Device {
 					return s.callCost(&b.dev, c)
@@ -200,7 +194,7 @@ func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, er
 		if id := b.fastest(name, c, false); id >= 0 {
 			return id, nil
 		}
-		return -1, b.refusal(name, c)
+		return -1, b.refusals(name, c)
 	}
 	paired = paired && c.Features()&flashkit.ForwardFeatures == 0
 	k := question{c.Problem, c.Pass, c.Traits, paired}
@@ -211,7 +205,7 @@ func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, er
 		return id, nil
 	}
 	if id = b.fastest("", c, paired); id < 0 {
-		return id, b.refusal("", c)
+		return id, b.refusals("", c)
 	}
 	b.choices.mu.Lock()
 	defer b.choices.mu.Unlock()
@@ -245,7 +239,7 @@ func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) ste
 	best, bestCost := stemID(-1), time.Duration(0)
 	for i := range stems {
 		s := &stems[i]
-		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
+		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
 			continue
 		}
 		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
@@ -255,32 +249,16 @@ func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) ste
 	return best
 }
 
-// describes reports whether the stem can reach the tensors: tensor maps want
-// addresses and strides that are multiples of 16 bytes. What comes from the host is
-// laid out so.
-func (s *stem) describes(t flashkit.Traits) bool { return !s.hopper || !t.Loose }
-
 func (s *stem) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
 }
 
-// refuses returns why the stem does not take a call, "" if it does.
-func (s *stem) refuses(dev *Device, c *flashkit.Call) string {
-	if missing := c.Features() &^ s.takes; missing != 0 {
-		return "does not support " + missing.String()
-	}
-	if !s.describes(c.Traits) {
-		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
-	}
-	return s.fits(dev, c.Problem)
-}
-
-// refusal says why no stem of that name, or of any, takes the call.
-func (b *Backend) refusal(name string, c *flashkit.Call) error {
+// refusals says why no stem of that name, or of any, takes the call.
+func (b *Backend) refusals(name string, c *flashkit.Call) error {
 	var reasons []error
 	for i := range stems {
 		if s := &stems[i]; s.named(name, c.Pass) {
-			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.refuses(&b.dev, c)})
+			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.reason(&b.dev, c)})
 		}
 	}
 	if reasons == nil {
