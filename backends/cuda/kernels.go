@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
 // A stem is a source file of kernels/, its instances, and what it takes.
@@ -190,63 +190,32 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // fastest among those that fit the call. Paired leaves out, for a forward pass that has a
 // backward pass, what sums scores in another order than that.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, error) {
-	if name != "" {
-		if id := b.fastest(name, c, false); id >= 0 {
+	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
+	if name == "" {
+		if id, ok := b.choices.Find(&x); ok {
 			return id, nil
 		}
-		return -1, b.refusals(name, c)
 	}
-	paired = paired && c.Features()&flashkit.ForwardFeatures == 0
-	k := question{c.Problem, c.Pass, c.Traits, paired}
-	b.choices.mu.RLock()
-	id, known := b.choices.made[k]
-	b.choices.mu.RUnlock()
-	if known {
-		return id, nil
+	id := b.fastest(name, c, name == "" && x.Paired)
+	if id < 0 {
+		return id, b.refusals(name, c)
 	}
-	if id = b.fastest("", c, paired); id < 0 {
-		return id, b.refusals("", c)
+	if name == "" {
+		b.choices.Keep(&x, id)
 	}
-	b.choices.mu.Lock()
-	defer b.choices.mu.Unlock()
-	if b.choices.made == nil || len(b.choices.made) >= maxChoices {
-		b.choices.made = map[question]stemID{}
-	}
-	b.choices.made[k] = id
 	return id, nil
 }
-
-// choices remembers which stem is fastest, so that a call in a loop does not ask again.
-type choices struct {
-	mu   sync.RWMutex
-	made map[question]stemID
-}
-
-// A question is what the choice depends on.
-type question struct {
-	p      flashkit.Problem
-	pass   flashkit.Pass
-	traits flashkit.Traits
-	paired bool
-}
-
-// maxChoices bounds the memory of choices, which start anew beyond it.
-const maxChoices = 1 << 12
 
 // fastest returns the stem of that name, or any, that is predicted fastest among those
 // that fit, or -1. Without decode, decode_sm80 is none of them.
 func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) stemID {
-	best, bestCost := stemID(-1), time.Duration(0)
-	for i := range stems {
+	return stemID(fastest.Least(len(stems), func(i int) (time.Duration, bool) {
 		s := &stems[i]
 		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
-			continue
+			return 0, false
 		}
-		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
-			best, bestCost = stemID(i), cost
-		}
-	}
-	return best
+		return s.callCost(&b.dev, c), true
+	}))
 }
 
 func (s *stem) named(name string, pass flashkit.Pass) bool {

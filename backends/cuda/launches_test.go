@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
 // The hashes of what TestLaunchesOfRandomCalls records. Bits of results depend on the launches, which stay the same when costs
@@ -108,7 +109,7 @@ func recordCalls(t *testing.T, calls int, all io.Writer) (launches, choices stri
 		recorders = append(recorders, newRecorder(t, i))
 	}
 	for _, x := range recorders {
-		x.b.choices.made = nil
+		x.b.choices = fastest.Cache[stemID]{}
 	}
 	for i := range calls {
 		r := rand.New(rand.NewPCG(51, uint64(i)))
