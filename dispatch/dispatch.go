@@ -178,7 +178,7 @@ func (d *Dispatcher) run(ctx context.Context, x decision) error {
 		}
 	}
 	if d.observer != nil {
-		d.observer(Ran{p, x.plan.pass, k.Name, took, x.probed, err})
+		d.observer(Ran{p, x.plan.Pass, k.Name, took, x.probed, err})
 	}
 	return err
 }

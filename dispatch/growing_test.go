@@ -30,16 +30,7 @@ func (t taker) Kernels() (list []flashkit.Kernel) {
 
 // plans returns how many plans a dispatcher has made: those it keeps, and those that
 // made room for them.
-func (d *Dispatcher) plans() (n int) {
-	for i := range d.memory.recent {
-		for j := range d.memory.recent[i] {
-			if d.memory.recent[i][j].Load() != nil {
-				n++
-			}
-		}
-	}
-	return n + int(d.memory.evicted.Load())
-}
+func (d *Dispatcher) plans() int { return len(d.memory.recent.Kept()) + d.memory.recent.Evicted() }
 
 // cache is a KV cache of some sequences that decode, padded or in pages, each with a
 // length of its own.

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"hash/maphash"
 	"math"
 	"math/bits"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
 // A memory is what a Dispatcher and its copies know of the speed of their kernels,
@@ -30,20 +30,12 @@ type memory struct {
 	version atomic.Uint64 // grows when something is learned
 	chosen  []choice      // of dispatchers that share this, guarded by probing
 
-	seed    maphash.Seed
-	recent  [recentSets][recentWays]atomic.Pointer[plan]
-	evicted atomic.Uint32
+	recent fastest.Cache[*plan]
 }
-
-// The plans that are kept.
-const (
-	recentSets = 256
-	recentWays = 4
-)
 
 // newMemory returns a memory that knows nothing of the kernels.
 func newMemory(backends []flashkit.Backend) *memory {
-	m := &memory{seed: maphash.MakeSeed()}
+	m := new(memory)
 	for _, b := range backends {
 		m.kernels = append(m.kernels, b.Kernels()...)
 	}
@@ -97,7 +89,7 @@ func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	if valid(call.Problem, call.Pass) != nil {
 		return m.cost(kernel, call)
 	}
-	x := m.plan(subject{problem: call.Problem, pass: call.Pass, traits: call.Traits})
+	x := m.plan(fastest.Subject{Problem: call.Problem, Pass: call.Pass, Traits: call.Traits})
 	a := x.anchor()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
@@ -112,40 +104,27 @@ func scaled(t time.Duration, log float64) time.Duration {
 	return time.Duration(min(float64(t)*math.Exp(log), math.MaxInt64/2))
 }
 
-// A subject is what choices depend on: a call without its arguments.
-type subject struct {
-	problem flashkit.Problem
-	pass    flashkit.Pass
-	traits  flashkit.Traits
-	paired  bool // a forward pass before a backward pass, which is to sum scores alike
-}
-
 // subject returns the subject of a call with arguments.
-func (d *Dispatcher) subject(c *flashkit.Call) subject {
-	return subject{c.Problem, c.Pass, c.Traits, d.pairs(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
+func (d *Dispatcher) subject(c *flashkit.Call) fastest.Subject {
+	return fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: d.pairs(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
 }
 
 // asked returns the plan of a pass whose arguments are not known.
 func (d *Dispatcher) asked(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
 	x := dense(p, s)
-	x.paired = d.pairs(&p, s, lse)
+	x.Paired = d.pairs(&p, s, lse)
 	return d.memory.plan(x)
 }
 
 // dense returns the subject of a pass of a problem whose tensors are not known.
-func dense(p flashkit.Problem, s flashkit.Pass) subject { return subject{problem: p, pass: s} }
-
-// ask returns a call to ask kernels about.
-func (s *subject) ask() *flashkit.Call {
-	c := s.problem.Ask(s.pass)
-	c.Traits = s.traits
-	return c
+func dense(p flashkit.Problem, s flashkit.Pass) fastest.Subject {
+	return fastest.Subject{Problem: p, Pass: s}
 }
 
 // A plan is what is known of a subject: the kernels that fit, in the order of the
 // backends.
 type plan struct {
-	subject
+	fastest.Subject
 	kind       kind
 	candidates []candidate
 	spent      *atomic.Int64 // of its kind
@@ -182,11 +161,11 @@ func (c *candidate) near() (log float64, ok bool) {
 // keys, so that a program that generates text, or reads texts of any length, does not
 // need a new plan for every call; and of one that decodes, whatever the lengths of its
 // sequences, as KVLen is then the capacity of a cache that grows.
-func alike(s subject) subject {
+func alike(s fastest.Subject) fastest.Subject {
 	const few, significant = 32, 5 // rows, and bits of the number of keys
-	p := &s.problem
+	p := &s.Problem
 	if p.QLen <= few {
-		s.traits.Load = 0
+		s.Traits.Load = 0
 	}
 	if drop := bits.Len(uint(max(0, p.KVLen-1))) - significant; drop > 0 {
 		p.KVLen = ((p.KVLen-1)>>drop + 1) << drop
@@ -194,53 +173,31 @@ func alike(s subject) subject {
 	return s
 }
 
-// set returns where a plan may be. It hashes what subjects differ in most often, as one
-// piece of memory: a whole subject takes several times as long.
-func (m *memory) set(s *subject) *[recentWays]atomic.Pointer[plan] {
-	p := &s.problem
-	key := [...]int{
-		p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.Band.Left(), p.Band.Right(), p.Band.Shifted(), p.Page,
-		int(p.DType) | int(p.KVDType)<<4 | int(s.pass)<<8 | int(s.traits.Load)<<16,
-	}
-	return &m.recent[maphash.Comparable(m.seed, key)%recentSets]
-}
-
-// find returns the plan of a subject, nil if it is not among the recent ones.
-func (m *memory) find(s subject) *plan {
-	s = alike(s)
-	set := m.set(&s)
-	for i := range set {
-		if x := set[i].Load(); x != nil && x.subject == s {
-			return x
-		}
-	}
-	return nil
-}
-
 // plan returns the plan of a subject with a valid problem, and makes and keeps it if
 // need be.
-func (m *memory) plan(s subject) *plan {
-	if x := m.find(s); x != nil {
+func (m *memory) plan(s fastest.Subject) *plan {
+	y := alike(s)
+	if x, ok := m.recent.Find(&y); ok {
 		return x
 	}
-	if y := alike(s); y.problem.Validate() == nil {
+	if y.Problem.Validate() == nil {
 		if x := m.newPlan(y); len(x.candidates) > 0 {
-			m.keep(x)
+			m.recent.Keep(&y, x)
 			return x
 		}
 	}
 	x := m.newPlan(s) // at the end of what kernels take
-	m.keep(x)
+	m.recent.Keep(&s, x)
 	return x
 }
 
-func (m *memory) newPlan(s subject) *plan {
-	at, call := regimeOf(s.problem, s.pass), s.ask()
-	x := &plan{subject: s, kind: at.kind(), spent: &m.spent[s.pass][at.kind()]}
+func (m *memory) newPlan(s fastest.Subject) *plan {
+	at, call := regimeOf(s.Problem, s.Pass), s.Ask()
+	x := &plan{Subject: s, kind: at.kind(), spent: &m.spent[s.Pass][at.kind()]}
 	var room [32]int
 	fit := room[:0]
 	for i := range m.kernels {
-		if k := &m.kernels[i]; k.Pass == s.pass && m.usable()[i] && k.Fits(call) == "" {
+		if k := &m.kernels[i]; k.Pass == s.Pass && m.usable()[i] && k.Fits(call) == "" {
 			fit = append(fit, i)
 		}
 	}
@@ -253,15 +210,4 @@ func (m *memory) newPlan(s subject) *plan {
 		c.yields = vector && m.kernels[i].Code == flashkit.CodeSandbox
 	}
 	return x
-}
-
-// keep puts a plan into an empty place of its set, or in the place of another.
-func (m *memory) keep(x *plan) {
-	set := m.set(&x.subject)
-	for i := range set {
-		if set[i].CompareAndSwap(nil, x) {
-			return
-		}
-	}
-	set[m.evicted.Add(1)%recentWays].Store(x)
 }

@@ -1,6 +1,9 @@
 package dispatch
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/fastest"
+)
 
 // A pairing says which forward passes run on a kernel that sums scores in the order of the
 // kernel of the backward pass, Kernel.Scores. Then the gradients are as exact as with one family
@@ -41,10 +44,10 @@ func (d *Dispatcher) pairs(p *flashkit.Problem, s flashkit.Pass, lse bool) bool 
 
 // scores returns how the scores of a plan have to be summed, "" for any way.
 func (d *Dispatcher) scores(x *plan, tried []int) string {
-	if !x.paired {
+	if !x.Paired {
 		return ""
 	}
-	b := d.best(d.memory.plan(subject{problem: x.problem, pass: flashkit.PassBackward, traits: x.traits}))
+	b := d.best(d.memory.plan(fastest.Subject{Problem: x.Problem, Pass: flashkit.PassBackward, Traits: x.Traits}))
 	if b == nil {
 		return ""
 	}

@@ -3,6 +3,8 @@ package dispatch
 import (
 	"math"
 	"slices"
+
+	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
 // A prediction is a kernel's own one, times a factor. The factor is what was
@@ -82,36 +84,30 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	if first == nil {
 		return nil
 	}
-	var best *candidate
-	a, shortest := x.anchor(), 0.0
-	for i := range x.candidates {
+	a := x.anchor()
+	return &x.candidates[fastest.Least(len(x.candidates), func(i int) (float64, bool) {
 		c := &x.candidates[i]
 		if !d.may(c, scores, tried) {
-			continue
+			return 0, false
 		}
 		t := c.log + c.expect(&a)
 		if _, near := c.near(); !near && c != first {
-			if c.own > elsewhere*first.own {
-				continue
-			}
-			t += math.Log(doubt)
+			return t + math.Log(doubt), c.own <= elsewhere*first.own
 		}
-		if best == nil || t < shortest {
-			best, shortest = c, t
-		}
-	}
-	return best
+		return t, true
+	})]
 }
 
 // first returns the candidate with the shortest prediction of its own of those that may
 // run, nil if there is none.
-func (d *Dispatcher) first(x *plan, scores string, tried []int) (first *candidate) {
-	for i := range x.candidates {
-		if c := &x.candidates[i]; d.may(c, scores, tried) && (first == nil || c.own < first.own) {
-			first = c
-		}
+func (d *Dispatcher) first(x *plan, scores string, tried []int) *candidate {
+	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
+		return x.candidates[i].own, d.may(&x.candidates[i], scores, tried)
+	})
+	if i < 0 {
+		return nil
 	}
-	return first
+	return &x.candidates[i]
 }
 
 // may reports whether the choice admits a candidate that has not been tried, and it sums

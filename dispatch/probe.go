@@ -39,8 +39,8 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 		x.settled.Or(d.bit())
 		return 0
 	}
-	p := m.shrink(x.problem, x.pass, list)
-	call := p.Ask(x.pass)
+	p := m.shrink(x.Problem, x.Pass, list)
+	call := p.Ask(x.Pass)
 	if x.price.Store(m.price(call, list)); !ready() {
 		return 0
 	}

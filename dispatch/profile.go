@@ -247,16 +247,13 @@ func (m *memory) profile(of machine) *profile {
 			p.Kernels[m.kernels[i].Name] = f
 		}
 	}
-	for i := range m.recent {
-		for j := range m.recent[i] {
-			x := m.recent[i][j].Load()
-			if x == nil || x.traits != (flashkit.Traits{}) { // a name does not tell the traits
-				continue
-			}
-			for k := range x.candidates {
-				if c := &x.candidates[k]; c.last.Load() > 0 {
-					p.Calls = append(p.Calls, lastCall{m.kernels[c.kernel].Name, x.problem.String(), time.Duration(c.last.Load()).Seconds()})
-				}
+	for _, x := range m.recent.Kept() {
+		if x.Traits != (flashkit.Traits{}) { // a name does not tell the traits
+			continue
+		}
+		for k := range x.candidates {
+			if c := &x.candidates[k]; c.last.Load() > 0 {
+				p.Calls = append(p.Calls, lastCall{m.kernels[c.kernel].Name, x.Problem.String(), time.Duration(c.last.Load()).Seconds()})
 			}
 		}
 	}

@@ -363,18 +363,18 @@ func TestAlike(t *testing.T) {
 	for m := range 5000 {
 		p := decoding
 		p.KVLen = m
-		y := alike(dense(p, flashkit.PassForward)).problem
+		y := alike(dense(p, flashkit.PassForward)).Problem
 		require.GreaterOrEqual(t, y.KVLen, m)
 		require.LessOrEqual(t, 16*(y.KVLen-m), m, m)
-		require.Equal(t, y, alike(dense(y, flashkit.PassForward)).problem)
+		require.Equal(t, y, alike(dense(y, flashkit.PassForward)).Problem)
 		for _, rows := range []int{1, 32, 33, 4096} {
 			p.QLen = rows
 			s := dense(p, flashkit.PassForward)
-			s.traits.Load = 7
+			s.Traits.Load = 7
 			s = alike(s)
-			require.Equal(t, rows, s.problem.QLen)
-			require.Equal(t, y.KVLen, s.problem.KVLen)
-			require.Equal(t, rows > 32, s.traits.Load == 7)
+			require.Equal(t, rows, s.Problem.QLen)
+			require.Equal(t, y.KVLen, s.Problem.KVLen)
+			require.Equal(t, rows > 32, s.Traits.Load == 7)
 		}
 	}
 	d := New(&fewKeys{simd.New()})

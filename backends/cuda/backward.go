@@ -11,8 +11,7 @@ import (
 type backwardPlan struct {
 	workspace
 	backwardCut
-	part partID // the instance
-	tile int16  // of params
+	tile int16 // of params
 }
 
 // A backwardCut says which blocks share a tile of keys, and where in the rows they begin.
@@ -30,56 +29,14 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 		return g
 	}
 	g.backwardCut = s.cutBackward(&whole, b.dev.SMs, b.pairs())
-	switch {
-	case g.splits > 1:
-		g.part = partGroup
+	if g.splits > 1 {
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
-	case g.halves && p.QLen == whole.QLen:
-		g.part = partPairs
-	case !g.halves:
-		g.part = s.backwardPart(&whole, b.dev.SMs)
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
 		g.tile = firstTile(&s.plans.tiles[s.pad(p)], &p, &whole)
 	}
 	return g
-}
-
-// backwardPart returns the instance for a call whose groups are not cut, by the whole of which it is a part.
-//
-// Under a mask later keys have fewer rows. Where heads share keys their blocks would come to the next head first, and wait
-// there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
-// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
-// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own, but for many
-// rows under a mask, whose blocks wait long for others, if there are more than one for each multiprocessor, and they work longer than
-// it takes to add to dQ in turn.
-func (s *stem) backwardPart(whole *flashkit.Problem, sms int) partID {
-	if !s.hopper || featured(whole) {
-		return partMain
-	}
-	switch dim := s.dims[s.pad(*whole)].dim; {
-	case dim <= groupedDim && whole.Heads > whole.KVHeads && s.byRows(whole):
-		return partRows
-	case dim == upDim && s.goesUp(whole, sms):
-		return partUp
-	case dim <= groupedDim && s.backwardBlocks(whole) <= sms:
-		return partOnce
-	case dim == wideDim && s.apart(whole, sms):
-		return partWide
-	}
-	return s.narrowPart(whole)
-}
-
-// layoutPart is backwardPart for what partLayout knows.
-func (s *stem) layoutPart(whole *flashkit.Problem, sms int) partID {
-	switch dim, masked := s.dims[s.pad(*whole)].dim, banded(*whole); {
-	case dim <= groupedDim && masked && whole.Heads > whole.KVHeads:
-		return partLayoutRows
-	case dim == upDim && s.goesUp(whole, sms):
-		return partLayoutUp
-	}
-	return partLayout
 }
 
 // byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
@@ -128,11 +85,6 @@ const (
 	apartSteps = 32   // of the blocks of several heads
 	rowsKeys   = 8192 // keys
 )
-
-// stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
-func (s *stem) stays(part partID, p *flashkit.Problem) bool {
-	return part == partUp || part == partLayoutUp || part == part80 || part == part96 || (part == partMain || part == partLayout) && s.dims[s.pad(*p)].dim <= groupedDim
-}
 
 // describe says in the arguments how the pass is cut.
 func (g *backwardPlan) describe(a *params) {
@@ -248,4 +200,126 @@ func (s *stem) skew(t *tile, p flashkit.Problem, sms int, cut backwardCut) int8 
 		return int8(bits.Len(uint(rows / keys)))
 	}
 	return -int8(bits.Len(uint(ceilDiv(keys, rows) - 1)))
+}
+
+// backward launches the kernels of bwd_sm80 or bwd_sm90: that of delta, the main one, the one that rounds dQ, and the one that
+// adds up the parts of groups.
+func (l *launch) backward() error {
+	p, x, d := &l.p, l.x, l.stem.dims[l.stem.pad(l.p)]
+	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
+	i := l.instance(w.splits, w.halves)
+	var kernels [4]*function
+	for n, k := range [...]instance{l.known() | traitDelta, i, l.known() | traitFinish, traitSums} {
+		if k == traitSums && w.splits == 1 {
+			break
+		}
+		var err error
+		if kernels[n], err = l.get(k); err != nil {
+			return err
+		}
+	}
+	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
+	w.describe(&x.params)
+	heads, after := p.Batch*p.Heads, l.b.drv.LaunchKernel
+	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows) // also without rows: delta sets the counters
+	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, main.keys) * w.splits
+	if l.stem.hopper {
+		if l.b.drv.LaunchDependent != nil {
+			after = l.b.drv.LaunchDependent
+		}
+		if x.featured {
+			blocks, deltas, finishes = l.slotBlocks(main, delta, blocks, deltas, finishes)
+		}
+		if blocks *= d.shares; i.stays(d) {
+			blocks = min(blocks, l.b.dev.SMs-x.spare)
+		}
+		if err := l.mapTensors([...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
+			return err
+		}
+	}
+	return l.within(&w.workspace, func() error {
+		if x.featured {
+			if err := l.placeDelta(); err != nil {
+				return err
+			}
+		}
+		if err := l.run(delta, deltas, false); err != nil {
+			return err
+		}
+		err := error(nil)
+		if i == traitPairs {
+			err = l.b.drv.LaunchDependentCluster(main.handle, 2*blocks, main.threads, main.shared, 2, l.s, l.block(true))
+		} else {
+			err = main.run(after, blocks, l.block(l.stem.hopper), l.s)
+		}
+		if err != nil {
+			return err
+		}
+		if err := finish.run(after, finishes, l.block(false), l.s); err != nil || w.splits == 1 {
+			return err
+		}
+		return l.run(sums, 2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sums.rows), false)
+	})
+}
+
+// slotBlocks returns the blocks of bwd_sm90 for packed sequences: as many as their tiles where most are much shorter than the longest.
+func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
+	x, p, eager := l.x, &l.p, l.b.eager
+	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
+		x.keySlots = 0
+	}
+	if x.keySlots > 0 {
+		blocks = int(x.keySlots) * p.KVHeads
+	}
+	if x.rowSlots = x.slots(seqQStarts, p.QLen, delta.rows, eager); x.rowSlots > 0 {
+		deltas, finishes = int(x.rowSlots)*p.Heads, int(x.rowSlots)*p.Heads
+	}
+	return blocks, deltas, finishes
+}
+
+// placeDelta says where kernels with features find delta in the workspace, and makes room for DBias.
+func (l *launch) placeDelta() error {
+	x, heads := l.x, l.p.Batch*l.p.Heads
+	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2
+	at := x.params.delta + 4 // next to LSE
+	switch l.id {
+	case bwdSM90:
+		rows, step = ceilDiv(l.p.QLen, hopperRows)*hopperRows, 1
+		at = x.params.delta + Pointer(4*heads*rows)
+	case bwdF32:
+		rows, step = l.p.QLen, 1
+		at = x.params.delta + Pointer(4*heads*rows)
+	}
+	x.features.delta, x.deltaRows, x.deltaStep = at, int32(rows), int32(step)
+	if l.id == bwdSM90 {
+		return l.keepApart()
+	}
+	return nil
+}
+
+// keepApart lets bwd_sm90 write DBias where that is no sum, and makes what a band hides 0.
+func (l *launch) keepApart() error {
+	p, x := &l.p, l.x
+	v, n := &x.dbias, x.dbiasShape
+	if v.data == 0 || p.Score.Softcap != 0 || int(n[0]) != p.Batch || int(n[1]) != p.Heads || int(n[2]) != p.QLen {
+		return nil
+	}
+	if p.Ragged || banded(*p) {
+		size := p.DType.Size()
+		if x.dbiasWide != 0 {
+			size = 4
+		}
+		rows, bytes := int64(p.QLen), p.Batch*p.Heads*p.QLen*p.KVLen*size
+		dense := [...]bool{p.QLen == 1 || v.row == int64(p.KVLen), p.Heads == 1 || v.head == rows*int64(p.KVLen), p.Batch == 1 || v.batch == rows*int64(p.Heads*p.KVLen)}
+		if bytes%4 != 0 || dense != [3]bool{true, true, true} {
+			return nil
+		}
+		if bytes > 0 {
+			if err := l.b.drv.MemsetD32Async(v.data, 0, bytes/4, l.s); err != nil {
+				return err
+			}
+		}
+	}
+	x.dbiasApart = 1
+	return nil
 }

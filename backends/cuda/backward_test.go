@@ -9,6 +9,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
+// backwardInstance returns the instance of bwd_sm90 for a part of a whole.
+func (b *Backend) backwardInstance(p, whole flashkit.Problem) instance {
+	g := b.planBackward(bwdSM90, p, whole)
+	return stems[bwdSM90].instanceOf(&instanceCall{p: &p, whole: &whole, sms: b.dev.SMs, splits: g.splits, halves: g.halves})
+}
+
 // The query heads of a group are cut evenly where its blocks are few, or the rows are where heads are not, and blocks begin
 // at different rows if they are few and see all of them; the parts have their workspace.
 func TestPlanBackward(t *testing.T) {
@@ -23,27 +29,27 @@ func TestPlanBackward(t *testing.T) {
 		g, w := b.planBackward(bwdSM90, p, p), planBackward(bwdSM90, p)
 		require.Equal(t, want, g.backwardCut, name)
 		require.Zero(t, g.tile, name)
-		part := partMain
+		main := instance(0)
 		switch blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, 128); {
 		case want.halves:
-			part = partPairs
+			main = traitPairs
 		case p.QLen > 0 && 0 < blocks && blocks <= b.dev.SMs:
-			part = partOnce
+			main = traitOnce
 		}
 		if want.splits > 1 {
-			part = partGroup
+			main = traitParts
 			rows := p.Batch * p.KVHeads * want.splits * p.KVLen
 			w.partO, w.partLSE = rows*p.Dim, rows*p.VDim
 		}
 		if want.skew != 0 {
 			w.dqSum, w.turn = 2*w.dqSum, 2*w.turn-1
 		}
-		require.Equal(t, part, g.part, name)
+		require.Equal(t, main, b.backwardInstance(p, p), name)
 		require.Equal(t, w, g.workspace, name)
 	}
 	b.drv.LaunchDependentCluster = nil
 	p := problem(t, "b1-h4-g4-n1024-m1024-d128-bf16")
-	require.Equal(t, partOnce, b.planBackward(bwdSM90, p, p).part)
+	require.Equal(t, traitOnce, b.backwardInstance(p, p))
 	c := newDeviceCall(t, b, "b1-h8-g1-n300-m300-d64-f16")
 	defer c.close(t)
 	require.NoError(t, c.forward())
@@ -60,7 +66,7 @@ func TestPlansBackwardOfAll(t *testing.T) {
 	for range 6000 {
 		p, _ := randomProblem(r)
 		s := &stems[bwdSM90]
-		if s.unfit(&b.dev, p) != none {
+		if !s.fits(&b.dev, p) {
 			continue
 		}
 		g := b.planBackward(bwdSM90, p, p)
@@ -102,11 +108,11 @@ func TestPlanBackwardPart(t *testing.T) {
 			g := b.planBackward(bwdSM90, p, whole)
 			require.Equal(t, want.backwardCut, g.backwardCut, name)
 			require.Equal(t, tiles[i], g.tile, name)
-			part := want.part
+			main := b.backwardInstance(whole, whole)
 			if i == 0 && want.halves {
-				part = partMain
+				main = 0
 			}
-			require.Equal(t, part, g.part, name)
+			require.Equal(t, main, b.backwardInstance(p, whole), name)
 		}
 	}
 }

@@ -287,7 +287,7 @@ func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID,
 	var call flashkit.Call
 	require.NoError(b, call.Set(c.p, pass, &c.args))
 	for i := range stems {
-		if s := &stems[i]; s.pass == pass && call.Features()&^s.takes == 0 && s.unfit(&c.b.dev, c.p) == none && s.describes(call.Traits) {
+		if s := &stems[i]; s.pass == pass && s.refuses(&c.b.dev, &call) == none {
 			ids = append(ids, stemID(i))
 		}
 	}

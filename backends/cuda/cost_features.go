@@ -51,19 +51,9 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// alone reports whether the stem has an instance for what a call asks of scores and weights. Those of fwd_sm90 want biases and
-// masks whose rows begin at multiples of 16 bytes.
+// alone reports whether the stem has an instance for what a call asks of scores and weights, if its tensors are dense.
 func (s *stem) alone(c *flashkit.Call) bool {
-	switch part, bytes := s.featurePart(&c.Problem), c.KVLen; {
-	case part == partFeatures:
-		return false
-	case part == partBias:
-		bytes *= c.DType.Size()
-		fallthrough
-	case part == partMask:
-		return s.pass == flashkit.PassBackward || bytes%rowAlignment == 0
-	}
-	return true
+	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
 // oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and

@@ -15,6 +15,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
 // A Backend runs attention on one NVIDIA GPU. It is safe for concurrent use.
@@ -26,7 +28,7 @@ type Backend struct {
 	args    sync.Pool // *arguments
 	staging staging   // staging of host tensors
 	maps    tensorMaps
-	choices choices
+	choices fastest.Cache[stemID]
 	foreign foreignLists
 	peers   sync.Map // ordinals of the devices whose memory this one reaches
 	lost    atomic.Pointer[error]

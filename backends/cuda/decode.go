@@ -1,10 +1,6 @@
 package cuda
 
-import (
-	"unsafe"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "github.com/flashkit-go/flashkit"
 
 // A decodePlan says how the keys of few query rows are cut.
 type decodePlan struct {
@@ -90,43 +86,37 @@ func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-func (b *Backend) enqueueDecode(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	f, err := b.images.get(b.drv, id, partMain, p)
+// decode launches decode_sm80, and what puts the parts of the keys together.
+func (l *launch) decode() error {
+	b, x := l.b, l.x
+	f, err := l.get(l.instance(1, false))
 	if err != nil {
 		return err
 	}
-	d := b.planDecode(f, id, p)
-	return d.within(b, x, s, func() error { return b.runDecode(d, f, p, x, unsafe.Pointer(&x.params), s) })
-}
-
-// runDecode launches the kernels of decode_sm80, f the main one, with an argument block.
-func (b *Backend) runDecode(d decodePlan, f *function, p flashkit.Problem, x *arguments, block unsafe.Pointer, s StreamHandle) error {
-	mergePart, clusterPart := partMerge, partCluster
-	if x.featured {
-		mergePart, clusterPart = partFeaturesMerge, partFeaturesCluster
-	}
-	merge, err := b.images.get(b.drv, decodeSM80, mergePart, p) // loaded now: a later call may be captured
+	merge, err := l.get(l.known() | traitMerge)
 	if err != nil {
 		return err
 	}
+	clustered := (*function)(nil)
 	if b.clusters() {
-		clustered, err := b.images.get(b.drv, decodeSM80, clusterPart, p)
-		if err != nil {
+		if clustered, err = l.get(l.known() | traitCluster); err != nil {
 			return err
 		}
-		if d.cluster {
-			x.splits = int32(d.splits)
-			return b.drv.LaunchCluster(clustered.handle, d.tiles*d.splits, clustered.threads, clustered.shared, d.splits, s, block)
-		}
 	}
+	d := b.planDecode(f, l.id, l.p)
 	x.splits = int32(d.splits)
-	if d.turn > 0 {
-		if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, s); err != nil {
+	return l.within(&d.workspace, func() error {
+		if d.cluster {
+			return b.drv.LaunchCluster(clustered.handle, d.tiles*d.splits, clustered.threads, clustered.shared, d.splits, l.s, l.block(false))
+		}
+		if d.turn > 0 {
+			if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, l.s); err != nil {
+				return err
+			}
+		}
+		if err := l.run(f, d.tiles*d.splits, false); err != nil || d.splits == 1 || d.turn > 0 {
 			return err
 		}
-	}
-	if err := b.run(f, d.tiles*d.splits, block, s); err != nil || d.splits == 1 || d.turn > 0 {
-		return err
-	}
-	return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), block, s)
+		return l.run(merge, ceilDiv(l.p.Batch*l.p.Heads*l.p.QLen, merge.rows), false)
+	})
 }

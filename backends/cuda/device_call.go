@@ -144,7 +144,7 @@ func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel,
 	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
 	id := b.fastest("", c, true)
 	if id < 0 {
-		return flashkit.Kernel{}, b.refusal("", c)
+		return flashkit.Kernel{}, b.refusals("", c)
 	}
 	return b.Kernels()[id], nil
 }

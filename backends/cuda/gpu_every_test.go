@@ -28,7 +28,7 @@ func TestEveryInstance(t *testing.T) {
 		some, few := up, up
 		some.Dim, some.VDim, few.Dim, few.VDim = min(some.Dim, 96), min(some.VDim, 96), min(few.Dim, 80), min(few.VDim, 80)
 		for i, p := range []flashkit.Problem{p, inParts(s, p), inPairs(p), inWaves(p), masked, many, up, some, few} {
-			if s.unfit(&b.dev, p) != none || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
+			if !s.fits(&b.dev, p) || i > 0 && !s.hopper && s.rows == 0 || i > 1 && s.pass == flashkit.PassForward {
 				continue
 			}
 			c := newDeviceCall(t, b, p.String())
@@ -53,7 +53,7 @@ func TestRowsWithoutKeys(t *testing.T) {
 			p.QLen = rows
 			for _, form := range []string{"", "-sink", "-ragged", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi", "-sink-ragged-page16"} {
 				p := problem(t, p.String()+form)
-				if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+				if !s.fits(&b.dev, p) {
 					continue
 				}
 				c := newDeviceCall(t, b, p.String())
@@ -83,7 +83,7 @@ func TestEveryFeaturedInstance(t *testing.T) {
 		}
 		for _, name := range forms {
 			p := problem(t, name)
-			if p.Features()&^s.takes != 0 || s.unfit(&b.dev, p) != none {
+			if !s.fits(&b.dev, p) {
 				continue
 			}
 			c := newDeviceCall(t, b, p.String())

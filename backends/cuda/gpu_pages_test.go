@@ -20,7 +20,7 @@ func TestEveryPageSize(t *testing.T) {
 	b := openGPU(t)
 	for i := range stems {
 		s := &stems[i]
-		if s.pass != flashkit.PassForward || s.takes&flashkit.FeaturePage == 0 || s.unfitFor(&b.dev) != none {
+		if s.pass != flashkit.PassForward || s.takes&flashkit.FeaturePage == 0 || s.refuses(&b.dev, nil) != none {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestEveryPageSize(t *testing.T) {
 				if page > 32 && page%8 > 0 && page%7 > 0 { // a sample of the large ones: each takes two calls' memory
 					continue
 				}
-				if s.unfit(&b.dev, p) == none {
+				if s.fits(&b.dev, p) {
 					comparePages(t, b, "cuda/"+s.name, p)
 					sizes++
 				}

@@ -1,17 +1,12 @@
 package cuda
 
-import (
-	"unsafe"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "github.com/flashkit-go/flashkit"
 
 // A hopperPlan says how fwd_sm90 cuts a call among the multiprocessors.
 type hopperPlan struct {
 	workspace
 	rows   rowTiles
 	splits int     // parts of the keys, put together by decode_sm80_merge
-	part   partID  // the instance
 	cycles float64 // of the longest block, and of the parts; 0 where blocks take many tiles
 	steps  int     // of that block
 }
@@ -150,7 +145,7 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 	if splits > 1 {
 		m := &stems[decodeSM80]
 		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
-		h.part, h.partO, h.partLSE = partSplit, parts*dim, 2*parts
+		h.partO, h.partLSE = parts*dim, 2*parts
 	}
 	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
@@ -199,51 +194,68 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	return ceilDiv(last, keys) - first/keys
 }
 
-// turns returns 1 where warpgroups take turns, else 0: tiles of more than two that are dealt out are faster without.
-func (h *hopperPlan) turns(rows int) int8 {
-	if h.turn > 0 && rows > splitGroups*groupRows {
+// inTurn returns 1 where warpgroups take turns, else 0: tiles of more than two that are dealt out are faster without.
+func inTurn(dealt bool, rows int) int8 {
+	if dealt && rows > splitGroups*groupRows {
 		return 0
 	}
 	return 1
 }
 
-func (b *Backend) enqueueHopper(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
-	h := planHopper(p, b.dev.SMs)
-	if a.whole != nil {
-		h = planPart(p, *a.whole, b.dev.SMs)
+// forwardHopper launches fwd_sm90, and what puts the parts of the keys together.
+func (l *launch) forwardHopper() error {
+	p, x := &l.p, l.x
+	h := planHopper(*p, l.b.dev.SMs)
+	if x.whole != nil {
+		h = planPart(*p, *x.whole, l.b.dev.SMs)
 	}
-	f, err := b.images.get(b.drv, id, h.part, p)
-	if err != nil || p.Heads*p.QLen == 0 {
+	f, err := l.get(l.instance(h.splits, false))
+	if err != nil {
 		return err
 	}
 	var merge *function
-	if h.splits > 1 { // loaded now: a later call may be captured
-		if merge, err = b.images.get(b.drv, decodeSM80, partMerge, stems[id].parts(p)); err != nil {
+	if h.splits > 1 {
+		if merge, err = l.b.images.get(l.b.drv, decodeSM80, traitMerge, l.stem.parts(*p)); err != nil {
 			return err
 		}
 	}
-	if err := b.mapTensors(a, flashkit.PassForward, p.DType, mappedShapes(p), [...]int{f.rows, f.keys, f.keys, groupRows}); err != nil {
+	box := f.keys
+	if p.Page > 0 {
+		box = commonDivisor(p.Page, f.keys)
+	}
+	if err := l.mapTensors([...]int{f.rows, box, box, groupRows}); err != nil {
 		return err
 	}
-	a.rows, a.splits = h.rows, int32(h.splits)
-	if h.cycles == 0 && h.turn == 0 { // for those that it has
-		a.rows, _ = cutRows(p.QLen, p.Batch*p.Heads, f.rows/groupRows, b.dev.SMs-a.spare)
-	}
-	tiles := int(a.rows.tall+a.rows.low) * p.Batch * p.Heads * h.splits
-	blocks := min(b.dev.SMs-a.spare, tiles)
-	if a.beside && (h.cycles == 0 || tiles > blocks) {
-		h.turn = 1
-	}
-	a.skew = h.turns(f.rows)
-	return h.within(b, a, s, func() error {
-		if h.turn > 0 {
-			if err := b.drv.MemsetD32Async(a.turn, 0, h.turn, s); err != nil {
-				return err
-			}
+	heads, sms := p.Batch*p.Heads, l.b.dev.SMs-x.spare
+	x.rows, x.splits = h.rows, int32(h.splits)
+	dealt, even := h.turn > 0, h.cycles == 0 && h.turn == 0
+	if x.featured {
+		x.rows, x.pageBox = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}, int32(box)
+		dealt, even = banded(*p) || p.Ragged || p.Score.Mask, !banded(*p)
+		if x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, l.b.eager); x.rowSlots > 0 {
+			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean of all sequences
 		}
-		if err := b.run(f, blocks, unsafe.Pointer(&a.mapped), s); err != nil || h.splits == 1 {
+	}
+	if even { // for the multiprocessors that it has
+		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
+	}
+	tiles := int(x.rows.tall+x.rows.low) * heads * h.splits
+	blocks := min(sms, tiles)
+	if !x.featured {
+		if x.beside && (h.cycles == 0 || tiles > blocks) {
+			dealt, h.turn = true, 1
+		}
+		x.skew = inTurn(dealt, f.rows)
+	}
+	return l.within(&h.workspace, func() error {
+		if !dealt {
+			x.turn = 0
+		} else if err := l.b.drv.MemsetD32Async(x.turn, 0, 1, l.s); err != nil {
 			return err
 		}
-		return b.run(merge, ceilDiv(p.Batch*p.Heads*p.QLen, merge.rows), unsafe.Pointer(&a.params), s)
+		if err := l.run(f, blocks, true); err != nil || h.splits == 1 {
+			return err
+		}
+		return l.run(merge, ceilDiv(heads*p.QLen, merge.rows), false)
 	})
 }

@@ -16,7 +16,7 @@ func TestPlanHopper(t *testing.T) {
 	few, parts, pairs := 0, 0, 0
 	for range 20000 {
 		p, pass := randomProblem(r)
-		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none {
+		if pass != flashkit.PassForward || !stems[fwdSM90].fits(&Device{Major: 9}, p) {
 			continue
 		}
 		sms := 1 + r.IntN(150)
@@ -43,12 +43,10 @@ func TestPlanHopper(t *testing.T) {
 		}
 		require.True(t, rows > 0 && rows%groupRows == 0 && rows <= tile.rows && low == ceilDiv(p.QLen, rows), p)
 		if h.splits == 1 {
-			require.Equal(t, partMain, h.part, p)
 			require.Zero(t, h.bytes(), p)
 			continue
 		}
 		parts++
-		require.Equal(t, partSplit, h.part, p)
 		require.LessOrEqual(t, rows, splitGroups*groupRows, p)
 		words := heads * p.QLen * h.splits
 		require.Equal(t, workspace{partO: words * map[int]int{64: 64, 80: 128, 96: 128, 128: 128, 192: 256, 256: 256}[stems[fwdSM90].dims[dim].vDim], partLSE: 2 * words}, h.workspace, p)
@@ -84,7 +82,7 @@ func TestTurns(t *testing.T) {
 	} {
 		p := problem(t, name)
 		h := planHopper(p, 132)
-		require.Equal(t, want, h.turns(stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), name)
+		require.Equal(t, want, inTurn(h.turn > 0, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), name)
 	}
 }
 
@@ -95,7 +93,7 @@ func TestPlanPart(t *testing.T) {
 	cut := 0
 	for range 20000 {
 		p, pass := randomProblem(r)
-		if pass != flashkit.PassForward || stems[fwdSM90].unfit(&Device{Major: 9}, p) != none || featured(&p) || p.Batch*p.Heads*p.QLen == 0 {
+		if pass != flashkit.PassForward || !stems[fwdSM90].fits(&Device{Major: 9}, p) || featured(&p) || p.Batch*p.Heads*p.QLen == 0 {
 			continue
 		}
 		sms := 1 + r.IntN(150)
@@ -109,7 +107,7 @@ func TestPlanPart(t *testing.T) {
 		x.KVHeads, x.QLen = 1+r.IntN(p.KVHeads), min(p.QLen, 128*(1+r.IntN(4)))
 		x.Heads = p.Heads / p.KVHeads * x.KVHeads
 		h := planPart(x, p, sms)
-		require.Equal(t, []any{want.splits, want.part, want.turn, want.rows.lowRows}, []any{h.splits, h.part, h.turn, h.rows.lowRows}, p)
+		require.Equal(t, []any{want.splits, want.turn, want.rows.lowRows}, []any{h.splits, h.turn, h.rows.lowRows}, p)
 		if rows := x.Batch * x.Heads * x.QLen; h.splits > 1 {
 			cut++
 			require.Equal(t, 2*rows*h.splits, h.partLSE, p)
@@ -224,18 +222,16 @@ func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
 	for _, dim := range stems[fwdSM90].dims {
 		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
-		require.Equal(t, partSplit, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).part, dim.name())
-		require.Equal(t, partGroup, b.planBackward(bwdSM90, inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)).part, dim.name())
-		want := partMain
+		require.Greater(t, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).splits, 1, dim.name())
+		require.Equal(t, traitParts, b.backwardInstance(inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)), dim.name())
+		want := instance(0)
 		if dim.dim <= groupedDim {
-			want = partPairs
+			want = traitPairs
 		}
-		require.Equal(t, want, b.planBackward(bwdSM90, inPairs(p), inPairs(p)).part, dim.name())
+		require.Equal(t, want, b.backwardInstance(inPairs(p), inPairs(p)), dim.name())
 		waves := inWaves(p)
-		if want = stems[bwdSM90].narrowPart(&waves); dim.dim == wideDim {
-			want = partWide
-		}
-		require.Equal(t, want, b.planBackward(bwdSM90, waves, waves).part, dim.name())
+		want = map[int]instance{80: traitColumns80, 96: traitColumns96, wideDim: traitWide}[dim.dim]
+		require.Equal(t, want, b.backwardInstance(waves, waves), dim.name())
 	}
 }
 
@@ -270,16 +266,16 @@ func TestBackwardInstances(t *testing.T) {
 		"b1-h2-g2-n30-m300-d256-bf16-sink":        "",
 	} {
 		p := problem(t, name)
-		part := b.planBackward(bwdSM90, p, p).part
+		main := b.backwardInstance(p, p)
 		if want == "" {
-			require.Equal(t, partMain, part, name)
+			require.Equal(t, traitFeatures|traitLayout, main, name)
 			continue
 		}
-		require.Equal(t, want, symbolName(bwdSM90, part, p.DType, stems[bwdSM90].pad(p)), name)
+		require.Equal(t, want, kernelKey{bwdSM90, main, p.DType, stems[bwdSM90].pad(p)}.name(), name)
 		if p.Batch == 9 {
 			q := p
 			q.QLen, q.KVLen = 128, 128
-			require.Equal(t, part, b.planBackward(bwdSM90, q, p).part, name)
+			require.Equal(t, main, b.backwardInstance(q, p), name)
 		}
 	}
 	for name, want := range map[string]string{
@@ -297,7 +293,7 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g96-n5000-m5000-d64-bf16-causal-sink":    "bwd_sm90_features_layout_bf16_d64",
 	} {
 		p := problem(t, name)
-		require.Equal(t, want, symbolName(bwdSM90, stems[bwdSM90].layoutPart(&p, b.dev.SMs), p.DType, stems[bwdSM90].pad(p)), name)
+		require.Equal(t, want, kernelKey{bwdSM90, b.backwardInstance(p, p), p.DType, stems[bwdSM90].pad(p)}.name(), name)
 	}
 	for _, name := range []string{"b2-h80-g80-n3-m3-d64-f16", "b2-h80-g80-n3-m3-d64-f16-sink"} {
 		c := newDeviceCall(t, b, name)

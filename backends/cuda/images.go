@@ -34,15 +34,23 @@ var imageFiles fs.FS = embedded
 type images struct {
 	arch int // 90 is sm_90
 
-	mu      sync.Mutex
+	mu      sync.RWMutex
 	modules [len(stems)]Module
-	loaded  [len(stems)][len(partNames)][len(dtypes)][maxDims]atomic.Pointer[function]
+	loaded  map[kernelKey]*function
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
 
 	joins Module // of kernels/join.cu
 	join  [numJoins]atomic.Pointer[function]
+}
+
+// A kernelKey is all that the name of a stem's kernel depends on.
+type kernelKey struct {
+	stem   stemID
+	traits instance
+	dtype  flashkit.DType
+	dim    int // number of the padded head dim
 }
 
 // A function is a kernel that is ready to launch.
@@ -54,18 +62,32 @@ type function struct {
 	perSM      int // blocks that a multiprocessor holds
 }
 
-// get returns a part of a stem for a problem's dtype and the first of the stem's
+// get returns an instance of a stem for a problem's dtype and the first of the stem's
 // padded head dims that is enough. The context must be current.
-func (x *images) get(d *Driver, s stemID, part partID, p flashkit.Problem) (*function, error) {
-	dim := 0
-	if partNames[part].perDim {
-		dim = stems[s].pad(p)
+func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*function, error) {
+	k := kernelKey{stem: s, traits: i, dtype: p.DType}
+	if i.perDim() {
+		k.dim = stems[s].pad(p)
 	}
-	slot := &x.loaded[s][part][p.DType][dim]
-	if f := slot.Load(); f != nil {
+	x.mu.RLock()
+	f := x.loaded[k]
+	x.mu.RUnlock()
+	if f != nil {
 		return f, nil
 	}
-	return x.once(slot, func() (*function, error) { return x.load(d, s, symbolName(s, part, p.DType, dim)) })
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if f := x.loaded[k]; f != nil {
+		return f, nil
+	}
+	f, err := x.loadFrom(d, &x.modules[s], stems[s].name, k.name())
+	if err == nil {
+		if x.loaded == nil {
+			x.loaded = map[kernelKey]*function{}
+		}
+		x.loaded[k] = f
+	}
+	return f, err
 }
 
 // getSum is get of a kernel of kernels/sums.cu.
@@ -98,23 +120,17 @@ func (x *images) once(slot *atomic.Pointer[function], load func() (*function, er
 	return f, err
 }
 
-// symbolName returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
-func symbolName(s stemID, part partID, t flashkit.DType, dim int) string {
-	name := stems[s].name
-	if partNames[part].name != "" {
-		name += "_" + partNames[part].name
+// name returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
+func (k kernelKey) name() string {
+	s := &stems[k.stem]
+	name := s.name + k.traits.name()
+	if len(s.dtypes) > 1 {
+		name += "_" + k.dtype.String()
 	}
-	if len(stems[s].dtypes) > 1 {
-		name += "_" + t.String()
-	}
-	if partNames[part].perDim {
-		name += "_" + stems[s].dims[dim].name()
+	if k.traits.perDim() {
+		name += "_" + s.dims[k.dim].name()
 	}
 	return name
-}
-
-func (x *images) load(d *Driver, s stemID, name string) (*function, error) {
-	return x.loadFrom(d, &x.modules[s], stems[s].name, name)
 }
 
 // loadFrom returns a kernel of a file, which is loaded if m is not it yet.

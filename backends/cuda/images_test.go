@@ -13,8 +13,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashkit-go/flashkit"
 )
 
 // The images are what the pinned compiler made of the sources that lie here:
@@ -94,20 +92,31 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 // instances returns the names of a stem's kernels for an architecture.
 func instances(id stemID, arch int) (names []string) {
 	s := &stems[id]
-	for part := range partNames {
-		if !s.has(partID(part)) || !partID(part).on(arch) {
+	for _, i := range s.instances {
+		if !i.on(arch) {
 			continue
 		}
 		for _, dtype := range s.dtypes {
-			for dim := range s.dims {
-				if s.hasAt(partID(part), dim) {
-					names = append(names, symbolName(id, partID(part), dtype, dim))
-				}
+			for _, dim := range s.dimsOf(i) {
+				names = append(names, kernelKey{id, i, dtype, dim}.name())
 			}
 		}
 	}
 	return names
 }
+
+// dimsOf returns the numbers of the padded head dims that have an instance.
+func (s *stem) dimsOf(i instance) (list []int) {
+	for dim, d := range s.dims {
+		if s.has(i, d) && (i.perDim() || dim == 0) {
+			list = append(list, dim)
+		}
+	}
+	return list
+}
+
+// on reports whether an architecture has kernels of the instance.
+func (i instance) on(arch int) bool { return i&traitCluster == 0 || arch == 90 }
 
 // Every image of sums holds all its kernels.
 func TestImagesHoldSums(t *testing.T) {
@@ -126,65 +135,6 @@ func TestImagesHoldSums(t *testing.T) {
 	for id := range numSums {
 		require.Contains(t, string(ptx), ".entry "+sumName(id)+"(")
 	}
-}
-
-// hasAt reports whether it has one for the part at a head dim.
-func (s *stem) hasAt(part partID, dim int) bool {
-	takes := s.dims[dim].takes
-	switch {
-	case !partNames[part].perDim:
-		return dim == 0
-	case part == partPairs, part == partOnce:
-		return s.dims[dim].shares == 1 && s.dims[dim].dim <= groupedDim
-	case part == partRows || part == partLayoutRows:
-		return s.dims[dim].dim <= groupedDim
-	case part == partUp || part == partLayoutUp:
-		return s.dims[dim].dim == upDim
-	case part == part80 || part == part96:
-		return s.dims[dim].dim == narrowedDim
-	case part == partWide:
-		return s.dims[dim].dim == wideDim
-	case part == partLayout:
-		return takes&layoutFeatures != 0
-	case part >= partFeatures && part <= partDropout:
-		return takes == flashkit.AllFeatures
-	}
-	return true
-}
-
-// on reports whether an architecture has kernels for the part.
-func (part partID) on(arch int) bool {
-	return part != partCluster && part != partFeaturesCluster || arch == 90
-}
-
-// has reports whether the stem has a kernel for the part.
-func (s *stem) has(part partID) bool {
-	switch part {
-	case partSplit:
-		return s.name == "fwd_sm90"
-	case partGroup, partPairs, partSums, partRows, partUp, partWide, part80, part96, partOnce, partLayoutRows, partLayoutUp:
-		return s.name == "bwd_sm90"
-	case partCluster, partFeaturesCluster:
-		return s.name == "decode_sm80"
-	}
-	if part >= partFeatures && s.takes&^plainFeatures == 0 {
-		return false
-	}
-	switch part {
-	case partLayout:
-		return s.hopper
-	case partShaped:
-		return s.name == "fwd_sm90"
-	case partSoftcap, partALiBi, partBias, partMask, partKeys, partDropout:
-		return s.hopper
-	case partDelta, partFeaturesDelta:
-		return s.pass == flashkit.PassBackward
-	case partFinish, partFeaturesFinish:
-		return s.name == "bwd_sm80" || s.name == "bwd_sm90"
-	case partMerge, partFeaturesMerge:
-		return s.name == "decode_sm80"
-	}
-	return true
 }
 
 func TestReadImage(t *testing.T) {

@@ -118,7 +118,7 @@ func (s *Stream) join(id joinID, a *joinArgs, parts ...part) error {
 		if err != nil {
 			return err
 		}
-		return s.b.run(f, int(blocks), unsafe.Pointer(a), s.handle)
+		return f.run(s.b.drv.LaunchKernel, int(blocks), unsafe.Pointer(a), s.handle)
 	})
 	if err != nil {
 		return fmt.Errorf("cuda/%s: %w", joinNames[id], err)

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
 // A stem is a source file of kernels/, its instances, and what it takes.
 type stem struct {
-	name   string // of the file, and of every kernel in it up to the next part
+	name   string // of the file, and with which the name of every kernel in it begins
 	pass   flashkit.Pass
 	arch   int  // the lowest compute capability, times 10
 	hopper bool // for that one alone, and with tensor maps
@@ -22,8 +22,11 @@ type stem struct {
 	dims   []headDims // padded, rising
 	rows   int        // query rows of a KV head, at most; 0 is no limit
 	takes  flashkit.Feature
-	costs  *costs
-	plans  *costs // by which calls are cut, and so what bits they have: others than those that are fitted
+
+	instances []instance
+
+	costs *costs
+	plans *costs // by which calls are cut, and so what bits they have: others than those that are fitted
 }
 
 type stemID int
@@ -42,91 +45,29 @@ const (
 // dtypes are all there are, by number.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// maxDims is the most padded head dims that a stem has.
-const maxDims = 7
-
 // stems are the rows of the backend's table.
 var stems = [...]stem{
-	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, &fwdSM90Costs, &fwdSM90Plans},
-	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, &fwdSM90ShortCosts, nil},
-	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, &fwdSM80Costs, nil},
-	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, &bwdSM90Costs, &bwdSM90Plans},
-	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, &bwdSM80Costs, nil},
-	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, &fwdF32Costs, nil},
-	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, &bwdF32Costs, nil},
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, &fwdSM90Costs, &fwdSM90Plans},
+	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, &fwdSM90ShortCosts, nil},
+	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, forwardInstances, &fwdSM80Costs, nil},
+	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, bwdSM90Instances, &bwdSM90Costs, &bwdSM90Plans},
+	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, backwardInstances, &bwdSM80Costs, nil},
+	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, &fwdF32Costs, nil},
+	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, &bwdF32Costs, nil},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, &decodeCosts, nil},
-}
-
-// A part is a kernel of a stem.
-type partID int
-
-const (
-	partMain   partID = iota
-	partDelta         // backward: delta, and zeros
-	partFinish        // backward: dQ rounded, where blocks of keys add to it
-	partMerge         // decode: the parts of the keys put together
-
-	partFeatures // the same with features
-	partFeaturesDelta
-	partFeaturesFinish
-	partFeaturesMerge
-
-	partLayout // of Hopper: sequences, pages, sinks and what is carried on alone; fwd_sm90: softcap and ALiBi too
-	partShaped
-
-	partSoftcap // one of these, and sequences and sinks
-	partALiBi
-	partBias
-	partMask
-	partKeys // a mask that is the same for all rows, and backward for the query heads of a group
-	partDropout
-
-	partSplit      // fwd_sm90: a part of the keys
-	partGroup      // bwd_sm90: a part of the query heads of a group
-	partPairs      // two blocks share tiles of keys
-	partSums       // the parts of a group put together
-	partRows       // bwd_sm90: row by row, the query heads of a group inside
-	partUp         // bwd_sm90: the last keys first, each from its first rows on
-	partWide       // bwd_sm90: dV in blocks of its own
-	part80         // bwd_sm90: 80 of the 128 columns
-	part96         // bwd_sm90: 96 of them
-	partOnce       // bwd_sm90: all blocks at the same time
-	partLayoutRows // the same as partRows and partUp, for what partLayout knows
-	partLayoutUp
-
-	partCluster // decode: the parts of the keys are a cluster
-	partFeaturesCluster
-)
-
-var partNames = [...]struct {
-	name   string
-	perDim bool
-}{partMain: {"", true}, partDelta: {"delta", false}, partFinish: {"finish", false}, partMerge: {"merge", true},
-	partFeatures: {"features", true}, partFeaturesDelta: {"features_delta", false}, partFeaturesFinish: {"features_finish", false}, partFeaturesMerge: {"features_merge", true},
-	partLayout: {"features_layout", true}, partShaped: {"features_shaped", true},
-	partSoftcap: {"features_softcap", true}, partALiBi: {"features_alibi", true}, partBias: {"features_bias", true}, partMask: {"features_mask", true},
-	partKeys: {"features_keys", true}, partDropout: {"features_dropout", true},
-	partSplit: {"split", true}, partGroup: {"parts", true}, partPairs: {"pairs", true}, partSums: {"sums", false},
-	partRows: {"groups", true}, partUp: {"up", true}, partWide: {"wide", true}, part80: {"columns80", true}, part96: {"columns96", true}, partOnce: {"once", true}, partLayoutRows: {"features_groups", true}, partLayoutUp: {"features_up", true},
-	partCluster: {"cluster", true}, partFeaturesCluster: {"features_cluster", true}}
-
-// scoreUnit is what the weights of fwd_sm90 are powers of 2 of multiples of.
-func scoreUnit(p *flashkit.Problem) float64 {
-	if p.Score.Softcap != 0 {
-		return float64(p.Score.Softcap) * math.Log2E
-	}
-	return p.SoftmaxScale() * math.Log2E
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, &decodeCosts, nil},
 }
 
 // layoutFeatures leave scores as they are.
 const layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry
 
-// An unfit is why a stem does not take a problem.
-type unfit uint8
+// A refusal is why a stem does not take a call, 0 if it does.
+type refusal uint8
 
 const (
-	none unfit = iota
+	none refusal = iota
+	otherFeature
+	looseTensor
 	oldDevice
 	newDevice
 	otherDType
@@ -137,75 +78,67 @@ const (
 	oddPage
 )
 
-// unfit returns why a valid problem is not for the stem on a device. It does not
-// allocate, as every call asks.
-func (s *stem) unfit(dev *Device, p flashkit.Problem) unfit {
-	if m := s.unfitFor(dev); m != none {
-		return m
-	}
+// refuses returns why a valid call is not for the stem on a device; without a call, why no call is. It does not allocate, as
+// every call asks. Tensor maps want addresses and strides that are multiples of 16 bytes: tensors of the host are laid out so.
+func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
+	arch := dev.Major*10 + dev.Minor
 	switch {
-	case !slices.Contains(s.dtypes, p.DType):
+	case c != nil && c.Features()&^s.takes != 0:
+		return otherFeature
+	case c != nil && s.hopper && c.Traits.Loose:
+		return looseTensor
+	case arch < s.arch:
+		return oldDevice
+	case s.hopper && arch > s.arch:
+		return newDevice
+	case c == nil:
+		return none
+	case !slices.Contains(s.dtypes, c.DType):
 		return otherDType
-	case max(p.Dim, p.VDim) > s.widest():
+	case max(c.Dim, c.VDim) > s.widest():
 		return wideHead
-	case s.rows > 0 && p.Heads/p.KVHeads*p.QLen > s.rows:
+	case s.rows > 0 && c.Heads/c.KVHeads*c.QLen > s.rows:
 		return manyRows
-	case max(p.QLen, p.KVLen) > reach:
+	case max(c.QLen, c.KVLen) > reach:
 		return longSequence
-	case blocks(p) > math.MaxInt32:
+	case blocks(&c.Problem) > math.MaxInt32:
 		return manyBlocks
-	case s.hopper && p.Page%mappedKeys != 0:
+	case s.hopper && c.Page%mappedKeys != 0:
 		return oddPage
 	}
 	return none
 }
 
-// unfitFor returns why the stem is not for a device, whatever the problem.
-func (s *stem) unfitFor(dev *Device) unfit {
-	switch arch := dev.Major*10 + dev.Minor; {
-	case arch < s.arch:
-		return oldDevice
-	case s.hopper && arch > s.arch:
-		return newDevice
-	}
-	return none
-}
-
-// missing returns what unfitFor says in words, "" for none.
-func (s *stem) missing(dev *Device) string {
-	switch s.unfitFor(dev) {
+// reason returns in words why the stem refuses a call, "" if it does not.
+func (s *stem) reason(dev *Device, c *flashkit.Call) string {
+	switch s.refuses(dev, c) {
+	case otherFeature:
+		return "does not support " + (c.Features() &^ s.takes).String()
+	case looseTensor:
+		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
 	case oldDevice:
 		return fmt.Sprintf("requires compute capability %d.%d; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
 	case newDevice:
 		return fmt.Sprintf("supports compute capability %d.%d only; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
-	}
-	return ""
-}
-
-// fits returns the unfit in words, "" for none.
-func (s *stem) fits(dev *Device, p flashkit.Problem) string {
-	switch s.unfit(dev, p) {
-	case oldDevice, newDevice:
-		return s.missing(dev)
 	case otherDType:
-		return fmt.Sprintf("supports %v, not %v", s.dtypes, p.DType)
+		return fmt.Sprintf("supports %v, not %v", s.dtypes, c.DType)
 	case wideHead:
-		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(p.Dim, p.VDim))
+		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(c.Dim, c.VDim))
 	case manyRows:
-		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, p.Heads/p.KVHeads*p.QLen)
+		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, c.Heads/c.KVHeads*c.QLen)
 	case longSequence:
-		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(p.QLen, p.KVLen))
+		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(c.QLen, c.KVLen))
 	case manyBlocks:
-		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(p))
+		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(&c.Problem))
 	case oddPage:
-		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, p.Page)
+		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, c.Page)
 	}
 	return ""
 }
 
 // blocks bounds the blocks of a launch, which are counted in 31 bits: no tile has
 // less than 16 rows or keys.
-func blocks(p flashkit.Problem) float64 {
+func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }
 
@@ -225,9 +158,9 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		s := &stems[i]
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name, Pass: s.pass, Takes: s.takes,
-			Missing: func() string { return s.missing(&b.dev) },
+			Missing: func() string { return s.reason(&b.dev, nil) },
 			Device:  true,
-			Refuses: func(c *flashkit.Call) string { return s.refuses(&b.dev, c) },
+			Refuses: func(c *flashkit.Call) string { return s.reason(&b.dev, c) },
 			Cost: func(c *flashkit.Call) time.Duration {
 				if c.Traits.Device {
 					return s.callCost(&b.dev, c)
@@ -257,91 +190,44 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 // fastest among those that fit the call. Paired leaves out, for a forward pass that has a
 // backward pass, what sums scores in another order than that.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, error) {
-	if name != "" {
-		if id := b.fastest(name, c, false); id >= 0 {
+	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
+	if name == "" {
+		if id, ok := b.choices.Find(&x); ok {
 			return id, nil
 		}
-		return -1, b.refusal(name, c)
 	}
-	paired = paired && c.Features()&flashkit.ForwardFeatures == 0
-	k := question{c.Problem, c.Pass, c.Traits, paired}
-	b.choices.mu.RLock()
-	id, known := b.choices.made[k]
-	b.choices.mu.RUnlock()
-	if known {
-		return id, nil
+	id := b.fastest(name, c, name == "" && x.Paired)
+	if id < 0 {
+		return id, b.refusals(name, c)
 	}
-	if id = b.fastest("", c, paired); id < 0 {
-		return id, b.refusal("", c)
+	if name == "" {
+		b.choices.Keep(&x, id)
 	}
-	b.choices.mu.Lock()
-	defer b.choices.mu.Unlock()
-	if b.choices.made == nil || len(b.choices.made) >= maxChoices {
-		b.choices.made = map[question]stemID{}
-	}
-	b.choices.made[k] = id
 	return id, nil
 }
-
-// choices remembers which stem is fastest, so that a call in a loop does not ask again.
-type choices struct {
-	mu   sync.RWMutex
-	made map[question]stemID
-}
-
-// A question is what the choice depends on.
-type question struct {
-	p      flashkit.Problem
-	pass   flashkit.Pass
-	traits flashkit.Traits
-	paired bool
-}
-
-// maxChoices bounds the memory of choices, which start anew beyond it.
-const maxChoices = 1 << 12
 
 // fastest returns the stem of that name, or any, that is predicted fastest among those
 // that fit, or -1. Without decode, decode_sm80 is none of them.
 func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) stemID {
-	best, bestCost := stemID(-1), time.Duration(0)
-	for i := range stems {
+	return stemID(fastest.Least(len(stems), func(i int) (time.Duration, bool) {
 		s := &stems[i]
-		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || c.Features()&^s.takes != 0 || s.unfit(&b.dev, c.Problem) != none || !s.describes(c.Traits) {
-			continue
+		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
+			return 0, false
 		}
-		if cost := s.callCost(&b.dev, c); best < 0 || cost < bestCost {
-			best, bestCost = stemID(i), cost
-		}
-	}
-	return best
+		return s.callCost(&b.dev, c), true
+	}))
 }
-
-// describes reports whether the stem can reach the tensors: tensor maps want
-// addresses and strides that are multiples of 16 bytes. What comes from the host is
-// laid out so.
-func (s *stem) describes(t flashkit.Traits) bool { return !s.hopper || !t.Loose }
 
 func (s *stem) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
 }
 
-// refuses returns why the stem does not take a call, "" if it does.
-func (s *stem) refuses(dev *Device, c *flashkit.Call) string {
-	if missing := c.Features() &^ s.takes; missing != 0 {
-		return "does not support " + missing.String()
-	}
-	if !s.describes(c.Traits) {
-		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
-	}
-	return s.fits(dev, c.Problem)
-}
-
-// refusal says why no stem of that name, or of any, takes the call.
-func (b *Backend) refusal(name string, c *flashkit.Call) error {
+// refusals says why no stem of that name, or of any, takes the call.
+func (b *Backend) refusals(name string, c *flashkit.Call) error {
 	var reasons []error
 	for i := range stems {
 		if s := &stems[i]; s.named(name, c.Pass) {
-			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.refuses(&b.dev, c)})
+			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.reason(&b.dev, c)})
 		}
 	}
 	if reasons == nil {

@@ -17,40 +17,107 @@ func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHa
 	return nil
 }
 
+// A launch is a call of a stem in a stream.
+type launch struct {
+	b    *Backend
+	id   stemID
+	stem *stem
+	p    flashkit.Problem // with groups folded, where that has fewer tiles
+	x    *arguments
+	s    StreamHandle
+}
+
+// enqueue launches the kernels of a call, in the order of the stream.
 func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	if x.featured {
-		return b.enqueueFeatured(id, p, x, s)
-	}
-	if p.Batch == 0 {
-		return nil
-	}
-	a := &x.params
-	if s := &stems[id]; s.pass == flashkit.PassForward && s.rows == 0 && x.whole == nil {
-		if q, fewer := folded(p); fewer && a.fold(q) {
-			p = q
+	l := launch{b, id, &stems[id], p, x, s}
+	forward := l.stem.pass == flashkit.PassForward
+	if forward && l.stem.rows == 0 && x.whole == nil {
+		if q, fewer := folded(p); fewer && x.fold(q) {
+			l.p = q
 		}
 	}
-	switch id {
-	case fwdSM90:
-		return b.enqueueHopper(id, p, x, s)
-	case fwdSM90Short:
-		return b.enqueueShort(id, p, x, s)
-	case decodeSM80:
-		return b.enqueueDecode(id, p, x, s)
-	case bwdSM90, bwdSM80:
-		return b.enqueueBackward(id, p, x, s)
-	case bwdF32:
-		return b.enqueueBackwardF32(id, p, x, s)
+	switch {
+	case p.Batch == 0 || forward && p.QLen == 0:
+		return l.sumsAlone()
+	case id == fwdSM90:
+		return l.forwardHopper()
+	case id == decodeSM80:
+		return l.decode()
+	case forward:
+		return l.forward()
+	case id == bwdF32:
+		return l.backwardF32()
 	}
-	f, err := b.images.get(b.drv, id, partMain, p)
+	return l.backward()
+}
+
+// get returns an instance of the stem. Instances are loaded before anything is enqueued, as a later call may be captured.
+func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
+
+// known returns traitFeatures for a call with features, whose kernels before and after the main one have it too.
+func (l *launch) known() instance {
+	if l.x.featured {
+		return traitFeatures
+	}
+	return 0
+}
+
+// instance returns the main instance for a call that is cut.
+func (l *launch) instance(splits int, halves bool) instance {
+	c := instanceCall{p: &l.p, whole: l.x.wholeOf(&l.p), sms: l.b.dev.SMs, splits: splits, halves: halves}
+	if l.x.featured {
+		c.scores = l.x.scoreTensors()
+	}
+	return l.stem.instanceOf(&c)
+}
+
+// block returns the arguments of a kernel. Those with features want tensor maps before them too.
+func (l *launch) block(mapped bool) unsafe.Pointer {
+	if mapped || l.x.featured {
+		return unsafe.Pointer(&l.x.mapped)
+	}
+	return unsafe.Pointer(&l.x.params)
+}
+
+// mapTensors makes the tensor maps of Q, K, V, and O or dO, of which a copy moves so many rows each.
+func (l *launch) mapTensors(tiles [4]int) error {
+	shapes := l.x.shapes
+	if !l.x.featured {
+		shapes = [...][4]int{l.p.QShape(), l.p.KShape(), l.p.VShape(), l.p.OShape()}
+	}
+	return l.b.mapTensors(l.x, l.stem.pass, l.p.DType, shapes, tiles)
+}
+
+// sumsAlone computes the sums of a call that has nothing else to compute.
+func (l *launch) sumsAlone() error {
+	if !l.x.featured {
+		return nil
+	}
+	w, err := l.b.plan(l.id, l.p)
 	if err != nil {
 		return err
 	}
-	blocks := ceilDiv(p.QLen, f.rows) * p.Batch * p.Heads
-	if id == fwdF32 {
-		blocks *= f32Parts(id, p, p.VDim, f32Columns)
+	return l.within(&w, func() error { return nil })
+}
+
+// forward launches a block for each tile of a head's query rows.
+func (l *launch) forward() error {
+	f, err := l.get(l.instance(1, false))
+	if err != nil {
+		return err
 	}
-	return b.run(f, blocks, unsafe.Pointer(a), s)
+	tiles := ceilDiv(l.p.QLen, f.rows)
+	blocks := tiles * l.p.Batch * l.p.Heads
+	if l.id == fwdF32 {
+		blocks *= f32Parts(l.id, l.p, l.p.VDim, f32Columns)
+	}
+	if l.stem.hopper {
+		l.x.rows = rowTiles{tall: int32(tiles)}
+		if err := l.mapTensors([...]int{groupRows, f.keys, f.keys, groupRows}); err != nil {
+			return err
+		}
+	}
+	return l.within(new(workspace), func() error { return l.run(f, blocks, l.stem.hopper) })
 }
 
 // The float32 kernels for wide heads deal columns out to several blocks: as many
@@ -72,10 +139,16 @@ func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
 // what they say too.
 func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
 	w, err = b.planParts(id, p)
-	if p.Carry {
-		w.carried = p.Batch * p.Heads * p.QLen
-	}
+	w.carried = carriedWords(&p)
 	return w, err
+}
+
+// carriedWords are those of the LSE that a call continues.
+func carriedWords(p *flashkit.Problem) int {
+	if p.Carry {
+		return p.Batch * p.Heads * p.QLen
+	}
+	return 0
 }
 
 func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
@@ -84,11 +157,8 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 		p, _ = folded(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
-		part := partMain
-		if featured(&p) {
-			part = partFeatures
-		}
-		f, err := b.images.get(b.drv, id, part, p)
+		i := stems[id].instanceOf(&instanceCall{p: &p, whole: &p})
+		f, err := b.images.get(b.drv, id, i, p)
 		if err != nil {
 			return workspace{}, err
 		}
@@ -126,82 +196,43 @@ func planBackward(id stemID, p flashkit.Problem) workspace {
 	}
 }
 
-func (b *Backend) enqueueBackward(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	w := b.planBackward(id, p, *x.wholeOf(&p))
-	var kernels [4]*function
-	for i, part := range [...]partID{partDelta, w.part, partFinish, partSums} {
-		if part == partSums && w.splits == 1 {
-			break
-		}
-		var err error
-		if kernels[i], err = b.images.get(b.drv, id, part, p); err != nil {
-			return err
-		}
-	}
-	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
-	a, mainArgs := &x.params, unsafe.Pointer(&x.params)
-	w.describe(a)
-	blocks, launch := p.Batch*p.KVHeads*ceilDiv(p.KVLen, main.keys)*w.splits, b.drv.LaunchKernel
-	if id == bwdSM90 {
-		mainArgs = unsafe.Pointer(&x.mapped)
-		if b.drv.LaunchDependent != nil {
-			launch = b.drv.LaunchDependent
-		}
-		blocks *= stems[id].dims[stems[id].pad(p)].shares
-		if stems[id].stays(w.part, &p) {
-			blocks = min(blocks, b.dev.SMs-x.spare)
-		}
-		if err := b.mapTensors(x, flashkit.PassBackward, p.DType, mappedShapes(p), [...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
-			return err
-		}
-	}
-	heads := p.Batch * p.Heads
-	return w.within(b, x, s, func() error {
-		if err := b.run(delta, max(1, heads*ceilDiv(p.QLen, delta.rows)), unsafe.Pointer(a), s); err != nil { // also without rows: it sets the counters
-			return err
-		}
-		err := error(nil)
-		if w.part == partPairs {
-			err = b.drv.LaunchDependentCluster(main.handle, 2*blocks, main.threads, main.shared, 2, s, mainArgs)
-		} else {
-			err = main.run(launch, blocks, mainArgs, s)
-		}
-		if err != nil {
-			return err
-		}
-		if err := finish.run(launch, heads*ceilDiv(p.QLen, finish.rows), unsafe.Pointer(a), s); err != nil || w.splits == 1 {
-			return err
-		}
-		return b.run(sums, 2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sums.rows), unsafe.Pointer(a), s)
-	})
-}
-
-func (b *Backend) enqueueBackwardF32(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	delta, err := b.images.get(b.drv, id, partDelta, p)
+// backwardF32 launches the kernels of bwd_f32: that of delta, and one whose blocks own keys or query rows.
+func (l *launch) backwardF32() error {
+	p := &l.p
+	main, err := l.get(l.instance(1, false))
 	if err != nil {
 		return err
 	}
-	main, err := b.images.get(b.drv, id, partMain, p)
+	delta, err := l.get(l.known() | traitDelta)
 	if err != nil {
 		return err
 	}
-	w, heads := planBackward(id, p), p.Batch*p.Heads
-	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(id, p, max(p.Dim, p.VDim), f32KeyColumns)
-	rows, a := ceilDiv(p.QLen, main.rows)*heads*f32Parts(id, p, p.Dim, f32Columns), &x.params
-	return w.within(b, x, s, func() error {
-		if err := b.run(delta, heads*ceilDiv(p.QLen, delta.rows), unsafe.Pointer(a), s); err != nil {
+	columns := f32Columns
+	if l.x.featured { // which take registers
+		columns = f32KeyColumns
+	}
+	w, heads := planBackward(l.id, *p), p.Batch*p.Heads
+	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
+	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
+	return l.within(&w, func() error {
+		if l.x.featured {
+			if err := l.placeDelta(); err != nil {
+				return err
+			}
+		}
+		if err := l.run(delta, heads*ceilDiv(p.QLen, delta.rows), false); err != nil {
 			return err
 		}
-		return b.run(main, keys+rows, unsafe.Pointer(a), s)
+		return l.run(main, keys+rows, false)
 	})
 }
 
-// run launches one kernel, unless it has no block.
-func (b *Backend) run(f *function, blocks int, a unsafe.Pointer, s StreamHandle) error {
-	return f.run(b.drv.LaunchKernel, blocks, a, s)
+// run launches one kernel, whose arguments begin with tensor maps if mapped.
+func (l *launch) run(f *function, blocks int, mapped bool) error {
+	return f.run(l.b.drv.LaunchKernel, blocks, l.block(mapped), l.s)
 }
 
-// run is Backend.run with one of the driver's two launches.
+// run launches the kernel by one of the driver's calls, unless it has no block.
 func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
@@ -277,29 +308,55 @@ func (w *workspace) bytes() int {
 	return n
 }
 
-// within allocates the workspace in the order of the stream, runs f, and frees it
-// in that order.
-func (w *workspace) within(b *Backend, a *arguments, s StreamHandle, f func() error) error {
+// within runs main in a workspace, after the copy of what the sequences say, and before the sums of DBias and DSink. The
+// workspace is allocated and freed in the order of the stream.
+func (l *launch) within(w *workspace, main func() error) error {
+	b, x, s := l.b, l.x, l.s
+	if w.carried = carriedWords(&l.p); x.featured {
+		if kept, err := x.keepInts(b, s); err != nil {
+			return err
+		} else if !kept {
+			w.ints = x.words
+		}
+	}
 	n := w.bytes()
 	if n == 0 {
-		return f()
+		return l.around(w, main)
 	}
 	at, err := b.drv.MemAllocAsync(n, s)
 	if err != nil {
 		return err
 	}
 	next := at
-	for _, x := range w.arrays(a) {
-		if x.words > 0 {
-			*x.at = next
+	for _, a := range w.arrays(x) {
+		if a.words > 0 {
+			*a.at = next
 		}
-		next += Pointer(ceilDiv(4*x.words, granule) * granule)
+		next += Pointer(ceilDiv(4*a.words, granule) * granule)
 	}
 	if b.poison.Load() {
 		err = b.drv.MemsetD32Async(at, poisonBits, n/4, s)
 	}
 	if err == nil {
-		err = f()
+		err = l.around(w, main)
 	}
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
+}
+
+// around runs main between what features add to it.
+func (l *launch) around(w *workspace, main func() error) error {
+	if w.ints > 0 {
+		if err := l.x.copyInts(l.b.drv, l.x.intsAt, l.s); err != nil {
+			return err
+		}
+	}
+	if l.p.Carry {
+		if err := l.sum(sumCarry, ceilDiv(l.p.QLen, carryRows)*l.p.Batch*l.p.Heads); err != nil {
+			return err
+		}
+	}
+	if err := main(); err != nil || !l.x.featured {
+		return err
+	}
+	return l.enqueueSums()
 }

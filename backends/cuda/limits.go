@@ -112,7 +112,7 @@ func (b *Backend) limit(file, name string, measure func(f *function, timed func(
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
 	return measure(f, func(a *limitArgs) (time.Duration, error) {
-		launch := func() error { return b.run(f, f.keys*b.dev.SMs, unsafe.Pointer(a), s.handle) }
+		launch := func() error { return f.run(b.drv.LaunchKernel, f.keys*b.dev.SMs, unsafe.Pointer(a), s.handle) }
 		if err := errors.Join(s.Record(from), b.do(launch), s.Record(to), to.Sync()); err != nil {
 			return 0, err
 		}

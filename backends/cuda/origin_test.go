@@ -27,7 +27,7 @@ func TestOrigin(t *testing.T) {
 				require.Equal(t, k.Fits(x) == "", k.Fits(y) == "", "%s: %s", k.Name, name)
 				if k.Fits(x) == "" {
 					require.Equal(t, k.Cost(x), k.Cost(y), "%s: %s", k.Name, name)
-					require.Equal(t, stems[i].featurePart(&p), stems[i].featurePart(&q), "%s: %s", k.Name, name)
+					require.Equal(t, stems[i].alone(x), stems[i].alone(y), "%s: %s", k.Name, name)
 				}
 			}
 		}

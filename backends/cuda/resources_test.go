@@ -149,7 +149,7 @@ func kernelTable(t *testing.T) string {
 	return b.String()
 }
 
-// kernelRows returns the rows of a stem: by part, head dim, dtype and architecture,
+// kernelRows returns the rows of a stem: by instance, head dim, dtype and architecture,
 // those with equal figures in one.
 func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
 	s := &stems[id]
@@ -165,21 +165,19 @@ func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
 		require.NoError(t, err)
 		require.Len(t, images[arch], len(instances(id, arch)), "%s for sm_%d", s.name, arch)
 	}
-	for part := range partNames {
-		for dim := range s.dims {
-			if !s.has(partID(part)) || !s.hasAt(partID(part), dim) {
-				continue
-			}
+	for _, i := range s.instances {
+		for _, dim := range s.dimsOf(i) {
 			first := len(rows)
 			for _, dtype := range s.dtypes {
 				for _, arch := range arches {
-					if !partID(part).on(arch) {
+					if !i.on(arch) {
 						continue
 					}
-					r, ok := images[arch][symbolName(id, partID(part), dtype, dim)]
-					require.True(t, ok && r.registers > 0 && r.local >= 0, "%s of %s for sm_%d: %+v", symbolName(id, partID(part), dtype, dim), s.name, arch, r)
-					row := kernelRow{name: strings.TrimSuffix(s.name+"_"+partNames[part].name, "_"), dim: "any", resources: r}
-					if partNames[part].perDim {
+					name := kernelKey{id, i, dtype, dim}.name()
+					r, ok := images[arch][name]
+					require.True(t, ok && r.registers > 0 && r.local >= 0, "%s of %s for sm_%d: %+v", name, s.name, arch, r)
+					row := kernelRow{name: s.name + i.name(), dim: "any", resources: r}
+					if i.perDim() {
 						row.dim = strings.NewReplacer("d", "", "_dv", ", ").Replace(s.dims[dim].name())
 					}
 					rows = mergeRow(rows, first, row, dtype.String(), fmt.Sprintf("%d.%d", arch/10, arch%10))

@@ -128,11 +128,6 @@ func groupShare(used, groups int) float64 {
 	return float64(groupTime(used)) / float64(groupTime(groups))
 }
 
-// mappedShapes are the shapes of what has maps, Q, K, V and O, where it is dense.
-func mappedShapes(p flashkit.Problem) [4][4]int {
-	return [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()}
-}
-
 // mapTensors makes the maps of a pass, of which a copy moves so many rows each.
 func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, t flashkit.DType, shapes [4][4]int, tiles [4]int) error {
 	for i, shape := range shapes {
