@@ -170,16 +170,29 @@ type arguments struct {
 	whole *flashkit.Problem // of which the call is a part, or nil
 }
 
+// reset describes a call, of which p is all or a chunk, but not where its tensors lie.
+func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
+	a.spare, a.beside, a.whole = 0, false, nil
+	a.describe(p)
+	a.setFeatures(c)
+}
+
+// view returns the view of argument i of allArguments.
+func (a *arguments) view(i int) *view {
+	if i < len(a.views) {
+		return &a.views[i]
+	}
+	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink}[i-len(a.views)]
+}
+
 // set describes a call on the device's memory.
 func (a *arguments) set(c *flashkit.Call) {
-	a.spare, a.beside, a.whole = 0, false, nil
-	a.describe(c.Problem)
+	a.reset(c.Problem, c)
 	for i := range denseArguments {
 		if x := &denseArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {
 			a.views[i].set(*x.Of(c.Args))
 		}
 	}
-	a.setFeatures(c)
 	a.shapes = [...][4]int{c.Args.Q.Shape(), c.Args.K.Shape(), c.Args.V.Shape(), c.Args.O.Shape()}
 }
 
