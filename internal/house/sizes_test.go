@@ -31,7 +31,7 @@ var (
 	}
 	longFuncs = map[string]int{
 		"backends/cuda/driver_open.go: driver":             66,
-		"backends/cuda/driver_open.go: hot":                90,
+		"backends/cuda/driver_hot.go: hot":                 90,
 		"backends/cuda/kernels/bwd_f32.cu: gradients":      242,
 		"backends/cuda/kernels/bwd_sm80.cu: backward":      276,
 		"backends/cuda/kernels/bwd_sm90.cu: compute":       343,

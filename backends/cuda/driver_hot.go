@@ -1,0 +1,133 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// A frame is the memory of a call that must not allocate: its arguments, the
+// array of pointers to a kernel's parameters, and how a kernel is launched.
+type frame struct {
+	args   [11]uintptr
+	params [1]unsafe.Pointer
+	config launchConfig
+	how    [2]launchAttribute
+	copy   memcpy3DPeer
+}
+
+// A launchConfig is the driver's CUlaunchConfig, a launchAttribute its CUlaunchAttribute.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared      uint32
+	stream      StreamHandle
+	attributes  *launchAttribute
+	count       uint32
+}
+
+type launchAttribute struct {
+	id    uint64
+	value [16]int32
+}
+
+// call calls s with the first n arguments of the frame.
+func (f *frame) call(c *calls, s *symbol, n int) error {
+	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
+	return c.check(s, r)
+}
+
+// hot returns the calls that must not allocate.
+func (c *calls) hot(d *Driver) {
+	frames := &sync.Pool{New: func() any { return new(frame) }}
+	do := func(s *symbol, args ...uintptr) error {
+		f := frames.Get().(*frame)
+		n := copy(f.args[:], args)
+		err := f.call(c, s, n)
+		frames.Put(f)
+		return err
+	}
+	c.peers(d, frames)
+	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		f := frames.Get().(*frame)
+		f.params[0] = params
+		f.args = [11]uintptr{uintptr(fn), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&f.params)), 0}
+		err := f.call(c, &c.launch, 11)
+		f.params[0] = nil
+		frames.Put(f)
+		return err
+	}
+	launchWith := func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
+		f := frames.Get().(*frame)
+		f.params[0], f.how = params, how
+		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how[0], uint32(count)}
+		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
+		err := f.call(c, &c.launchEx, 4)
+		f.params[0] = nil
+		frames.Put(f)
+		return err
+	}
+	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{programmaticLaunch, [16]int32{1}}})
+	}
+	d.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
+		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}})
+	}
+	d.LaunchDependentCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
+		return launchWith(fn, blocks, threads, shared, s, params, 2, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}, {programmaticLaunch, [16]int32{1}}})
+	}
+	d.CtxPushCurrent = func(x Context) error { return do(&c.push, uintptr(x)) }
+	d.CtxPopCurrent = func() error {
+		f := frames.Get().(*frame)
+		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
+		err := f.call(c, &c.pop, 1)
+		frames.Put(f)
+		return err
+	}
+	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
+		f := frames.Get().(*frame)
+		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.args[3])), uintptr(bytes), uintptr(s)}
+		err := f.call(c, &c.allocAsync, 3)
+		p := Pointer(f.args[3])
+		frames.Put(f)
+		return p, err
+	}
+	ask := func(y *symbol, s StreamHandle) (uint64, error) { // what the driver writes of a stream
+		f := frames.Get().(*frame)
+		f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
+		err := f.call(c, y, 2)
+		x := uint64(f.args[2])
+		frames.Put(f)
+		return x, err
+	}
+	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
+		status, err := ask(&c.capturing, s)
+		return uint32(status) != 0, err
+	}
+	if c.streamID.address != 0 {
+		d.StreamGetID = func(s StreamHandle) (uint64, error) { return ask(&c.streamID, s) }
+	}
+	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
+	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {
+		err := do(&c.toDevice, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		runtime.KeepAlive(from)
+		return err
+	}
+	d.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error {
+		err := do(&c.toHost, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		runtime.KeepAlive(to)
+		return err
+	}
+	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
+		return do(&c.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
+	}
+	d.StreamSynchronize = func(s StreamHandle) error { return do(&c.streamSync, uintptr(s)) }
+	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
+		return do(&c.streamWait, uintptr(s), uintptr(e), 0)
+	}
+	d.EventRecord = func(e EventHandle, s StreamHandle) error { return do(&c.eventRecord, uintptr(e), uintptr(s)) }
+	d.EventSynchronize = func(e EventHandle) error { return do(&c.eventSync, uintptr(e)) }
+}
