@@ -40,94 +40,121 @@ func (f *frame) call(c *calls, s *symbol, n int) error {
 	return c.check(s, r)
 }
 
-// hot returns the calls that must not allocate.
+// hotCalls are the calls that must not allocate: their arguments lie in frames of a pool.
+type hotCalls struct {
+	*calls
+	frames sync.Pool
+}
+
+// hot fills in the calls that must not allocate.
 func (c *calls) hot(d *Driver) {
-	frames := &sync.Pool{New: func() any { return new(frame) }}
-	do := func(s *symbol, args ...uintptr) error {
-		f := frames.Get().(*frame)
-		n := copy(f.args[:], args)
-		err := f.call(c, s, n)
-		frames.Put(f)
-		return err
-	}
-	c.peers(d, frames)
+	h := &hotCalls{calls: c, frames: sync.Pool{New: func() any { return new(frame) }}}
+	h.launches(d)
+	h.copies(d)
+	h.queues(d)
+	h.peers(d)
+}
+
+// do calls s.
+func (h *hotCalls) do(s *symbol, args ...uintptr) error {
+	f := h.frames.Get().(*frame)
+	n := copy(f.args[:], args)
+	err := f.call(h.calls, s, n)
+	h.frames.Put(f)
+	return err
+}
+
+// ask returns the number that a call writes about a stream.
+func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
+	f := h.frames.Get().(*frame)
+	f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
+	err := f.call(h.calls, y, 2)
+	x := uint64(f.args[2])
+	h.frames.Put(f)
+	return x, err
+}
+
+// launches fills in the launches of kernels.
+func (h *hotCalls) launches(d *Driver) {
 	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
-		f := frames.Get().(*frame)
+		f := h.frames.Get().(*frame)
 		f.params[0] = params
 		f.args = [11]uintptr{uintptr(fn), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&f.params)), 0}
-		err := f.call(c, &c.launch, 11)
+		err := f.call(h.calls, &h.launch, 11)
 		f.params[0] = nil
-		frames.Put(f)
-		return err
-	}
-	launchWith := func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
-		f := frames.Get().(*frame)
-		f.params[0], f.how = params, how
-		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how[0], uint32(count)}
-		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
-		err := f.call(c, &c.launchEx, 4)
-		f.params[0] = nil
-		frames.Put(f)
+		h.frames.Put(f)
 		return err
 	}
 	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{programmaticLaunch, [16]int32{1}}})
+		return h.launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{programmaticLaunch, [16]int32{1}}})
 	}
 	d.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}})
+		return h.launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}})
 	}
 	d.LaunchDependentCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, 2, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}, {programmaticLaunch, [16]int32{1}}})
+		return h.launchWith(fn, blocks, threads, shared, s, params, 2, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}, {programmaticLaunch, [16]int32{1}}})
 	}
-	d.CtxPushCurrent = func(x Context) error { return do(&c.push, uintptr(x)) }
-	d.CtxPopCurrent = func() error {
-		f := frames.Get().(*frame)
-		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
-		err := f.call(c, &c.pop, 1)
-		frames.Put(f)
-		return err
-	}
+}
+
+// launchWith calls cuLaunchKernelEx with count attributes.
+func (h *hotCalls) launchWith(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
+	f := h.frames.Get().(*frame)
+	f.params[0], f.how = params, how
+	f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how[0], uint32(count)}
+	f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
+	err := f.call(h.calls, &h.launchEx, 4)
+	f.params[0] = nil
+	h.frames.Put(f)
+	return err
+}
+
+// copies fills in the calls on memory in the order of a stream.
+func (h *hotCalls) copies(d *Driver) {
 	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
-		f := frames.Get().(*frame)
+		f := h.frames.Get().(*frame)
 		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.args[3])), uintptr(bytes), uintptr(s)}
-		err := f.call(c, &c.allocAsync, 3)
+		err := f.call(h.calls, &h.allocAsync, 3)
 		p := Pointer(f.args[3])
-		frames.Put(f)
+		h.frames.Put(f)
 		return p, err
 	}
-	ask := func(y *symbol, s StreamHandle) (uint64, error) { // what the driver writes of a stream
-		f := frames.Get().(*frame)
-		f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
-		err := f.call(c, y, 2)
-		x := uint64(f.args[2])
-		frames.Put(f)
-		return x, err
-	}
-	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
-		status, err := ask(&c.capturing, s)
-		return uint32(status) != 0, err
-	}
-	if c.streamID.address != 0 {
-		d.StreamGetID = func(s StreamHandle) (uint64, error) { return ask(&c.streamID, s) }
-	}
-	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
+	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return h.do(&h.freeAsync, uintptr(p), uintptr(s)) }
 	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {
-		err := do(&c.toDevice, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		err := h.do(&h.toDevice, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
 		runtime.KeepAlive(from)
 		return err
 	}
 	d.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error {
-		err := do(&c.toHost, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		err := h.do(&h.toHost, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
 		runtime.KeepAlive(to)
 		return err
 	}
 	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
-		return do(&c.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
+		return h.do(&h.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
 	}
-	d.StreamSynchronize = func(s StreamHandle) error { return do(&c.streamSync, uintptr(s)) }
+}
+
+// queues fills in the calls of contexts, streams and events.
+func (h *hotCalls) queues(d *Driver) {
+	d.CtxPushCurrent = func(x Context) error { return h.do(&h.push, uintptr(x)) }
+	d.CtxPopCurrent = func() error {
+		f := h.frames.Get().(*frame)
+		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
+		err := f.call(h.calls, &h.pop, 1)
+		h.frames.Put(f)
+		return err
+	}
+	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
+		status, err := h.ask(&h.capturing, s)
+		return uint32(status) != 0, err
+	}
+	if h.streamID.address != 0 {
+		d.StreamGetID = func(s StreamHandle) (uint64, error) { return h.ask(&h.streamID, s) }
+	}
+	d.StreamSynchronize = func(s StreamHandle) error { return h.do(&h.streamSync, uintptr(s)) }
 	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
-		return do(&c.streamWait, uintptr(s), uintptr(e), 0)
+		return h.do(&h.streamWait, uintptr(s), uintptr(e), 0)
 	}
-	d.EventRecord = func(e EventHandle, s StreamHandle) error { return do(&c.eventRecord, uintptr(e), uintptr(s)) }
-	d.EventSynchronize = func(e EventHandle) error { return do(&c.eventSync, uintptr(e)) }
+	d.EventRecord = func(e EventHandle, s StreamHandle) error { return h.do(&h.eventRecord, uintptr(e), uintptr(s)) }
+	d.EventSynchronize = func(e EventHandle) error { return h.do(&h.eventSync, uintptr(e)) }
 }

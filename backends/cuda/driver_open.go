@@ -157,72 +157,87 @@ const (
 )
 
 func (c *calls) driver() *Driver {
-	d := &Driver{
-		Init: func() error { return c.call(&c.init, 0) },
-		DriverGetVersion: func() (int, error) {
-			v := new(int32)
-			err := c.call(&c.version, uintptr(unsafe.Pointer(v)))
-			return int(*v), err
-		},
-		DeviceGetCount: func() (int, error) {
-			n := new(int32)
-			err := c.call(&c.count, uintptr(unsafe.Pointer(n)))
-			return int(*n), err
-		},
-		DeviceGetName: func(device int) (string, error) {
-			name := make([]byte, 256)
-			err := c.call(&c.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(device))
-			return goString(&name[0]), err
-		},
-		DeviceTotalMem: func(device int) (int, error) {
-			n := new(uintptr)
-			err := c.call(&c.totalMem, uintptr(unsafe.Pointer(n)), uintptr(device))
-			return int(*n), err
-		},
-		DeviceAttribute: func(device int, a Attribute) (int, error) {
-			v := new(int32)
-			err := c.call(&c.attribute, uintptr(unsafe.Pointer(v)), uintptr(a), uintptr(device))
-			return int(*v), err
-		},
-		DeviceCanAccessPeer: func(device, peer int) (bool, error) {
-			v := new(int32)
-			err := c.call(&c.canAccess, uintptr(unsafe.Pointer(v)), uintptr(device), uintptr(peer))
-			return *v != 0, err
-		},
-		CtxEnablePeerAccess: func(x Context) error { return c.call(&c.enableAccess, uintptr(x), 0) },
-		KeepFreed: func(device int) error {
-			pool, most := new(uintptr), new(uint64)
-			*most = math.MaxUint64
-			if err := c.call(&c.defaultPool, uintptr(unsafe.Pointer(pool)), uintptr(device)); err != nil {
-				return err
-			}
-			return c.call(&c.poolAttribute, *pool, poolReleaseThreshold, uintptr(unsafe.Pointer(most)))
-		},
-		DevicePrimaryCtxRetain: func(device int) (Context, error) {
-			x := new(Context)
-			err := c.call(&c.retain, uintptr(unsafe.Pointer(x)), uintptr(device))
-			return *x, err
-		},
-		DevicePrimaryCtxRelease: func(device int) error { return c.call(&c.release, uintptr(device)) },
-		MemAlloc: func(bytes int) (Pointer, error) {
-			p := new(Pointer)
-			err := c.call(&c.alloc, uintptr(unsafe.Pointer(p)), uintptr(bytes))
-			return *p, err
-		},
-		MemFree: func(p Pointer) error { return c.call(&c.free, uintptr(p)) },
-		MemHostAlloc: func(bytes int) (unsafe.Pointer, error) {
-			p := new(unsafe.Pointer)
-			err := c.call(&c.hostAlloc, uintptr(unsafe.Pointer(p)), uintptr(bytes), hostPortable)
-			return *p, err
-		},
-		MemFreeHost: func(p unsafe.Pointer) error { return c.call(&c.hostFree, uintptr(p)) },
-	}
+	d := new(Driver)
+	c.devices(d)
+	c.contexts(d)
+	c.allocations(d)
 	c.modules(d)
 	c.streams(d)
 	c.hot(d)
 	return d
 }
 
+// devices fills in the calls that describe devices.
+func (c *calls) devices(d *Driver) {
+	d.Init = func() error { return c.call(&c.init, 0) }
+	d.DriverGetVersion = func() (int, error) {
+		v := new(int32)
+		err := c.call(&c.version, uintptr(unsafe.Pointer(v)))
+		return int(*v), err
+	}
+	d.DeviceGetCount = func() (int, error) {
+		n := new(int32)
+		err := c.call(&c.count, uintptr(unsafe.Pointer(n)))
+		return int(*n), err
+	}
+	d.DeviceGetName = func(device int) (string, error) {
+		name := make([]byte, 256)
+		err := c.call(&c.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(device))
+		return goString(&name[0]), err
+	}
+	d.DeviceTotalMem = func(device int) (int, error) {
+		n := new(uintptr)
+		err := c.call(&c.totalMem, uintptr(unsafe.Pointer(n)), uintptr(device))
+		return int(*n), err
+	}
+	d.DeviceAttribute = func(device int, a Attribute) (int, error) {
+		v := new(int32)
+		err := c.call(&c.attribute, uintptr(unsafe.Pointer(v)), uintptr(a), uintptr(device))
+		return int(*v), err
+	}
+	d.DeviceCanAccessPeer = func(device, peer int) (bool, error) {
+		v := new(int32)
+		err := c.call(&c.canAccess, uintptr(unsafe.Pointer(v)), uintptr(device), uintptr(peer))
+		return *v != 0, err
+	}
+}
+
+// contexts fills in the calls that set up a device.
+func (c *calls) contexts(d *Driver) {
+	d.CtxEnablePeerAccess = func(x Context) error { return c.call(&c.enableAccess, uintptr(x), 0) }
+	d.KeepFreed = func(device int) error {
+		pool, most := new(uintptr), new(uint64)
+		*most = math.MaxUint64
+		if err := c.call(&c.defaultPool, uintptr(unsafe.Pointer(pool)), uintptr(device)); err != nil {
+			return err
+		}
+		return c.call(&c.poolAttribute, *pool, poolReleaseThreshold, uintptr(unsafe.Pointer(most)))
+	}
+	d.DevicePrimaryCtxRetain = func(device int) (Context, error) {
+		x := new(Context)
+		err := c.call(&c.retain, uintptr(unsafe.Pointer(x)), uintptr(device))
+		return *x, err
+	}
+	d.DevicePrimaryCtxRelease = func(device int) error { return c.call(&c.release, uintptr(device)) }
+}
+
+// allocations fills in the calls that allocate memory, but for those in the order of a stream.
+func (c *calls) allocations(d *Driver) {
+	d.MemAlloc = func(bytes int) (Pointer, error) {
+		p := new(Pointer)
+		err := c.call(&c.alloc, uintptr(unsafe.Pointer(p)), uintptr(bytes))
+		return *p, err
+	}
+	d.MemFree = func(p Pointer) error { return c.call(&c.free, uintptr(p)) }
+	d.MemHostAlloc = func(bytes int) (unsafe.Pointer, error) {
+		p := new(unsafe.Pointer)
+		err := c.call(&c.hostAlloc, uintptr(unsafe.Pointer(p)), uintptr(bytes), hostPortable)
+		return *p, err
+	}
+	d.MemFreeHost = func(p unsafe.Pointer) error { return c.call(&c.hostFree, uintptr(p)) }
+}
+
+// modules fills in the calls of modules and functions.
 func (c *calls) modules(d *Driver) {
 	d.ModuleLoadData = func(image []byte) (Module, error) {
 		m := new(Module)
