@@ -71,7 +71,7 @@ func (c *hostCall) cut() *chunk {
 	if c.perBatch, c.units = 1, p.Batch; dense {
 		c.perBatch, c.units = p.KVHeads, p.Batch*p.KVHeads
 	}
-	x := c.lay(0, c.units)
+	x := newChunk(c.call, c.perBatch, 0, c.units)
 	if dense {
 		bytes := 0
 		for i := range x.list {
@@ -82,7 +82,7 @@ func (c *hostCall) cut() *chunk {
 		c.chunk = batchesOf(c.call, c.b.staging.whole)
 	}
 	if c.chunk = max(1, min(c.chunk, c.units)); c.chunk < c.units {
-		x = c.lay(0, c.chunk)
+		x = newChunk(c.call, c.perBatch, 0, c.chunk)
 	}
 	c.next.Store(int64(c.chunk))
 	return x
@@ -112,13 +112,13 @@ func (c *hostCall) take() *chunk {
 	if first >= c.units {
 		return nil
 	}
-	return c.lay(first, min(c.chunk, c.units-first))
+	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
 }
 
 // work takes a chunk and those that are left through a staging buffer, until one fails.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	for ; x != nil; x = c.take() {
-		if err := x.run(ctx, l); err != nil {
+		if err := c.run(ctx, l, x); err != nil {
 			c.err.CompareAndSwap(nil, &err)
 			c.next.Store(int64(c.units)) // no other chunk begins
 			return
@@ -126,19 +126,19 @@ func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	}
 }
 
-// run takes the chunk through a staging buffer.
-func (x *chunk) run(ctx context.Context, l *stagingBuffer) error {
-	if err := x.b.grow(l, max(x.bytes, granule)); err != nil {
+// run takes a chunk through a staging buffer.
+func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
+	if err := c.b.grow(l, max(x.bytes, granule)); err != nil {
 		return err
 	}
 	x.move(l, flashkit.Input)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	a := x.b.args.Get().(*arguments)
-	defer x.b.args.Put(a)
+	a := c.b.args.Get().(*arguments)
+	defer c.b.args.Put(a)
 	x.describe(a, l.device)
-	if err := x.b.do(func() error { return x.pass(a, l) }); err != nil {
+	if err := c.b.do(func() error { return c.pass(x, a, l) }); err != nil {
 		return err
 	}
 	x.move(l, flashkit.Output)
@@ -146,42 +146,15 @@ func (x *chunk) run(ctx context.Context, l *stagingBuffer) error {
 }
 
 // pass copies the inputs to the device, computes, and copies the outputs back.
-func (x *chunk) pass(a *arguments, l *stagingBuffer) error {
+func (c *hostCall) pass(x *chunk, a *arguments, l *stagingBuffer) error {
 	if x.inputs > 0 {
-		if err := x.b.drv.MemcpyHtoDAsync(l.device, l.host, x.inputs, l.stream); err != nil {
+		if err := c.b.drv.MemcpyHtoDAsync(l.device, l.host, x.inputs, l.stream); err != nil {
 			return err
 		}
 	}
-	err := x.b.enqueue(x.id, x.p, a, l.stream)
+	err := c.b.enqueue(c.id, x.p, a, l.stream)
 	if n := x.bytes - x.outputs; err == nil && n > 0 {
-		err = x.b.drv.MemcpyDtoHAsync(unsafe.Add(l.host, x.outputs), l.device+Pointer(x.outputs), n, l.stream)
+		err = c.b.drv.MemcpyDtoHAsync(unsafe.Add(l.host, x.outputs), l.device+Pointer(x.outputs), n, l.stream)
 	}
-	return errors.Join(err, x.b.drv.StreamSynchronize(l.stream))
-}
-
-// describe sets the argument block for the copies on the device.
-func (x *chunk) describe(a *arguments, device Pointer) {
-	a.reset(x.p, x.call)
-	if a.dbiasShape[0] > 1 {
-		a.dbiasShape[0] = int32(x.p.Batch)
-	}
-	for i := range x.list {
-		s := &x.list[i]
-		s.place(a.view(s.arg), device)
-		if s.arg < len(a.shapes) {
-			a.shapes[s.arg] = s.whole
-		}
-	}
-	a.features.align(&x.call.Problem, x.call.Args.Bias.DType().Size())
-	a.setSequences(x.sequences())
-}
-
-// sequences returns where the sequences lie in the copies.
-func (x *chunk) sequences() *flashkit.Sequences {
-	if x.call.Args.Seqs == nil {
-		return nil
-	}
-	s := *x.call.Args.Seqs
-	s.QStarts, s.KVStarts, s.Pages = fromZero(s.QStarts), fromZero(s.KVStarts), x.table
-	return &s
+	return errors.Join(err, c.b.drv.StreamSynchronize(l.stream))
 }

@@ -6,12 +6,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A chunk is some units of a hostCall in a staging buffer: the tensors that are read, those that
+// A chunk is some units of a call in a staging buffer: the tensors that are read, those that
 // are read and written, those that are written, so that each way is one copy. Of inputs with
 // features a dimension that repeats is copied once. Of packed tensors the rows of sequences are
 // copied, of pools of pages those that sequences have.
 type chunk struct {
-	*hostCall
+	call     *flashkit.Call
+	perBatch int // units
+
 	p       flashkit.Problem
 	first   int // unit
 	list    []staged
@@ -37,17 +39,17 @@ type staged struct {
 	bytes  int
 }
 
-// lay returns n units of the call, from the first on, and decides where each tensor lies.
-func (c *hostCall) lay(first, n int) *chunk {
-	x := &chunk{hostCall: c, p: c.call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
-	x.p.Batch, x.p.Heads, x.p.KVHeads = n, c.call.Heads/c.perBatch, c.call.KVHeads/c.perBatch
+// newChunk returns n units of a call, from the first on, and decides where each tensor lies.
+func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
+	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
+	x.p.Batch, x.p.Heads, x.p.KVHeads = n, call.Heads/perBatch, call.KVHeads/perBatch
 	x.findPages()
 	for _, role := range [...]flashkit.Role{flashkit.Input, flashkit.Input | flashkit.Output, flashkit.Output} {
 		if role == flashkit.Input|flashkit.Output {
 			x.outputs = x.bytes
 		}
 		for i := range allArguments {
-			if t := allArguments[i].Of(c.call.Args); allArguments[i].Role(&c.call.Problem, c.call.Pass)&^flashkit.Optional == role && !t.IsZero() {
+			if t := allArguments[i].Of(call.Args); allArguments[i].Role(&call.Problem, call.Pass)&^flashkit.Optional == role && !t.IsZero() {
 				x.add(i, t, role)
 			}
 		}
@@ -168,4 +170,31 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	default:
 		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Uint16s()))), n)
 	}
+}
+
+// describe sets the argument block for the copies on the device.
+func (x *chunk) describe(a *arguments, device Pointer) {
+	a.reset(x.p, x.call)
+	if a.dbiasShape[0] > 1 {
+		a.dbiasShape[0] = int32(x.p.Batch)
+	}
+	for i := range x.list {
+		s := &x.list[i]
+		s.place(a.view(s.arg), device)
+		if s.arg < len(a.shapes) {
+			a.shapes[s.arg] = s.whole
+		}
+	}
+	a.features.align(&x.call.Problem, x.call.Args.Bias.DType().Size())
+	a.setSequences(x.sequences())
+}
+
+// sequences returns where the sequences lie in the copies.
+func (x *chunk) sequences() *flashkit.Sequences {
+	if x.call.Args.Seqs == nil {
+		return nil
+	}
+	s := *x.call.Args.Seqs
+	s.QStarts, s.KVStarts, s.Pages = fromZero(s.QStarts), fromZero(s.KVStarts), x.table
+	return &s
 }
