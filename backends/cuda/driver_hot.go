@@ -34,6 +34,24 @@ type launchAttribute struct {
 	value [16]int32
 }
 
+// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, then the bytes of a row, rows, and layers.
+type memcpy3DPeer struct {
+	src, dst    copySide
+	bytes, rows int
+	layers      int
+}
+
+// A copySide is one side of it.
+type copySide struct {
+	x, y, z, lod int
+	kind         uint32
+	host         uintptr
+	device       Pointer
+	array        uintptr
+	context      Context
+	pitch, rows  int // of a layer
+}
+
 // call calls s with the first n arguments of the frame.
 func (f *frame) call(c *calls, s *symbol, n int) error {
 	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
@@ -44,15 +62,6 @@ func (f *frame) call(c *calls, s *symbol, n int) error {
 type hotCalls struct {
 	*calls
 	frames sync.Pool
-}
-
-// hot fills in the calls that must not allocate.
-func (c *calls) hot(d *Driver) {
-	h := &hotCalls{calls: c, frames: sync.Pool{New: func() any { return new(frame) }}}
-	h.launches(d)
-	h.copies(d)
-	h.queues(d)
-	h.peers(d)
 }
 
 // do calls s.

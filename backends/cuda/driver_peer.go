@@ -4,24 +4,6 @@ package cuda
 
 import "unsafe"
 
-// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, then the bytes of a row, rows, and layers.
-type memcpy3DPeer struct {
-	src, dst    copySide
-	bytes, rows int
-	layers      int
-}
-
-// A copySide is one side of it.
-type copySide struct {
-	x, y, z, lod int
-	kind         uint32
-	host         uintptr
-	device       Pointer
-	array        uintptr
-	context      Context
-	pitch, rows  int // of a layer
-}
-
 // peers fills in the copies between devices.
 func (h *hotCalls) peers(d *Driver) {
 	d.MemcpyPeerAsync = func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error {

@@ -15,13 +15,6 @@ import (
 // in a stream of its own. Several buffers overlap all of it. Chunks depend on the problem and
 // the shapes alone, so results do too.
 
-// chunkBytes bounds the bytes of a dense chunk of several units, both ways: enough to fill the
-// bus, and little next to a problem whose copies matter.
-const chunkBytes = 2 << 20
-
-// featureBytes bounds the bytes of a chunk of several batches in a call with features.
-const featureBytes = 128 << 20
-
 // A hostCall is a pass on host tensors, cut into units. A unit is a KV head of a batch with the
 // query heads of its group or, in a call with features, a whole batch.
 type hostCall struct {

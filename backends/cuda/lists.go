@@ -193,13 +193,6 @@ func (k *keptLists) free(d *Driver, s StreamHandle) error {
 	return d.MemFreeAsync(at, s)
 }
 
-// close frees the memory before the stream.
-func (s *Stream) close() error {
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	return errors.Join(s.lists.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
-}
-
 // bytesOf returns the memory of numbers.
 func bytesOf(n []int32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(n))), 4*len(n))

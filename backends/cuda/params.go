@@ -30,6 +30,12 @@ type view struct {
 // rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
 const rowAlignment = 16
 
+// granule is the alignment of an array, in bytes.
+const granule = 256
+
+// ceilDiv returns how many tiles of a size cover n.
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
+
 // reach is the farthest that a side of a band is said to lie, beyond every key.
 const reach = 1 << 30
 

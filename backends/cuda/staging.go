@@ -69,6 +69,13 @@ type staging struct {
 // stagingBytes bounds the pinned memory of all buffers, unless one unit needs more.
 const stagingBytes = 512 << 20
 
+// chunkBytes bounds the bytes of a dense chunk of several units, both ways: enough to fill the
+// bus, and little next to a problem whose copies matter.
+const chunkBytes = 2 << 20
+
+// featureBytes bounds the bytes of a chunk of several batches in a call with features.
+const featureBytes = 128 << 20
+
 func newStaging() staging {
 	n := max(2, min(12, runtime.GOMAXPROCS(0)))
 	l := staging{make(chan *stagingBuffer, n), chunkBytes, featureBytes}
@@ -109,4 +116,17 @@ func (l *staging) close(d *Driver) (err error) {
 		}
 		err = errors.Join(err, x.close(d))
 	}
+}
+
+// grow makes sure of a staging buffer's memory. That of a poisoned backend holds NaN afterwards.
+func (b *Backend) grow(l *stagingBuffer, bytes int) error {
+	return b.do(func() error {
+		if err := l.grow(b.drv, bytes); err != nil || !b.poison.Load() {
+			return err
+		}
+		for i := range unsafe.Slice((*uint32)(l.host), bytes/4) {
+			unsafe.Slice((*uint32)(l.host), bytes/4)[i] = poisonBits
+		}
+		return b.drv.MemsetD32Async(l.device, poisonBits, bytes/4, l.stream)
+	})
 }

@@ -103,3 +103,10 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 	}
 	return nil
 }
+
+// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
+// of 16 bytes.
+func looseRows(p flashkit.Problem) bool {
+	unit := rowAlignment / p.DType.Size()
+	return p.Dim%unit != 0 || p.VDim%unit != 0
+}
