@@ -31,7 +31,7 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset describes a call, of which p is all or a chunk, but not where its tensors lie.
+// reset describes a call, of which p is all or a chunk, but for its tensors and sequences.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
 	a.describe(p)
@@ -49,10 +49,17 @@ func (a *arguments) view(i int) *view {
 // set describes a call on the device's memory.
 func (a *arguments) set(c *flashkit.Call) {
 	a.reset(c.Problem, c)
-	for i := range denseArguments {
-		if x := &denseArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {
-			a.views[i].set(*x.Of(c.Args))
+	for i := range allArguments {
+		if x := &allArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {
+			a.view(i).set(*x.Of(c.Args))
 		}
 	}
 	a.shapes = [...][4]int{c.Args.Q.Shape(), c.Args.K.Shape(), c.Args.V.Shape(), c.Args.O.Shape()}
+	a.finish(c, c.Args.Seqs)
+}
+
+// finish adds the sequences, and what depends on where the tensors lie.
+func (a *arguments) finish(c *flashkit.Call, seqs *flashkit.Sequences) {
+	a.align(&c.Problem, c.Args.Bias.DType().Size())
+	a.setSequences(seqs)
 }

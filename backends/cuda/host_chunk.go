@@ -185,8 +185,7 @@ func (x *chunk) describe(a *arguments, device Pointer) {
 			a.shapes[s.arg] = s.whole
 		}
 	}
-	a.features.align(&x.call.Problem, x.call.Args.Bias.DType().Size())
-	a.setSequences(x.sequences())
+	a.finish(x.call, x.sequences())
 }
 
 // sequences returns where the sequences lie in the copies.

@@ -77,10 +77,8 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
-// allArguments are all tensors, denseArguments those of dense attention, which come first in
-// the order of params.views.
-var (
-	allArguments   = flashkit.Arguments()
+// allArguments are all tensors: those of params.views, then the views of features, in their order.
+var allArguments = flashkit.Arguments()
 	denseArguments = allArguments[:len(params{}.views)]
 )
 
