@@ -199,25 +199,3 @@ func dbiasCycles(t flashkit.DType) float64 {
 	}
 	return 1. / 200
 }
-
-// hostCallCost predicts the time of a call with host tensors that has at most so many
-// buffers. One with features goes as one chunk.
-func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
-	if !featured(&c.Problem) {
-		return s.hostCost(dev, c.Problem, buffers)
-	}
-	in, out, rows := hostBytes(c.Problem, s.pass)
-	if c.Ragged {
-		part := math.Exp2(-float64(c.Traits.Load) / 8) // rows and keys are to pairs as a root
-		in, out, rows = in*part, out*part, rows*part
-	}
-	pairs := float64(c.Batch) * float64(c.Heads) * float64(c.QLen) * float64(c.KVLen)
-	if c.Score.Bias {
-		in += pairs * float64(c.DType.Size())
-	}
-	if c.Score.Mask {
-		in += pairs
-	}
-	h := &hostTensorCosts
-	return microseconds(h.call+(in*h.pack+out*h.unpack+rows*h.row)/1e3+(in+out)/h.rate*1e6) + s.callCost(dev, c)
-}

@@ -9,13 +9,13 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
@@ -37,34 +37,6 @@ type Backend struct {
 	eager   bool        // tests: plans that large calls gain from are taken for all
 }
 
-// oldestDriver is the CUDA version whose drivers load the images.
-const oldestDriver = 13000
-
-// OpenWith opens a GPU through a driver of the caller's, and waits for it as long as it takes.
-func OpenWith(d *Driver, ordinal int) (*Backend, error) {
-	b, err := openWith(d, ordinal)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return b, nil
-}
-
-func openWith(d *Driver, ordinal int) (*Backend, error) {
-	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, staging: newStaging()}
-	var err error
-	if b.dev, err = describe(d, ordinal); err != nil {
-		return nil, err
-	}
-	if b.context, err = d.DevicePrimaryCtxRetain(ordinal); err != nil {
-		return nil, fmt.Errorf("no context on %s: %w", b.dev.Name, err)
-	}
-	if err := d.KeepFreed(ordinal); err != nil {
-		return nil, errors.Join(err, d.DevicePrimaryCtxRelease(ordinal))
-	}
-	b.images.arch = b.dev.Major*10 + b.dev.Minor
-	return b, nil
-}
-
 // Name returns "cuda".
 func (b *Backend) Name() string { return "cuda" }
 
@@ -74,27 +46,6 @@ func (b *Backend) Device() Device { return b.dev }
 // Hardware names the GPU and the driver, on which the speed of kernels depends.
 func (b *Backend) Hardware() (device, driver string) {
 	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), "CUDA " + cudaVersion(b.dev.Driver)
-}
-
-// Close frees what the backend holds on the device. No call may be running, and
-// buffers and streams must have been closed; it is an error to use the backend
-// afterwards. Close does not wait for a driver that does not answer; it returns an error then.
-func (b *Backend) Close() error {
-	if b.closed.Swap(true) {
-		return nil
-	}
-	_, err := answer(context.Background(), closeLimit, func() (none struct{}, err error) { return none, b.release() }, func(struct{}) {})
-	if errors.Is(err, ErrSilent) {
-		return fmt.Errorf("cuda: close: %w", err)
-	}
-	return err
-}
-
-func (b *Backend) release() error {
-	err := b.within(func() error {
-		return errors.Join(b.staging.close(b.drv), b.foreign.close(b.drv), b.images.close(b.drv))
-	})
-	return errors.Join(err, b.drv.DevicePrimaryCtxRelease(b.dev.Ordinal))
 }
 
 var errClosed = errors.New("the backend is closed")
@@ -130,4 +81,45 @@ func (b *Backend) within(f func() error) error {
 		return err
 	}
 	return errors.Join(f(), b.drv.CtxPopCurrent())
+}
+
+// Reach lets the kernels and the copies of b's device read and write memory of another
+// device directly, as far as the machine can; to ask twice is no error. It reports whether
+// they do. Stream.Copy works either way, through the host's memory if it must.
+func (b *Backend) Reach(other *Backend) (bool, error) {
+	switch {
+	case other == nil:
+		return false, missing("Backend")
+	case b.reaches(other):
+		return true, nil
+	}
+	can, err := b.drv.DeviceCanAccessPeer(b.dev.Ordinal, other.dev.Ordinal)
+	if err != nil || !can {
+		return false, err
+	}
+	err = b.do(func() error { return b.drv.CtxEnablePeerAccess(other.context) })
+	if e := (*Error)(nil); errors.As(err, &e) && e.Code == codeReachedAlready {
+		err = nil
+	}
+	if err != nil {
+		return false, err
+	}
+	b.peers.Store(other.dev.Ordinal, true)
+	return true, nil
+}
+
+func (b *Backend) reaches(other *Backend) bool {
+	if b.dev.Ordinal == other.dev.Ordinal {
+		return true
+	}
+	_, ok := b.peers.Load(other.dev.Ordinal)
+	return ok
+}
+
+func otherDevice(what string) error {
+	return &flashkit.ProblemError{Field: what, Value: "of another backend", Reason: "must belong to the same one"}
+}
+
+func missing(what string) error {
+	return &flashkit.ProblemError{Field: what, Value: "nil", Reason: "is missing"}
 }

@@ -110,14 +110,6 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	return b.launch(id, p, a, s.handle)
 }
 
-// wholeOf is the problem of which a call of p is a part, or p.
-func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
-	if a.whole != nil {
-		return a.whole
-	}
-	return p
-}
-
 // checkWhole refuses a whole of which no call of p is a part.
 func (o *Options) checkWhole(p *flashkit.Problem) error {
 	w := o.PartOf
@@ -149,40 +141,6 @@ func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel,
 	return b.Kernels()[id], nil
 }
 
-// arguments are what a call needs on the heap: the block that the driver copies, of
-// which plain instances take a part, the checked call, and what its sequences say.
-type arguments struct {
-	mapped
-	features
-	call     flashkit.Call
-	featured bool
-	lists    [5][]int32    // of Sequences
-	sides    [5]int        // how long each of them is
-	words    int           // all of them that are to be copied
-	ints     []int32       // these, one after the other: see join
-	intsAt   Pointer       // where they lie in the workspace,
-	kept     *keptLists    // unless it is not nil: in the stream's memory;
-	foreign  *foreignLists // or in that of a stream of another library
-	shapes   [4][4]int     // of Q, K, V and O in memory, of a call with features
-	spare    int           // multiprocessors that are left to others
-	beside   bool          // of other work
-
-	whole *flashkit.Problem // of which the call is a part, or nil
-}
-
-// set describes a call on the device's memory.
-func (a *arguments) set(c *flashkit.Call) {
-	a.spare, a.beside, a.whole = 0, false, nil
-	a.describe(c.Problem)
-	for i := range denseArguments {
-		if x := &denseArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {
-			a.views[i].set(*x.Of(c.Args))
-		}
-	}
-	a.setFeatures(c)
-	a.shapes = [...][4]int{c.Args.Q.Shape(), c.Args.K.Shape(), c.Args.V.Shape(), c.Args.O.Shape()}
-}
-
 // runDevice runs a call on tensors of the device to its end.
 func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
 	if err := cmp.Or(b.owns(c.Args, c.Pass, &c.Problem), missesTable(c.Args.Seqs)); err != nil {
@@ -203,11 +161,4 @@ func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) er
 		err := b.enqueue(id, c.Problem, a, l.stream)
 		return errors.Join(err, b.drv.StreamSynchronize(l.stream))
 	})
-}
-
-// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
-// of 16 bytes.
-func looseRows(p flashkit.Problem) bool {
-	unit := rowAlignment / p.DType.Size()
-	return p.Dim%unit != 0 || p.VDim%unit != 0
 }

@@ -1,13 +1,8 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-
-	"github.com/flashkit-go/flashkit"
 )
 
 // A Device describes a GPU.
@@ -27,75 +22,6 @@ type Device struct {
 // String returns what a person calls the device.
 func (d *Device) String() string { return fmt.Sprintf("GPU %d (%s)", d.Ordinal, d.Name) }
 
-// ErrNoDevice is wrapped by errors of Open and its kin where the machine has no GPU, no
-// driver's library, or the program was built without CUDA. A GPU that is there and cannot
-// be used is another error, which a user would want to hear of.
-var ErrNoDevice = errors.New("no device")
-
-// lacking is ErrNoDevice in other words.
-type lacking struct{ error }
-
-func (l lacking) Unwrap() error      { return l.error }
-func (lacking) Is(target error) bool { return target == ErrNoDevice }
-
-// DeviceVariable is the environment variable that says which GPU Open opens.
-const DeviceVariable = "FLASHKIT_DEVICE"
-
-// Open opens the GPU whose number the environment variable FLASHKIT_DEVICE holds, the
-// first one if it is not set. Numbers are the driver's, of the GPUs that
-// CUDA_VISIBLE_DEVICES leaves visible. The error wraps flashkit.ErrUnavailable and says
-// which of them it is: no driver library, driver too old, no device, a compute
-// capability below 7.0, a device that gives no context, as a full one does, or a driver
-// that does not answer for a minute.
-func Open() (*Backend, error) { return OpenContext(context.Background()) }
-
-// OpenContext is Open for a caller that waits no longer than the context lasts. At its
-// deadline the driver counts as one that does not answer.
-func OpenContext(ctx context.Context) (*Backend, error) {
-	text := os.Getenv(DeviceVariable)
-	if text == "" {
-		return openDevice(ctx, 0)
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return nil, unavailable(fmt.Errorf("%s = %q: must be the number of a GPU, from 0", DeviceVariable, text))
-	}
-	return openDevice(ctx, n)
-}
-
-// OpenDevice opens the GPU of that number.
-func OpenDevice(ordinal int) (*Backend, error) { return openDevice(context.Background(), ordinal) }
-
-func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
-	b, err := answer(ctx, openLimit, func() (*Backend, error) {
-		d, err := openDriver()
-		if err != nil {
-			return nil, err
-		}
-		return openWith(d, ordinal)
-	}, func(b *Backend) { b.Close() })
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return b, nil
-}
-
-// Devices describes the GPUs of this machine in the driver's order, those too that no
-// kernel runs on. It takes no memory of them. Its errors are those of Open.
-func Devices() ([]Device, error) {
-	list, err := answer(context.Background(), openLimit, func() ([]Device, error) {
-		d, err := openDriver()
-		if err != nil {
-			return nil, err
-		}
-		return devicesOf(d)
-	}, func([]Device) {})
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return list, nil
-}
-
 func devicesOf(d *Driver) ([]Device, error) {
 	n, driver, err := start(d)
 	if err != nil {
@@ -109,10 +35,6 @@ func devicesOf(d *Driver) ([]Device, error) {
 		list[i].Driver = driver
 	}
 	return list, nil
-}
-
-func unavailable(err error) error {
-	return fmt.Errorf("cuda: %w: %w", flashkit.ErrUnavailable, err)
 }
 
 // describe looks at a device and refuses those that no kernel could run on.
@@ -153,6 +75,9 @@ func start(d *Driver) (devices, version int, err error) {
 	}
 	return devices, version, err
 }
+
+// oldestDriver is the CUDA version whose drivers load the images.
+const oldestDriver = 13000
 
 // cudaVersion returns a version as people write it.
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }

@@ -163,3 +163,14 @@ func isSticky(err error) bool {
 	}
 	return false
 }
+
+// ErrNoDevice is wrapped by errors of Open and its kin where the machine has no GPU, no
+// driver's library, or the program was built without CUDA. A GPU that is there and cannot
+// be used is another error, which a user would want to hear of.
+var ErrNoDevice = errors.New("no device")
+
+// lacking is ErrNoDevice in other words.
+type lacking struct{ error }
+
+func (l lacking) Unwrap() error      { return l.error }
+func (lacking) Is(target error) bool { return target == ErrNoDevice }

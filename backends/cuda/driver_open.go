@@ -5,12 +5,8 @@ package cuda
 import (
 	"fmt"
 	"math"
-	"reflect"
-	"runtime"
 	"sync"
 	"unsafe"
-
-	"github.com/ebitengine/purego"
 )
 
 // openDriver loads the driver's library and looks its functions up. The names
@@ -31,321 +27,97 @@ func openDriver() (*Driver, error) {
 	return c.driver(), nil
 }
 
-// A symbol is a function of the library: its name is the field's tag, its
-// address what the library says.
-type symbol struct {
-	name    string
-	address uintptr
-}
-
-// calls are the functions of the library, as it exports them.
-type calls struct {
-	init          symbol `cu:"cuInit"`
-	errorName     symbol `cu:"cuGetErrorName"`
-	version       symbol `cu:"cuDriverGetVersion"`
-	count         symbol `cu:"cuDeviceGetCount"`
-	deviceName    symbol `cu:"cuDeviceGetName"`
-	totalMem      symbol `cu:"cuDeviceTotalMem_v2"`
-	attribute     symbol `cu:"cuDeviceGetAttribute"`
-	defaultPool   symbol `cu:"cuDeviceGetDefaultMemPool"`
-	poolAttribute symbol `cu:"cuMemPoolSetAttribute"`
-	retain        symbol `cu:"cuDevicePrimaryCtxRetain"`
-	release       symbol `cu:"cuDevicePrimaryCtxRelease_v2"`
-	push          symbol `cu:"cuCtxPushCurrent_v2"`
-	pop           symbol `cu:"cuCtxPopCurrent_v2"`
-	alloc         symbol `cu:"cuMemAlloc_v2"`
-	free          symbol `cu:"cuMemFree_v2"`
-	allocAsync    symbol `cu:"cuMemAllocAsync"`
-	freeAsync     symbol `cu:"cuMemFreeAsync"`
-	hostAlloc     symbol `cu:"cuMemHostAlloc"`
-	hostFree      symbol `cu:"cuMemFreeHost"`
-	toDevice      symbol `cu:"cuMemcpyHtoDAsync_v2"`
-	toHost        symbol `cu:"cuMemcpyDtoHAsync_v2"`
-	set32         symbol `cu:"cuMemsetD32Async"`
-	canAccess     symbol `cu:"cuDeviceCanAccessPeer"`
-	enableAccess  symbol `cu:"cuCtxEnablePeerAccess"`
-	toPeer        symbol `cu:"cuMemcpyPeerAsync"`
-	rowsToPeer    symbol `cu:"cuMemcpy3DPeerAsync"`
-	load          symbol `cu:"cuModuleLoadDataEx"`
-	unload        symbol `cu:"cuModuleUnload"`
-	function      symbol `cu:"cuModuleGetFunction"`
-	global        symbol `cu:"cuModuleGetGlobal_v2"`
-	setAttribute  symbol `cu:"cuFuncSetAttribute"`
-	occupancy     symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
-	launch        symbol `cu:"cuLaunchKernel"`
-	launchEx      symbol `cu:"cuLaunchKernelEx" since:"12"`
-	tensorMap     symbol `cu:"cuTensorMapEncodeTiled" since:"12"`
-	streamNew     symbol `cu:"cuStreamCreate"`
-	streamRanked  symbol `cu:"cuStreamCreateWithPriority"`
-	streamEnd     symbol `cu:"cuStreamDestroy_v2"`
-	streamSync    symbol `cu:"cuStreamSynchronize"`
-	capturing     symbol `cu:"cuStreamIsCapturing"`
-	streamID      symbol `cu:"cuStreamGetId" since:"12"`
-	streamWait    symbol `cu:"cuStreamWaitEvent"`
-	eventNew      symbol `cu:"cuEventCreate"`
-	eventEnd      symbol `cu:"cuEventDestroy_v2"`
-	eventRecord   symbol `cu:"cuEventRecord"`
-	eventSync     symbol `cu:"cuEventSynchronize"`
-	eventElapsed  symbol `cu:"cuEventElapsedTime"`
-}
-
-// bind finds every call. What came after CUDA 11 may be missing: such a driver is
-// too old, and its version says so better.
-func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
-	v := reflect.ValueOf(c).Elem()
-	for i := range v.NumField() {
-		tag := v.Type().Field(i).Tag
-		name := tag.Get("cu")
-		address, err := lookup(name)
-		if err != nil && tag.Get("since") == "" {
-			return fmt.Errorf("missing %s", name)
-		}
-		*(*symbol)(v.Field(i).Addr().UnsafePointer()) = symbol{name, address}
-	}
-	return nil
-}
-
-// call calls s. The garbage collector neither frees nor moves what the
-// arguments point to before it returns.
-//
-//go:uintptrescapes
-func (c *calls) call(s *symbol, args ...uintptr) error {
-	r, _, _ := purego.SyscallN(s.address, args...)
-	return c.check(s, r)
-}
-
-func (c *calls) check(s *symbol, result uintptr) error {
-	code := int32(result)
-	if code == 0 {
-		return nil
-	}
-	return c.fail(s, code)
-}
-
-func (c *calls) fail(s *symbol, code int32) error {
-	e := &Error{Call: s.name, Code: int(code), Name: "unknown error"}
-	text := new(*byte)
-	if r, _, _ := purego.SyscallN(c.errorName.address, uintptr(code), uintptr(unsafe.Pointer(text))); int32(r) == 0 && *text != nil {
-		e.Name = goString(*text)
-	}
-	runtime.KeepAlive(text)
-	return e
-}
-
-func goString(p *byte) string {
-	n := 0
-	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
-		n++
-	}
-	return string(unsafe.Slice(p, n))
-}
-
-func cString(s string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(s + "\x00")) }
-
-// A frame is the memory of a call that must not allocate: its arguments, the
-// array of pointers to a kernel's parameters, and how a kernel is launched.
-type frame struct {
-	args   [11]uintptr
-	params [1]unsafe.Pointer
-	config launchConfig
-	how    [2]launchAttribute
-	copy   memcpy3DPeer
-}
-
-// A launchConfig is the driver's CUlaunchConfig, a launchAttribute its CUlaunchAttribute.
-type launchConfig struct {
-	grid, block [3]uint32
-	shared      uint32
-	stream      StreamHandle
-	attributes  *launchAttribute
-	count       uint32
-}
-
-type launchAttribute struct {
-	id    uint64
-	value [16]int32
-}
-
-// call calls s with the first n arguments of the frame.
-func (f *frame) call(c *calls, s *symbol, n int) error {
-	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
-	return c.check(s, r)
-}
-
-// hot returns the calls that must not allocate.
-func (c *calls) hot(d *Driver) {
-	frames := &sync.Pool{New: func() any { return new(frame) }}
-	do := func(s *symbol, args ...uintptr) error {
-		f := frames.Get().(*frame)
-		n := copy(f.args[:], args)
-		err := f.call(c, s, n)
-		frames.Put(f)
-		return err
-	}
-	c.peers(d, frames)
-	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
-		f := frames.Get().(*frame)
-		f.params[0] = params
-		f.args = [11]uintptr{uintptr(fn), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&f.params)), 0}
-		err := f.call(c, &c.launch, 11)
-		f.params[0] = nil
-		frames.Put(f)
-		return err
-	}
-	launchWith := func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
-		f := frames.Get().(*frame)
-		f.params[0], f.how = params, how
-		f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how[0], uint32(count)}
-		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
-		err := f.call(c, &c.launchEx, 4)
-		f.params[0] = nil
-		frames.Put(f)
-		return err
-	}
-	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{programmaticLaunch, [16]int32{1}}})
-	}
-	d.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}})
-	}
-	d.LaunchDependentCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
-		return launchWith(fn, blocks, threads, shared, s, params, 2, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}, {programmaticLaunch, [16]int32{1}}})
-	}
-	d.CtxPushCurrent = func(x Context) error { return do(&c.push, uintptr(x)) }
-	d.CtxPopCurrent = func() error {
-		f := frames.Get().(*frame)
-		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
-		err := f.call(c, &c.pop, 1)
-		frames.Put(f)
-		return err
-	}
-	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
-		f := frames.Get().(*frame)
-		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.args[3])), uintptr(bytes), uintptr(s)}
-		err := f.call(c, &c.allocAsync, 3)
-		p := Pointer(f.args[3])
-		frames.Put(f)
-		return p, err
-	}
-	ask := func(y *symbol, s StreamHandle) (uint64, error) { // what the driver writes of a stream
-		f := frames.Get().(*frame)
-		f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
-		err := f.call(c, y, 2)
-		x := uint64(f.args[2])
-		frames.Put(f)
-		return x, err
-	}
-	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
-		status, err := ask(&c.capturing, s)
-		return uint32(status) != 0, err
-	}
-	if c.streamID.address != 0 {
-		d.StreamGetID = func(s StreamHandle) (uint64, error) { return ask(&c.streamID, s) }
-	}
-	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return do(&c.freeAsync, uintptr(p), uintptr(s)) }
-	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {
-		err := do(&c.toDevice, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
-		runtime.KeepAlive(from)
-		return err
-	}
-	d.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error {
-		err := do(&c.toHost, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
-		runtime.KeepAlive(to)
-		return err
-	}
-	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
-		return do(&c.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
-	}
-	d.StreamSynchronize = func(s StreamHandle) error { return do(&c.streamSync, uintptr(s)) }
-	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
-		return do(&c.streamWait, uintptr(s), uintptr(e), 0)
-	}
-	d.EventRecord = func(e EventHandle, s StreamHandle) error { return do(&c.eventRecord, uintptr(e), uintptr(s)) }
-	d.EventSynchronize = func(e EventHandle) error { return do(&c.eventSync, uintptr(e)) }
-}
-
-// Arguments of the driver's enumerations.
-const (
-	tensorMapF16         = 6
-	tensorMapBF16        = 9
-	tensorMapSwizzle128B = 3
-	tensorMapPromote256B = 3
-	streamNonBlocking    = 1
-	memoryDevice         = 2 // CU_MEMORYTYPE_DEVICE
-	hostPortable         = 1
-	poolReleaseThreshold = 4
-	maxDynamicShared     = 8
-	clusterDimension     = 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-	programmaticLaunch   = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-)
-
 func (c *calls) driver() *Driver {
-	d := &Driver{
-		Init: func() error { return c.call(&c.init, 0) },
-		DriverGetVersion: func() (int, error) {
-			v := new(int32)
-			err := c.call(&c.version, uintptr(unsafe.Pointer(v)))
-			return int(*v), err
-		},
-		DeviceGetCount: func() (int, error) {
-			n := new(int32)
-			err := c.call(&c.count, uintptr(unsafe.Pointer(n)))
-			return int(*n), err
-		},
-		DeviceGetName: func(device int) (string, error) {
-			name := make([]byte, 256)
-			err := c.call(&c.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(device))
-			return goString(&name[0]), err
-		},
-		DeviceTotalMem: func(device int) (int, error) {
-			n := new(uintptr)
-			err := c.call(&c.totalMem, uintptr(unsafe.Pointer(n)), uintptr(device))
-			return int(*n), err
-		},
-		DeviceAttribute: func(device int, a Attribute) (int, error) {
-			v := new(int32)
-			err := c.call(&c.attribute, uintptr(unsafe.Pointer(v)), uintptr(a), uintptr(device))
-			return int(*v), err
-		},
-		DeviceCanAccessPeer: func(device, peer int) (bool, error) {
-			v := new(int32)
-			err := c.call(&c.canAccess, uintptr(unsafe.Pointer(v)), uintptr(device), uintptr(peer))
-			return *v != 0, err
-		},
-		CtxEnablePeerAccess: func(x Context) error { return c.call(&c.enableAccess, uintptr(x), 0) },
-		KeepFreed: func(device int) error {
-			pool, most := new(uintptr), new(uint64)
-			*most = math.MaxUint64
-			if err := c.call(&c.defaultPool, uintptr(unsafe.Pointer(pool)), uintptr(device)); err != nil {
-				return err
-			}
-			return c.call(&c.poolAttribute, *pool, poolReleaseThreshold, uintptr(unsafe.Pointer(most)))
-		},
-		DevicePrimaryCtxRetain: func(device int) (Context, error) {
-			x := new(Context)
-			err := c.call(&c.retain, uintptr(unsafe.Pointer(x)), uintptr(device))
-			return *x, err
-		},
-		DevicePrimaryCtxRelease: func(device int) error { return c.call(&c.release, uintptr(device)) },
-		MemAlloc: func(bytes int) (Pointer, error) {
-			p := new(Pointer)
-			err := c.call(&c.alloc, uintptr(unsafe.Pointer(p)), uintptr(bytes))
-			return *p, err
-		},
-		MemFree: func(p Pointer) error { return c.call(&c.free, uintptr(p)) },
-		MemHostAlloc: func(bytes int) (unsafe.Pointer, error) {
-			p := new(unsafe.Pointer)
-			err := c.call(&c.hostAlloc, uintptr(unsafe.Pointer(p)), uintptr(bytes), hostPortable)
-			return *p, err
-		},
-		MemFreeHost: func(p unsafe.Pointer) error { return c.call(&c.hostFree, uintptr(p)) },
-	}
+	d := new(Driver)
+	c.devices(d)
+	c.contexts(d)
+	c.allocations(d)
 	c.modules(d)
 	c.streams(d)
 	c.hot(d)
 	return d
 }
 
+// hot fills in the calls that must not allocate.
+func (c *calls) hot(d *Driver) {
+	h := &hotCalls{calls: c, frames: sync.Pool{New: func() any { return new(frame) }}}
+	h.launches(d)
+	h.copies(d)
+	h.queues(d)
+	h.peers(d)
+}
+
+// devices fills in the calls that describe devices.
+func (c *calls) devices(d *Driver) {
+	d.Init = func() error { return c.call(&c.init, 0) }
+	d.DriverGetVersion = func() (int, error) {
+		v := new(int32)
+		err := c.call(&c.version, uintptr(unsafe.Pointer(v)))
+		return int(*v), err
+	}
+	d.DeviceGetCount = func() (int, error) {
+		n := new(int32)
+		err := c.call(&c.count, uintptr(unsafe.Pointer(n)))
+		return int(*n), err
+	}
+	d.DeviceGetName = func(device int) (string, error) {
+		name := make([]byte, 256)
+		err := c.call(&c.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(device))
+		return goString(&name[0]), err
+	}
+	d.DeviceTotalMem = func(device int) (int, error) {
+		n := new(uintptr)
+		err := c.call(&c.totalMem, uintptr(unsafe.Pointer(n)), uintptr(device))
+		return int(*n), err
+	}
+	d.DeviceAttribute = func(device int, a Attribute) (int, error) {
+		v := new(int32)
+		err := c.call(&c.attribute, uintptr(unsafe.Pointer(v)), uintptr(a), uintptr(device))
+		return int(*v), err
+	}
+	d.DeviceCanAccessPeer = func(device, peer int) (bool, error) {
+		v := new(int32)
+		err := c.call(&c.canAccess, uintptr(unsafe.Pointer(v)), uintptr(device), uintptr(peer))
+		return *v != 0, err
+	}
+}
+
+// contexts fills in the calls that set up a device.
+func (c *calls) contexts(d *Driver) {
+	d.CtxEnablePeerAccess = func(x Context) error { return c.call(&c.enableAccess, uintptr(x), 0) }
+	d.KeepFreed = func(device int) error {
+		pool, most := new(uintptr), new(uint64)
+		*most = math.MaxUint64
+		if err := c.call(&c.defaultPool, uintptr(unsafe.Pointer(pool)), uintptr(device)); err != nil {
+			return err
+		}
+		return c.call(&c.poolAttribute, *pool, poolReleaseThreshold, uintptr(unsafe.Pointer(most)))
+	}
+	d.DevicePrimaryCtxRetain = func(device int) (Context, error) {
+		x := new(Context)
+		err := c.call(&c.retain, uintptr(unsafe.Pointer(x)), uintptr(device))
+		return *x, err
+	}
+	d.DevicePrimaryCtxRelease = func(device int) error { return c.call(&c.release, uintptr(device)) }
+}
+
+// allocations fills in the calls that allocate memory, but for those in the order of a stream.
+func (c *calls) allocations(d *Driver) {
+	d.MemAlloc = func(bytes int) (Pointer, error) {
+		p := new(Pointer)
+		err := c.call(&c.alloc, uintptr(unsafe.Pointer(p)), uintptr(bytes))
+		return *p, err
+	}
+	d.MemFree = func(p Pointer) error { return c.call(&c.free, uintptr(p)) }
+	d.MemHostAlloc = func(bytes int) (unsafe.Pointer, error) {
+		p := new(unsafe.Pointer)
+		err := c.call(&c.hostAlloc, uintptr(unsafe.Pointer(p)), uintptr(bytes), hostPortable)
+		return *p, err
+	}
+	d.MemFreeHost = func(p unsafe.Pointer) error { return c.call(&c.hostFree, uintptr(p)) }
+}
+
+// modules fills in the calls of modules and functions.
 func (c *calls) modules(d *Driver) {
 	d.ModuleLoadData = func(image []byte) (Module, error) {
 		m := new(Module)

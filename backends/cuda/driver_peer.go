@@ -2,47 +2,26 @@
 
 package cuda
 
-import (
-	"sync"
-	"unsafe"
-)
+import "unsafe"
 
-// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, then the bytes of a row, rows, and layers.
-type memcpy3DPeer struct {
-	src, dst    copySide
-	bytes, rows int
-	layers      int
-}
-
-// A copySide is one side of it.
-type copySide struct {
-	x, y, z, lod int
-	kind         uint32
-	host         uintptr
-	device       Pointer
-	array        uintptr
-	context      Context
-	pitch, rows  int // of a layer
-}
-
-// peers fills in the copies between devices, which must not allocate.
-func (c *calls) peers(d *Driver, frames *sync.Pool) {
+// peers fills in the copies between devices.
+func (h *hotCalls) peers(d *Driver) {
 	d.MemcpyPeerAsync = func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error {
-		f := frames.Get().(*frame)
+		f := h.frames.Get().(*frame)
 		f.args = [11]uintptr{uintptr(to), uintptr(toContext), uintptr(from), uintptr(fromContext), uintptr(bytes), uintptr(s)}
-		err := f.call(c, &c.toPeer, 6)
-		frames.Put(f)
+		err := f.call(h.calls, &h.toPeer, 6)
+		h.frames.Put(f)
 		return err
 	}
 	d.Memcpy3DPeerAsync = func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, bytes, rows int, s StreamHandle) error {
-		f := frames.Get().(*frame)
+		f := h.frames.Get().(*frame)
 		f.copy = memcpy3DPeer{
 			copySide{kind: memoryDevice, device: from, context: fromContext, pitch: fromPitch, rows: rows},
 			copySide{kind: memoryDevice, device: to, context: toContext, pitch: toPitch, rows: rows}, bytes, rows, 1,
 		}
 		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.copy)), uintptr(s)}
-		err := f.call(c, &c.rowsToPeer, 2)
-		frames.Put(f)
+		err := f.call(h.calls, &h.rowsToPeer, 2)
+		h.frames.Put(f)
 		return err
 	}
 }

@@ -46,37 +46,20 @@ const plainFeatures = flashkit.FeatureShift
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// setFeatures describes what a call has beyond dense attention in a band, and keeps what its
-// sequences say for copyInts.
+// setFeatures describes what a call has beyond dense attention in a band, but for its tensors
+// and sequences.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
-	x.setSequences(nil)
 	if x.featured = featured(&c.Problem); !x.featured {
 		return
 	}
 	f, p, args := &x.features, &c.Problem, c.Args
-	for _, v := range [...]struct {
-		to *view
-		t  *flashkit.Tensor
-	}{{&f.bias, &args.Bias}, {&f.mask, &args.Mask}, {&f.slopes, &args.Slopes}, {&f.sink, &args.Sink}} {
-		if !v.t.IsZero() {
-			v.to.set(*v.t)
-		}
-	}
 	if c.Pass == flashkit.PassBackward {
-		if !args.DBias.IsZero() {
-			f.dbias.set(args.DBias)
-			n := args.DBias.Shape()
-			f.dbiasShape = [3]int32{int32(n[0]), int32(n[1]), int32(n[2])}
-		}
-		if !args.DSink.IsZero() {
-			f.dsink.set(args.DSink)
-		}
+		n := args.DBias.Shape()
+		f.dbiasShape = [3]int32{int32(n[0]), int32(n[1]), int32(n[2])}
 	}
 	f.say(p, args)
 	f.biasWide, f.dbiasWide = toBit(args.Bias.DType() == flashkit.Float32), toBit(args.DBias.DType() == flashkit.Float32)
-	f.align(p, args.Bias.DType().Size())
-	x.setSequences(args.Seqs)
 }
 
 // say fills in what the problem says.

@@ -3,7 +3,6 @@ package cuda
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -11,334 +10,144 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device. The work is cut into units, one KV
-// head of one batch with the query heads of its group; a chunk is some units. A
-// staging buffer takes a chunk through packing into pinned memory, the copy to the device,
-// the kernels, the copy back and unpacking, in a stream of its own. Several buffers
-// overlap all of it. Chunks depend on the problem alone, so results do too.
+// Host tensors stream through the device in chunks. A staging buffer takes a chunk through
+// packing into pinned memory, the copy to the device, the kernels, the copy back and unpacking,
+// in a stream of its own. Several buffers overlap all of it. Chunks depend on the problem and
+// the shapes alone, so results do too.
 
-// chunkBytes is what a chunk carries both ways, if its units are smaller: enough
-// for the bus, and little beside a problem whose copies matter.
-const chunkBytes = 2 << 20
-
-// featureBytes is what a chunk of a call with features carries, if its batches are smaller.
-const featureBytes = 128 << 20
-
-// rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
-const rowAlignment = 16
-
-// An array is a tensor argument, and where its units lie in a staging buffer.
-type array struct {
-	t      flashkit.Tensor
-	step   int // elements from one row to the next in a staging buffer
-	heads  int // of a unit
-	output bool
-	bytes  int // of a unit
-	offset int // of the chunk's first unit
-}
-
-// A hostCall is a pass on host tensors.
+// A hostCall is a pass on host tensors, cut into units. A unit is a KV head of a batch with the
+// query heads of its group or, in a call with features, a whole batch.
 type hostCall struct {
-	b      *Backend
-	stem   stemID
-	p      flashkit.Problem // the whole one
-	chunk  int              // units
-	arrays []array          // in the order of params.views
-	inputs int              // bytes of a chunk's inputs, which come first
-	bytes  int              // of a chunk
+	b        *Backend
+	id       stemID
+	call     *flashkit.Call
+	perBatch int // units
+	units    int
+	chunk    int // units of a chunk
 
-	next atomic.Int64 // unit
-	mu   sync.Mutex
-	err  error // the first
+	next atomic.Int64          // unit that no chunk has yet
+	err  atomic.Pointer[error] // the first
 }
 
-func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) error {
-	if featured(&call.Problem) {
-		return b.runHostFeatures(ctx, id, call)
-	}
-	p, arrays := call.Problem, arraysOf(call)
-	units := p.Batch * p.KVHeads
-	if units == 0 {
-		return nil
-	}
-	c := &hostCall{b: b, stem: id, p: p, arrays: arrays}
-	c.lay(units)
+func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) (err error) {
+	c := &hostCall{b: b, id: id, call: call}
+	first := c.cut()
 	own, err := b.staging.take(ctx)
 	if err != nil {
 		return err
 	}
+	defer b.staging.put(own)
 	var crew sync.WaitGroup
-	for range min(ceilDiv(units, c.chunk), b.staging.most(c.bytes)) - 1 {
+	for range min(ceilDiv(c.units, c.chunk), b.staging.most(first.bytes)) - 1 {
 		if l, ok := b.staging.tryTake(); ok {
-			crew.Go(func() { c.work(ctx, l) })
+			crew.Go(func() {
+				defer b.staging.put(l)
+				c.work(ctx, l, c.take())
+			})
 		}
 	}
-	c.work(ctx, own)
+	c.work(ctx, own, first)
 	crew.Wait()
-	return c.err
+	if failed := c.err.Load(); failed != nil {
+		err = *failed
+	}
+	if featured(&call.Problem) && own.bytes > 2*featureBytes { // no other call needs as much
+		err = errors.Join(err, b.do(func() error { return own.shrink(b.drv) }))
+	}
+	return err
 }
 
-// arraysOf returns the arguments that a dense call may have, in the order of
-// params.views.
-func arraysOf(c *flashkit.Call) (list []array) {
-	for i := range denseArguments {
-		a := &denseArguments[i]
-		if role := a.Role(&c.Problem, c.Pass); role != 0 {
-			list = append(list, array{t: *a.Of(c.Args), output: role&flashkit.Output != 0})
-		}
+// cut decides what a unit is and how many of them make a chunk, and returns the first chunk.
+func (c *hostCall) cut() *chunk {
+	p := &c.call.Problem
+	dense := !featured(p)
+	if c.perBatch, c.units = 1, p.Batch; dense {
+		c.perBatch, c.units = p.KVHeads, p.Batch*p.KVHeads
 	}
-	return list
+	x := newChunk(c.call, c.perBatch, 0, c.units)
+	if dense {
+		bytes := 0
+		for i := range x.list {
+			bytes += x.list[i].bytes
+		}
+		c.chunk = c.b.staging.chunk / max(1, bytes/max(1, c.units))
+	} else {
+		c.chunk = batchesOf(c.call, c.b.staging.whole)
+	}
+	if c.chunk = max(1, min(c.chunk, c.units)); c.chunk < c.units {
+		x = newChunk(c.call, c.perBatch, 0, c.chunk)
+	}
+	c.next.Store(int64(c.chunk))
+	return x
 }
 
-// lay decides how many units a chunk has and where each array lies in it: the
-// inputs, then the outputs, so that each way is one copy.
-func (c *hostCall) lay(units int) {
-	unit := 0
-	for i := range c.arrays {
-		a := &c.arrays[i]
-		if s := a.t.Shape(); !a.t.IsZero() {
-			size := a.t.DType().Size()
-			a.heads, a.step = s[1]/c.p.KVHeads, s[3]
-			if s[3] > 1 || size < 4 { // rows that begin at multiples of 16 bytes are faster, or needed; LSE has no rows
-				a.step = ceilDiv(s[3]*size, rowAlignment) * rowAlignment / size
-			}
-			a.bytes = a.heads * s[2] * a.step * size
-		}
-		unit += a.bytes
+// batchesOf returns how many batches of a call with features make a chunk of limit bytes: all of
+// them where sequences differ, or where a result is a sum over batches. The number does not
+// depend on which other optional results are wanted.
+func batchesOf(c *flashkit.Call, limit int) int {
+	a := c.Args
+	summed := c.Pass == flashkit.PassBackward && (!a.DSink.IsZero() || !a.DBias.IsZero() && a.DBias.Shape()[0] != c.Batch)
+	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout is by the number of the batch
+		return c.Batch
 	}
-	c.chunk = max(1, min(units, c.b.staging.chunk/max(1, unit)))
-	for i := range c.arrays {
-		a := &c.arrays[i]
-		if a.output && c.inputs == 0 {
-			c.inputs = c.bytes
+	in, out, _ := hostBytes(c.Problem, c.Pass)
+	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.Mask} {
+		if s := t.Shape(); s[0] == c.Batch {
+			in += float64(t.DType().Size()) * float64(s[0]) * float64(s[1]) * float64(s[2]) * float64(s[3])
 		}
-		a.offset = c.bytes
-		c.bytes += ceilDiv(a.bytes*c.chunk, granule) * granule
 	}
+	return int(float64(limit) * float64(c.Batch) / max(1, in+out))
 }
 
-// work takes chunks until none is left or something has failed, and gives the
-// buffer back.
-func (c *hostCall) work(ctx context.Context, l *stagingBuffer) {
-	defer c.b.staging.put(l)
-	units := c.p.Batch * c.p.KVHeads
-	for {
-		first := int(c.next.Add(int64(c.chunk))) - c.chunk
-		if first >= units {
+// take returns the next chunk, nil if none is left.
+func (c *hostCall) take() *chunk {
+	first := int(c.next.Add(int64(c.chunk))) - c.chunk
+	if first >= c.units {
+		return nil
+	}
+	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
+}
+
+// work takes a chunk and those that are left through a staging buffer, until one fails.
+func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
+	for ; x != nil; x = c.take() {
+		if err := c.run(ctx, l, x); err != nil {
+			c.err.CompareAndSwap(nil, &err)
+			c.next.Store(int64(c.units)) // no other chunk begins
 			return
 		}
-		err := ctx.Err()
-		if err == nil {
-			err = c.do(l, first, min(c.chunk, units-first))
-		}
-		if err != nil {
-			c.stop(err)
-			return
-		}
 	}
 }
 
-// stop notes the first error and lets no further chunk begin.
-func (c *hostCall) stop(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
-	c.next.Store(int64(c.p.Batch * c.p.KVHeads))
-}
-
-// do computes n units from the first on.
-func (c *hostCall) do(l *stagingBuffer, first, n int) error {
-	drv := c.b.drv
-	if err := c.b.grow(l, c.bytes); err != nil {
+// run takes a chunk through a staging buffer.
+func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
+	if err := c.b.grow(l, max(x.bytes, granule)); err != nil {
 		return err
 	}
-	for i := range c.arrays {
-		if a := &c.arrays[i]; !a.output {
-			c.move(a, l, first, n)
-		}
+	x.move(l, flashkit.Input)
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	p := c.p
-	p.Batch, p.Heads, p.KVHeads = n, p.Heads/p.KVHeads, 1
 	a := c.b.args.Get().(*arguments)
 	defer c.b.args.Put(a)
-	a.describe(p)
-	a.featured = false
-	for i := range c.arrays {
-		c.arrays[i].place(&a.views[i], l.device)
-	}
-	err := c.b.do(func() error {
-		if err := drv.MemcpyHtoDAsync(l.device, l.host, c.inputs, l.stream); err != nil {
-			return err
-		}
-		if err := c.b.enqueue(c.stem, p, a, l.stream); err != nil {
-			return errors.Join(err, drv.StreamSynchronize(l.stream))
-		}
-		return errors.Join(
-			drv.MemcpyDtoHAsync(unsafe.Add(l.host, c.inputs), l.device+Pointer(c.inputs), c.bytes-c.inputs, l.stream),
-			drv.StreamSynchronize(l.stream),
-		)
-	})
-	if err != nil {
+	x.describe(a, l.device)
+	if err := c.b.do(func() error { return c.pass(x, a, l) }); err != nil {
 		return err
 	}
-	for i := range c.arrays {
-		if a := &c.arrays[i]; a.output {
-			c.move(a, l, first, n)
-		}
-	}
+	x.move(l, flashkit.Output)
 	return nil
 }
 
-// place makes v the array's part of a chunk that begins at base.
-func (a *array) place(v *view, base Pointer) {
-	*v = view{}
-	if a.t.IsZero() {
-		return
-	}
-	head := a.t.Shape()[2] * a.step
-	*v = view{data: base + Pointer(a.offset), batch: int64(a.heads * head), head: int64(head), row: int64(a.step)}
-}
-
-// move copies an array's part of n units between the tensor and the staging buffer.
-func (c *hostCall) move(a *array, l *stagingBuffer, first, n int) {
-	if a.bytes == 0 {
-		return
-	}
-	if a.t.DType() == flashkit.Float32 {
-		moveRows(a, unsafe.Slice((*float32)(unsafe.Add(l.host, a.offset)), a.bytes/4*n), a.t.Float32s(), c.p.KVHeads, first)
-	} else {
-		moveRows(a, unsafe.Slice((*uint16)(unsafe.Add(l.host, a.offset)), a.bytes/2*n), a.t.Uint16s(), c.p.KVHeads, first)
-	}
-}
-
-// moveRows copies row by row, or head by head where rows are dense on both sides,
-// between the packed chunk and the tensor's memory. Of what it packs the caches keep
-// nothing, where they need not: the device's copies are slower otherwise.
-func moveRows[T float32 | uint16](a *array, packed, memory []T, kvHeads, first int) {
-	rows, dim, step := a.t.Shape()[2], a.t.Shape()[3], a.step
-	if step == dim && (a.t.Strides()[2] == dim || rows == 1) {
-		rows, dim, step = 1, rows*dim, rows*dim
-	}
-	bytes := dim * a.t.DType().Size()
-	uncached := !a.output && bytes%rowAlignment == 0 && uintptr(unsafe.Pointer(unsafe.SliceData(packed)))%rowAlignment == 0
-	for i := 0; len(packed) > 0; i++ {
-		unit, head := first+i/(a.heads*rows), i/rows%a.heads
-		at := a.t.Offset(unit/kvHeads, unit%kvHeads*a.heads+head, i%rows)
-		switch row := memory[at : at+dim]; {
-		case a.output:
-			copy(row, packed)
-		case uncached:
-			copyUncached(unsafe.Pointer(unsafe.SliceData(packed)), unsafe.Pointer(unsafe.SliceData(row)), bytes)
-		default:
-			copy(packed, row)
-		}
-		packed = packed[step:]
-	}
-	storeFence()
-}
-
-// A staging buffer is a stream, pinned memory, and as much memory of the device.
-type stagingBuffer struct {
-	stream StreamHandle
-	host   unsafe.Pointer
-	device Pointer
-	bytes  int
-}
-
-// grow makes sure of the memory. The stream exists afterwards.
-func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
-	if l.stream == 0 {
-		if l.stream, err = d.StreamCreate(); err != nil {
+// pass copies the inputs to the device, computes, and copies the outputs back.
+func (c *hostCall) pass(x *chunk, a *arguments, l *stagingBuffer) error {
+	if x.inputs > 0 {
+		if err := c.b.drv.MemcpyHtoDAsync(l.device, l.host, x.inputs, l.stream); err != nil {
 			return err
 		}
 	}
-	if bytes <= l.bytes {
-		return nil
+	err := c.b.enqueue(c.id, x.p, a, l.stream)
+	if n := x.bytes - x.outputs; err == nil && n > 0 {
+		err = c.b.drv.MemcpyDtoHAsync(unsafe.Add(l.host, x.outputs), l.device+Pointer(x.outputs), n, l.stream)
 	}
-	if err := l.shrink(d); err != nil {
-		return err
-	}
-	if l.device, err = d.MemAlloc(bytes); err != nil {
-		l.device = 0
-		return err
-	}
-	if l.host, err = d.MemHostAlloc(bytes); err != nil {
-		l.host = nil
-		return errors.Join(err, l.shrink(d))
-	}
-	l.bytes = bytes
-	return d.MemsetD32Async(l.device, 0, bytes/4, l.stream) // the gaps between arrays are copied with them
-}
-
-func (l *stagingBuffer) shrink(d *Driver) (err error) {
-	if l.device != 0 {
-		err = d.MemFree(l.device)
-	}
-	if l.host != nil {
-		err = errors.Join(err, d.MemFreeHost(l.host))
-	}
-	*l = stagingBuffer{stream: l.stream}
-	return err
-}
-
-func (l *stagingBuffer) close(d *Driver) error {
-	err := l.shrink(d)
-	if l.stream != 0 {
-		err = errors.Join(err, d.StreamDestroy(l.stream))
-	}
-	return err
-}
-
-// staging is the buffers, shared by the calls of a backend.
-type staging struct {
-	free  chan *stagingBuffer
-	chunk int // bytes
-	whole int // bytes of a chunk of a call with features
-}
-
-// stagingBytes bounds the pinned memory of all buffers, unless one unit needs more.
-const stagingBytes = 512 << 20
-
-func newStaging() staging {
-	n := max(2, min(12, runtime.GOMAXPROCS(0)))
-	l := staging{make(chan *stagingBuffer, n), chunkBytes, featureBytes}
-	for range n {
-		l.free <- new(stagingBuffer)
-	}
-	return l
-}
-
-// most returns how many buffers of that many bytes a call should have.
-func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
-
-func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {
-	select {
-	case x := <-l.free:
-		return x, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (l *staging) tryTake() (*stagingBuffer, bool) {
-	select {
-	case x := <-l.free:
-		return x, true
-	default:
-		return nil, false
-	}
-}
-
-func (l *staging) put(x *stagingBuffer) { l.free <- x }
-
-func (l *staging) close(d *Driver) (err error) {
-	for {
-		x, ok := l.tryTake()
-		if !ok {
-			return err
-		}
-		err = errors.Join(err, x.close(d))
-	}
+	return errors.Join(err, c.b.drv.StreamSynchronize(l.stream))
 }

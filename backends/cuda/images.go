@@ -219,3 +219,13 @@ func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 		return image, nil
 	}
 }
+
+type joinID int
+
+const (
+	joinSum joinID = iota
+	joinMerge
+	numJoins
+)
+
+var joinNames = [numJoins]string{joinSum: "join_sum", joinMerge: "join_merge"}

@@ -26,16 +26,6 @@ const (
 	joinColumns = 8
 )
 
-type joinID int
-
-const (
-	joinSum joinID = iota
-	joinMerge
-	numJoins
-)
-
-var joinNames = [numJoins]string{joinSum: "join_sum", joinMerge: "join_merge"}
-
 // Fill sets every element of a tensor on the stream's device.
 func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 	a := &joinArgs{value: x}

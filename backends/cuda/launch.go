@@ -240,9 +240,6 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
-// ceilDiv returns how many tiles of a size cover n.
-func ceilDiv(n, size int) int { return (n + size - 1) / size }
-
 // Workspace returns the bytes of the device's memory that a pass takes beside
 // its tensors while it runs, by the kernel of that name, or "" for the one that
 // is predicted fastest.
@@ -283,9 +280,6 @@ func mostInts(p *flashkit.Problem) int {
 	}
 	return n
 }
-
-// granule is the alignment of an array, in bytes.
-const granule = 256
 
 // workArray is where an array lies, and its words.
 type workArray struct {

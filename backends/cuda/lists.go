@@ -3,6 +3,7 @@ package cuda
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -57,6 +58,21 @@ func (f *foreignLists) close(d *Driver) (err error) {
 	}
 	f.lists = nil
 	return err
+}
+
+// packedRows returns the first row of packed sequences, and how many rows they have.
+func packedRows(starts []int32) (first, n int) {
+	first = int(starts[0])
+	return first, int(starts[len(starts)-1]) - first
+}
+
+// fromZero returns starts that begin at 0.
+func fromZero(starts []int32) []int32 {
+	list := slices.Clone(starts)
+	for i := range list {
+		list[i] -= starts[0]
+	}
+	return list
 }
 
 // setSequences keeps what the sequences say.
@@ -175,13 +191,6 @@ func (k *keptLists) free(d *Driver, s StreamHandle) error {
 	at := k.at
 	k.at, k.words, k.sides = 0, 0, [5]int{}
 	return d.MemFreeAsync(at, s)
-}
-
-// close frees the memory before the stream.
-func (s *Stream) close() error {
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	return errors.Join(s.lists.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
 }
 
 // bytesOf returns the memory of numbers.

@@ -27,6 +27,15 @@ type view struct {
 	batch, head, row int64
 }
 
+// rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
+const rowAlignment = 16
+
+// granule is the alignment of an array, in bytes.
+const granule = 256
+
+// ceilDiv returns how many tiles of a size cover n.
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
+
 // reach is the farthest that a side of a band is said to lie, beyond every key.
 const reach = 1 << 30
 
@@ -52,13 +61,17 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// set makes v the tensor t. The stride of a dimension of length 1 may be
-// anything and is not looked at.
+// set makes v the tensor t.
 func (v *view) set(t flashkit.Tensor) {
-	s, n := t.Strides(), t.Shape()
+	s := t.Strides()
 	*v = view{data: addressOf(t), batch: int64(s[0]), head: int64(s[1]), row: int64(s[2])}
+	v.dropStrides(t.Shape())
+}
+
+// dropStrides sets the strides of dimensions of length 1, which may be anything, to 0.
+func (v *view) dropStrides(shape [4]int) {
 	for d, stride := range [...]*int64{&v.batch, &v.head, &v.row} {
-		if n[d] <= 1 {
+		if shape[d] <= 1 {
 			*stride = 0
 		}
 	}

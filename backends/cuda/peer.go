@@ -9,39 +9,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Reach lets the kernels and the copies of b's device read and write memory of another
-// device directly, as far as the machine can; to ask twice is no error. It reports whether
-// they do. Stream.Copy works either way, through the host's memory if it must.
-func (b *Backend) Reach(other *Backend) (bool, error) {
-	switch {
-	case other == nil:
-		return false, missing("Backend")
-	case b.reaches(other):
-		return true, nil
-	}
-	can, err := b.drv.DeviceCanAccessPeer(b.dev.Ordinal, other.dev.Ordinal)
-	if err != nil || !can {
-		return false, err
-	}
-	err = b.do(func() error { return b.drv.CtxEnablePeerAccess(other.context) })
-	if e := (*Error)(nil); errors.As(err, &e) && e.Code == codeReachedAlready {
-		err = nil
-	}
-	if err != nil {
-		return false, err
-	}
-	b.peers.Store(other.dev.Ordinal, true)
-	return true, nil
-}
-
-func (b *Backend) reaches(other *Backend) bool {
-	if b.dev.Ordinal == other.dev.Ordinal {
-		return true
-	}
-	_, ok := b.peers.Load(other.dev.Ordinal)
-	return ok
-}
-
 // Copy copies src to dst, of the same shape and type, from any device to any, by the copy
 // engines: no multiprocessor takes part, unless the rows of src or dst lie so scattered that
 // copies of each would take longer. The stream is one of either device's.

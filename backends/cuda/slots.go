@@ -22,7 +22,7 @@ func (x *arguments) slots(list, most, size int, always bool) int32 {
 	}
 	tokens := x.shapes[list/seqKVStarts][2] // of Q, of K
 	if starts := x.lists[list]; len(starts) > 0 {
-		tokens = int(starts[batch] - starts[0])
+		_, tokens = packedRows(starts)
 	}
 	if n := tokens/size + batch; always || 5*n < 4*batch*ceilDiv(most, size) {
 		return int32(n)

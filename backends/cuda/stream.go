@@ -80,6 +80,13 @@ func (s *Stream) Close() error {
 	return s.b.do(s.close)
 }
 
+// close frees the memory before the stream.
+func (s *Stream) close() error {
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	return errors.Join(s.lists.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
+}
+
 // An Event is a point in a stream.
 type Event struct {
 	b      *Backend
@@ -185,12 +192,4 @@ func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bo
 		}
 		return errors.Join(s.b.drv.MemcpyDtoHAsync(host, at, n, s.handle), s.b.drv.StreamSynchronize(s.handle))
 	})
-}
-
-func otherDevice(what string) error {
-	return &flashkit.ProblemError{Field: what, Value: "of another backend", Reason: "must belong to the same one"}
-}
-
-func missing(what string) error {
-	return &flashkit.ProblemError{Field: what, Value: "nil", Reason: "is missing"}
 }

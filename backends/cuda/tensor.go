@@ -77,12 +77,8 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
-// allArguments are all tensors, denseArguments those of dense attention, which come first in
-// the order of params.views.
-var (
-	allArguments   = flashkit.Arguments()
-	denseArguments = allArguments[:len(params{}.views)]
-)
+// allArguments are all tensors: those of params.views, then the views of features, in their order.
+var allArguments = flashkit.Arguments()
 
 // owns refuses tensors that are not in memory of b.
 func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Problem) error {
@@ -102,4 +98,11 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 		}
 	}
 	return nil
+}
+
+// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
+// of 16 bytes.
+func looseRows(p flashkit.Problem) bool {
+	unit := rowAlignment / p.DType.Size()
+	return p.Dim%unit != 0 || p.VDim%unit != 0
 }

@@ -30,8 +30,6 @@ var (
 		"backends/cuda/kernels/fwd_sm90.cu": 613,
 	}
 	longFuncs = map[string]int{
-		"backends/cuda/driver_open.go: driver":             66,
-		"backends/cuda/driver_open.go: hot":                90,
 		"backends/cuda/kernels/bwd_f32.cu: gradients":      242,
 		"backends/cuda/kernels/bwd_sm80.cu: backward":      276,
 		"backends/cuda/kernels/bwd_sm90.cu: compute":       343,
@@ -42,7 +40,6 @@ var (
 		"backends/cuda/kernels/fwd_sm90.cu: compute":       371,
 		"backends/cuda/kernels/fwd_sm90_short.cu: forward": 215,
 		"backends/cuda/kernels/sums.cu: dbias":             132,
-		"internal/peertest/faults.go: Faults":              71,
 	}
 )
 

@@ -76,78 +76,79 @@ var errFault = errors.New("the fault of a test")
 // mostRanks is how many ranks the faults are those of.
 const mostRanks = 8
 
-// Faults makes ranks fail, of groups of 2 to 8 as far as there may be so many ranks, and looks at what the
-// others say and what remains: a group that is opened after each of them works.
+// Faults makes ranks fail, in groups of 2 to 8, and checks what the others report and that
+// nothing remains: a group that is opened after each fault works.
 func Faults(t *testing.T, tr Transport, ranks int) {
 	few := min(3, ranks)
-	works := func(t *testing.T) {
-		for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
-			require.NoError(t, err)
-		}
+	fault := func(name string, f func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			f(t)
+			for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
+				require.NoError(t, err)
+			}
+		})
 	}
 	for pass := range 2 {
-		t.Run(fmt.Sprintf("sends nothing in pass %d", pass), func(t *testing.T) {
-			sendsNothing(t, tr, few, pass)
-			works(t)
-		})
+		fault(fmt.Sprintf("sends nothing in pass %d", pass), func(t *testing.T) { sendsNothing(t, tr, few, pass) })
 		for calls := range 2 {
 			if ranks < 4 { // of fewer, one that has computed a step has sent all it must
 				break
 			}
-			t.Run(fmt.Sprintf("fails in step %d of pass %d", calls, pass), func(t *testing.T) {
-				fails(t, tr, calls, pass)
-				works(t)
-			})
+			fault(fmt.Sprintf("fails in step %d of pass %d", calls, pass), func(t *testing.T) { fails(t, tr, calls, pass) })
 		}
 	}
-	t.Run("never comes", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		begin := time.Now()
-		for i, err := range Each(t, tr, few, func(r *peer.Rank) error {
-			if r.Rank() == 1 {
-				<-ctx.Done()
-				return nil
-			}
-			return attend(ctx, r, r, small, ring.Options{})
-		}) {
-			require.Equal(t, i == 1, err == nil)
-		}
-		require.Less(t, time.Since(begin), 2*time.Second)
-		works(t)
-	})
+	fault("never comes", func(t *testing.T) { neverComes(t, tr, few) })
 	for pass := range 2 {
-		t.Run(fmt.Sprintf("hangs in pass %d", pass), func(t *testing.T) {
-			Hangs(t, tr, few, pass)
-			works(t)
-		})
+		fault(fmt.Sprintf("hangs in pass %d", pass), func(t *testing.T) { Hangs(t, tr, few, pass) })
 	}
-	t.Run("differs", func(t *testing.T) {
-		for _, err := range Each(t, tr, few, func(r *peer.Rank) error {
-			name := small
-			if r.Rank() == few-1 {
-				name += "-causal"
-			}
-			return attend(t.Context(), r, r, name, ring.Options{})
-		}) {
-			require.ErrorContains(t, err, fmt.Sprint("rank ", few-1))
-		}
-		works(t)
-	})
-	t.Run("ends", func(t *testing.T) {
-		times := 50
-		if testing.Short() {
-			times = 5
-		}
-		for range times {
-			for _, err := range Each(t, tr, min(mostRanks, ranks), func(r *peer.Rank) error {
-				return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
-			}) {
-				require.NoError(t, err)
-			}
-		}
-	})
+	fault("differs", func(t *testing.T) { differs(t, tr, few) })
+	t.Run("ends", func(t *testing.T) { ends(t, tr, min(mostRanks, ranks)) })
 	t.Run("is slow", func(t *testing.T) { slow(t, tr, few) })
+}
+
+// neverComes lets a rank leave before its first pass.
+func neverComes(t *testing.T, tr Transport, ranks int) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+		if r.Rank() == 1 {
+			<-ctx.Done()
+			return nil
+		}
+		return attend(ctx, r, r, small, ring.Options{})
+	}) {
+		require.Equal(t, i == 1, err == nil)
+	}
+	require.Less(t, time.Since(begin), 2*time.Second)
+}
+
+// differs lets the last rank compute another problem.
+func differs(t *testing.T, tr Transport, ranks int) {
+	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+		name := small
+		if r.Rank() == ranks-1 {
+			name += "-causal"
+		}
+		return attend(t.Context(), r, r, name, ring.Options{})
+	}) {
+		require.ErrorContains(t, err, fmt.Sprint("rank ", ranks-1))
+	}
+}
+
+// ends opens and closes groups without a fault.
+func ends(t *testing.T, tr Transport, ranks int) {
+	times := 50
+	if testing.Short() {
+		times = 5
+	}
+	for range times {
+		for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+			return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
+		}) {
+			require.NoError(t, err)
+		}
+	}
 }
 
 // goodPasses computes passes without a fault, after which the ranks have exchanged messages before.

@@ -1,0 +1,169 @@
+//go:build ((linux && (amd64 || arm64)) || (windows && amd64)) && !nocuda
+
+package cuda
+
+import (
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// A frame is the memory of a call that must not allocate: its arguments, the
+// array of pointers to a kernel's parameters, and how a kernel is launched.
+type frame struct {
+	args   [11]uintptr
+	params [1]unsafe.Pointer
+	config launchConfig
+	how    [2]launchAttribute
+	copy   memcpy3DPeer
+}
+
+// A launchConfig is the driver's CUlaunchConfig, a launchAttribute its CUlaunchAttribute.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared      uint32
+	stream      StreamHandle
+	attributes  *launchAttribute
+	count       uint32
+}
+
+type launchAttribute struct {
+	id    uint64
+	value [16]int32
+}
+
+// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, then the bytes of a row, rows, and layers.
+type memcpy3DPeer struct {
+	src, dst    copySide
+	bytes, rows int
+	layers      int
+}
+
+// A copySide is one side of it.
+type copySide struct {
+	x, y, z, lod int
+	kind         uint32
+	host         uintptr
+	device       Pointer
+	array        uintptr
+	context      Context
+	pitch, rows  int // of a layer
+}
+
+// call calls s with the first n arguments of the frame.
+func (f *frame) call(c *calls, s *symbol, n int) error {
+	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
+	return c.check(s, r)
+}
+
+// hotCalls are the calls that must not allocate: their arguments lie in frames of a pool.
+type hotCalls struct {
+	*calls
+	frames sync.Pool
+}
+
+// do calls s.
+func (h *hotCalls) do(s *symbol, args ...uintptr) error {
+	f := h.frames.Get().(*frame)
+	n := copy(f.args[:], args)
+	err := f.call(h.calls, s, n)
+	h.frames.Put(f)
+	return err
+}
+
+// ask returns the number that a call writes about a stream.
+func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
+	f := h.frames.Get().(*frame)
+	f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
+	err := f.call(h.calls, y, 2)
+	x := uint64(f.args[2])
+	h.frames.Put(f)
+	return x, err
+}
+
+// launches fills in the launches of kernels.
+func (h *hotCalls) launches(d *Driver) {
+	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		f := h.frames.Get().(*frame)
+		f.params[0] = params
+		f.args = [11]uintptr{uintptr(fn), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&f.params)), 0}
+		err := f.call(h.calls, &h.launch, 11)
+		f.params[0] = nil
+		h.frames.Put(f)
+		return err
+	}
+	d.LaunchDependent = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
+		return h.launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{programmaticLaunch, [16]int32{1}}})
+	}
+	d.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
+		return h.launchWith(fn, blocks, threads, shared, s, params, 1, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}})
+	}
+	d.LaunchDependentCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error {
+		return h.launchWith(fn, blocks, threads, shared, s, params, 2, [2]launchAttribute{{clusterDimension, [16]int32{int32(cluster), 1, 1}}, {programmaticLaunch, [16]int32{1}}})
+	}
+}
+
+// launchWith calls cuLaunchKernelEx with count attributes.
+func (h *hotCalls) launchWith(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
+	f := h.frames.Get().(*frame)
+	f.params[0], f.how = params, how
+	f.config = launchConfig{[3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}, uint32(shared), s, &f.how[0], uint32(count)}
+	f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.config)), uintptr(fn), uintptr(unsafe.Pointer(&f.params)), 0}
+	err := f.call(h.calls, &h.launchEx, 4)
+	f.params[0] = nil
+	h.frames.Put(f)
+	return err
+}
+
+// copies fills in the calls on memory in the order of a stream.
+func (h *hotCalls) copies(d *Driver) {
+	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
+		f := h.frames.Get().(*frame)
+		f.args = [11]uintptr{uintptr(unsafe.Pointer(&f.args[3])), uintptr(bytes), uintptr(s)}
+		err := f.call(h.calls, &h.allocAsync, 3)
+		p := Pointer(f.args[3])
+		h.frames.Put(f)
+		return p, err
+	}
+	d.MemFreeAsync = func(p Pointer, s StreamHandle) error { return h.do(&h.freeAsync, uintptr(p), uintptr(s)) }
+	d.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error {
+		err := h.do(&h.toDevice, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		runtime.KeepAlive(from)
+		return err
+	}
+	d.MemcpyDtoHAsync = func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error {
+		err := h.do(&h.toHost, uintptr(to), uintptr(from), uintptr(bytes), uintptr(s))
+		runtime.KeepAlive(to)
+		return err
+	}
+	d.MemsetD32Async = func(to Pointer, value uint32, words int, s StreamHandle) error {
+		return h.do(&h.set32, uintptr(to), uintptr(value), uintptr(words), uintptr(s))
+	}
+}
+
+// queues fills in the calls of contexts, streams and events.
+func (h *hotCalls) queues(d *Driver) {
+	d.CtxPushCurrent = func(x Context) error { return h.do(&h.push, uintptr(x)) }
+	d.CtxPopCurrent = func() error {
+		f := h.frames.Get().(*frame)
+		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
+		err := f.call(h.calls, &h.pop, 1)
+		h.frames.Put(f)
+		return err
+	}
+	d.StreamIsCapturing = func(s StreamHandle) (bool, error) {
+		status, err := h.ask(&h.capturing, s)
+		return uint32(status) != 0, err
+	}
+	if h.streamID.address != 0 {
+		d.StreamGetID = func(s StreamHandle) (uint64, error) { return h.ask(&h.streamID, s) }
+	}
+	d.StreamSynchronize = func(s StreamHandle) error { return h.do(&h.streamSync, uintptr(s)) }
+	d.StreamWaitEvent = func(s StreamHandle, e EventHandle) error {
+		return h.do(&h.streamWait, uintptr(s), uintptr(e), 0)
+	}
+	d.EventRecord = func(e EventHandle, s StreamHandle) error { return h.do(&h.eventRecord, uintptr(e), uintptr(s)) }
+	d.EventSynchronize = func(e EventHandle) error { return h.do(&h.eventSync, uintptr(e)) }
+}

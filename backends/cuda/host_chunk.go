@@ -1,0 +1,199 @@
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A chunk is some units of a call in a staging buffer: the tensors that are read, those that
+// are read and written, those that are written, so that each way is one copy. Of inputs with
+// features a dimension that repeats is copied once. Of packed tensors the rows of sequences are
+// copied, of pools of pages those that sequences have.
+type chunk struct {
+	call     *flashkit.Call
+	perBatch int // units
+
+	p       flashkit.Problem
+	first   int // unit
+	list    []staged
+	pages   []int32 // the pages that sequences have, in their order
+	table   []int32 // where they lie in the copy
+	inputs  int     // end of the inputs, in bytes
+	outputs int     // begin of the outputs
+	bytes   int
+}
+
+// A staged tensor is an argument and its place in a staging buffer.
+type staged struct {
+	arg    int // of allArguments
+	t      *flashkit.Tensor
+	role   flashkit.Role
+	shape  [4]int  // of what is copied
+	whole  [4]int  // with what repeats
+	first  int     // unit
+	from   int     // first row
+	pages  []int32 // in place of units
+	row    int     // bytes from one row to the next
+	offset int
+	bytes  int
+}
+
+// newChunk returns n units of a call, from the first on, and decides where each tensor lies.
+func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
+	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
+	x.p.Batch, x.p.Heads, x.p.KVHeads = n, call.Heads/perBatch, call.KVHeads/perBatch
+	x.findPages()
+	for _, role := range [...]flashkit.Role{flashkit.Input, flashkit.Input | flashkit.Output, flashkit.Output} {
+		if role == flashkit.Input|flashkit.Output {
+			x.outputs = x.bytes
+		}
+		for i := range allArguments {
+			if t := allArguments[i].Of(call.Args); allArguments[i].Role(&call.Problem, call.Pass)&^flashkit.Optional == role && !t.IsZero() {
+				x.add(i, t, role)
+			}
+		}
+		if role&flashkit.Input != 0 {
+			x.inputs = x.bytes
+		}
+	}
+	return x
+}
+
+// findPages lists the pages that sequences have, and makes a table of their copies.
+func (x *chunk) findPages() {
+	seqs := x.call.Args.Seqs
+	if x.p.Page == 0 || x.p.Batch == 0 {
+		return
+	}
+	width := len(seqs.Pages) / x.p.Batch
+	x.table = make([]int32, len(seqs.Pages))
+	for b, n := range seqs.KVLens {
+		for i := range ceilDiv(int(n), x.p.Page) {
+			x.table[b*width+i] = int32(len(x.pages))
+			x.pages = append(x.pages, seqs.Pages[b*width+i])
+		}
+	}
+}
+
+// add places a tensor behind the others.
+func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
+	s := staged{arg: arg, t: t, role: role, shape: t.Shape(), offset: x.bytes}
+	seqs, size := x.call.Args.Seqs, t.DType().Size()
+	if s.shape[0] == x.call.Batch {
+		s.shape[0], s.first = x.p.Batch, x.first
+	}
+	s.shape[1] /= x.perBatch
+	switch allArguments[arg].Name {
+	case "Q", "O", "LSE", "DO", "DLSE", "DQ":
+		if seqs != nil && seqs.QStarts != nil {
+			s.from, s.shape[2] = packedRows(seqs.QStarts)
+		}
+	case "K", "V", "DK", "DV":
+		switch {
+		case x.p.Page > 0:
+			s.pages, s.shape[0] = x.pages, len(x.pages)
+		case seqs != nil && seqs.KVStarts != nil:
+			s.from, s.shape[2] = packedRows(seqs.KVStarts)
+		}
+	}
+	s.whole = s.shape
+	for d, stride := range t.Strides() {
+		if role == flashkit.Input && stride == 0 && s.shape[d] > 1 && s.pages == nil && featured(&x.p) {
+			s.shape[d] = 1
+		}
+	}
+	s.row = s.shape[3] * size
+	if s.shape[3] > 1 || size < 4 { // rows at multiples of 16 bytes are faster, or needed; LSE has no rows
+		s.row = ceilDiv(s.row, rowAlignment) * rowAlignment
+	}
+	s.bytes = s.shape[0] * s.shape[1] * s.shape[2] * s.row
+	x.bytes += ceilDiv(s.bytes, granule) * granule
+	x.list = append(x.list, s)
+}
+
+// place makes v the copy of the tensor on the device.
+func (s *staged) place(v *view, device Pointer) {
+	step := int64(s.row / s.t.DType().Size())
+	*v = view{data: device + Pointer(s.offset), row: step, head: step * int64(s.shape[2]), batch: step * int64(s.shape[2]) * int64(s.shape[1])}
+	v.dropStrides(s.shape)
+}
+
+// move copies the tensors of a role between the call's memory and the staging buffer.
+func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
+	for i := range x.list {
+		if s := &x.list[i]; s.role&role != 0 && s.bytes > 0 {
+			s.move(l.host, x.perBatch, role == flashkit.Input)
+		}
+	}
+	storeFence()
+}
+
+// move copies row by row, or head by head where rows are dense on both sides. The caches keep
+// nothing of what it packs, where they need not: the device's copies are slower otherwise.
+func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
+	size := s.t.DType().Size()
+	rows, n, step := s.shape[2], s.shape[3]*size, s.row
+	if step == n && (rows == 1 || s.t.Strides()[2]*size == n) {
+		rows, n, step = 1, rows*n, rows*n
+	}
+	buffer, memory := unsafe.Slice((*byte)(unsafe.Add(host, s.offset)), s.bytes), hostBytesOf(s.t)
+	uncached := n%rowAlignment == 0 && uintptr(host)%rowAlignment == 0
+	for i := range s.shape[0] {
+		batch, head := (s.first+i)/perBatch, (s.first+i)%perBatch*s.shape[1]
+		if s.pages != nil {
+			batch = int(s.pages[i])
+		}
+		for h := range s.shape[1] {
+			for r := range rows {
+				switch row := memory[s.t.Offset(batch, head+h, s.from+r)*size:][:n]; {
+				case !pack:
+					copy(row, buffer)
+				case uncached:
+					copyUncached(unsafe.Pointer(unsafe.SliceData(buffer)), unsafe.Pointer(unsafe.SliceData(row)), n)
+				default:
+					copy(buffer, row)
+				}
+				buffer = buffer[step:]
+			}
+		}
+	}
+}
+
+// hostBytesOf returns the memory of a tensor on the host.
+func hostBytesOf(t *flashkit.Tensor) []byte {
+	switch n := t.Len() * t.DType().Size(); t.DType() {
+	case flashkit.Float32:
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Float32s()))), n)
+	case flashkit.Bool:
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Bools()))), n)
+	default:
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Uint16s()))), n)
+	}
+}
+
+// describe sets the argument block for the copies on the device.
+func (x *chunk) describe(a *arguments, device Pointer) {
+	a.reset(x.p, x.call)
+	if a.dbiasShape[0] > 1 {
+		a.dbiasShape[0] = int32(x.p.Batch)
+	}
+	for i := range x.list {
+		s := &x.list[i]
+		s.place(a.view(s.arg), device)
+		if s.arg < len(a.shapes) {
+			a.shapes[s.arg] = s.whole
+		}
+	}
+	a.finish(x.call, x.sequences())
+}
+
+// sequences returns where the sequences lie in the copies.
+func (x *chunk) sequences() *flashkit.Sequences {
+	if x.call.Args.Seqs == nil {
+		return nil
+	}
+	s := *x.call.Args.Seqs
+	s.QStarts, s.KVStarts, s.Pages = fromZero(s.QStarts), fromZero(s.KVStarts), x.table
+	return &s
+}

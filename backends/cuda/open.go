@@ -1,0 +1,120 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// DeviceVariable is the environment variable that says which GPU Open opens.
+const DeviceVariable = "FLASHKIT_DEVICE"
+
+// Open opens the GPU whose number the environment variable FLASHKIT_DEVICE holds, the
+// first one if it is not set. Numbers are the driver's, of the GPUs that
+// CUDA_VISIBLE_DEVICES leaves visible. The error wraps flashkit.ErrUnavailable and says
+// which of them it is: no driver library, driver too old, no device, a compute
+// capability below 7.0, a device that gives no context, as a full one does, or a driver
+// that does not answer for a minute.
+func Open() (*Backend, error) { return OpenContext(context.Background()) }
+
+// OpenContext is Open for a caller that waits no longer than the context lasts. At its
+// deadline the driver counts as one that does not answer.
+func OpenContext(ctx context.Context) (*Backend, error) {
+	text := os.Getenv(DeviceVariable)
+	if text == "" {
+		return openDevice(ctx, 0)
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return nil, unavailable(fmt.Errorf("%s = %q: must be the number of a GPU, from 0", DeviceVariable, text))
+	}
+	return openDevice(ctx, n)
+}
+
+// OpenDevice opens the GPU of that number.
+func OpenDevice(ordinal int) (*Backend, error) { return openDevice(context.Background(), ordinal) }
+
+func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
+	b, err := answer(ctx, openLimit, func() (*Backend, error) {
+		d, err := openDriver()
+		if err != nil {
+			return nil, err
+		}
+		return openWith(d, ordinal)
+	}, func(b *Backend) { b.Close() })
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return b, nil
+}
+
+// OpenWith opens a GPU through a driver of the caller's, and waits for it as long as it takes.
+func OpenWith(d *Driver, ordinal int) (*Backend, error) {
+	b, err := openWith(d, ordinal)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return b, nil
+}
+
+func openWith(d *Driver, ordinal int) (*Backend, error) {
+	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, staging: newStaging()}
+	var err error
+	if b.dev, err = describe(d, ordinal); err != nil {
+		return nil, err
+	}
+	if b.context, err = d.DevicePrimaryCtxRetain(ordinal); err != nil {
+		return nil, fmt.Errorf("no context on %s: %w", b.dev.Name, err)
+	}
+	if err := d.KeepFreed(ordinal); err != nil {
+		return nil, errors.Join(err, d.DevicePrimaryCtxRelease(ordinal))
+	}
+	b.images.arch = b.dev.Major*10 + b.dev.Minor
+	return b, nil
+}
+
+// Devices describes the GPUs of this machine in the driver's order, those too that no
+// kernel runs on. It takes no memory of them. Its errors are those of Open.
+func Devices() ([]Device, error) {
+	list, err := answer(context.Background(), openLimit, func() ([]Device, error) {
+		d, err := openDriver()
+		if err != nil {
+			return nil, err
+		}
+		return devicesOf(d)
+	}, func([]Device) {})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return list, nil
+}
+
+func unavailable(err error) error {
+	return fmt.Errorf("cuda: %w: %w", flashkit.ErrUnavailable, err)
+}
+
+// Close frees what the backend holds on the device. No call may be running, and
+// buffers and streams must have been closed; it is an error to use the backend
+// afterwards. Close does not wait for a driver that does not answer; it returns an error then.
+func (b *Backend) Close() error {
+	if b.closed.Swap(true) {
+		return nil
+	}
+	_, err := answer(context.Background(), closeLimit, func() (none struct{}, err error) { return none, b.release() }, func(struct{}) {})
+	if errors.Is(err, ErrSilent) {
+		return fmt.Errorf("cuda: close: %w", err)
+	}
+	return err
+}
+
+func (b *Backend) release() error {
+	err := b.within(func() error {
+		return errors.Join(b.staging.close(b.drv), b.foreign.close(b.drv), b.images.close(b.drv))
+	})
+	return errors.Join(err, b.drv.DevicePrimaryCtxRelease(b.dev.Ordinal))
+}

@@ -1,0 +1,132 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"unsafe"
+)
+
+// A staging buffer is a stream, pinned memory, and as much memory of the device.
+type stagingBuffer struct {
+	stream StreamHandle
+	host   unsafe.Pointer
+	device Pointer
+	bytes  int
+}
+
+// grow makes sure of the memory. The stream exists afterwards.
+func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
+	if l.stream == 0 {
+		if l.stream, err = d.StreamCreate(); err != nil {
+			return err
+		}
+	}
+	if bytes <= l.bytes {
+		return nil
+	}
+	if err := l.shrink(d); err != nil {
+		return err
+	}
+	if l.device, err = d.MemAlloc(bytes); err != nil {
+		l.device = 0
+		return err
+	}
+	if l.host, err = d.MemHostAlloc(bytes); err != nil {
+		l.host = nil
+		return errors.Join(err, l.shrink(d))
+	}
+	l.bytes = bytes
+	return d.MemsetD32Async(l.device, 0, bytes/4, l.stream) // the gaps between arrays are copied with them
+}
+
+func (l *stagingBuffer) shrink(d *Driver) (err error) {
+	if l.device != 0 {
+		err = d.MemFree(l.device)
+	}
+	if l.host != nil {
+		err = errors.Join(err, d.MemFreeHost(l.host))
+	}
+	*l = stagingBuffer{stream: l.stream}
+	return err
+}
+
+func (l *stagingBuffer) close(d *Driver) error {
+	err := l.shrink(d)
+	if l.stream != 0 {
+		err = errors.Join(err, d.StreamDestroy(l.stream))
+	}
+	return err
+}
+
+// staging is the buffers, shared by the calls of a backend.
+type staging struct {
+	free  chan *stagingBuffer
+	chunk int // bytes
+	whole int // bytes of a chunk of a call with features
+}
+
+// stagingBytes bounds the pinned memory of all buffers, unless one unit needs more.
+const stagingBytes = 512 << 20
+
+// chunkBytes bounds the bytes of a dense chunk of several units, both ways: enough to fill the
+// bus, and little next to a problem whose copies matter.
+const chunkBytes = 2 << 20
+
+// featureBytes bounds the bytes of a chunk of several batches in a call with features.
+const featureBytes = 128 << 20
+
+func newStaging() staging {
+	n := max(2, min(12, runtime.GOMAXPROCS(0)))
+	l := staging{make(chan *stagingBuffer, n), chunkBytes, featureBytes}
+	for range n {
+		l.free <- new(stagingBuffer)
+	}
+	return l
+}
+
+// most returns how many buffers of that many bytes a call should have.
+func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
+
+func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {
+	select {
+	case x := <-l.free:
+		return x, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *staging) tryTake() (*stagingBuffer, bool) {
+	select {
+	case x := <-l.free:
+		return x, true
+	default:
+		return nil, false
+	}
+}
+
+func (l *staging) put(x *stagingBuffer) { l.free <- x }
+
+func (l *staging) close(d *Driver) (err error) {
+	for {
+		x, ok := l.tryTake()
+		if !ok {
+			return err
+		}
+		err = errors.Join(err, x.close(d))
+	}
+}
+
+// grow makes sure of a staging buffer's memory. That of a poisoned backend holds NaN afterwards.
+func (b *Backend) grow(l *stagingBuffer, bytes int) error {
+	return b.do(func() error {
+		if err := l.grow(b.drv, bytes); err != nil || !b.poison.Load() {
+			return err
+		}
+		for i := range unsafe.Slice((*uint32)(l.host), bytes/4) {
+			unsafe.Slice((*uint32)(l.host), bytes/4)[i] = poisonBits
+		}
+		return b.drv.MemsetD32Async(l.device, poisonBits, bytes/4, l.stream)
+	})
+}
