@@ -23,7 +23,7 @@ PLATFORMS := linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64 js/was
 VENV      := .venv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-arm64 test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring ring-nccl
+.PHONY: help run test test-arm64 test-long build check fmt vet cross lint tidy race fuzz emulate emulate-amx bench peers peers-forms long-rows onnx torch-values generate docs asm wasm cuda cuda-check cuda-packages gpu-test toolchain browser report-example vectors costs drift verify verify-sample release release-check clean peers-matmul nn-vectors nn-values lm-torch ring ring-nccl
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -215,7 +215,7 @@ lm-torch: $(VENV)/peers ## examples/lm beside the same training with PyTorch: 50
 	$(VENV)/bin/python tools/lm_torch.py bin/lm
 	$(VENV)/bin/python tools/lm_torch.py bin/lm --length 1024 --batch 4
 
-generate: asm wasm vectors bindings docs site ## remake everything generated
+generate: asm wasm vectors bindings costs docs site ## remake everything generated
 
 asm: ## remake the assembly from the programs in backends/simd/_asm
 	rm -f backends/simd/*_amd64.s backends/simd/a[vm]x*_amd64.go backends/simd/neon*_arm64.* internal/matmul/*_amd64.s internal/matmul/a[vm]x*_amd64.go internal/matmul/neon_arm64.* internal/elements/avx*_amd64.*
@@ -351,11 +351,14 @@ site-publish: site-ort ## dist/site: the page, onnxruntime-web and the documents
 bindings: ## remake what follows from flashkit.h and the lists of package flashkit: capi/fields.go and parts of the package for Python
 	cd capi && $(GO) run ./gen
 
+costs: ## remake the costs of cuda from what was fitted
+	$(GO) run ./backends/cuda/mkcosts backends/cuda
+
 vectors: ## remake the golden vectors from the oracle
 	$(GO) run ./conformance/mkvec conformance/testdata
 
 drift: generate ## fail if anything generated differs from what is committed
-	@list=$$(git status --porcelain -- conformance/testdata backends/simd internal/matmul internal/elements backends/wasm docs/man docs/completions docs/report docs/figures docs/site capi docs/kernels.md docs/gpu-kernels.md docs/library.md docs/flashrun.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
+	@list=$$(git status --porcelain -- conformance/testdata backends/simd backends/cuda/costs.go internal/matmul internal/elements backends/wasm docs/man docs/completions docs/report docs/figures docs/site capi docs/kernels.md docs/gpu-kernels.md docs/library.md docs/flashrun.md README.md THIRD_PARTY_NOTICES.md); test -z "$$list" || { echo "$$list" >&2; exit 1; }
 
 $(VENV)/numpy: Makefile
 	python3 -m venv $(VENV)

@@ -7,11 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What features add to the time of a step, as fractions of it: any at all, which takes
+// A featureTime is what a feature adds to the time of a step, as fractions of it: any at all, which takes
 // other code, and each by itself. Products of 16 bits take less time beside them, and
 // decode hides much behind its reading. Alone, a feature of Hopper's has an instance of its own.
 // BenchmarkFeatures measures them.
-var featureTimes = [...]struct {
+type featureTime struct {
 	feature             flashkit.Feature
 	float32             float64 // both passes
 	sm90, sm90Alone     float64 // forward of 16 bits
@@ -19,16 +19,6 @@ var featureTimes = [...]struct {
 	back90, back90Alone float64 // backward of 16 bits
 	back80              float64
 	decode              float64
-}{
-	{flashkit.AllFeatures, .171, .413, .065, .0475, .612, .208, .405, .15},
-	{flashkit.FeatureSoftcap, .327, .784, .858, 1.25, 1.38, .363, .263, 1.54},
-	{flashkit.FeatureALiBi, .0747, .442, .0834, .459, .0335, .00902, .00613, 1.68},
-	{flashkit.FeatureBias, .116, 1.58, .49, .877, .966, .799, .182, 4.38},
-	{flashkit.FeatureMask, .21, 1.43, .773, .772, 1.29, 1.69, .251, 2.76},
-	{flashkit.FeatureDropout, .0432, .718, .97, .629, 1.21, .365, .051, .0225},
-	{flashkit.FeaturePage, .234, .185, .338, .309, 0, 0, 0, .0157},
-	{flashkit.FeatureCarry, .0548, 1.16, .0354, .213, 0, 0, 0, .201},
-	{flashkit.FeatureMixed, .2, 0, 0, 0, 0, 0, 0, 0},
 }
 
 // share returns what a feature adds to a call by the stem.

@@ -3,8 +3,9 @@
 package cuda
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -77,65 +78,62 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// tables returns the source of the tables, by the files and the lines that they begin with.
-func (f *fit) tables() map[string]map[string]string {
-	sources := map[string]map[string]string{"costs.go": {}, "cost_features.go": {}}
-	for _, x := range []struct {
-		name string
-		c    *costs
-	}{
-		{"fwdSM90", &fwdSM90Costs}, {"fwdSM90Short", &fwdSM90ShortCosts}, {"fwdSM80", &fwdSM80Costs}, {"bwdSM90", &bwdSM90Costs}, {"bwdSM80", &bwdSM80Costs},
-		{"fwdF32", &fwdF32Costs}, {"bwdF32", &bwdF32Costs}, {"decode", &decodeCosts}, {"decodeF32", &decodeF32Costs},
-	} {
-		var list []string
-		for _, y := range x.c.fields() {
-			if *y.at != 0 {
-				list = append(list, fmt.Sprintf("%s: %s", y.name, digits(*y.at)))
+// fittedTables are the tables of costs by name.
+var fittedTables = map[string]*costs{
+	"fwdSM90": &fwdSM90Costs, "fwdSM90Short": &fwdSM90ShortCosts, "fwdSM80": &fwdSM80Costs, "bwdSM90": &bwdSM90Costs, "bwdSM80": &bwdSM80Costs,
+	"fwdF32": &fwdF32Costs, "bwdF32": &bwdF32Costs, "decode": &decodeCosts, "decodeF32": &decodeF32Costs,
+}
+
+// fittedJSON returns the numbers of all tables for mkcosts, a line each.
+func fittedJSON() string {
+	lines := func(list []string) string { return strings.Join(list, ",\n    ") }
+	var tables, features []string
+	for _, name := range slices.Sorted(maps.Keys(fittedTables)) {
+		c, fields := fittedTables[name], map[string]float64{}
+		for _, x := range numbersOf(c) {
+			if *x.at != 0 {
+				fields[x.name] = rounded(*x.at)
 			}
 		}
-		text := fmt.Sprintf("\t%s,\n\ttiles: []tile{\n", strings.Join(list, ", "))
-		for _, t := range x.c.tiles {
-			text += fmt.Sprintf("\t\t{%d, %d, %d, %d, %s, %s, %s, %s},\n", t.rows, t.keys, t.warps, t.perSM, digits(t.begin), digits(t.step), digits(t.alone), digits(t.share))
+		tiles := [][]float64{}
+		for _, t := range c.tiles {
+			tiles = append(tiles, []float64{float64(t.rows), float64(t.keys), float64(t.warps), float64(t.perSM), rounded(t.begin), rounded(t.step), rounded(t.alone), rounded(t.share)})
 		}
-		sources["costs.go"]["var "+x.name+"Costs = costs{\n"] = text + "\t},\n"
+		tables = append(tables, fmt.Sprintf("%q: {\"fields\": %s,\n      \"tiles\": %s}", name, toJSON(fields), toJSON(tiles)))
 	}
-	text := ""
-	for _, x := range featureTimes {
+	for i := range featureTimes {
+		x, times := &featureTimes[i], map[string]float64{}
+		for _, y := range numbersOf(x) {
+			if *y.at != 0 {
+				times[y.name] = rounded(*y.at)
+			}
+		}
 		name := map[flashkit.Feature]string{flashkit.AllFeatures: "AllFeatures", flashkit.FeatureALiBi: "FeatureALiBi"}[x.feature]
 		if text := x.feature.String(); name == "" {
 			name = "Feature" + strings.ToUpper(text[:1]) + text[1:]
 		}
-		list := []string{"\t{flashkit." + name}
-		for _, y := range [...]float64{x.float32, x.sm90, x.sm90Alone, x.sm80, x.back90, x.back90Alone, x.back80, x.decode} {
-			list = append(list, digits(y))
-		}
-		text += strings.Join(list, ", ") + "},\n"
+		features = append(features, fmt.Sprintf("{\"name\": %q, \"times\": %s}", name, toJSON(times)))
 	}
-	sources["cost_features.go"]["\tdecode              float64\n}{\n"] = text
-	return sources
+	return "{\n  \"costs\": {\n    " + lines(tables) + "\n  },\n  \"features\": [\n    " + lines(features) + "\n  ]\n}\n"
 }
 
-// write puts the tables into the sources, from a line on to the end of what it opens.
-func (f *fit) write(t *testing.T) {
-	for name, tables := range f.tables() {
-		source, err := os.ReadFile(name)
-		require.NoError(t, err)
-		for begin, table := range tables {
-			before, rest, found := bytes.Cut(source, []byte(begin))
-			require.True(t, found, begin)
-			_, after, found := bytes.Cut(rest, []byte("\n}\n"))
-			require.True(t, found, begin)
-			source = slices.Concat(before, []byte(begin+table), []byte("}\n"), after)
-		}
-		require.NoError(t, os.WriteFile(name, source, 0o644))
+func toJSON(x any) string {
+	text, err := json.Marshal(x)
+	if err != nil {
+		panic(err)
 	}
+	return string(text)
 }
 
-// digits writes a number with three of them.
-func digits(x float64) string {
-	if x == 0 {
-		return "0"
-	}
-	n := math.Pow(10, 2-math.Floor(math.Log10(x)))
-	return strings.TrimPrefix(strconv.FormatFloat(math.Round(x*n)/n, 'f', -1, 64), "0")
+// rounded returns a number with three digits.
+func rounded(x float64) float64 {
+	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'e', 2, 64), 64)
+	return x
+}
+
+// A fit that changes nothing writes costs.json as it is.
+func TestFittedJSON(t *testing.T) {
+	text, err := os.ReadFile("costs.json")
+	require.NoError(t, err)
+	require.Equal(t, string(text), fittedJSON())
 }

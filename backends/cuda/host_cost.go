@@ -18,6 +18,8 @@ type hostCosts struct {
 	exposed float64 // fraction of the shorter ones of buffers, bus and device that is not hidden
 }
 
+var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
+
 // hostCost predicts the time of a call with host tensors that has at most so many buffers.
 func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
