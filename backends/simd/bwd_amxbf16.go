@@ -67,7 +67,8 @@ func bwdAMXBF16Times(c *flashkit.Call) [3]timedPhase {
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x, words := avx512Lanes.stats(j, y.b, y.h, t), pairWords(p.VDim)
 	avx512Lanes.clearSums(j, &x, &y, t)
 	o, buf, doBuf := takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words)

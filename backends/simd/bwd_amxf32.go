@@ -61,7 +61,8 @@ func bwdAMXF32Times(c *flashkit.Call) [3]timedPhase {
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.clearSums(j, &x, &y, t)
 	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)

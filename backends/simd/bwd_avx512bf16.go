@@ -59,7 +59,8 @@ func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.reset()
 	p, f := &j.p, j.args
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	size := pairLanes * pairWords(p.VDim)
 	do, o, buf := takeWords(ws, size), takeWords(ws, size), takeWords(ws, size)
@@ -110,7 +111,8 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
 func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.addChains(j, &x, &y, t)
 	scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))

@@ -265,7 +265,7 @@ func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun !
 // head where t is negative.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
-	group, span := p.Heads/p.KVHeads, j.bySpan[1].place(item, x.b)
+	group, span := p.Heads/p.KVHeads, j.byKey.place(item, x.b)
 	turn, each, g, last, step := biasTurn{item: -1, before: -1}, 1, x.g, c, p.KVHeads
 	if s[1] == 1 { // heads share a bias
 		turn.number, each = x.g*group+c, p.Heads
@@ -280,14 +280,14 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	case s[1] == 1 && x.g > 0:
 		turn.item, turn.at, turn.before = item-1, j.place(x.N, last, t), turn.number-1
 	case s[0] != 1 || span == 0:
-	case !j.ragged():
+	case !j.ragged:
 		turn.item, turn.at, turn.before = item-step, j.place(x.N, last, t), turn.number-1
 	default:
 		for i := span - 1; i >= 0 && turn.item < 0; i-- {
-			y, z := j.bySpan[1].spans[i], j.tileOf(j.bySpan[1].spans[i].b, 0, g)
-			z.setKeys(j, x.from, j.keys)
+			y, z := &j.byKey.spans[i], j.tileOf(j.byKey.spans[i].b, 0, g)
+			z.setKeys(&j.plan, x.from, j.keys)
 			if first, end := j.visited(&z); z.from < z.to && (t < 0 || first <= t && t < end) {
-				turn.item, turn.at = y.first+x.from/j.keys*y.heads+g, j.place(z.N, last, t)
+				turn.item, turn.at = y.items+x.from/j.keys*y.heads+g, j.place(z.N, last, t)
 				turn.before = i * each
 				if s[1] == 1 {
 					turn.before += p.Heads - 1

@@ -15,19 +15,23 @@ func bwdFeatureItem(j *job, ws *arena, item int) {
 	case item < f.biasItems:
 		j.biasTile(ws, item)
 	case item < f.biasItems+f.keyItems:
-		j.keyFeatureGradients(ws, j.keyTile(item-f.biasItems))
+		var t seqTile
+		t.findKeys(&j.plan, item-f.biasItems)
+		j.keyFeatureGradients(ws, t)
 	case item < f.biasItems+f.keyItems+f.queryItems:
-		j.queryFeatureGradients(ws, j.rowTile(item-f.biasItems-f.keyItems))
+		var t seqTile
+		t.findRows(&j.plan, item-f.biasItems-f.keyItems)
+		j.queryFeatureGradients(ws, t)
 	default:
 		j.sinkGradient(ws, item-f.biasItems-f.keyItems-f.queryItems)
 	}
 }
 
-func (f *featurePlan) backwardItems() int {
+func (f *portablePlan) backwardItems() int {
 	return f.biasItems + f.keyItems + f.queryItems + f.sinkItems
 }
 
-func bwdFeatureFloats(c *flashkit.Call, f *featurePlan) int {
+func bwdFeatureFloats(c *flashkit.Call, f *portablePlan) int {
 	rows, keys, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
 	keyItem := 2*keys*(dim+vdim) + 2*rows*tileK
 	biasItem := 0.0

@@ -26,7 +26,8 @@ import (
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
-		j.cut()
+		j.planFeatures()
+		j.cutFeatures()
 		return b.do(ctx, j, bwdFeatureItem, j.features.backwardItems(), bwdFeatureFloats(c, &j.features))
 	}
 	keyItems, queryItems := bwdGenericItems(c.Problem)
@@ -42,8 +43,10 @@ func bwdGenericFloats(p flashkit.Problem) int {
 
 func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
-		f := planFeatures(c)
-		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
+		pl := newPlan(c)
+		pl.planFeatures()
+		f := &pl.features
+		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, f)}) + pl.tableBytes(2)}
 	}
 	keys, queries := bwdGenericItems(c.Problem)
 	return flashkit.Memory{Host: memory(c, phase{keys + queries, bwdGenericFloats(c.Problem)})}

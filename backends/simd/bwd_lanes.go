@@ -125,21 +125,11 @@ func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (row
 	return buf, step
 }
 
-// rowsOf returns the tile of query rows of an item, and its number among those of its head.
-func (j *job) rowsOf(item int) (x seqTile, t int) {
-	s := j.bySpan[0].find(item)
-	item -= s.first
-	head, t := item/s.tiles, item%s.tiles
-	h := head % j.p.Heads
-	x = j.tileOf(s.b+head/j.p.Heads, h, h/(j.p.Heads/j.p.KVHeads))
-	x.setRows(j, t*j.rows, j.rows)
-	return x, t
-}
-
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.clearSums(j, &x, &y, t)
 	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
@@ -203,7 +193,8 @@ type keyBlock struct {
 func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
-	r := j.keyRangeOf(item)
+	r := keyRange{behind: -1}
+	r.findKeys(&j.plan, item)
 	x := keyBlock{
 		keyRange: r,
 		gradSum:  j.newGradSum(ws, dim, vdim, r.N), // [keys][padded dim]
@@ -381,7 +372,8 @@ func (j *job) waitFor(before int, at int64) bool {
 
 // bwdFinish adds up and writes dQ of one tile of query rows.
 func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.addChains(j, &x, &y, t)
 	isa.storeSums(j, &x, &y)

@@ -120,7 +120,8 @@ func (j *job) beforeOf(x *keyRange, item, h int) int {
 		if item = j.before(&y, item); item < 0 {
 			return item
 		}
-		if _, _, y.from, _ = j.blockItem(item); !j.skips(&y.seqTile, h, y.from) {
+		_, _, block := j.byKey.find(item)
+		if y.from = block * j.keys; !j.skips(&y.seqTile, h, y.from) {
 			return item
 		}
 	}

@@ -15,7 +15,8 @@ type gradPanels struct {
 
 // newGradPanels multiplies dS by the given factor where features make it.
 func newGradPanels(j *job, ws *arena, item int, by float64) gradPanels {
-	r := j.keyRangeOf(item)
+	r := keyRange{behind: -1}
+	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 

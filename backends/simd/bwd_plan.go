@@ -48,7 +48,7 @@ func (pl *plan) planBlocks(rows, keys, least int) {
 // evenBlocks returns how many blocks of so many keys take as long as all of them if each takes
 // as long as the longest.
 func (pl *plan) evenBlocks(keys int) int {
-	if !pl.ragged() {
+	if !pl.ragged {
 		return pl.p.KVHeads * pl.keyTiles(keys)
 	}
 	sum, longest := 0., 1.
@@ -77,37 +77,19 @@ func mostSeen(p *flashkit.Problem) int {
 // Without a mask blocks of sequences of one length are equal, so rounds must be nearly whole, too.
 func (pl *plan) balances(blocks int) bool {
 	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
-	return blocks >= 4*pl.workers && (whole || pl.ragged() || pl.p.Band != (flashkit.Band{}))
+	return blocks >= 4*pl.workers && (whole || pl.ragged || pl.p.Band != (flashkit.Band{}))
 }
 
 // A keyRange is the keys of one item.
 type keyRange struct {
 	seqTile
-	turns  int // heads that take turns
 	behind int // the item before it in the chain of the head at hand, or a negative number
 }
 
 // cutBlocks makes the tables of tiles of query rows and of blocks of keys.
 func (pl *plan) cutBlocks() {
-	pl.bySpan[0].cut(pl, pl.rows, pl.p.Heads, true, false)
-	pl.bySpan[1].cut(pl, pl.keys, pl.p.KVHeads, false, true)
-}
-
-// blockItem returns the sequence, the KV head and the first key of an item, and how many
-// heads take turns.
-func (pl *plan) blockItem(item int) (b, g, from, turns int) {
-	s := pl.bySpan[1].find(item)
-	item -= s.first
-	head := item % s.heads
-	return s.b + head/pl.p.KVHeads, head % pl.p.KVHeads, item / s.heads * pl.keys, s.heads
-}
-
-// keyRangeOf returns the keys of an item.
-func (j *job) keyRangeOf(item int) keyRange {
-	b, g, from, turns := j.blockItem(item)
-	x := keyRange{j.tileOf(b, 0, g), turns, -1}
-	x.setKeys(j, from, j.keys)
-	return x
+	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.p.Heads, turns: 1})
+	pl.byKey.cut(pl, false, pl.keys, itemOrder{heads: pl.p.KVHeads, longestFirst: true})
 }
 
 // visited returns the tiles of query rows that see keys of the block, [first, end).
@@ -148,5 +130,5 @@ func (pl *plan) before(x *keyRange, item int) int {
 	if x.from < blocks*pl.keys {
 		return -1
 	}
-	return item - blocks*x.turns
+	return item - blocks*pl.byKey.span(item).turns
 }

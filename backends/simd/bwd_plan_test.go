@@ -17,7 +17,8 @@ import (
 func TestBlocksOfOneLongSequence(t *testing.T) {
 	const workers, rows, keys, least = 8, 256, 256, 128
 	alone := parsed(t, "b1-h4-g4-n2048-m2048-d64-f32")
-	one := plan{p: alone, call: alone.Ask(flashkit.PassBackward), workers: workers}
+	one := newPlan(alone.Ask(flashkit.PassBackward))
+	one.workers = workers
 	one.planBlocks(rows, keys, least)
 
 	p := parsed(t, "b8-h4-g4-n2048-m2048-d64-f32-ragged")
@@ -27,7 +28,8 @@ func TestBlocksOfOneLongSequence(t *testing.T) {
 	args.Seqs = &flashkit.Sequences{QLens: lens, KVLens: lens}
 	var c flashkit.Call
 	require.NoError(t, c.Set(p, flashkit.PassBackward, args))
-	many := plan{p: p, call: &c, workers: workers}
+	many := newPlan(&c)
+	many.workers = workers
 	many.planBlocks(rows, keys, least)
 	assert.Equal(t, one.keys, many.keys)
 	assert.Less(t, one.keys, 2*keys)

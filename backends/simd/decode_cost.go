@@ -59,19 +59,18 @@ func decodeTimes(c *flashkit.Call, most int, start float64, key func(rows int) f
 		step  = 45  // a row, for each block of keys
 		chunk = 60  // a row of a chunk, to add it to those before
 	)
-	var t decodeTable
-	t.choose(c, most)
-	var all decodeSpan
-	for b := range decodePlans(c) {
-		var d decodePlan
-		d.setSequence(c, &t.decodeShape, b, t.keys)
+	pl := newPlan(c)
+	pl.planDecode(most)
+	var all counts
+	for b := range pl.sequences() {
+		d := pl.splitOf(b)
 		x := d.span()
-		all.add(x)
+		all.add(x.counts)
 		keys, rows := float64(d.last-d.first), float64(d.rows)
 		each := key(d.rows) + rows*(step*float64(d.blocks(c))+chunk*float64(d.chunks))/max(1, keys)
 		ends := item + rows*start
-		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(d.items()))
-		f[0].longest = max(f[0].longest, float64(x.keys)*each+ends)
+		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.tiles))
+		f[0].longest = max(f[0].longest, float64(x.length)*each+ends)
 		if d.isSplit() {
 			f[1].nanoseconds += float64(d.heads) * rows * float64(d.chunks) * chunk
 		}
@@ -82,7 +81,7 @@ func decodeTimes(c *flashkit.Call, most int, start float64, key func(rows int) f
 
 // blocks returns the blocks of keys of a KV head. They are cut where the rows change:
 // at each edge of the band, once for each row.
-func (d *decodePlan) blocks(c *flashkit.Call) int {
+func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)
 	for _, side := range [2]int{c.Band.Left(), c.Band.Right()} {
@@ -99,17 +98,16 @@ func decodeLanesMemory(c *flashkit.Call) float64 {
 
 // decodeMemory returns the workspace, the results of chunks, and the table of items.
 func decodeMemory(c *flashkit.Call, most, floats int) float64 {
-	var t decodeTable
-	t.choose(c, most)
-	var all decodeSpan
-	for b := range decodePlans(c) {
-		t.one.setSequence(c, &t.decodeShape, b, t.keys)
-		all.add(t.one.span())
+	pl := newPlan(c)
+	pl.planDecode(most)
+	var all counts
+	for b := range pl.sequences() {
+		all.add(pl.splitOf(b).span().counts)
 	}
 	work := all.work(c, floats)
 	others := 0.0
-	if t.turns > 1 {
+	if pl.decode.turns > 1 {
 		others = float64(poolSize(workersOf(c), work[:1])) * float64(unsafe.Sizeof(otherHeads{}))
 	}
-	return memory(c, work[:]...) + 4*float64(all.results) + t.bytes(c) + others
+	return memory(c, work[:]...) + 4*float64(all.results) + pl.tableBytes(1) + others
 }

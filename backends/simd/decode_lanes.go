@@ -35,14 +35,15 @@ import (
 // the batch.
 func (b *Backend) decode(ctx context.Context, c *flashkit.Call, most, floats int, chunks, merge func(*job, *arena, int)) error {
 	j := b.newJob(c)
-	t := &j.decode
-	t.set(c, most)
-	work := t.work(c, floats)
-	j.shared.reserve(t.results)
+	j.planDecode(most)
+	j.cutDecode()
+	all := &j.byKey.total
+	work := all.work(c, floats)
+	j.shared.reserve(all.results)
 	j.hold(work[:]...)
 	j.holdOthers(work[0])
 	j.parallel(ctx, chunks, work[0].items, work[0].floats)
-	if t.merges > 0 {
+	if all.merges > 0 {
 		j.parallel(ctx, merge, work[1].items, work[1].floats)
 	}
 	return b.release(ctx, j)
@@ -61,7 +62,7 @@ func (j *job) holdOthers(work phase) {
 }
 
 // work returns the items of a call and the floats that they need, those of chunks as a kernel says.
-func (s *decodeSpan) work(c *flashkit.Call, floats int) [2]phase {
+func (s *counts) work(c *flashkit.Call, floats int) [2]phase {
 	return [2]phase{{s.items, floats}, {s.merges, mergeFloats(c)}}
 }
 

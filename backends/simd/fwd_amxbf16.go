@@ -63,7 +63,7 @@ type tileScratch struct {
 
 func fwdAMXBF16Item(j *job, ws *arena, item int) {
 	p := &j.p
-	at := j.laneRange(item, j.group*pairLanes)
+	at := j.laneRange(item)
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	x := tileScratch{
 		laneScratch: laneScratch{

@@ -75,7 +75,7 @@ type planeScratch struct {
 
 func fwdAMXF32Item(j *job, ws *arena, item int) {
 	p := &j.p
-	at := j.laneRange(item, j.group*pairLanes)
+	at := j.laneRange(item)
 	vdim := upToTiles(p.VDim)
 	x := planeScratch{
 		laneScratch: laneScratch{

@@ -62,7 +62,7 @@ type pairScratch struct {
 
 func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	p := &j.p
-	at := j.laneRange(item, j.group*pairLanes)
+	at := j.laneRange(item)
 	vdim, keys := pad(p.VDim), avx512Lanes.keys
 	x := pairScratch{
 		laneScratch: laneScratch{

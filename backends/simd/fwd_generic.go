@@ -27,7 +27,8 @@ import (
 func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
-		j.cut()
+		j.planFeatures()
+		j.cutFeatures()
 		return b.do(ctx, j, fwdFeatureTile, j.features.queryItems, fwdFeatureFloats(c, &j.features))
 	}
 	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem))
@@ -41,8 +42,10 @@ func fwdGenericFloats(p flashkit.Problem) int {
 
 func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
-		f := planFeatures(c)
-		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, &f)}) + f.tables(c)}
+		pl := newPlan(c)
+		pl.planFeatures()
+		f := &pl.features
+		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, f)}) + pl.tableBytes(1)}
 	}
 	return flashkit.Memory{Host: memory(c, phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
 }

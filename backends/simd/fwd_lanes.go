@@ -64,26 +64,14 @@ func (isa *laneISA) plan(pl *plan, rows int) {
 // items come before short ones.
 func (pl *plan) planHeads(lanes, joined int) {
 	pl.joined = joined
-	heads := pl.headGroups() // of a span
-	if !pl.ragged() {
-		heads *= pl.p.Batch
-	}
+	heads := pl.headGroups() * pl.alike()
 	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.group*lanes)))
 	pl.heads = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
 // cutRows makes the table of items of so many query rows.
-func (pl *plan) cutRows(rows int) { pl.bySpan[0].cut(pl, rows, pl.headGroups(), true, true) }
-
-// laneItem returns the sequence, the first head and the first row of an item of so many rows.
-func (pl *plan) laneItem(item, rows int) (b, h, from int) {
-	s := pl.bySpan[0].find(item)
-	item -= s.first
-	first := item / (pl.heads * s.tiles) * pl.heads
-	item -= first * s.tiles
-	turns := min(pl.heads, s.heads-first)
-	head, groups := first+item%turns, pl.headGroups()
-	return s.b + head/groups, head % groups * pl.joined, (s.tiles - 1 - item/turns) * rows
+func (pl *plan) cutRows(rows int) {
+	pl.byRow.cut(pl, true, rows, itemOrder{heads: pl.headGroups(), turns: pl.heads, longestFirst: true, lastFirst: true})
 }
 
 // A laneRange is the query rows of an item, and the keys of which some row sees each.
@@ -92,11 +80,8 @@ type laneRange struct {
 	first, last int
 }
 
-func (j *job) laneRange(item, rows int) (x laneRange) {
-	var from int
-	x.b, x.h, from = j.laneItem(item, rows)
-	x.Seq, x.g = j.call.Seq(x.b), x.h/(j.p.Heads/j.p.KVHeads)
-	x.setRows(j, from, rows)
+func (j *job) laneRange(item int) (x laneRange) {
+	x.findRows(&j.plan, item)
 	x.first, x.last = x.keysSeen()
 	return x
 }
@@ -137,7 +122,7 @@ type laneScratch struct {
 
 func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	p, lanes := &j.p, isa.lanes
-	at := j.laneRange(item, j.group*lanes)
+	at := j.laneRange(item)
 	x := laneScratch{
 		s: ws.take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
 		kBuf: ws.take(isa.keys * pad(p.Dim)), vBuf: ws.take(isa.keys * pad(p.VDim)),
@@ -195,7 +180,7 @@ func (isa *laneISA) fwdTiles(j *job, ws *arena, x *laneScratch, at *laneRange, g
 // takes longer than a small item waits for its keys.
 func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
-	f, rows, at := j.args, j.group*isa.lanes, *item
+	f, at := j.args, *item
 	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
 		return
 	}
@@ -208,7 +193,7 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
 		if next >= j.items {
 			return
 		}
-		at = j.laneRange(int(next), rows)
+		at = j.laneRange(int(next))
 		k = at.first
 		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}

@@ -84,7 +84,7 @@ func fwdNEONBF16Item(j *job, ws *arena, item int) {
 			vBuf: ws.take(keys * vdim), rows: ws.take(lanes * vdim),
 			top: ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
 		},
-		laneRange: j.laneRange(item, j.group*lanes),
+		laneRange: j.laneRange(item),
 		weights:   halves(takeWords(ws, keys*lanes/2)), padded: halves(takeWords(ws, keys*dim/2)),
 		values: halves(takeWords(ws, (keys+quad)*vdim/2)), buf: halves(takeWords(ws, lanes*max(dim, vdim)/2)),
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys+quad, p.VDim),

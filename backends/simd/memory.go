@@ -14,7 +14,7 @@ func (isa *laneISA) fwdMemory(c *flashkit.Call) float64 {
 }
 
 // fwdMemory returns the workspace of a planned call.
-func (pl *plan) fwdMemory(work phase) float64 { return memory(pl.call, work) + pl.tables(1) }
+func (pl *plan) fwdMemory(work phase) float64 { return memory(pl.call, work) + pl.tableBytes(1) }
 
 func (isa *laneISA) bwdMemory(c *flashkit.Call) float64 {
 	pl := newPlan(c)
@@ -26,5 +26,5 @@ func (isa *laneISA) bwdMemory(c *flashkit.Call) float64 {
 // bytes for each block: how far it has come.
 func (isa *laneISA) bwdMemoryOf(pl *plan, tile, block phase) float64 {
 	shared := float64(pl.biasSums()) + float64(tile.items)*float64(isa.statsSize(pl))
-	return memory(pl.call, tile, block) + 4*shared + 8*float64(pl.progress(block.items)) + pl.tables(2)
+	return memory(pl.call, tile, block) + 4*shared + 8*float64(pl.progress(block.items)) + pl.tableBytes(2)
 }

@@ -2,22 +2,45 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// A plan is how a call is cut into items. It follows from the problem and the number of
-// workers; what a call takes and needs, and how it runs, are read from the same plan.
+// A plan splits a call into items. It follows from the call and the number of its workers.
+// Run, Cost and Needs of a kernel make the same plan; only Run fills the tables.
 type plan struct {
-	p       flashkit.Problem
-	call    *flashkit.Call // of the problem; nil is one of equal lengths
-	workers int            // goroutines that the call may use
-	bySpan  [2]spanTable   // the tiles of query rows, and those of keys
-	group   int            // query tiles of an item, where a kernel takes several
-	heads   int            // query heads, or groups of joined ones, whose items take turns, where a kernel limits them
-	joined  int            // query heads of an item
-	rows    int            // query rows of a tile, where a kernel chooses
-	keys    int            // keys of an item, likewise
-	copied  int            // rows of a sum of dQ in workspace
-	chains  int            // of blocks of keys, each of which adds up its own dQ
+	p            flashkit.Problem
+	call         *flashkit.Call // of the problem
+	workers      int            // goroutines that the call may use
+	ragged       bool           // sequences have lengths of their own
+	byRow, byKey itemTable
+	forwardPlan
+	backwardPlan
+	decode   decodePlan
+	features portablePlan
+}
+
+// A forwardPlan is the part of kernels with query rows in lanes.
+type forwardPlan struct {
+	group  int // query tiles of an item
+	heads  int // query heads, or groups of joined ones, whose items take turns
+	joined int // query heads of an item
+}
+
+// A backwardPlan is the part of kernels with keys in lanes.
+type backwardPlan struct {
+	rows   int // query rows of a tile
+	keys   int // keys of an item
+	copied int // rows of a sum of dQ in workspace
+	chains int // of blocks of keys, each of which adds up its own dQ
 }
 
 // newPlan returns the plan of a call before a kernel has cut it, with the workers that it
 // would have now.
-func newPlan(c *flashkit.Call) *plan { return &plan{p: c.Problem, call: c, workers: workersOf(c)} }
+func newPlan(c *flashkit.Call) *plan {
+	pl := new(plan)
+	pl.reset(c)
+	return pl
+}
+
+// reset makes pl, whose tables keep their memory, the plan of a call.
+func (pl *plan) reset(c *flashkit.Call) {
+	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, workersOf(c), !equalLengths(c)
+	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{joined: 1}, backwardPlan{}, portablePlan{}
+}

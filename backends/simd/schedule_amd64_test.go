@@ -22,9 +22,16 @@ const (
 	bwdTileCost = 35 // of a block of keys, for each tile that it visits
 )
 
+// planFor returns the plan of a call of equal sequences before a kernel has cut it.
+func planFor(p flashkit.Problem, pass flashkit.Pass, workers int) *plan {
+	pl := newPlan(p.Ask(pass))
+	pl.workers = workers // more than this machine has
+	return pl
+}
+
 // simulateForward returns what part of their time workers of such speeds are idle.
 func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := &plan{p: p, workers: len(speeds)}
+	j := planFor(p, flashkit.PassForward, len(speeds))
 	isa.planForward(j)
 	j.cutRows(j.group * isa.lanes)
 	return simulateItems(j, isa.lanes, speeds)
@@ -32,7 +39,7 @@ func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64
 
 // simulateTiles does the same for the items of planTiles.
 func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := &plan{p: p, workers: len(speeds)}
+	j := planFor(p, flashkit.PassForward, len(speeds))
 	j.planTiles()
 	j.cutRows(j.group * pairLanes)
 	return simulateItems(j, pairLanes, speeds)
@@ -42,7 +49,8 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 	p, rows := &j.p, j.group*lanes
 	busy, free := 0.0, make([]float64, len(speeds))
 	for item := range p.Batch * p.Heads * ceilDiv(p.QLen, rows) {
-		_, _, from := j.laneItem(item, rows)
+		_, _, tile := j.byRow.find(item)
+		from := tile * rows
 		cost := 0.0
 		for r := from; r < min(from+rows, p.QLen); r += lanes {
 			first, _ := p.Keys(r)
@@ -59,16 +67,14 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 // simulateBackward does the same for the blocks of keys, whose last fifth of
 // each tile waits for the block before.
 func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := &plan{p: p, workers: len(speeds)}
+	j := planFor(p, flashkit.PassBackward, len(speeds))
 	j.planLanes()
 	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
 	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
 	for item := range passed {
-		x := keyRange{turns: p.Batch * p.KVHeads}
-		x.Seq = p.Ask(flashkit.PassBackward).Seq(0)
-		_, _, x.from, x.turns = j.blockItem(item)
-		x.to = min(x.from+j.keys, p.KVLen)
+		x := keyRange{behind: -1}
+		x.findKeys(j, item)
 		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
 		if at := j.before(&x, item); at >= 0 {
