@@ -43,10 +43,10 @@ func bwdGenericFloats(p flashkit.Problem) int {
 
 func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
-		pl := newPlan(c)
-		pl.planFeatures()
+		pl := planned(c, (*plan).planFeatures)
+		defer pl.forget()
 		f := &pl.features
-		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, f)}) + pl.tableBytes(2)}
+		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, f)}) + pl.tableBytes()}
 	}
 	keys, queries := bwdGenericItems(c.Problem)
 	return flashkit.Memory{Host: memory(c, phase{keys + queries, bwdGenericFloats(c.Problem)})}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"math"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 	helpers "github.com/flashkit-go/flashkit/internal/workers"
@@ -38,36 +37,37 @@ import (
 // operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
 //
 // LSE and delta take two floats for each row. The first chain gathers dQ where it
-// belongs, if that is float32; every other one in float32 workspace of its size. cut
-// sets how many rows are a tile and how many keys a block, and returns what they need.
-func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, cut func(*plan) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
-	j := b.newJob(c)
-	tile, key := cut(&j.plan)
-	j.cutBlocks()
-	j.shared.reserve(j.biasSums() + tile.items*isa.statsSize(&j.plan))
-	if n := j.progress(key.items); len(j.passed) < n {
-		j.passed = make([]atomic.Int64, n)
+// belongs, if that is float32; every other one in float32 workspace of its size.
+
+// backward returns the run of a kernel that computes tiles of query rows, blocks of keys, and tiles again.
+func (isa *laneISA) backward(prepare, block, finish func(*job, *arena, int)) func(context.Context, *job) {
+	return func(ctx context.Context, j *job) {
+		tiles, blocks := j.work[0], j.work[1]
+		j.cutBlocks()
+		j.shared.reserve(j.plan.shared)
+		if len(j.passed) < j.counters {
+			j.passed = make([]atomic.Int64, j.counters)
+		}
+		for i := range j.counters {
+			j.passed[i].Store(0)
+		}
+		j.hold(tiles, blocks)
+		j.parallel(ctx, prepare, tiles.items, tiles.floats)
+		isa.storeDSink(j)
+		j.beginDBias(ctx)
+		j.parallel(ctx, block, blocks.items, blocks.floats)
+		j.endDBias(ctx)
+		if isa.copies(&j.plan) > 0 {
+			j.parallel(ctx, finish, tiles.items, 0)
+		}
 	}
-	for i := range j.progress(key.items) {
-		j.passed[i].Store(0)
-	}
-	j.hold(tile, key)
-	j.parallel(ctx, prepare, tile.items, tile.floats)
-	isa.storeDSink(j)
-	j.beginDBias(ctx)
-	j.parallel(ctx, block, key.items, key.floats)
-	j.endDBias(ctx)
-	if isa.copies(&j.plan) > 0 {
-		j.parallel(ctx, finish, tile.items, 0)
-	}
-	return b.release(ctx, j)
 }
 
-// bwdPlan plans the tiles of query rows and the blocks of keys.
-func (isa *laneISA) bwdPlan(pl *plan) (tile, block phase) {
+// planBackward plans the tiles of query rows and the blocks of keys.
+func (isa *laneISA) planBackward(pl *plan) {
 	pl.planLanes()
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
-	return pl.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
 		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
@@ -79,30 +79,25 @@ func (pl *plan) maskedFloats(dim, vdim int) int {
 	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
 }
 
-// bwdPhases returns the phases of a planned job whose items need so many floats.
-func (pl *plan) bwdPhases(perTile, perBlock int) (tile, block phase) {
-	p := &pl.p
-	return phase{p.Heads * pl.rowTiles(pl.rows), perTile}, phase{p.KVHeads * pl.keyTiles(pl.keys), perBlock}
+// setBlocks sets the items of planned tiles and blocks, the floats that each needs, and what all share.
+func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
+	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
+	pl.work = [2]phase{{tiles, perTile}, {blocks, perBlock}}
+	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
+	pl.counters, pl.tables = pl.progress(blocks), 2
 }
 
 // dsStep is the distance between rows of dS: no power of two, so that the rows
 // of a column do not fall on the same cache lines.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
-func (isa *laneISA) bwdCost(c *flashkit.Call) time.Duration {
-	f := isa.bwdTimes(c)
-	return cost(c, f[:]...)
+func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
+	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
 }
 
-func (isa *laneISA) bwdTimes(c *flashkit.Call) [3]timedPhase {
-	pl := newPlan(c)
-	tile, block := isa.bwdPlan(pl)
-	return isa.bwdPace.backward(c, isa.lanes, edgeGroup, isa.cut(pl, tile, block))
-}
-
-// cut returns how a planned job is cut.
-func (isa *laneISA) cut(pl *plan, tile, block phase) bwdCut {
-	return bwdCut{pl.rows, pl.keys, tile.items, block.items, isa.copies(pl) > 0}
+// cut returns how a planned call is cut.
+func (isa *laneISA) cut(pl *plan) bwdCut {
+	return bwdCut{pl.rows, pl.keys, pl.work[0].items, pl.work[1].items, isa.copies(pl) > 0}
 }
 
 // direct reports whether rows of t can take the place of padded float32 rows.

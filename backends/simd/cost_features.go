@@ -120,8 +120,8 @@ func longestPairs(c *flashkit.Call, f *portablePlan, n int, keys bool) float64 {
 
 // fwdFeatureTimes is fwdGenericTimes of a call with features.
 func fwdFeatureTimes(c *flashkit.Call) timedPhase {
-	t, pl := &fwdGenericPace, newPlan(c)
-	pl.planFeatures()
+	t, pl := &fwdGenericPace, planned(c, (*plan).planFeatures)
+	defer pl.forget()
 	f := &pl.features
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
 	pair := 2*dims*t.flop + t.pair + pairTime(c)
@@ -135,8 +135,8 @@ func fwdFeatureTimes(c *flashkit.Call) timedPhase {
 // bwdFeatureTimes is bwdGenericTimes of a call with features. A DBias that repeats takes
 // two products more, and the scores once more.
 func bwdFeatureTimes(c *flashkit.Call) timedPhase {
-	t, pl := &bwdGenericPace, newPlan(c)
-	pl.planFeatures()
+	t, pl := &bwdGenericPace, planned(c, (*plan).planFeatures)
+	defer pl.forget()
 	f := &pl.features
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
 	pair, half := t.pair/2+pairTime(c), 0.0

@@ -19,9 +19,9 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	require.NoError(t, c.Set(p, flashkit.PassForward, args))
 	j.reset(&c)
 	j.args = args
-	j.planDecode(decodeTurns)
+	planDecodeLanes(&j.plan)
 	j.cutDecode()
-	j.shared.reserve(j.byKey.total.results)
+	j.shared.reserve(j.plan.shared)
 	return j
 }
 
@@ -60,7 +60,7 @@ func TestDecodeItems(t *testing.T) {
 		}
 		j := tableOf(t, p, args)
 		chunks, rows, results := map[string]int{}, map[string]int{}, map[*float32]bool{}
-		for item, last := 0, 1<<60; item < j.byKey.total.items; item++ {
+		for item, last := 0, 1<<60; item < j.work[0].items; item++ {
 			var x itemOfKeys
 			for turn, turns := 0, 1; turn < turns; turn++ {
 				turns = x.setItem(j, item, turn)
@@ -78,7 +78,7 @@ func TestDecodeItems(t *testing.T) {
 				last = min(x.last-x.first, x.run*x.chunk)
 			}
 		}
-		for item := range j.byKey.total.merges {
+		for item := range j.work[1].items {
 			var x itemOfKeys
 			first, from, to := x.setRows(j, item)
 			for row := from; row < to; row++ {
@@ -117,11 +117,8 @@ func TestDecodeTurns(t *testing.T) {
 	} {
 		c := parsed(t, name).Ask(flashkit.PassForward)
 		c.Workers = 1
-		pl := newPlan(c)
-		pl.planDecode(decodeTurns)
-		require.Equal(t, want, pl.decode.turns, name)
-		pl.planDecode(1)
-		require.Equal(t, 1, pl.decode.turns, name)
+		require.Equal(t, want, planned(c, planDecodeLanes).decode.turns, name)
+		require.Equal(t, 1, planned(c, func(pl *plan) { pl.planDecode(1, 0) }).decode.turns, name)
 	}
 }
 
@@ -142,12 +139,9 @@ func TestDecodeSpreads(t *testing.T) {
 		"b1-h2-g2-n1-m1048576-d64-bf16":           {256, 1024, 1},
 		"b1-h2-g2-n1-m65536-d64-f32-window4096.0": {16, 64, 1},
 	} {
-		pl := newPlan(parsed(t, name).Ask(flashkit.PassForward))
-		pl.planDecode(1)
-		pl.cutDecode()
-		all := pl.byKey.total
-		require.GreaterOrEqual(t, all.items, want.least, name)
-		require.LessOrEqual(t, all.items, want.most, name)
-		require.Equal(t, want.merges, min(1, all.merges), name)
+		work := planned(parsed(t, name).Ask(flashkit.PassForward), func(pl *plan) { pl.planDecode(1, 0) }).work
+		require.GreaterOrEqual(t, work[0].items, want.least, name)
+		require.LessOrEqual(t, work[0].items, want.most, name)
+		require.Equal(t, want.merges, min(1, work[1].items), name)
 	}
 }

@@ -33,21 +33,23 @@ import (
 // How keys are cut into chunks depends on the sequence alone, and chunks are added up in
 // their order: the bits do not depend on the number of workers, nor on what else is in
 // the batch.
-func (b *Backend) decode(ctx context.Context, c *flashkit.Call, most, floats int, chunks, merge func(*job, *arena, int)) error {
-	j := b.newJob(c)
-	j.planDecode(most)
-	j.cutDecode()
-	all := &j.byKey.total
-	work := all.work(c, floats)
-	j.shared.reserve(all.results)
-	j.hold(work[:]...)
-	j.holdOthers(work[0])
-	j.parallel(ctx, chunks, work[0].items, work[0].floats)
-	if all.merges > 0 {
-		j.parallel(ctx, merge, work[1].items, work[1].floats)
+
+// decode returns the run of a kernel that computes chunks and merges them.
+func decode(chunks, merge func(*job, *arena, int)) func(context.Context, *job) {
+	return func(ctx context.Context, j *job) {
+		j.cutDecode()
+		j.shared.reserve(j.plan.shared)
+		j.hold(j.work[:]...)
+		j.holdOthers(j.work[0])
+		j.parallel(ctx, chunks, j.work[0].items, j.work[0].floats)
+		if j.work[1].items > 0 {
+			j.parallel(ctx, merge, j.work[1].items, j.work[1].floats)
+		}
 	}
-	return b.release(ctx, j)
 }
+
+// planDecodeLanes plans a call of a decodeISA.
+func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
 // holdOthers reserves the heads that take turns, where some do.
 func (j *job) holdOthers(work phase) {
@@ -59,11 +61,6 @@ func (j *job) holdOthers(work phase) {
 			j.spaces[w].others = new(otherHeads)
 		}
 	}
-}
-
-// work returns the items of a call and the floats that they need, those of chunks as a kernel says.
-func (s *counts) work(c *flashkit.Call, floats int) [2]phase {
-	return [2]phase{{s.items, floats}, {s.merges, mergeFloats(c)}}
 }
 
 // fitsDecode limits the rows: with many of them memory is not what a call waits

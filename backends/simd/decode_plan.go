@@ -88,12 +88,12 @@ func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
 
 // planDecode chooses how many keys an item has: few enough that many workers have items. Where there are
 // enough heads, each is an item, for then no results of chunks need to be kept. At most the
-// given number of KV heads take turns in an item.
-func (pl *plan) planDecode(most int) {
+// given number of KV heads take turns in an item, which needs the given floats.
+func (pl *plan) planDecode(most, floats int) {
 	const (
 		enough = 128
 		fewest = 2       // of a worker, where heads take turns
-		floats = 1 << 24 // of all results, in shorter items than need be
+		afford = 1 << 24 // floats of all results, in shorter items than need be
 	)
 	c, d := pl.call, &pl.decode
 	d.decodeShape = newDecodeShape(c)
@@ -109,12 +109,16 @@ func (pl *plan) planDecode(most int) {
 	heads := float64(c.Batch) * float64(c.KVHeads)
 	d.itemKeys = ceilDiv(keys, enough)
 	parts := float64(c.Batch)*chunksEnough + float64(keys)/longestChunk + heads // or fewer
-	if parts*float64(d.group*c.QLen)*float64(d.oStep) <= floats {
+	if parts*float64(d.group*c.QLen)*float64(d.oStep) <= afford {
 		d.itemKeys = min(d.itemKeys, longestChunk)
 	}
-	if pl.sequences() == 1 {
-		pl.splitSequence(&d.one, 0)
+	var all counts
+	for b := range pl.sequences() {
+		pl.splitSequence(&d.one, b)
+		all.add(d.one.span().counts)
 	}
+	merge := 2*d.oStep + decodeWidest // floats to merge a row
+	pl.work, pl.shared = [2]phase{{all.items, floats}, {all.merges, merge}}, all.results
 }
 
 // cutDecode makes the table of chunks of a planned call.

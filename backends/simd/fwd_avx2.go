@@ -2,12 +2,7 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
-
+// avx2Lanes has the routines of fwd_avx2 and bwd_avx2: 16 query rows, or keys, in the lanes.
 var avx2Lanes = laneISA{
 	lanes: 16, keys: 192, block: 8, convert: 8, looks: true,
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
@@ -23,10 +18,3 @@ var avx2Lanes = laneISA{
 
 	attendTile: attendTileAVX2, adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2, keepKeys: keepKeysAVX2, gradientsOf: gradientsOfAVX2,
 }
-
-// fwd_avx2 is fwdLanes with 16 query rows in the lanes.
-func (b *Backend) fwdAVX2(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdLanes(ctx, c, &avx2Lanes, fwdAVX2Item)
-}
-
-func fwdAVX2Item(j *job, ws *arena, item int) { avx2Lanes.fwdItem(j, ws, item) }

@@ -2,12 +2,7 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
-
+// avx512Lanes has the routines of fwd_avx512 and bwd_avx512: 32 query rows, or keys, in the lanes.
 var avx512Lanes = laneISA{
 	lanes: 32, keys: 256, block: 16, convert: 1,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
@@ -24,10 +19,3 @@ var avx512Lanes = laneISA{
 
 	attendTile: attendTileAVX512, adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512, keepKeys: keepKeysAVX512, gradientsOf: gradientsOfAVX512,
 }
-
-// fwd_avx512 is fwdLanes with 32 query rows in the lanes.
-func (b *Backend) fwdAVX512(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdLanes(ctx, c, &avx512Lanes, fwdAVX512Item)
-}
-
-func fwdAVX512Item(j *job, ws *arena, item int) { avx512Lanes.fwdItem(j, ws, item) }

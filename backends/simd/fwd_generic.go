@@ -42,10 +42,10 @@ func fwdGenericFloats(p flashkit.Problem) int {
 
 func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
-		pl := newPlan(c)
-		pl.planFeatures()
+		pl := planned(c, (*plan).planFeatures)
+		defer pl.forget()
 		f := &pl.features
-		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, f)}) + pl.tableBytes(1)}
+		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, f)}) + pl.tableBytes()}
 	}
 	return flashkit.Memory{Host: memory(c, phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
 }

@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -20,58 +19,13 @@ import (
 // keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
 // at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
 // not depend on its neighbors in the item.
-func (b *Backend) fwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, run func(*job, *arena, int)) error {
-	j := b.newJob(c)
-	isa.planForward(&j.plan)
-	work := isa.fwdWork(&j.plan)
-	j.cutRows(j.group * isa.lanes)
-	return b.do(ctx, j, run, work.items, work.floats)
-}
 
-// fwdWork returns the items of a planned job, and what each needs.
-func (isa *laneISA) fwdWork(pl *plan) phase {
-	p := &pl.p
-	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
-	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
-	shared := isa.keys*(isa.lanes+1+dims) + isa.lanes*(widest+3)
-	return phase{pl.headGroups() * pl.rowTiles(pl.group*isa.lanes), pl.group*perTile + shared + pl.featureFloats(isa.lanes, isa.keys)}
-}
-
-const (
-	itemRows = 256 // query rows of an item
-	maxGroup = 16  // tiles of an item
-)
-
-func (isa *laneISA) fwdCost(c *flashkit.Call) time.Duration { return cost(c, isa.fwdTimes(c)) }
-
-func (isa *laneISA) fwdTimes(c *flashkit.Call) timedPhase {
-	pl := newPlan(c)
-	isa.planForward(pl)
-	return isa.paceOf(pl).forward(c, isa.lanes, 1, isa.fwdWork(pl).items, pl.group*isa.lanes, itemRows)
-}
-
-const itemsPerWorker = 8
-
-// plan sets the tiles per item (at most rows query rows), keeping at least
-// itemsPerWorker items per worker.
-func (isa *laneISA) plan(pl *plan, rows int) {
-	pl.group = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
-	pl.planHeads(isa.lanes, 1)
-}
-
-// planHeads processes heads in groups, the smallest that give each worker several
-// items, so that their keys stay in cache from item to item. Within a group, long
-// items come before short ones.
-func (pl *plan) planHeads(lanes, joined int) {
-	pl.joined = joined
-	heads := pl.headGroups() * pl.alike()
-	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.group*lanes)))
-	pl.heads = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
-}
-
-// cutRows makes the table of items of so many query rows.
-func (pl *plan) cutRows(rows int) {
-	pl.byRow.cut(pl, true, rows, itemOrder{heads: pl.headGroups(), turns: pl.heads, longestFirst: true, lastFirst: true})
+// forward returns the run of a kernel that computes query rows.
+func forward(item func(*job, *arena, int)) func(context.Context, *job) {
+	return func(ctx context.Context, j *job) {
+		j.cutRows()
+		j.parallel(ctx, item, j.work[0].items, j.work[0].floats)
+	}
 }
 
 // A laneRange is the query rows of an item, and the keys of which some row sees each.

@@ -2,12 +2,7 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
-
+// neonLanes has the routines of fwd_neon and bwd_neon: 16 query rows, or keys, in the lanes of four vectors.
 var neonLanes = laneISA{
 	lanes: 16, keys: 192, block: 4, convert: 8, looks: true,
 	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),
@@ -21,10 +16,3 @@ var neonLanes = laneISA{
 
 	adjust: adjustNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON, keepKeys: keepKeysNEON, gradientsOf: gradientsOfNEON,
 }
-
-// fwd_neon is fwdLanes with 16 query rows in the lanes of four vectors.
-func (b *Backend) fwdNEON(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdLanes(ctx, c, &neonLanes, fwdNEONItem)
-}
-
-func fwdNEONItem(j *job, ws *arena, item int) { neonLanes.fwdItem(j, ws, item) }

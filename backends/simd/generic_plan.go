@@ -32,7 +32,9 @@ func (pl *plan) planFeatures() {
 		f.n, f.m = max(f.n, s.N), max(f.m, s.M)
 	}
 	f.rows, f.keys = min(tileQ, f.n), min(tileK, f.m)
-	f.queryItems, f.keyItems = c.Heads*pl.rowTiles(tileQ), c.KVHeads*pl.keyTiles(tileK)
+	if f.queryItems = c.Heads * pl.rowTiles(tileQ); c.Pass == flashkit.PassBackward {
+		f.keyItems, pl.tables = c.KVHeads*pl.keyTiles(tileK), 2
+	}
 }
 
 // cutFeatures makes the tables of a planned call. The last rows of a causal mask see the most keys, and

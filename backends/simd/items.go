@@ -14,7 +14,6 @@ type itemTable struct {
 	itemOrder
 	size  int // query rows, or keys, of a tile
 	spans []itemSpan
-	total counts
 }
 
 // An itemOrder is the order of the items of a table.
@@ -96,11 +95,11 @@ func (t *itemTable) arrange() {
 			return x.b - y.b
 		})
 	}
-	t.total = counts{}
+	var before counts
 	for i := range t.spans {
 		own := t.spans[i].counts
-		t.spans[i].counts = t.total
-		t.total.add(own)
+		t.spans[i].counts = before
+		before.add(own)
 	}
 }
 
@@ -119,9 +118,9 @@ func (t *itemTable) cut(pl *plan, rows bool, size int, o itemOrder) {
 	t.arrange()
 }
 
-// tableBytes returns the memory of n tables.
-func (pl *plan) tableBytes(n int) float64 {
-	return float64(n) * float64(pl.sequences()) * float64(unsafe.Sizeof(itemSpan{}))
+// tableBytes returns the memory of the tables.
+func (pl *plan) tableBytes() float64 {
+	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(itemSpan{}))
 }
 
 // sequences returns how many sequences have a span.

@@ -1,15 +1,25 @@
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"sync"
+
+	"github.com/flashkit-go/flashkit"
+)
 
 // A plan splits a call into items. It follows from the call and the number of its workers.
-// Run, Cost and Needs of a kernel make the same plan; only Run fills the tables.
+// Run, Cost and Needs of a kernel make the same plan; only Run fills its tables.
 type plan struct {
-	p            flashkit.Problem
-	call         *flashkit.Call // of the problem
-	workers      int            // goroutines that the call may use
-	ragged       bool           // sequences have lengths of their own
+	call    *flashkit.Call
+	p       flashkit.Problem // of the call
+	workers int              // goroutines that the call may use
+	ragged  bool             // sequences have lengths of their own
+
 	byRow, byKey itemTable
+	work         [2]phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
+	shared       int      // floats of workspace that the workers share
+	tables       int      // that Run fills
+	rows         int      // query rows of an item, or of a tile backward
+
 	forwardPlan
 	backwardPlan
 	decode   decodePlan
@@ -25,22 +35,33 @@ type forwardPlan struct {
 
 // A backwardPlan is the part of kernels with keys in lanes.
 type backwardPlan struct {
-	rows   int // query rows of a tile
-	keys   int // keys of an item
-	copied int // rows of a sum of dQ in workspace
-	chains int // of blocks of keys, each of which adds up its own dQ
-}
-
-// newPlan returns the plan of a call before a kernel has cut it, with the workers that it
-// would have now.
-func newPlan(c *flashkit.Call) *plan {
-	pl := new(plan)
-	pl.reset(c)
-	return pl
+	keys     int // keys of an item
+	copied   int // rows of a sum of dQ in workspace
+	chains   int // of blocks of keys, each of which adds up its own dQ
+	counters int // of how far items have come
 }
 
 // reset makes pl, whose tables keep their memory, the plan of a call.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, workersOf(c), !equalLengths(c)
+	pl.work, pl.shared, pl.tables, pl.rows = [2]phase{}, 0, 1, 0
 	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{joined: 1}, backwardPlan{}, portablePlan{}
+	pl.decode.decodeShape = decodeShape{}
 }
+
+// planned returns the plan of a call for Cost or Needs, which must forget it.
+func planned(c *flashkit.Call, make func(*plan)) *plan {
+	pl := plans.Get().(*plan)
+	pl.reset(c)
+	make(pl)
+	return pl
+}
+
+// forget gives pl back.
+func (pl *plan) forget() {
+	pl.call = nil
+	plans.Put(pl)
+}
+
+// plans are kept, so that Cost and Needs allocate nothing.
+var plans = sync.Pool{New: func() any { return new(plan) }}

@@ -22,31 +22,30 @@ const (
 	bwdTileCost = 35 // of a block of keys, for each tile that it visits
 )
 
-// planFor returns the plan of a call of equal sequences before a kernel has cut it.
-func planFor(p flashkit.Problem, pass flashkit.Pass, workers int) *plan {
-	pl := newPlan(p.Ask(pass))
-	pl.workers = workers // more than this machine has
-	return pl
+// planFor returns the plan of a call that may have more workers than this machine has.
+func planFor(p flashkit.Problem, pass flashkit.Pass, workers int, make func(*plan)) *plan {
+	return planned(p.Ask(pass), func(pl *plan) {
+		pl.workers = workers
+		make(pl)
+	})
 }
 
 // simulateForward returns what part of their time workers of such speeds are idle.
 func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := planFor(p, flashkit.PassForward, len(speeds))
-	isa.planForward(j)
-	j.cutRows(j.group * isa.lanes)
+	j := planFor(p, flashkit.PassForward, len(speeds), isa.planForward)
+	j.cutRows()
 	return simulateItems(j, isa.lanes, speeds)
 }
 
 // simulateTiles does the same for the items of planTiles.
 func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := planFor(p, flashkit.PassForward, len(speeds))
-	j.planTiles()
-	j.cutRows(j.group * pairLanes)
+	j := planFor(p, flashkit.PassForward, len(speeds), fwdAMXBF16Plan)
+	j.cutRows()
 	return simulateItems(j, pairLanes, speeds)
 }
 
 func simulateItems(j *plan, lanes int, speeds []float64) float64 {
-	p, rows := &j.p, j.group*lanes
+	p, rows := &j.p, j.rows
 	busy, free := 0.0, make([]float64, len(speeds))
 	for item := range p.Batch * p.Heads * ceilDiv(p.QLen, rows) {
 		_, _, tile := j.byRow.find(item)
@@ -67,8 +66,7 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 // simulateBackward does the same for the blocks of keys, whose last fifth of
 // each tile waits for the block before.
 func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := planFor(p, flashkit.PassBackward, len(speeds))
-	j.planLanes()
+	j := planFor(p, flashkit.PassBackward, len(speeds), isa.planBackward)
 	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
 	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile

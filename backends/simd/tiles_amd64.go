@@ -112,12 +112,12 @@ func (x *keyMask) showAll(from, to int) {
 	}
 }
 
-// planTiles is plan for kernels that pack K and V for each item, which takes them as
+// planTiles is planRows for kernels that pack K and V for each item, which takes them as
 // long as a tile of rows or two. Workers get fewer and larger items where the one with
 // the most to do ends sooner by that.
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
-	avx512Lanes.plan(pl, tileItemRows)
+	avx512Lanes.planRows(pl, tileItemRows)
 	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
 	items := func(group int) int { return heads * pl.rowTiles(group*pairLanes) }
 	most := func(group int) int { return ceilDiv(items(group), pl.workers) * (group + packing) }

@@ -1,0 +1,96 @@
+//go:build (amd64 || arm64) && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+const (
+	itemRows       = 256 // query rows of an item
+	maxGroup       = 16  // tiles of an item
+	itemsPerWorker = 8
+)
+
+// planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon, whose items may have several short heads.
+func (isa *laneISA) planForward(pl *plan) {
+	isa.planRows(pl, itemRows)
+	if n := isa.joinedHeads(pl); n > 1 {
+		pl.planHeads(isa.lanes, n)
+	}
+	p := &pl.p
+	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
+	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
+	pl.setItems(perTile, isa.keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, isa.keys))
+}
+
+// planRows sets the tiles per item (at most rows query rows), keeping at least
+// itemsPerWorker items per worker.
+func (isa *laneISA) planRows(pl *plan, rows int) {
+	pl.group = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.planHeads(isa.lanes, 1)
+}
+
+// planHeads processes heads in groups, the smallest that give each worker several
+// items, so that their keys stay in cache from item to item. Within a group, long
+// items come before short ones.
+func (pl *plan) planHeads(lanes, joined int) {
+	pl.joined, pl.rows = joined, pl.group*lanes
+	heads := pl.headGroups() * pl.alike()
+	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.rows)))
+	pl.heads = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
+}
+
+// headGroups returns how many times an item's heads a sequence has.
+func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.joined) }
+
+// setItems sets the items of planned rows, and the floats that each needs: for every tile, and for all tiles.
+func (pl *plan) setItems(perTile, perItem int) {
+	pl.work[0] = phase{pl.headGroups() * pl.rowTiles(pl.rows), pl.group*perTile + perItem}
+}
+
+// cutRows makes the table of a planned call.
+func (pl *plan) cutRows() {
+	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.headGroups(), turns: pl.heads, longestFirst: true, lastFirst: true})
+}
+
+// joinedHeads returns how many heads of one tile and one block an item has: each alone takes
+// not much longer than what begins an item.
+func (isa *laneISA) joinedHeads(pl *plan) int {
+	const itemsPerWorker = 32
+	p := &pl.p
+	if isa.attendTile == nil || pl.group > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
+		return 1
+	}
+	heads := p.Heads
+	if pl.workers > 1 {
+		heads = max(1, min(heads, heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	}
+	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // in equal parts
+}
+
+// takesWhole reports whether attendTile may take tiles of a call.
+func (isa *laneISA) takesWhole(pl *plan) bool {
+	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
+}
+
+func (isa *laneISA) fwdTimes(pl *plan) [3]timedPhase {
+	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
+}
+
+// paceOf returns the pace of a forward pass: that of short tiles where all are whole, as far as
+// the problem tells.
+func (isa *laneISA) paceOf(pl *plan) *pace {
+	p := &pl.p
+	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
+		return &isa.shortPace
+	}
+	return &isa.fwdPace
+}
+
+func isUnbounded(b flashkit.Band) bool {
+	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
+}
+
+// masksPairs reports whether a mask is not the same for all rows.
+func masksPairs(c *flashkit.Call) bool {
+	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)
+}
