@@ -47,16 +47,6 @@ func (x *biasSum) endRun(rows, keys int) {
 // keySums returns the sums of a rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.shared.all[:j.biasSums()]) }
 
-// biasItems returns how many items dBias has, before and after the blocks.
-func (pl *plan) biasItems() int {
-	kind := pl.biasKind()
-	if kind == noBias || kind == ownBias && !pl.ragged && pl.p.Band == (flashkit.Band{}) {
-		return 0
-	}
-	s := pl.call.Args.DBias.Shape()
-	return s[0] * s[1] * ceilDiv(s[2], pl.rows)
-}
-
 // biasItem returns the rows of an item, of a head of dBias.
 func (j *job) biasItem(item int) (b, h, from, to int) {
 	s := j.args.DBias.Shape()

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
-	helpers "github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
@@ -63,63 +62,6 @@ func (isa *laneISA) backward(prepare, block, finish func(*job, *arena, int)) fun
 	}
 }
 
-// planBackward plans the tiles of query rows and the blocks of keys.
-func (isa *laneISA) planBackward(pl *plan) {
-	pl.planLanes()
-	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
-	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
-		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
-}
-
-// maskedFloats returns what a block needs for a mask.
-func (pl *plan) maskedFloats(dim, vdim int) int {
-	if !pl.p.Score.Mask {
-		return 0
-	}
-	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
-}
-
-// setBlocks sets the items of planned tiles and blocks, the floats that each needs, and what all share.
-func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
-	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
-	pl.work = [2]phase{{tiles, perTile}, {blocks, perBlock}}
-	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
-	pl.counters, pl.tables = pl.progress(blocks), 2
-}
-
-// dsStep is the distance between rows of dS: no power of two, so that the rows
-// of a column do not fall on the same cache lines.
-func dsStep(pl *plan) int { return pl.keys + 16 }
-
-func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
-	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
-}
-
-// cut returns how a planned call is cut.
-func (isa *laneISA) cut(pl *plan) bwdCut {
-	return bwdCut{pl.rows, pl.keys, pl.work[0].items, pl.work[1].items, isa.copies(pl) > 0}
-}
-
-// direct reports whether rows of t can take the place of padded float32 rows.
-func (isa *laneISA) direct(t *flashkit.Tensor) bool {
-	return isa.directRows(t.DType(), t.Shape()[3])
-}
-
-func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
-	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
-}
-
-// rows returns n rows of head h of t, from row r on, as float32. They are in buf
-// if they cannot be used where they lie.
-func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
-	if isa.direct(t) {
-		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
-	}
-	step = pad(t.Shape()[3])
-	isa.loadRows(buf, step, t, b, h, r, n)
-	return buf, step
-}
-
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
@@ -147,18 +89,6 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	}
 	j.sumDSink(&x, &y)
 	j.clearGradRows(&y)
-}
-
-// wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
-// square of a lane is neither.
-func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
-	isa.dots(&sums[0], &x[0], &x[0], dim)
-	for _, sum := range sums {
-		if !(sum <= math.MaxFloat32) {
-			return true
-		}
-	}
-	return false
 }
 
 // A keyBlock is the workspace and the state of one item.
@@ -354,15 +284,6 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	}
 	isa.addKeys(j, x, y, k, keys, group)
 	isa.addWildKeys(j, x, y, k, lo, hi)
-}
-
-// hasPassed reports whether an item, if there is one, has passed the place at.
-func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[item].Load() > at }
-
-// waitFor returns when the item before in the chain has passed the place at, or
-// false when the call is canceled. The first block of a chain has none before it.
-func (j *job) waitFor(before int, at int64) bool {
-	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.canceled)
 }
 
 // bwdFinish adds up and writes dQ of one tile of query rows.

@@ -27,13 +27,6 @@ func (isa *laneISA) newRowMask(j *job, ws *arena) rowMask {
 	return rowMask{isa, &j.args.Mask, takeWords(ws, j.rows)}
 }
 
-func (pl *plan) maskFloats() int {
-	if !pl.p.Score.Mask {
-		return 0
-	}
-	return pl.rows
-}
-
 // ofKeys reports whether a mask hides a key from all rows or from none.
 func ofKeys(t *flashkit.Tensor) bool { return rowStep(t) == 0 }
 

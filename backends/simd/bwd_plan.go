@@ -132,3 +132,127 @@ func (pl *plan) before(x *keyRange, item int) int {
 	}
 	return item - blocks*pl.byKey.span(item).turns
 }
+
+// planBackward plans the tiles of query rows and the blocks of keys.
+func (isa *laneISA) planBackward(pl *plan) {
+	pl.planLanes()
+	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
+	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
+}
+
+// maskedFloats returns what a block needs for a mask.
+func (pl *plan) maskedFloats(dim, vdim int) int {
+	if !pl.p.Score.Mask {
+		return 0
+	}
+	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
+}
+
+// setBlocks sets the items of planned tiles and blocks, the floats that each needs, and what all share.
+func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
+	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
+	pl.work = [2]phase{{tiles, perTile}, {blocks, perBlock}}
+	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
+	pl.counters, pl.tables = pl.progress(blocks), 2
+}
+
+// dsStep is the distance between rows of dS: no power of two, so that the rows
+// of a column do not fall on the same cache lines.
+func dsStep(pl *plan) int { return pl.keys + 16 }
+
+func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
+	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
+}
+
+// cut returns how a planned call is cut.
+func (isa *laneISA) cut(pl *plan) bwdCut {
+	return bwdCut{pl.rows, pl.keys, pl.work[0].items, pl.work[1].items, isa.copies(pl) > 0}
+}
+
+// gradRun is the rows of a run of dK and dV, and the keys of a chain of one of dQ.
+// Gradients of 16 bits need no runs.
+const gradRun = 4096
+
+// rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs of
+// them.
+func (pl *plan) rowRuns(n int) bool {
+	return pl.p.DType == flashkit.Float32 && n*(pl.p.Heads/max(1, pl.p.KVHeads)) > gradRun
+}
+
+func (pl *plan) gradFloats(dim, vdim int) int {
+	if pl.rowRuns(pl.p.QLen) {
+		return 2 * pl.keys * (dim + vdim)
+	}
+	return pl.keys * (dim + vdim)
+}
+
+// keyRuns reports whether dQ is summed in runs of keys.
+func (pl *plan) keyRuns() bool {
+	return pl.p.DType == flashkit.Float32 && mostSeen(&pl.p) > gradRun*pl.chains
+}
+
+// beginsRun reports whether a block of keys from a given one on begins a run of dQ. Runs
+// are those of the block's chain.
+func (pl *plan) beginsRun(from int) bool {
+	const pieces = gradRun / chainKeys // of a chain
+	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
+}
+
+func (isa *laneISA) statsSize(pl *plan) int {
+	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
+}
+
+// statsRows returns the rows of a tile, in whole lanes, of which there are stats.
+func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
+
+// sums returns how many sums of dQ there are: one for each chain, and in runs another,
+// of the runs before.
+func (pl *plan) sums() int {
+	if pl.keyRuns() {
+		return 2 * pl.chains
+	}
+	return pl.chains
+}
+
+// copies returns how many sums of dQ are gathered in workspace: all but the first,
+// which has dQ itself if rows of that will do.
+func (isa *laneISA) copies(pl *plan) int {
+	if isa.directRows(pl.p.DType, pl.p.Dim) {
+		return pl.sums() - 1
+	}
+	return pl.sums()
+}
+
+func copySize(pl *plan) int { return pl.copied * pad(pl.p.Dim) }
+
+func (pl *plan) maskFloats() int {
+	if !pl.p.Score.Mask {
+		return 0
+	}
+	return pl.rows
+}
+
+// featured reports whether features change scores or weights.
+func (pl *plan) featured() bool {
+	s := &pl.p.Score
+	return s.Softcap != 0 || s.ALiBi || s.Bias || s.Dropout != 0
+}
+
+// scoreFloats returns the workspace of a gradScore.
+func (pl *plan) scoreFloats(lanes int) int {
+	s, floats := &pl.p.Score, 0
+	if s.Bias {
+		floats += pl.rows*pl.keys + pl.biasGradFloats(lanes)
+	}
+	if s.Softcap != 0 {
+		floats += pl.rows * lanes
+	}
+	if s.Dropout != 0 {
+		floats += pl.rows
+	}
+	if pl.featured() {
+		floats += lanes
+	}
+	return floats
+}

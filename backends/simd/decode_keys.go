@@ -113,27 +113,6 @@ func (r *keyRows) block(isa *decodeISA, j *job, x *decodeItem, keys seenKeys) ro
 	return rowsAt{(*byte)(unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)), r.step, r.tiles * r.step}
 }
 
-// find sets where the rows of a block are that lie in pages. Heads that take turns with the same block
-// find them once.
-func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
-	if x.k.page == 0 || x.k.first == nil {
-		return
-	}
-	same := x.k.step == x.v.step && x.k.pageStep == x.v.pageStep && x.k.headStep == x.v.headStep
-	if isFirst {
-		last := x.one.last
-		x.k.find(keys, last, x.turns)
-		if !same {
-			x.v.find(keys, last, x.turns)
-		}
-	}
-	isLast := keys.head == x.turns-1
-	keys.kAt = x.k.at[0].of(isLast)
-	if keys.vAt = keys.kAt; !same {
-		keys.vAt = x.v.at[0].of(isLast)
-	}
-}
-
 func (p *places) of(isLast bool) *int {
 	if isLast {
 		return &p.last[nearestKeys]

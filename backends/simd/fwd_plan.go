@@ -94,3 +94,21 @@ func isUnbounded(b flashkit.Band) bool {
 func masksPairs(c *flashkit.Call) bool {
 	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)
 }
+
+const runBlocks = 32 // blocks of keys of a run
+
+// runKeys returns the keys of a run, or 0 if all keys are one.
+func (pl *plan) runKeys(block int) int {
+	if n := runBlocks * block; pl.p.KVLen > n {
+		return n
+	}
+	return 0
+}
+
+// sumFloats returns the workspace of the sums of a tile, and of their maxima.
+func (pl *plan) sumFloats(lanes, vdim, block int) int {
+	if pl.runKeys(block) == 0 {
+		return lanes * (vdim + 2)
+	}
+	return 2 * lanes * (vdim + 2)
+}

@@ -82,17 +82,3 @@ func (isa *laneISA) wholeTile(j *job, ws *arena, x *laneScratch, seq *seqTile, r
 	}
 	j.storeLSEs(seq.QBatch, seq.h, row, totals[3*isa.lanes:][:n])
 }
-
-// wholeRows returns n rows of t, and in the lanes beyond them rows of 0, with a padded dim.
-// They are in buf if they cannot be read where they lie.
-func (isa *laneISA) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
-	dim := t.Shape()[3]
-	padded := pad(dim)
-	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
-		return t.Float32s()[t.Offset(b, h, from):], rowStep(t)
-	}
-	rows = buf[:isa.lanes*padded]
-	isa.loadRows(rows, padded, t, b, h, from, n)
-	clear(rows[n*padded:])
-	return rows, padded
-}

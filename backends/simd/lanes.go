@@ -3,6 +3,7 @@
 package simd
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -194,4 +195,58 @@ func (isa *laneISA) store(t *flashkit.Tensor, to int, src []float32) {
 		narrow = isa.narrowBF16
 	}
 	narrow(&t.Uint16s()[to:][:len(src)][0], &src[0], len(src))
+}
+
+// direct reports whether rows of t can take the place of padded float32 rows.
+func (isa *laneISA) direct(t *flashkit.Tensor) bool {
+	return isa.directRows(t.DType(), t.Shape()[3])
+}
+
+func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
+	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
+}
+
+// rows returns n rows of head h of t, from row r on, as float32. They are in buf
+// if they cannot be used where they lie.
+func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if isa.direct(t) {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	step = pad(t.Shape()[3])
+	isa.loadRows(buf, step, t, b, h, r, n)
+	return buf, step
+}
+
+// wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
+// square of a lane is neither.
+func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
+	isa.dots(&sums[0], &x[0], &x[0], dim)
+	for _, sum := range sums {
+		if !(sum <= math.MaxFloat32) {
+			return true
+		}
+	}
+	return false
+}
+
+// wholeRows returns n rows of t, and in the lanes beyond them rows of 0, with a padded dim.
+// They are in buf if they cannot be read where they lie.
+func (isa *laneISA) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+	dim := t.Shape()[3]
+	padded := pad(dim)
+	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
+		return t.Float32s()[t.Offset(b, h, from):], rowStep(t)
+	}
+	rows = buf[:isa.lanes*padded]
+	isa.loadRows(rows, padded, t, b, h, from, n)
+	clear(rows[n*padded:])
+	return rows, padded
+}
+
+// doubles returns workspace as float64, from the first place on where one may lie.
+func doubles(x []float32) []float64 {
+	if uintptr(unsafe.Pointer(&x[0]))%8 != 0 {
+		x = x[1:]
+	}
+	return unsafe.Slice((*float64)(unsafe.Pointer(&x[0])), len(x)/2)
 }

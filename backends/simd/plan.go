@@ -65,3 +65,13 @@ func (pl *plan) forget() {
 
 // plans are kept, so that Cost and Needs allocate nothing.
 var plans = sync.Pool{New: func() any { return new(plan) }}
+
+// equalLengths reports whether nothing says that sequences differ in length. There may
+// then be more of them than anybody could walk, as nothing backs them.
+func equalLengths(c *flashkit.Call) bool {
+	if c.Args == nil || c.Args.Seqs == nil {
+		return true
+	}
+	s := c.Args.Seqs
+	return s.QLens == nil && s.QStarts == nil && s.KVLens == nil && s.KVStarts == nil
+}
