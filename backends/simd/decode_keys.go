@@ -100,12 +100,11 @@ type rowsAt struct {
 	step, ahead int
 }
 
-// block returns the rows of a block.
-func (r *keyRows) block(isa *decodeISA, j *job, x *decodeItem, keys seenKeys) rowsAt {
-	h := &x.head(keys.head).itemOfKeys
+// block returns the rows of a block of a KV head.
+func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) rowsAt {
 	switch {
 	case r.first == nil:
-		r.copy(isa.laneISA, j, h, 0, keys.from, keys.n)
+		r.copy(isa, j, h, 0, keys.from, keys.n)
 		return rowsAt{(*byte)(unsafe.Pointer(&r.buf[0])), r.bytes, r.tiles * r.bytes}
 	case r.page > 0:
 		return rowsAt{first: (*byte)(unsafe.Add(r.first, h.g*r.headStep))}

@@ -195,10 +195,10 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	var k, v rowsAt
 	var s, w *float32
 	if next.n > 0 {
-		k, s = x.k.block(isa, j, x, next), &next.s[0]
+		k, s = x.k.block(isa.laneISA, j, &of.itemOfKeys, next), &next.s[0]
 	}
 	if before.n > 0 {
-		v, w = x.v.block(isa, j, x, before), &before.s[0]
+		v, w = x.v.block(isa.laneISA, j, &past.itemOfKeys, before), &before.s[0]
 	}
 	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
 	if next.kAt == nil && before.vAt == nil {

@@ -29,8 +29,7 @@ func fwdFeatureFloats(c *flashkit.Call, f *portablePlan) int {
 //	scores:          capped, biased, of the keys alone that the mask lets through
 //	weights:         dropout, after they have been added to l
 func fwdFeatureTile(j *job, ws *arena, item int) {
-	p := &j.p
-	var t seqTile
+	p, t := &j.p, seqTile{}
 	t.findRows(&j.plan, item)
 	rows := t.to - t.from
 	q, qStep := view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, rows, ws.take(rows*p.Dim))
