@@ -15,23 +15,19 @@ func bwdFeatureItem(j *job, ws *arena, item int) {
 	case item < f.biasItems:
 		j.biasTile(ws, item)
 	case item < f.biasItems+f.keyItems:
-		var t seqTile
-		t.findKeys(&j.plan, item-f.biasItems)
-		j.keyFeatureGradients(ws, t)
+		j.keyFeatureGradients(ws, j.keyTile(item-f.biasItems))
 	case item < f.biasItems+f.keyItems+f.queryItems:
-		var t seqTile
-		t.findRows(&j.plan, item-f.biasItems-f.keyItems)
-		j.queryFeatureGradients(ws, t)
+		j.queryFeatureGradients(ws, j.rowTile(item-f.biasItems-f.keyItems))
 	default:
 		j.sinkGradient(ws, item-f.biasItems-f.keyItems-f.queryItems)
 	}
 }
 
-func (f *portablePlan) backwardItems() int {
+func (f *featurePlan) backwardItems() int {
 	return f.biasItems + f.keyItems + f.queryItems + f.sinkItems
 }
 
-func bwdFeatureFloats(c *flashkit.Call, f *portablePlan) int {
+func bwdFeatureFloats(c *flashkit.Call, f *featurePlan) int {
 	rows, keys, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
 	keyItem := 2*keys*(dim+vdim) + 2*rows*tileK
 	biasItem := 0.0

@@ -26,8 +26,7 @@ import (
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
-		j.planFeatures()
-		j.cutFeatures()
+		j.cut()
 		return b.do(ctx, j, bwdFeatureItem, j.features.backwardItems(), bwdFeatureFloats(c, &j.features))
 	}
 	keyItems, queryItems := bwdGenericItems(c.Problem)
@@ -43,10 +42,8 @@ func bwdGenericFloats(p flashkit.Problem) int {
 
 func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
-		pl := planned(c, (*plan).planFeatures)
-		defer pl.forget()
-		f := &pl.features
-		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, f)}) + pl.tableBytes()}
+		f := planFeatures(c)
+		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
 	}
 	keys, queries := bwdGenericItems(c.Problem)
 	return flashkit.Memory{Host: memory(c, phase{keys + queries, bwdGenericFloats(c.Problem)})}

@@ -95,7 +95,7 @@ func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 
 // longestPairs returns how many pairs the longest item of a ragged call has, which
 // takes n rows or keys of the longest sequence at a time: 0 where all are equal.
-func longestPairs(c *flashkit.Call, f *portablePlan, n int, keys bool) float64 {
+func longestPairs(c *flashkit.Call, f *featurePlan, n int, keys bool) float64 {
 	if c.Args == nil || !c.Ragged {
 		return 0
 	}
@@ -110,24 +110,20 @@ func longestPairs(c *flashkit.Call, f *portablePlan, n int, keys bool) float64 {
 
 // fwdFeatureTimes is fwdGenericTimes of a call with features.
 func fwdFeatureTimes(c *flashkit.Call) timedPhase {
-	t, pl := &fwdGenericPace, planned(c, (*plan).planFeatures)
-	defer pl.forget()
-	f := &pl.features
+	t, f := &fwdGenericPace, planFeatures(c)
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
 	pair := 2*dims*t.flop + t.pair + pairTime(c)
 	rows, _ := rowsAndKeys(c)
 	read := pairs / float64(max(1, f.rows)) * dims
 	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*t.element + converted(&c.Problem, read)*t.widen +
 		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
-	return timedPhase{f.queryItems, sum, longestPairs(c, f, tileQ, false) * pair}
+	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
 }
 
 // bwdFeatureTimes is bwdGenericTimes of a call with features. A DBias that repeats takes
 // two products more, and the scores once more.
 func bwdFeatureTimes(c *flashkit.Call) timedPhase {
-	t, pl := &bwdGenericPace, planned(c, (*plan).planFeatures)
-	defer pl.forget()
-	f := &pl.features
+	t, f := &bwdGenericPace, planFeatures(c)
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
 	pair, half := t.pair/2+pairTime(c), 0.0
 	if c.DType == flashkit.Float16 {
@@ -142,7 +138,7 @@ func bwdFeatureTimes(c *flashkit.Call) timedPhase {
 		sum += pairs * biasPair
 	}
 	group := float64(c.Heads / c.KVHeads)
-	most := max(longestPairs(c, f, tileK, true)*group*keyPair, longestPairs(c, f, tileQ, false)*rowPair)
+	most := max(longestPairs(c, &f, tileK, true)*group*keyPair, longestPairs(c, &f, tileQ, false)*rowPair)
 	if f.biasItems > 0 {
 		most = max(most, pairs*biasPair/float64(f.biasItems))
 	}

@@ -18,7 +18,7 @@ func hasFeatures(c *flashkit.Call) bool {
 	return c.Features()&^(flashkit.FeatureShift|flashkit.FeatureMixed) != 0
 }
 
-func fwdFeatureFloats(c *flashkit.Call, f *portablePlan) int {
+func fwdFeatureFloats(c *flashkit.Call, f *featurePlan) int {
 	r, k, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
 	return count(r*(dim+2*(vdim+1)) + k*(dim+vdim+1))
 }
@@ -29,8 +29,7 @@ func fwdFeatureFloats(c *flashkit.Call, f *portablePlan) int {
 //	scores:          capped, biased, of the keys alone that the mask lets through
 //	weights:         dropout, after they have been added to l
 func fwdFeatureTile(j *job, ws *arena, item int) {
-	p, t := &j.p, seqTile{}
-	t.findRows(&j.plan, item)
+	p, t := &j.p, j.rowTile(item)
 	rows := t.to - t.from
 	q, qStep := view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, rows, ws.take(rows*p.Dim))
 	width := p.VDim + 1               // of o and l

@@ -27,8 +27,7 @@ import (
 func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
 	if hasFeatures(c) {
-		j.planFeatures()
-		j.cutFeatures()
+		j.cut()
 		return b.do(ctx, j, fwdFeatureTile, j.features.queryItems, fwdFeatureFloats(c, &j.features))
 	}
 	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem))
@@ -42,10 +41,8 @@ func fwdGenericFloats(p flashkit.Problem) int {
 
 func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
 	if hasFeatures(c) {
-		pl := planned(c, (*plan).planFeatures)
-		defer pl.forget()
-		f := &pl.features
-		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, f)}) + pl.tableBytes()}
+		f := planFeatures(c)
+		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, &f)}) + f.tables(c)}
 	}
 	return flashkit.Memory{Host: memory(c, phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
 }

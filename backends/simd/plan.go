@@ -23,7 +23,7 @@ type plan struct {
 	forwardPlan
 	backwardPlan
 	decode   decodePlan
-	features portablePlan
+	features featurePlan
 }
 
 // A forwardPlan is the part of kernels with query rows in lanes.
@@ -45,7 +45,7 @@ type backwardPlan struct {
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, workersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.rows = [2]phase{}, 0, 1, 0
-	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{joined: 1}, backwardPlan{}, portablePlan{}
+	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{joined: 1}, backwardPlan{}, featurePlan{}
 	pl.decode.decodeShape = decodeShape{}
 }
 
