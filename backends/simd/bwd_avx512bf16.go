@@ -130,7 +130,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		y.whole = wholeFrom <= k && k < wholeTo
 		x.addPanel(j, &y, k, min(pairLanes, x.to-k))
 	}
-	if !j.waitFor(x.behind, at) {
+	if !j.waitFor(x.predecessor, at) {
 		return // canceled
 	}
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))

@@ -118,7 +118,7 @@ type keyBlock struct {
 func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
-	r := keyRange{behind: -1}
+	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
 	x := keyBlock{
 		keyRange: r,
@@ -164,8 +164,8 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 	visit := func(c, t int) {
 		h, at := x.g*group+c, j.place(x.N, c, t)
 		if t == end-1 && !(tilesFirst && c > 0) {
-			if x.behind = j.before(x, item); !tilesFirst {
-				x.behind = j.beforeOf(x, item, h)
+			if x.predecessor = j.predecessor(x, item); !tilesFirst {
+				x.predecessor = j.predecessorOf(x, item, h)
 			}
 			j.passed[item].Store(int64(at))
 		}
@@ -236,7 +236,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
 	isa.shield(j, x, &y)
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
-	before := x.behind
+	before := x.predecessor
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
 	isa.lookBehind(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {

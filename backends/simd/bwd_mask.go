@@ -106,11 +106,11 @@ func (j *job) skips(s *seqTile, h, from int) bool {
 	return j.hides(s, h, from, from+j.keys) && !j.beginsRun(from) && j.biasKind() == noBias
 }
 
-// beforeOf is before for a head, which skips blocks.
-func (j *job) beforeOf(x *keyRange, item, h int) int {
+// predecessorOf is predecessor of a head, which skips blocks.
+func (j *job) predecessorOf(x *keyRange, item, h int) int {
 	y := *x
 	for {
-		if item = j.before(&y, item); item < 0 {
+		if item = j.predecessor(&y, item); item < 0 {
 			return item
 		}
 		_, _, block := j.byKey.find(item)

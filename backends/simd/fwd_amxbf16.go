@@ -71,7 +71,7 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 		const pairs = tileBlock / 2 * pairLanes
 		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
 	}
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]pairTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

@@ -71,7 +71,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]planeTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

@@ -63,7 +63,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys, p.VDim),
 	}
 	x.setFeatures(j, ws, pairLanes, keys, 2)
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]pairTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

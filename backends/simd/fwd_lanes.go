@@ -34,7 +34,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 		top:  ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
 	}
 	x.setFeatures(j, ws, lanes, isa.keys, 1)
-	if j.group == 1 { // a short item has no time to clear many
+	if j.tilesPerItem == 1 { // a short item has no time to clear many
 		isa.fwdHeads(j, ws, &x, &at)
 		return
 	}
@@ -45,7 +45,7 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 // fwdHeads computes a tile of each head of an item.
 func (isa *laneISA) fwdHeads(j *job, ws *arena, x *laneScratch, at *laneRange) {
 	free := ws.free
-	for end := min(at.h+j.joined, j.p.Heads); at.h < end; at.h++ {
+	for end := min(at.h+j.headsPerItem, j.p.Heads); at.h < end; at.h++ {
 		var one [1]laneTile
 		ws.free, at.g = free, at.h/(j.p.Heads/j.p.KVHeads)
 		isa.fwdTiles(j, ws, x, at, one[:0])

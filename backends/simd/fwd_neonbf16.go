@@ -75,7 +75,7 @@ func fwdNEONBF16Item(j *job, ws *arena, item int) {
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys+quad, p.VDim),
 	}
 	x.setFeatures(j, ws, lanes, keys, quad)
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]quadTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

@@ -22,42 +22,42 @@ func (isa *laneISA) planForward(pl *plan) {
 	pl.setItems(perTile, isa.keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, isa.keys))
 }
 
-// planRows sets the tiles per item (at most rows query rows), keeping at least
-// itemsPerWorker items per worker.
+// planRows sets the tiles per item, of at most rows query rows, so that workers have
+// itemsPerWorker items.
 func (isa *laneISA) planRows(pl *plan, rows int) {
-	pl.group = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.tilesPerItem = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
 
-// planHeads processes heads in groups, the smallest that give each worker several
-// items, so that their keys stay in cache from item to item. Within a group, long
+// planHeads sets how many heads take turns: the fewest that give each worker several
+// items, so that their keys stay in cache from item to item. Among them, long
 // items come before short ones.
-func (pl *plan) planHeads(lanes, joined int) {
-	pl.joined, pl.rows = joined, pl.group*lanes
+func (pl *plan) planHeads(lanes, headsPerItem int) {
+	pl.headsPerItem, pl.rows = headsPerItem, pl.tilesPerItem*lanes
 	heads := pl.headGroups() * pl.alike()
 	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.rows)))
-	pl.heads = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
+	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
-// headGroups returns how many times an item's heads a sequence has.
-func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.joined) }
+// headGroups returns the groups of headsPerItem heads of a sequence.
+func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
 
-// setItems sets the items of planned rows, and the floats that each needs: for every tile, and for all tiles.
+// setItems sets the items of planned rows and their workspace, in floats for each tile and for the tiles together.
 func (pl *plan) setItems(perTile, perItem int) {
-	pl.work[0] = phase{pl.headGroups() * pl.rowTiles(pl.rows), pl.group*perTile + perItem}
+	pl.work[0] = phase{pl.headGroups() * pl.rowTiles(pl.rows), pl.tilesPerItem*perTile + perItem}
 }
 
 // cutRows makes the table of a planned call.
 func (pl *plan) cutRows() {
-	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.headGroups(), turns: pl.heads, longestFirst: true, lastFirst: true})
+	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.headGroups(), turns: pl.turns, longestFirst: true, lastFirst: true})
 }
 
-// joinedHeads returns how many heads of one tile and one block an item has: each alone takes
-// not much longer than what begins an item.
+// joinedHeads returns the heads per item of a call whose heads have one tile and one block: to begin an item takes
+// about as long as one of them.
 func (isa *laneISA) joinedHeads(pl *plan) int {
 	const itemsPerWorker = 32
 	p := &pl.p
-	if isa.attendTile == nil || pl.group > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
+	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
 		return 1
 	}
 	heads := p.Heads
@@ -72,6 +72,7 @@ func (isa *laneISA) takesWhole(pl *plan) bool {
 	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
 }
 
+// fwdTimes predicts the time of a planned call.
 func (isa *laneISA) fwdTimes(pl *plan) [3]timedPhase {
 	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }
@@ -97,7 +98,7 @@ func masksPairs(c *flashkit.Call) bool {
 
 const runBlocks = 32 // blocks of keys of a run
 
-// runKeys returns the keys of a run, or 0 if all keys are one.
+// runKeys returns the keys of a run, or 0 if there is one run.
 func (pl *plan) runKeys(block int) int {
 	if n := runBlocks * block; pl.p.KVLen > n {
 		return n

@@ -223,7 +223,7 @@ func (t *seqTile) setKeys(pl *plan, from, n int) {
 // findRows makes t the query rows of an item, of its first head, and returns the number of the tile in that head.
 func (t *seqTile) findRows(pl *plan, item int) (tile int) {
 	b, head, tile := pl.byRow.find(item)
-	h := head * pl.joined
+	h := head * pl.headsPerItem
 	t.b, t.h, t.g, t.Seq = b, h, h/(pl.p.Heads/pl.p.KVHeads), pl.call.Seq(b)
 	t.setRows(pl, tile*pl.byRow.size, pl.byRow.size)
 	return tile

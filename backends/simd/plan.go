@@ -28,15 +28,15 @@ type plan struct {
 
 // A forwardPlan is the part of kernels with query rows in lanes.
 type forwardPlan struct {
-	group  int // query tiles of an item
-	heads  int // query heads, or groups of joined ones, whose items take turns
-	joined int // query heads of an item
+	tilesPerItem int // query tiles, of one head
+	headsPerItem int // query heads, of one tile each if they are several
+	turns        int // items of neighboring heads that take turns, tile by tile
 }
 
 // A backwardPlan is the part of kernels with keys in lanes.
 type backwardPlan struct {
 	keys     int // keys of an item
-	copied   int // rows of a sum of dQ in workspace
+	dqRows   int // of a sum of dQ in workspace
 	chains   int // of blocks of keys, each of which adds up its own dQ
 	counters int // of how far items have come
 }
@@ -45,7 +45,7 @@ type backwardPlan struct {
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, workersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.rows = [2]phase{}, 0, 1, 0
-	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{joined: 1}, backwardPlan{}, featurePlan{}
+	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{headsPerItem: 1}, backwardPlan{}, featurePlan{}
 	pl.decode.decodeShape = decodeShape{}
 }
 

@@ -71,11 +71,11 @@ func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float6
 	busy, free := 0.0, make([]float64, len(speeds))
 	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
 	for item := range passed {
-		x := keyRange{behind: -1}
+		x := keyRange{predecessor: -1}
 		x.findKeys(j, item)
 		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
-		if at := j.before(&x, item); at >= 0 {
+		if at := j.predecessor(&x, item); at >= 0 {
 			before = passed[at]
 		}
 		first, end := j.visited(&x.seqTile)

@@ -121,14 +121,14 @@ func (pl *plan) planTiles() {
 	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
 	items := func(group int) int { return heads * pl.rowTiles(group*pairLanes) }
 	most := func(group int) int { return ceilDiv(items(group), pl.workers) * (group + packing) }
-	best := pl.group
-	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
+	best := pl.tilesPerItem
+	for g := pl.tilesPerItem + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}
 	}
-	if 20*most(best) < 19*most(pl.group) { // or else small items are better, as cores differ
-		pl.group = best
+	if 20*most(best) < 19*most(pl.tilesPerItem) { // or else small items are better, as cores differ
+		pl.tilesPerItem = best
 		pl.planHeads(pairLanes, 1)
 	}
 }
