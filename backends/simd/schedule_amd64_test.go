@@ -157,7 +157,7 @@ func TestBalance(t *testing.T) {
 	for _, s := range simulations {
 		p, err := flashkit.ParseProblem(s.problem)
 		require.NoError(t, err)
-		for _, isa := range []*laneISA{{lanes: 32}, {lanes: 16}} {
+		for _, isa := range []*laneISA{{convertRoutines: convertRoutines{lanes: 32}}, {convertRoutines: convertRoutines{lanes: 16}}} {
 			worst, at := math.Inf(-1), 0
 			for workers := 1; workers <= s.upTo; workers++ {
 				if x := s.of(isa, p, s.speeds(workers)); x > worst {
