@@ -172,7 +172,10 @@ func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun !
 // head where t is negative.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
-	group, span := p.Heads/p.KVHeads, j.byKey.place(item, x.b)
+	group, span := p.Heads/p.KVHeads, x.b // sequences take turns in the order of their items
+	if j.ragged {
+		span = j.byKey.place(item)
+	}
 	turn, each, g, last, step := biasTurn{item: -1, before: -1}, 1, x.g, c, p.KVHeads
 	if s[1] == 1 { // heads share a bias
 		turn.number, each = x.g*group+c, p.Heads

@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"sort"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -146,13 +145,4 @@ func endDBias(j *job, ws *arena, item int) {
 			x.sum[k] += y
 		}
 	}
-}
-
-// place returns where the span of an item is among all, which is the number of its
-// sequence where these are equal.
-func (t *itemTable) place(item, b int) int {
-	if len(t.spans) == 1 {
-		return b
-	}
-	return sort.Search(len(t.spans), func(i int) bool { return t.spans[i].items > item }) - 1
 }

@@ -28,9 +28,8 @@ type decodeShape struct {
 	oStep    int // from one row of O to the next
 }
 
-// A kvSplit says how the keys of a sequence are cut into chunks, and these shared out to
-// items. The chunks follow from the sequence alone, as their sums are what rounds; which
-// items have them may follow from anything.
+// A kvSplit cuts the keys of a sequence into chunks, and shares these out to items. The chunks follow
+// from the sequence alone, since their sums round; the items may follow from anything.
 type kvSplit struct {
 	decodeShape
 	flashkit.Seq
@@ -54,7 +53,7 @@ const (
 	turnBytes   = 1 << 15 // of a head's rows in a page, or more are no gain
 )
 
-// decodeTurnsOf returns how many heads may take turns.
+// decodeTurnsOf returns the KV heads that may take turns.
 func decodeTurnsOf(c *flashkit.Call) int {
 	if c.Page == 0 || c.Page*max(c.Dim, c.VDim)*c.KVType().Size() >= turnBytes {
 		return 1
@@ -81,14 +80,14 @@ func newDecodeShape(c *flashkit.Call) decodeShape {
 	}
 }
 
-// decodeSteps returns how far rows of Q and O lie apart.
+// decodeSteps returns the distance between rows of Q, and of O, in workspace.
 func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
 	return ceilDiv(p.Dim, decodeWidest) * decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest + decodeWidest
 }
 
-// planDecode chooses how many keys an item has: few enough that many workers have items. Where there are
-// enough heads, each is an item, for then no results of chunks need to be kept. At most the
-// given number of KV heads take turns in an item, which needs the given floats.
+// planDecode chooses the keys of an item: few enough that many workers have items. Where there are
+// enough heads, each is an item, for then no results of chunks need to be kept. Up to
+// most KV heads take turns in an item. floats is the workspace of an item.
 func (pl *plan) planDecode(most, floats int) {
 	const (
 		enough = 128
@@ -164,12 +163,12 @@ func (pl *plan) splitSequence(d *kvSplit, b int) {
 	}
 }
 
-// keysOfChunk returns how many keys a chunk has, about, of a sequence of so many.
+// keysOfChunk returns about how many keys a chunk has, of a sequence with the given rows and keys.
 func (s *decodeShape) keysOfChunk(rows, keys int) int {
 	return min(longestChunk, max(1, chunkRows*rows, s.shortest, ceilDiv(s.kvHeads*keys, chunksEnough)))
 }
 
-// seenOf returns the keys that any row of a sequence sees.
+// seenOf returns the keys [first, last) that any row of a sequence sees.
 func seenOf(s *flashkit.Seq) (first, last int) {
 	if s.N > 0 {
 		first, _ = s.Keys(0)
@@ -178,7 +177,7 @@ func seenOf(s *flashkit.Seq) (first, last int) {
 	return first, max(first, last)
 }
 
-// setChunk cuts the keys into whole blocks of at least so many.
+// setChunk cuts the keys into chunks of at least the given keys, in whole blocks.
 func (d *kvSplit) setChunk(keys int) {
 	d.chunk, d.chunks = max(1, ceilDiv(keys, decodeBlock))*decodeBlock, 1
 	if n := d.last - d.first; n > d.chunk {
@@ -186,7 +185,7 @@ func (d *kvSplit) setChunk(keys int) {
 	}
 }
 
-// isSplit reports whether the chunks of a head are shared out: then their results are merged.
+// isSplit reports whether several items share the chunks of a head, whose results are then merged.
 func (d *kvSplit) isSplit() bool { return d.run < d.chunks }
 
 // merged returns the rows that an item merges.
@@ -195,7 +194,7 @@ func (d *kvSplit) merged() int {
 	return max(1, floats/(d.chunks*d.oStep))
 }
 
-// span returns the items of the sequence, whose tiles are runs of chunks, and its own counts.
+// span returns the items of the sequence, with its own counts. A tile is a run of chunks.
 func (d *kvSplit) span() itemSpan {
 	s := itemSpan{b: d.b, heads: ceilDiv(d.heads, d.turns), tiles: 1, length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {
@@ -207,5 +206,5 @@ func (d *kvSplit) span() itemSpan {
 	return s
 }
 
-// queryOf returns the query head and the row in it of row r of KV head g.
+// queryOf returns the query head, and its row, of row r of KV head g.
 func (d *kvSplit) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }

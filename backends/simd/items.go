@@ -43,13 +43,16 @@ func (c *counts) add(x counts) {
 	c.results = count(float64(c.results) + float64(x.results))
 }
 
-// span returns the span of an item.
-func (t *itemTable) span(item int) *itemSpan {
+// place returns the number of the span of an item.
+func (t *itemTable) place(item int) int {
 	if len(t.spans) == 1 {
-		return &t.spans[0]
+		return 0
 	}
-	return &t.spans[sort.Search(len(t.spans), func(i int) bool { return t.spans[i].items > item })-1]
+	return sort.Search(len(t.spans), func(i int) bool { return t.spans[i].items > item }) - 1
 }
+
+// span returns the span of an item.
+func (t *itemTable) span(item int) *itemSpan { return &t.spans[t.place(item)] }
 
 // mergeSpan returns the span of an item that merges chunks.
 func (t *itemTable) mergeSpan(item int) *itemSpan {
