@@ -72,7 +72,8 @@ func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
 	x.ahead.clear()
 	if h == lastHead && t < first+tilesBefore && x.ahead.kept == 0 {
 		if next := j.next.Load(); next < j.items {
-			y := j.keyRangeOf(int(next))
+			var y seqTile
+			y.findKeys(&j.plan, int(next))
 			x.ahead.add(&f.V, y.KVBatch, y.g, y.K0+y.from, y.to-y.from)
 			x.ahead.add(&f.K, y.KVBatch, y.g, y.K0+y.from, y.to-y.from)
 		}

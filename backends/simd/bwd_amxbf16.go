@@ -3,10 +3,6 @@
 package simd
 
 import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -25,20 +21,21 @@ import (
 // order, so that a row that sees one key has dS = 0.
 //
 // What a row does not see has the weight 0 in P and dS.
-func (b *Backend) bwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
-	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAMXBF16Plan, bwdAMXBF16Prepare, bwdAMXBF16Block, bwdAVX512BF16Finish)
-}
 
 const tileRowsBwd = 256 // query rows of a tile: products have few calls, and sums stay in tiles
 
-func bwdAMXBF16Plan(pl *plan) (tile, block phase) {
+func bwdAMXBF16Plan(pl *plan) {
 	p := &pl.p
 	pl.planBlocks(max(tileStep, min(tileRowsBwd, upToTiles(p.QLen))), bwdBlockK, minBlockK)
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
-	return pl.bwdPhases(3*pairLanes*vwords+pairLanes*(pairLanes+1),
+	avx512Lanes.setBlocks(pl, 3*pairLanes*vwords+pairLanes*(pairLanes+1),
 		pl.gradFloats(dim, vdim)+pl.maskFloats()+pl.scoreFloats(pairLanes)+pl.wideFloats()+pl.keys*(words+vwords)+pairFloats(p.Dim, pl.keys)+
 			packedFloats(p.Dim, pl.rows)+packedFloats(p.VDim, pl.rows)+pl.rows*(words+vwords)+
 			pl.rows*(3*pairLanes+tileDSStep(pl)/2+1)+pairLanes*(max(dim, vdim)+max(words, vwords)+2))
+}
+
+func bwdAMXBF16Times(pl *plan) [3]timedPhase {
+	return bwdTilePace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
 // wideFloats returns the workspace of dS before it is rounded, where that is a step of its own.
@@ -53,21 +50,11 @@ func (pl *plan) wideFloats() int {
 // two, so that the rows of a tile do not fall on the same ones.
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
-func bwdAMXBF16Cost(c *flashkit.Call) time.Duration {
-	f := bwdAMXBF16Times(c)
-	return cost(c, f[:]...)
-}
-
-func bwdAMXBF16Times(c *flashkit.Call) [3]timedPhase {
-	pl := newPlan(c)
-	tile, block := bwdAMXBF16Plan(pl)
-	return bwdTilePace.backward(c, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
-}
-
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x, words := avx512Lanes.stats(j, y.b, y.h, t), pairWords(p.VDim)
 	avx512Lanes.clearSums(j, &x, &y, t)
 	o, buf, doBuf := takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words)

@@ -2,13 +2,6 @@
 
 package simd
 
-import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
-
 // bwd_amxf32 computes what bwd_avx512 computes, in the order of bwd_amxbf16, with the
 // products of fwd_amxf32: each of float32 as six of bf16.
 //
@@ -22,15 +15,12 @@ import (
 // A product is summed apart, then added. K and V are packed once for a block, Q and
 // dO for every tile and block: hence blocks are large. delta is the diagonal of dO Oᵀ,
 // summed as dP is.
-func (b *Backend) bwdAMXF32(ctx context.Context, c *flashkit.Call) error {
-	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAMXF32Plan, bwdAMXF32Prepare, bwdAMXF32Block, bwdAVX512Finish)
-}
 
 // The rows of a tile and the keys of a block, up to a head dim of 128. dQ is summed
 // apart for planeSumKeys, whatever a block has.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
-func bwdAMXF32Plan(pl *plan) (tile, block phase) {
+func bwdAMXF32Plan(pl *plan) {
 	p := &pl.p
 	rows, keys := planeRowsBwd, planeKeysBwd
 	if max(p.Dim, p.VDim) > 128 {
@@ -38,7 +28,7 @@ func bwdAMXF32Plan(pl *plan) (tile, block phase) {
 	}
 	pl.planBlocks(max(tileStep, min(rows, upToTiles(p.QLen))), keys, planeSumKeys)
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
-	return pl.bwdPhases(3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
+	avx512Lanes.setBlocks(pl, 3*planeWords(pairLanes, p.VDim)+pairLanes*(pairLanes+1)+p.VDim,
 		2*planeWords(pl.keys, p.Dim)+planeWords(pl.keys, p.VDim)+pl.gradFloats(dim, vdim)+pl.maskFloats()+pl.scoreFloats(pairLanes)+
 			2*(planeWords(pl.rows, p.Dim)+planeWords(pl.rows, p.VDim))+pl.rows*pairWords(widest)+
 			planeWords(pairLanes, p.Dim)+planeWords(pairLanes, p.VDim)+
@@ -46,22 +36,16 @@ func bwdAMXF32Plan(pl *plan) (tile, block phase) {
 			pairLanes*(pairLanes+1)+widest+pairLanes*max(dim, vdim))
 }
 
-func bwdAMXF32Cost(c *flashkit.Call) time.Duration {
-	f := bwdAMXF32Times(c)
-	return cost(c, f[:]...)
-}
-
-func bwdAMXF32Times(c *flashkit.Call) [3]timedPhase {
-	pl := newPlan(c)
-	tile, block := bwdAMXF32Plan(pl)
+func bwdAMXF32Times(pl *plan) [3]timedPhase {
 	pace := crowded(bwdPlanePace, pl.workers)
-	return pace.backward(c, pairLanes, tileStep, avx512Lanes.cut(pl, tile, block))
+	return pace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *arena, item int) {
 	p, f := &j.p, j.args
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.clearSums(j, &x, &y, t)
 	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)

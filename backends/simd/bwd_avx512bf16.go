@@ -2,13 +2,6 @@
 
 package simd
 
-import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
-
 // bwd_avx512bf16 computes what bwd_avx512 computes, in the same blocks, panels,
 // tiles and order, with VDPBF16PS: each product is of two pairs of bf16, added to
 // a float32.
@@ -27,31 +20,21 @@ import (
 //
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.
-func (b *Backend) bwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
-	return b.bwdLanes(ctx, c, &avx512Lanes, bwdAVX512BF16Plan, bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish)
-}
 
-// bwdAVX512BF16Plan is bwdPlan with what the items need beyond it.
-func bwdAVX512BF16Plan(pl *plan) (tile, block phase) {
+// bwdAVX512BF16Plan is planBackward with what the items need beyond it.
+func bwdAVX512BF16Plan(pl *plan) {
 	p := &pl.p
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
-	tile, block = avx512Lanes.bwdPlan(pl)
+	avx512Lanes.planBackward(pl)
+	tile, block := &pl.work[0], &pl.work[1]
 	tile.floats = max(tile.floats, 3*pairLanes*vwords)
 	block.floats += pl.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
 		pl.rows/2*(p.Dim+p.VDim+2*pairLanes+dsStep(pl))
-	return tile, block
 }
 
-func bwdAVX512BF16Cost(c *flashkit.Call) time.Duration {
-	f := bwdAVX512BF16Times(c)
-	return cost(c, f[:]...)
-}
-
-func bwdAVX512BF16Times(c *flashkit.Call) [3]timedPhase {
-	pl := newPlan(c)
-	tile, block := bwdAVX512BF16Plan(pl)
+func bwdAVX512BF16Times(pl *plan) [3]timedPhase {
 	pace := pairPace(bwdPairPace)
-	return pace.backward(c, pairLanes, edgeGroup, avx512Lanes.cut(pl, tile, block))
+	return pace.backward(pl.call, pairLanes, edgeGroup, avx512Lanes.cut(pl))
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.
@@ -59,7 +42,8 @@ func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.reset()
 	p, f := &j.p, j.args
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	size := pairLanes * pairWords(p.VDim)
 	do, o, buf := takeWords(ws, size), takeWords(ws, size), takeWords(ws, size)
@@ -110,7 +94,8 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
 func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.addChains(j, &x, &y, t)
 	scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
@@ -145,7 +130,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		y.whole = wholeFrom <= k && k < wholeTo
 		x.addPanel(j, &y, k, min(pairLanes, x.to-k))
 	}
-	if !j.waitFor(x.behind, at) {
+	if !j.waitFor(x.predecessor, at) {
 		return // canceled
 	}
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))

@@ -2,11 +2,7 @@
 
 package simd
 
-import (
-	"unsafe"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "github.com/flashkit-go/flashkit"
 
 // dBias of a pair is written by the block that computes it, if the pair has a bias of its
 // own. Where biases repeat, blocks of the same keys add to the same place one after the
@@ -16,87 +12,6 @@ import (
 //
 // A bias of all query rows is summed up in float64, in each block, and added when the
 // block ends.
-
-type biasKind int
-
-const (
-	noBias    biasKind = iota // no dBias is wanted
-	ownBias                   // every pair has its own
-	pairBias                  // sequences or heads share one for each pair
-	rowBias                   // all query rows share one
-	biasRun   = 512           // blocks that are added up in one float32, before those of the next
-	maxPanels = 16            // of a block
-	biasPart  = 64            // keys of a rowBias that are written at a time
-)
-
-// biasKind returns what a call wants. Without arguments that is nothing.
-func (pl *plan) biasKind() biasKind {
-	if pl.call == nil || pl.call.Args == nil || !pl.p.Score.Bias || pl.call.Args.DBias.IsZero() {
-		return noBias
-	}
-	switch p, s := &pl.p, pl.call.Args.DBias.Shape(); {
-	case s == [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}:
-		return ownBias
-	case s[2] == 1:
-		return rowBias
-	}
-	return pairBias
-}
-
-// tilesFirst reports whether a block takes a tile of all heads before the next tile, as
-// they share biases. It must not depend on whether dBias is wanted.
-func (pl *plan) tilesFirst() bool {
-	if !pl.p.Score.Bias || pl.call == nil || pl.call.Args == nil {
-		return false
-	}
-	s := pl.call.Args.Bias.Shape()
-	return s[1] == 1 && s[2] != 1
-}
-
-// biasSums returns the floats of what dBias is summed up in beside its tensor, of all
-// workers: float64 for each key, float32 of a 16-bit tensor, or the runs before the one at hand.
-func (pl *plan) biasSums() int {
-	kind := pl.biasKind()
-	if kind == noBias || kind == ownBias {
-		return 0
-	}
-	t := &pl.call.Args.DBias
-	s := t.Shape()
-	n := s[0] * s[1] * s[2] * s[3]
-	switch {
-	case kind == rowBias:
-		return 2*n + 1
-	case t.DType() != flashkit.Float32 || pl.biasRuns():
-		return n
-	}
-	return 0
-}
-
-// biasRuns reports whether so many blocks add to dBias that they do so in runs.
-// Gradients of 16 bits need none.
-func (pl *plan) biasRuns() bool {
-	s, n := pl.call.Args.DBias.Shape(), 1
-	if s[0] == 1 {
-		n *= min(pl.p.Batch, biasRun+1)
-	}
-	if s[1] == 1 {
-		n *= min(pl.p.Heads, biasRun+1)
-	}
-	return pl.p.DType == flashkit.Float32 && n > biasRun
-}
-
-// biasGradFloats returns the workspace of a biasGrad.
-func (pl *plan) biasGradFloats(lanes int) int {
-	switch pl.biasKind() {
-	case ownBias:
-		return pl.rows * lanes
-	case pairBias:
-		return pl.rows * pl.keys
-	case rowBias:
-		return pl.rows*lanes + lanes + 2*pl.keys + 1
-	}
-	return 0
-}
 
 // A biasGrad is dBias of a tile of query rows and a block of keys.
 type biasGrad struct {
@@ -122,14 +37,6 @@ func newBiasGrad(j *job, ws *arena, lanes int) biasGrad {
 		clear(g.sums)
 	}
 	return g
-}
-
-// doubles returns workspace as float64, from the first place on where one may lie.
-func doubles(x []float32) []float64 {
-	if uintptr(unsafe.Pointer(&x[0]))%8 != 0 {
-		x = x[1:]
-	}
-	return unsafe.Slice((*float64)(unsafe.Pointer(&x[0])), len(x)/2)
 }
 
 // begin begins a tile.
@@ -265,7 +172,10 @@ func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun !
 // head where t is negative.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
-	group, span := p.Heads/p.KVHeads, j.bySpan[1].place(item, x.b)
+	group, span := p.Heads/p.KVHeads, x.b // sequences take turns in the order of their items
+	if j.ragged {
+		span = j.byKey.place(item)
+	}
 	turn, each, g, last, step := biasTurn{item: -1, before: -1}, 1, x.g, c, p.KVHeads
 	if s[1] == 1 { // heads share a bias
 		turn.number, each = x.g*group+c, p.Heads
@@ -280,14 +190,14 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	case s[1] == 1 && x.g > 0:
 		turn.item, turn.at, turn.before = item-1, j.place(x.N, last, t), turn.number-1
 	case s[0] != 1 || span == 0:
-	case !j.ragged():
+	case !j.ragged:
 		turn.item, turn.at, turn.before = item-step, j.place(x.N, last, t), turn.number-1
 	default:
 		for i := span - 1; i >= 0 && turn.item < 0; i-- {
-			y, z := j.bySpan[1].spans[i], j.tileOf(j.bySpan[1].spans[i].b, 0, g)
-			z.setKeys(j, x.from, j.keys)
+			y, z := &j.byKey.spans[i], j.tileOf(j.byKey.spans[i].b, 0, g)
+			z.setKeys(&j.plan, x.from, j.keys)
 			if first, end := j.visited(&z); z.from < z.to && (t < 0 || first <= t && t < end) {
-				turn.item, turn.at = y.first+x.from/j.keys*y.heads+g, j.place(z.N, last, t)
+				turn.item, turn.at = y.items+x.from/j.keys*y.heads+g, j.place(z.N, last, t)
 				turn.before = i * each
 				if s[1] == 1 {
 					turn.before += p.Heads - 1
@@ -318,11 +228,3 @@ func (j *job) waitForBias(t biasTurn) bool {
 }
 
 func (j *job) passBias(item int, at int64) { j.passed[int(j.items)+item].Store(at + 1) }
-
-// progress returns how many counters so many blocks need.
-func (pl *plan) progress(blocks int) int {
-	if kind := pl.biasKind(); kind == pairBias || kind == rowBias {
-		return 2 * blocks
-	}
-	return blocks
-}

@@ -4,7 +4,6 @@ package simd
 
 import (
 	"context"
-	"sort"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -46,16 +45,6 @@ func (x *biasSum) endRun(rows, keys int) {
 
 // keySums returns the sums of a rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.shared.all[:j.biasSums()]) }
-
-// biasItems returns how many items dBias has, before and after the blocks.
-func (pl *plan) biasItems() int {
-	kind := pl.biasKind()
-	if kind == noBias || kind == ownBias && !pl.ragged() && pl.p.Band == (flashkit.Band{}) {
-		return 0
-	}
-	s := pl.call.Args.DBias.Shape()
-	return s[0] * s[1] * ceilDiv(s[2], pl.rows)
-}
 
 // biasItem returns the rows of an item, of a head of dBias.
 func (j *job) biasItem(item int) (b, h, from, to int) {
@@ -106,7 +95,7 @@ func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	begin := 0
 	for k := 0; k < x.M; k += j.keys {
 		y := *x
-		y.setKeys(j, k, j.keys)
+		y.setKeys(&j.plan, k, j.keys)
 		first, end := j.visited(&y)
 		if tile := from / j.rows; first <= tile && tile < end {
 			j.clearDBias(x, from, to, begin, k)
@@ -156,13 +145,4 @@ func endDBias(j *job, ws *arena, item int) {
 			x.sum[k] += y
 		}
 	}
-}
-
-// place returns where the span of an item is among all, which is the number of its
-// sequence where these are equal.
-func (t *spanTable) place(item, b int) int {
-	if len(t.spans) == 0 {
-		return b
-	}
-	return sort.Search(len(t.spans), func(i int) bool { return t.spans[i].first > item }) - 1
 }

@@ -6,10 +6,8 @@ import (
 	"context"
 	"math"
 	"sync/atomic"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
-	helpers "github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
@@ -38,108 +36,37 @@ import (
 // operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
 //
 // LSE and delta take two floats for each row. The first chain gathers dQ where it
-// belongs, if that is float32; every other one in float32 workspace of its size. cut
-// sets how many rows are a tile and how many keys a block, and returns what they need.
-func (b *Backend) bwdLanes(ctx context.Context, c *flashkit.Call, isa *laneISA, cut func(*plan) (tile, block phase), prepare, block, finish func(*job, *arena, int)) error {
-	j := b.newJob(c)
-	tile, key := cut(&j.plan)
-	j.cutBlocks()
-	j.shared.reserve(j.biasSums() + tile.items*isa.statsSize(&j.plan))
-	if n := j.progress(key.items); len(j.passed) < n {
-		j.passed = make([]atomic.Int64, n)
+// belongs, if that is float32; every other one in float32 workspace of its size.
+
+// backward returns the run of a kernel that computes tiles of query rows, blocks of keys, and tiles again.
+func (isa *laneISA) backward(prepare, block, finish func(*job, *arena, int)) func(context.Context, *job) {
+	return func(ctx context.Context, j *job) {
+		tiles, blocks := j.work[0], j.work[1]
+		j.cutBlocks()
+		j.shared.reserve(j.plan.shared)
+		if len(j.passed) < j.counters {
+			j.passed = make([]atomic.Int64, j.counters)
+		}
+		for i := range j.counters {
+			j.passed[i].Store(0)
+		}
+		j.hold(tiles, blocks)
+		j.parallel(ctx, prepare, tiles.items, tiles.floats)
+		isa.storeDSink(j)
+		j.beginDBias(ctx)
+		j.parallel(ctx, block, blocks.items, blocks.floats)
+		j.endDBias(ctx)
+		if isa.copies(&j.plan) > 0 {
+			j.parallel(ctx, finish, tiles.items, 0)
+		}
 	}
-	for i := range j.progress(key.items) {
-		j.passed[i].Store(0)
-	}
-	j.hold(tile, key)
-	j.parallel(ctx, prepare, tile.items, tile.floats)
-	isa.storeDSink(j)
-	j.beginDBias(ctx)
-	j.parallel(ctx, block, key.items, key.floats)
-	j.endDBias(ctx)
-	if isa.copies(&j.plan) > 0 {
-		j.parallel(ctx, finish, tile.items, 0)
-	}
-	return b.release(ctx, j)
-}
-
-// bwdPlan plans the tiles of query rows and the blocks of keys.
-func (isa *laneISA) bwdPlan(pl *plan) (tile, block phase) {
-	pl.planLanes()
-	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
-	return pl.bwdPhases(isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
-		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
-}
-
-// maskedFloats returns what a block needs for a mask.
-func (pl *plan) maskedFloats(dim, vdim int) int {
-	if !pl.p.Score.Mask {
-		return 0
-	}
-	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
-}
-
-// bwdPhases returns the phases of a planned job whose items need so many floats.
-func (pl *plan) bwdPhases(perTile, perBlock int) (tile, block phase) {
-	p := &pl.p
-	return phase{p.Heads * pl.rowTiles(pl.rows), perTile}, phase{p.KVHeads * pl.keyTiles(pl.keys), perBlock}
-}
-
-// dsStep is the distance between rows of dS: no power of two, so that the rows
-// of a column do not fall on the same cache lines.
-func dsStep(pl *plan) int { return pl.keys + 16 }
-
-func (isa *laneISA) bwdCost(c *flashkit.Call) time.Duration {
-	f := isa.bwdTimes(c)
-	return cost(c, f[:]...)
-}
-
-func (isa *laneISA) bwdTimes(c *flashkit.Call) [3]timedPhase {
-	pl := newPlan(c)
-	tile, block := isa.bwdPlan(pl)
-	return isa.bwdPace.backward(c, isa.lanes, edgeGroup, isa.cut(pl, tile, block))
-}
-
-// cut returns how a planned job is cut.
-func (isa *laneISA) cut(pl *plan, tile, block phase) bwdCut {
-	return bwdCut{pl.rows, pl.keys, tile.items, block.items, isa.copies(pl) > 0}
-}
-
-// direct reports whether rows of t can take the place of padded float32 rows.
-func (isa *laneISA) direct(t *flashkit.Tensor) bool {
-	return isa.directRows(t.DType(), t.Shape()[3])
-}
-
-func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
-	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
-}
-
-// rows returns n rows of head h of t, from row r on, as float32. They are in buf
-// if they cannot be used where they lie.
-func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
-	if isa.direct(t) {
-		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
-	}
-	step = pad(t.Shape()[3])
-	isa.loadRows(buf, step, t, b, h, r, n)
-	return buf, step
-}
-
-// rowsOf returns the tile of query rows of an item, and its number among those of its head.
-func (j *job) rowsOf(item int) (x seqTile, t int) {
-	s := j.bySpan[0].find(item)
-	item -= s.first
-	head, t := item/s.tiles, item%s.tiles
-	h := head % j.p.Heads
-	x = j.tileOf(s.b+head/j.p.Heads, h, h/(j.p.Heads/j.p.KVHeads))
-	x.setRows(j, t*j.rows, j.rows)
-	return x, t
 }
 
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.clearSums(j, &x, &y, t)
 	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
@@ -162,18 +89,6 @@ func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
 	}
 	j.sumDSink(&x, &y)
 	j.clearGradRows(&y)
-}
-
-// wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
-// square of a lane is neither.
-func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
-	isa.dots(&sums[0], &x[0], &x[0], dim)
-	for _, sum := range sums {
-		if !(sum <= math.MaxFloat32) {
-			return true
-		}
-	}
-	return false
 }
 
 // A keyBlock is the workspace and the state of one item.
@@ -203,7 +118,8 @@ type keyBlock struct {
 func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
-	r := j.keyRangeOf(item)
+	r := keyRange{predecessor: -1}
+	r.findKeys(&j.plan, item)
 	x := keyBlock{
 		keyRange: r,
 		gradSum:  j.newGradSum(ws, dim, vdim, r.N), // [keys][padded dim]
@@ -248,8 +164,8 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 	visit := func(c, t int) {
 		h, at := x.g*group+c, j.place(x.N, c, t)
 		if t == end-1 && !(tilesFirst && c > 0) {
-			if x.behind = j.before(x, item); !tilesFirst {
-				x.behind = j.beforeOf(x, item, h)
+			if x.predecessor = j.predecessor(x, item); !tilesFirst {
+				x.predecessor = j.predecessorOf(x, item, h)
 			}
 			j.passed[item].Store(int64(at))
 		}
@@ -320,7 +236,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
 	isa.shield(j, x, &y)
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
-	before := x.behind
+	before := x.predecessor
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
 	isa.lookBehind(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
@@ -370,18 +286,10 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	isa.addWildKeys(j, x, y, k, lo, hi)
 }
 
-// hasPassed reports whether an item, if there is one, has passed the place at.
-func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[item].Load() > at }
-
-// waitFor returns when the item before in the chain has passed the place at, or
-// false when the call is canceled. The first block of a chain has none before it.
-func (j *job) waitFor(before int, at int64) bool {
-	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.canceled)
-}
-
 // bwdFinish adds up and writes dQ of one tile of query rows.
 func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
-	y, t := j.rowsOf(item)
+	var y seqTile
+	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.addChains(j, &x, &y, t)
 	isa.storeSums(j, &x, &y)

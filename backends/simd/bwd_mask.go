@@ -27,13 +27,6 @@ func (isa *laneISA) newRowMask(j *job, ws *arena) rowMask {
 	return rowMask{isa, &j.args.Mask, takeWords(ws, j.rows)}
 }
 
-func (pl *plan) maskFloats() int {
-	if !pl.p.Score.Mask {
-		return 0
-	}
-	return pl.rows
-}
-
 // ofKeys reports whether a mask hides a key from all rows or from none.
 func ofKeys(t *flashkit.Tensor) bool { return rowStep(t) == 0 }
 
@@ -113,14 +106,15 @@ func (j *job) skips(s *seqTile, h, from int) bool {
 	return j.hides(s, h, from, from+j.keys) && !j.beginsRun(from) && j.biasKind() == noBias
 }
 
-// beforeOf is before for a head, which skips blocks.
-func (j *job) beforeOf(x *keyRange, item, h int) int {
+// predecessorOf is predecessor of a head, which skips blocks.
+func (j *job) predecessorOf(x *keyRange, item, h int) int {
 	y := *x
 	for {
-		if item = j.before(&y, item); item < 0 {
+		if item = j.predecessor(&y, item); item < 0 {
 			return item
 		}
-		if _, _, y.from, _ = j.blockItem(item); !j.skips(&y.seqTile, h, y.from) {
+		_, _, block := j.byKey.find(item)
+		if y.from = block * j.keys; !j.skips(&y.seqTile, h, y.from) {
 			return item
 		}
 	}

@@ -15,7 +15,8 @@ type gradPanels struct {
 
 // newGradPanels multiplies dS by the given factor where features make it.
 func newGradPanels(j *job, ws *arena, item int, by float64) gradPanels {
-	r := j.keyRangeOf(item)
+	r := keyRange{predecessor: -1}
+	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
@@ -31,7 +32,7 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 		}
 		panel(k)
 	}
-	if !j.waitFor(x.behind, at) {
+	if !j.waitFor(x.predecessor, at) {
 		return // canceled
 	}
 	if lo < hi {

@@ -5,37 +5,45 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 const (
-	bwdRows   = 128 // query rows of a tile: so often are the sums of dK and dV loaded and stored
-	bwdNarrow = 64  // head dim up to which Q and dO of so many fit beside those sums; else half as many
+	bwdRows   = 128 // query rows of a tile: each tile loads and stores the sums of dK and dV
+	bwdNarrow = 64  // head dim up to which Q and dO of bwdRows fit in the cache with those sums; else half the rows
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
 	minBlockK = 64
-	chainKeys = 512 // keys of a head that add to the dQ of one chain, before those of the next: whole blocks
-	minChains = 4   // of the heads of a sequence together
+	chainKeys = 512 // neighboring keys whose blocks belong to one chain
+	minChains = 4   // of all heads of a sequence
 	edgeGroup = 8   // rows of a register tile, which meet an edge of the band together
 )
 
-// planLanes is planBlocks for products of vectors.
+// planBackward plans the tiles of query rows and the blocks of keys.
+func (isa *laneISA) planBackward(pl *plan) {
+	pl.planLanes()
+	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
+	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
+}
+
+// planLanes plans blocks for products of vectors.
 func (pl *plan) planLanes() {
 	rows := bwdRows
 	if max(pl.p.Dim, pl.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
 	pl.planBlocks(rows, bwdBlockK, minBlockK)
-	pl.copied = min(pl.rows, pl.p.QLen) // products of vectors take no rows beyond the last
+	pl.dqRows = min(pl.rows, pl.p.QLen) // products of vectors take no rows beyond the last
 }
 
-// planBlocks sets the rows of a tile and the keys of a block: twice as many as asked
-// for, or so many, or fewer, down to least. That does not change the bits: every sum
-// goes over keys or rows in the same order, and over least of them at a time. It sets the chains, too, which the number
-// of workers must not touch.
+// planBlocks sets the rows of a tile, the keys of a block and the number of chains. A block has the largest of
+// 2*keys, keys, keys/2, ... least keys that keeps the workers busy.
 //
-// Every block reads Q and dO and updates dQ. Where these outgrow the
-// second-level cache, large blocks do so less often, as they do with rows of a bias, which
-// lie far apart. Small ones balance better.
+// Large blocks read Q and dO and update dQ less often, which pays where these outgrow the
+// second-level cache; and they read longer rows of a bias. Small blocks balance better.
+//
+// Bits depend neither on the size of blocks, since every sum adds least keys at a time in their order, nor on
+// the workers, since the chains do not.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
-	pl.rows, pl.keys, pl.copied = rows, keys, rows
+	pl.rows, pl.keys, pl.dqRows = rows, keys, rows
 	pl.chains = max(1, min(minChains/max(1, p.Heads), ceilDiv(mostSeen(p), chainKeys)))
 	if p.Score.Bias || 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		pl.keys *= 2
@@ -45,10 +53,9 @@ func (pl *plan) planBlocks(rows, keys, least int) {
 	}
 }
 
-// evenBlocks returns how many blocks of so many keys take as long as all of them if each takes
-// as long as the longest.
+// evenBlocks returns the total work in units of the longest block.
 func (pl *plan) evenBlocks(keys int) int {
-	if !pl.ragged() {
+	if !pl.ragged {
 		return pl.p.KVHeads * pl.keyTiles(keys)
 	}
 	sum, longest := 0., 1.
@@ -58,6 +65,14 @@ func (pl *plan) evenBlocks(keys int) int {
 		longest = max(longest, float64(s.N)*float64(min(s.M, keys)))
 	}
 	return count(float64(pl.p.KVHeads) * sum / longest)
+}
+
+// balances reports whether blocks keep the workers busy for nine tenths of the time. Workers
+// may differ in speed, so each needs four blocks. Blocks of dense calls are equal, so that their last round
+// must be nearly whole, too.
+func (pl *plan) balances(blocks int) bool {
+	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
+	return blocks >= 4*pl.workers && (whole || pl.ragged || pl.p.Band != (flashkit.Band{}))
 }
 
 // mostSeen returns how many keys a row sees at most.
@@ -72,45 +87,37 @@ func mostSeen(p *flashkit.Problem) int {
 	return min(seen, p.KVLen)
 }
 
-// balances reports whether so many blocks of keys keep the workers busy for about
-// nine tenths of the time. Workers may differ in speed, so each should have four.
-// Without a mask blocks of sequences of one length are equal, so rounds must be nearly whole, too.
-func (pl *plan) balances(blocks int) bool {
-	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
-	return blocks >= 4*pl.workers && (whole || pl.ragged() || pl.p.Band != (flashkit.Band{}))
+// setBlocks sets the items of planned tiles and blocks, their workspace, and what the workers share.
+func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
+	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
+	pl.work = [2]phase{{tiles, perTile}, {blocks, perBlock}}
+	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
+	pl.counters, pl.tables = pl.progress(blocks), 2
+}
+
+// cutBlocks makes the tables of tiles of query rows and of blocks of keys.
+func (pl *plan) cutBlocks() {
+	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.p.Heads, turns: 1})
+	pl.byKey.cut(pl, false, pl.keys, itemOrder{heads: pl.p.KVHeads, longestFirst: true})
+}
+
+// bwdTimes predicts the time of a planned call.
+func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
+	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
+}
+
+// cut returns how a planned call is cut.
+func (isa *laneISA) cut(pl *plan) bwdCut {
+	return bwdCut{pl.rows, pl.keys, pl.work[0].items, pl.work[1].items, isa.copies(pl) > 0}
 }
 
 // A keyRange is the keys of one item.
 type keyRange struct {
 	seqTile
-	turns  int // heads that take turns
-	behind int // the item before it in the chain of the head at hand, or a negative number
+	predecessor int // the item before it in the chain of the current head, negative if there is none
 }
 
-// cutBlocks makes the tables of tiles of query rows and of blocks of keys.
-func (pl *plan) cutBlocks() {
-	pl.bySpan[0].cut(pl, pl.rows, pl.p.Heads, true, false)
-	pl.bySpan[1].cut(pl, pl.keys, pl.p.KVHeads, false, true)
-}
-
-// blockItem returns the sequence, the KV head and the first key of an item, and how many
-// heads take turns.
-func (pl *plan) blockItem(item int) (b, g, from, turns int) {
-	s := pl.bySpan[1].find(item)
-	item -= s.first
-	head := item % s.heads
-	return s.b + head/pl.p.KVHeads, head % pl.p.KVHeads, item / s.heads * pl.keys, s.heads
-}
-
-// keyRangeOf returns the keys of an item.
-func (j *job) keyRangeOf(item int) keyRange {
-	b, g, from, turns := j.blockItem(item)
-	x := keyRange{j.tileOf(b, 0, g), turns, -1}
-	x.setKeys(j, from, j.keys)
-	return x
-}
-
-// visited returns the tiles of query rows that see keys of the block, [first, end).
+// visited returns the tiles of query rows [first, end) that see keys of a block.
 func (pl *plan) visited(x *seqTile) (first, end int) {
 	lo, hi := x.rowsSeen()
 	if lo >= hi {
@@ -119,8 +126,7 @@ func (pl *plan) visited(x *seqTile) (first, end int) {
 	return lo / pl.rows, (hi-1)/pl.rows + 1
 }
 
-// after returns the head and the tile that a block takes after tile t of head h, if there
-// is one.
+// after returns the head and the tile that follow tile t of head h in a block, if any.
 func (pl *plan) after(x *keyRange, h, t int) (int, int, bool) {
 	first, end := pl.visited(&x.seqTile)
 	group := pl.p.Heads / pl.p.KVHeads
@@ -136,17 +142,119 @@ func (pl *plan) after(x *keyRange, h, t int) (int, int, bool) {
 	return h + 1, end - 1, !last
 }
 
-// chain returns the chain of a block of keys.
+// chain returns the chain of a block of keys: chainKeys keys belong to the first chain, the next chainKeys to the
+// second, and after the last chain to the first again.
 func (pl *plan) chain(x *keyRange) int { return x.from / chainKeys % pl.chains }
 
-// before returns the item of the block before it in its chain, or a negative number.
-func (pl *plan) before(x *keyRange, item int) int {
-	blocks := 1
-	if x.from%chainKeys == 0 {
-		blocks += (pl.chains - 1) * chainKeys / pl.keys
+// predecessor returns the item of the block before block x in its chain, or a negative number.
+func (pl *plan) predecessor(x *keyRange, item int) int {
+	back := pl.keys
+	if x.from%chainKeys == 0 { // the first of its chain since the other chains had theirs
+		back += (pl.chains - 1) * chainKeys
 	}
-	if x.from < blocks*pl.keys {
+	if x.from < back {
 		return -1
 	}
-	return item - blocks*x.turns
+	return item - back/pl.keys*pl.byKey.span(item).turns // all heads of the span have a block before the next keys
+}
+
+// gradRun is the length of a run: query rows of dK and dV, keys of a chain of dQ.
+// Gradients of 16 bits need no runs.
+const gradRun = 4096
+
+// rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs.
+func (pl *plan) rowRuns(n int) bool {
+	return pl.p.DType == flashkit.Float32 && n*(pl.p.Heads/max(1, pl.p.KVHeads)) > gradRun
+}
+
+// keyRuns reports whether dQ is summed in runs of keys.
+func (pl *plan) keyRuns() bool {
+	return pl.p.DType == flashkit.Float32 && mostSeen(&pl.p) > gradRun*pl.chains
+}
+
+// beginsRun reports whether the block whose first key is from begins a run of its chain's dQ.
+func (pl *plan) beginsRun(from int) bool {
+	const pieces = gradRun / chainKeys // of a chain
+	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
+}
+
+// sums returns the number of sums of dQ: one for each chain, and where there are runs, another of the
+// runs before.
+func (pl *plan) sums() int {
+	if pl.keyRuns() {
+		return 2 * pl.chains
+	}
+	return pl.chains
+}
+
+// copies returns the number of sums of dQ in workspace: all but the first if that can be
+// dQ itself.
+func (isa *laneISA) copies(pl *plan) int {
+	if isa.directRows(pl.p.DType, pl.p.Dim) {
+		return pl.sums() - 1
+	}
+	return pl.sums()
+}
+
+// statsSize returns the floats of the stats of a tile.
+func (isa *laneISA) statsSize(pl *plan) int {
+	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
+}
+
+// statsRows returns the rows of a tile that have stats, in whole lanes.
+func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
+
+// copySize returns the floats of a sum of dQ of a tile in workspace.
+func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
+
+// dsStep is the distance between rows of dS: no power of two, so that the rows
+// of a column do not fall on the same cache lines.
+func dsStep(pl *plan) int { return pl.keys + 16 }
+
+// gradFloats returns the workspace of a gradSum.
+func (pl *plan) gradFloats(dim, vdim int) int {
+	if pl.rowRuns(pl.p.QLen) {
+		return 2 * pl.keys * (dim + vdim)
+	}
+	return pl.keys * (dim + vdim)
+}
+
+// maskedFloats returns the workspace of a block for a mask.
+func (pl *plan) maskedFloats(dim, vdim int) int {
+	if !pl.p.Score.Mask {
+		return 0
+	}
+	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
+}
+
+// maskFloats returns the workspace of a rowMask.
+func (pl *plan) maskFloats() int {
+	if !pl.p.Score.Mask {
+		return 0
+	}
+	return pl.rows
+}
+
+// featured reports whether features change scores or weights.
+func (pl *plan) featured() bool {
+	s := &pl.p.Score
+	return s.Softcap != 0 || s.ALiBi || s.Bias || s.Dropout != 0
+}
+
+// scoreFloats returns the workspace of a gradScore.
+func (pl *plan) scoreFloats(lanes int) int {
+	s, floats := &pl.p.Score, 0
+	if s.Bias {
+		floats += pl.rows*pl.keys + pl.biasGradFloats(lanes)
+	}
+	if s.Softcap != 0 {
+		floats += pl.rows * lanes
+	}
+	if s.Dropout != 0 {
+		floats += pl.rows
+	}
+	if pl.featured() {
+		floats += lanes
+	}
+	return floats
 }

@@ -17,8 +17,11 @@ import (
 func TestBlocksOfOneLongSequence(t *testing.T) {
 	const workers, rows, keys, least = 8, 256, 256, 128
 	alone := parsed(t, "b1-h4-g4-n2048-m2048-d64-f32")
-	one := plan{p: alone, call: alone.Ask(flashkit.PassBackward), workers: workers}
-	one.planBlocks(rows, keys, least)
+	cut := func(pl *plan) {
+		pl.workers = workers
+		pl.planBlocks(rows, keys, least)
+	}
+	one := planned(alone.Ask(flashkit.PassBackward), cut)
 
 	p := parsed(t, "b8-h4-g4-n2048-m2048-d64-f32-ragged")
 	args := flashkit.NewArgs(p, flashkit.PassBackward)
@@ -27,8 +30,7 @@ func TestBlocksOfOneLongSequence(t *testing.T) {
 	args.Seqs = &flashkit.Sequences{QLens: lens, KVLens: lens}
 	var c flashkit.Call
 	require.NoError(t, c.Set(p, flashkit.PassBackward, args))
-	many := plan{p: p, call: &c, workers: workers}
-	many.planBlocks(rows, keys, least)
+	many := planned(&c, cut)
 	assert.Equal(t, one.keys, many.keys)
 	assert.Less(t, one.keys, 2*keys)
 }

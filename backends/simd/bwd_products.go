@@ -86,3 +86,23 @@ func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32
 		}
 	}
 }
+
+// direct reports whether rows of t can take the place of padded float32 rows.
+func (isa *laneISA) direct(t *flashkit.Tensor) bool {
+	return isa.directRows(t.DType(), t.Shape()[3])
+}
+
+func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
+	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
+}
+
+// rows returns n rows of head h of t, from row r on, as float32. They are in buf
+// if they cannot be used where they lie.
+func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if isa.direct(t) {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	step = pad(t.Shape()[3])
+	isa.loadRows(buf, step, t, b, h, r, n)
+	return buf, step
+}

@@ -2,7 +2,11 @@
 
 package simd
 
-import "math"
+import (
+	"math"
+
+	helpers "github.com/flashkit-go/flashkit/internal/workers"
+)
 
 // A tileStats is what the backward pass keeps of a tile of query rows.
 type tileStats struct {
@@ -12,33 +16,6 @@ type tileStats struct {
 	sink  []float32 // [2], the bits of a float64: the sum that the tile adds to dSink
 	dq    []float32 // [copies][copied][padded dim]
 }
-
-func (isa *laneISA) statsSize(pl *plan) int {
-	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
-}
-
-// statsRows returns the rows of a tile, in whole lanes, of which there are stats.
-func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
-
-// sums returns how many sums of dQ there are: one for each chain, and in runs another,
-// of the runs before.
-func (pl *plan) sums() int {
-	if pl.keyRuns() {
-		return 2 * pl.chains
-	}
-	return pl.chains
-}
-
-// copies returns how many sums of dQ are gathered in workspace: all but the first,
-// which has dQ itself if rows of that will do.
-func (isa *laneISA) copies(pl *plan) int {
-	if isa.directRows(pl.p.DType, pl.p.Dim) {
-		return pl.sums() - 1
-	}
-	return pl.sums()
-}
-
-func copySize(pl *plan) int { return pl.copied * pad(pl.p.Dim) }
 
 // gathered returns where a sum of the rows of dQ of tile t of query head h lies, and their distance. The
 // sums of the chains come first.
@@ -88,7 +65,7 @@ func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
 // stats returns the place of tile t of query head h of sequence b.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
-	x := j.shared.all[j.biasSums()+j.bySpan[0].index(b, h, t)*size:][:size]
+	x := j.shared.all[j.biasSums()+j.byRow.index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
 	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+16:]}
 }
@@ -122,4 +99,27 @@ func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
 	for i := range n {
 		delta[i] -= t.Float32s()[t.Offset(b, h, r+i)]
 	}
+}
+
+// meetKeys ends the run of dQ of a tile if a block of keys begins another.
+func (isa *laneISA) meetKeys(j *job, x *tileStats, keys *keyRange, h, t int) {
+	if !j.beginsRun(keys.from) {
+		return
+	}
+	chain := j.chain(keys)
+	run, step := isa.gathered(j, x, &keys.seqTile, h, t, chain)
+	past, pastStep := isa.gathered(j, x, &keys.seqTile, h, t, j.chains+chain)
+	for i := range min(j.rows, keys.N-t*j.rows) {
+		isa.add(isa.addProduct, isa.addProductMasked, past[i*pastStep:], pastStep, ones[:], 0, run[i*step:], step, 1, 1, j.p.Dim)
+		clear(run[i*step:][:j.p.Dim])
+	}
+}
+
+// hasPassed reports whether an item, if there is one, has passed the place at.
+func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[item].Load() > at }
+
+// waitFor returns when the item before in the chain has passed the place at, or
+// false when the call is canceled. The first block of a chain has none before it.
+func (j *job) waitFor(before int, at int64) bool {
+	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.canceled)
 }

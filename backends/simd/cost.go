@@ -137,15 +137,16 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// forward is the phase of a forward pass in so many items of so many rows, which are
+// forward is the phase of a planned forward pass, whose items are
 // tiles of whole lanes. It takes keys in steps. Rows that share a key while it is in
 // cache load it once, be they of one item or of neighbors.
-func (c *pace) forward(call *flashkit.Call, lanes, step, items, rows, sharing int) timedPhase {
-	f := ofSequences(call, func(p flashkit.Problem) timedPhase {
-		return c.forwardOf(&p, c.feature*forwardTime(call), lanes, step, items, rows, sharing)
+func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
+	items := pl.work[0].items
+	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
+		return c.forwardOf(&p, c.feature*forwardTime(pl.call), lanes, step, items, pl.rows, sharing)
 	})
 	f.items = items
-	return f
+	return [3]timedPhase{f}
 }
 
 // ofSequences adds up the phases of the sequences of a call, or returns that of all if

@@ -81,16 +81,6 @@ func pairsSeen(c *flashkit.Call) float64 {
 	return float64(c.Heads) * float64(c.Area())
 }
 
-// equalLengths reports whether nothing says that sequences differ in length. There may
-// then be more of them than anybody could walk, as nothing backs them.
-func equalLengths(c *flashkit.Call) bool {
-	if c.Args == nil || c.Args.Seqs == nil {
-		return true
-	}
-	s := c.Args.Seqs
-	return s.QLens == nil && s.QStarts == nil && s.KVLens == nil && s.KVStarts == nil
-}
-
 // rowsAndKeys returns how many query rows and keys there are, of all heads.
 func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 	if equalLengths(c) {

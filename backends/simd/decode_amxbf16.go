@@ -3,9 +3,7 @@
 package simd
 
 import (
-	"context"
 	"slices"
-	"time"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -22,9 +20,6 @@ import (
 // The two planes hold 16 bits of P, so that rounding it is not what an error comes from.
 // What a product makes of NaN and infinities is not theirs alone, as a plane may be 0: what
 // a block adds to a row is taken once more, by the vectors of decode_avx512, where it is not finite.
-func (b *Backend) decodeAMXBF16(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, 1, decodeAMXBF16Floats(c), decodeAMXBF16Chunks, decodeAMXBF16Merge)
-}
 
 var amxDecode = decodeISA{
 	laneISA: &avx512Lanes, tails: true,
@@ -47,27 +42,22 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-func decodeAMXBF16Cost(c *flashkit.Call) time.Duration {
-	f := decodeAMXBF16Times(c)
-	return cost(c, f[:]...)
-}
-
 // decodeAMXBF16Times predicts the time of reading the keys and that of the arithmetic,
 // which hardly overlap.
-func decodeAMXBF16Times(c *flashkit.Call) [2]timedPhase {
+func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 	const page = 300 // to go to a page of K and one of V, whose rows are copied
-	t := &amxDecode.pace
+	t, c := &amxDecode.pace, pl.call
 	dims, pair, pages := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.0
 	if c.Page > 0 {
 		pages = page / float64(c.Page)
 	}
-	return decodeTimes(c, 1, t.start, func(n int) float64 {
+	return decodeTimes(pl, t.start, func(n int) float64 {
 		lanes := float64(ceilDiv(n, tileQueries) * tileQueries)
 		return dims*(t.widen+2*lanes*t.flop) + float64(n)*pair + pages
 	})
 }
 
-func decodeAMXBF16Merge(j *job, ws *arena, item int) { amxDecode.merge(j, ws, item) }
+func decodeAMXBF16Plan(pl *plan) { pl.planDecode(1, decodeAMXBF16Floats(pl.call)) }
 
 // decodeAMXBF16Floats returns the workspace of an item.
 func decodeAMXBF16Floats(c *flashkit.Call) int {

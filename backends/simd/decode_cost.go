@@ -2,28 +2,18 @@
 
 package simd
 
-import (
-	"time"
-	"unsafe"
-
-	"github.com/flashkit-go/flashkit"
-)
-
-func (isa *decodeISA) cost(c *flashkit.Call) time.Duration {
-	f := isa.times(c)
-	return cost(c, f[:]...)
-}
+import "github.com/flashkit-go/flashkit"
 
 // times predicts the time of the arithmetic, of whole register tiles, and of
 // reading the keys, which overlap, and that of merging chunks.
-func (isa *decodeISA) times(c *flashkit.Call) [2]timedPhase {
-	t := &isa.pace
+func (isa *decodeISA) times(pl *plan) [3]timedPhase {
+	t, c := &isa.pace, pl.call
 	element := t.element
 	if c.KVType() != flashkit.Float32 {
 		element = t.widen
 	}
 	dims, pair := float64(c.Dim+c.VDim), t.pair+decodePairTime(c)
-	return decodeTimes(c, decodeTurns, t.start, func(n int) float64 {
+	return decodeTimes(pl, t.start, func(n int) float64 {
 		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
 		return max(2*dims*rows*t.flop, dims*element) + rows*pair
 	})
@@ -53,36 +43,31 @@ var decodeFeatureTimes = [...]struct {
 
 // decodeTimes returns the phases of chunks and of merging them, where a row of an item takes so many
 // nanoseconds to begin and end, and a key of a sequence so many.
-func decodeTimes(c *flashkit.Call, most int, start float64, key func(rows int) float64) (f [2]timedPhase) {
+func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]timedPhase) {
 	const (
 		item  = 600 // to begin and end it
 		step  = 45  // a row, for each block of keys
 		chunk = 60  // a row of a chunk, to add it to those before
 	)
-	var t decodeTable
-	t.choose(c, most)
-	var all decodeSpan
-	for b := range decodePlans(c) {
-		var d decodePlan
-		d.setSequence(c, &t.decodeShape, b, t.keys)
+	for b := range pl.sequences() {
+		d := pl.splitOf(b)
 		x := d.span()
-		all.add(x)
 		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := key(d.rows) + rows*(step*float64(d.blocks(c))+chunk*float64(d.chunks))/max(1, keys)
+		each := key(d.rows) + rows*(step*float64(d.blocks(pl.call))+chunk*float64(d.chunks))/max(1, keys)
 		ends := item + rows*start
-		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(d.items()))
-		f[0].longest = max(f[0].longest, float64(x.keys)*each+ends)
+		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.tiles))
+		f[0].longest = max(f[0].longest, float64(x.length)*each+ends)
 		if d.isSplit() {
 			f[1].nanoseconds += float64(d.heads) * rows * float64(d.chunks) * chunk
 		}
 	}
-	f[0].items, f[1].items = all.items, all.merges
+	f[0].items, f[1].items = pl.work[0].items, pl.work[1].items
 	return f
 }
 
 // blocks returns the blocks of keys of a KV head. They are cut where the rows change:
 // at each edge of the band, once for each row.
-func (d *decodePlan) blocks(c *flashkit.Call) int {
+func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)
 	for _, side := range [2]int{c.Band.Left(), c.Band.Right()} {
@@ -91,25 +76,4 @@ func (d *decodePlan) blocks(c *flashkit.Call) int {
 		}
 	}
 	return max(0, min(n, keys))
-}
-
-func decodeLanesMemory(c *flashkit.Call) float64 {
-	return decodeMemory(c, decodeTurns, decodeFloats(c))
-}
-
-// decodeMemory returns the workspace, the results of chunks, and the table of items.
-func decodeMemory(c *flashkit.Call, most, floats int) float64 {
-	var t decodeTable
-	t.choose(c, most)
-	var all decodeSpan
-	for b := range decodePlans(c) {
-		t.one.setSequence(c, &t.decodeShape, b, t.keys)
-		all.add(t.one.span())
-	}
-	work := all.work(c, floats)
-	others := 0.0
-	if t.turns > 1 {
-		others = float64(poolSize(workersOf(c), work[:1])) * float64(unsafe.Sizeof(otherHeads{}))
-	}
-	return memory(c, work[:]...) + 4*float64(all.results) + t.bytes(c) + others
 }

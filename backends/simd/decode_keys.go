@@ -100,38 +100,16 @@ type rowsAt struct {
 	step, ahead int
 }
 
-// block returns the rows of a block.
-func (r *keyRows) block(isa *decodeISA, j *job, x *decodeItem, keys seenKeys) rowsAt {
-	h := &x.head(keys.head).itemOfKeys
+// block returns the rows of a block of a KV head.
+func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) rowsAt {
 	switch {
 	case r.first == nil:
-		r.copy(isa.laneISA, j, h, 0, keys.from, keys.n)
+		r.copy(isa, j, h, 0, keys.from, keys.n)
 		return rowsAt{(*byte)(unsafe.Pointer(&r.buf[0])), r.bytes, r.tiles * r.bytes}
 	case r.page > 0:
 		return rowsAt{first: (*byte)(unsafe.Add(r.first, h.g*r.headStep))}
 	}
 	return rowsAt{(*byte)(unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)), r.step, r.tiles * r.step}
-}
-
-// find sets where the rows of a block are that lie in pages. Heads that take turns with the same block
-// find them once.
-func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
-	if x.k.page == 0 || x.k.first == nil {
-		return
-	}
-	same := x.k.step == x.v.step && x.k.pageStep == x.v.pageStep && x.k.headStep == x.v.headStep
-	if isFirst {
-		last := x.one.last
-		x.k.find(keys, last, x.turns)
-		if !same {
-			x.v.find(keys, last, x.turns)
-		}
-	}
-	isLast := keys.head == x.turns-1
-	keys.kAt = x.k.at[0].of(isLast)
-	if keys.vAt = keys.kAt; !same {
-		keys.vAt = x.v.at[0].of(isLast)
-	}
 }
 
 func (p *places) of(isLast bool) *int {

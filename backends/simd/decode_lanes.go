@@ -4,8 +4,6 @@ package simd
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -33,20 +31,23 @@ import (
 // How keys are cut into chunks depends on the sequence alone, and chunks are added up in
 // their order: the bits do not depend on the number of workers, nor on what else is in
 // the batch.
-func (b *Backend) decode(ctx context.Context, c *flashkit.Call, most, floats int, chunks, merge func(*job, *arena, int)) error {
-	j := b.newJob(c)
-	t := &j.decode
-	t.set(c, most)
-	work := t.work(c, floats)
-	j.shared.reserve(t.results)
-	j.hold(work[:]...)
-	j.holdOthers(work[0])
-	j.parallel(ctx, chunks, work[0].items, work[0].floats)
-	if t.merges > 0 {
-		j.parallel(ctx, merge, work[1].items, work[1].floats)
+
+// decode returns the run of a kernel that computes chunks and merges them.
+func decode(chunks, merge func(*job, *arena, int)) func(context.Context, *job) {
+	return func(ctx context.Context, j *job) {
+		j.cutDecode()
+		j.shared.reserve(j.plan.shared)
+		j.hold(j.work[:]...)
+		j.holdOthers(j.work[0])
+		j.parallel(ctx, chunks, j.work[0].items, j.work[0].floats)
+		if j.work[1].items > 0 {
+			j.parallel(ctx, merge, j.work[1].items, j.work[1].floats)
+		}
 	}
-	return b.release(ctx, j)
 }
+
+// planDecodeLanes plans a call of a decodeISA.
+func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
 // holdOthers reserves the heads that take turns, where some do.
 func (j *job) holdOthers(work phase) {
@@ -59,48 +60,6 @@ func (j *job) holdOthers(work phase) {
 		}
 	}
 }
-
-// work returns the items of a call and the floats that they need, those of chunks as a kernel says.
-func (s *decodeSpan) work(c *flashkit.Call, floats int) [2]phase {
-	return [2]phase{{s.items, floats}, {s.merges, mergeFloats(c)}}
-}
-
-// fitsDecode limits the rows: with many of them memory is not what a call waits
-// for, and the state of a block no longer stays in the first-level cache.
-func fitsDecode(t tier, p flashkit.Problem) string {
-	if reason := t.refuses(p); reason != "" {
-		return reason
-	}
-	if rows := p.Heads / p.KVHeads * p.QLen; rows > decodeRows {
-		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", decodeRows, rows)
-	}
-	return ""
-}
-
-// A decodeISA is an instruction set for kernels that have the head dim in the
-// lanes. The routines are documented where they are declared. They may be given
-// workspace and the caller's memory only, as those of a laneISA.
-type decodeISA struct {
-	*laneISA
-	rows   int  // of a register tile
-	split  int  // elements of a bfloat16 vector, of which the even ones come first; 0 if they keep their order
-	tails  bool // rows of 16-bit elements need not be whole vectors
-	halves bool // Q is read as K is, and O has weightUnit times the sums
-	pace   pace // element is a read of 4 bytes, widen one of 2
-
-	attend   [3]attendFunc // by the type that K and V are read in
-	attendAt [3]attendAtFunc
-	weights  func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
-}
-
-type attendFunc func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
-	o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-
-type attendAtFunc func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int,
-	o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
-
-// weightUnit is what routines of halves multiply weights with, that they are rounded to few bits less often.
-const weightUnit = 1 << 15
 
 // A decodeItem is some chunks of the keys of a KV head, or of some.
 type decodeItem struct {
@@ -236,10 +195,10 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	var k, v rowsAt
 	var s, w *float32
 	if next.n > 0 {
-		k, s = x.k.block(isa, j, x, next), &next.s[0]
+		k, s = x.k.block(isa.laneISA, j, &of.itemOfKeys, next), &next.s[0]
 	}
 	if before.n > 0 {
-		v, w = x.v.block(isa, j, x, before), &before.s[0]
+		v, w = x.v.block(isa.laneISA, j, &past.itemOfKeys, before), &before.s[0]
 	}
 	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
 	if next.kAt == nil && before.vAt == nil {
@@ -254,42 +213,62 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	}
 }
 
-// storage returns the type that K and V are read in: their own, unless they have
-// to be widened before.
-func (isa *decodeISA) storage(j *job) flashkit.DType {
-	t := j.args.K.DType()
-	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
-		return flashkit.Float32
+// find sets where the rows of a block are that lie in pages. Heads that take turns with the same block
+// find them once.
+func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
+	if x.k.page == 0 || x.k.first == nil {
+		return
 	}
-	return t
+	same := x.k.step == x.v.step && x.k.pageStep == x.v.pageStep && x.k.headStep == x.v.headStep
+	if isFirst {
+		last := x.one.last
+		x.k.find(keys, last, x.turns)
+		if !same {
+			x.v.find(keys, last, x.turns)
+		}
+	}
+	isLast := keys.head == x.turns-1
+	keys.kAt = x.k.at[0].of(isLast)
+	if keys.vAt = keys.kAt; !same {
+		keys.vAt = x.v.at[0].of(isLast)
+	}
 }
 
-// split puts of each n elements of a row the even ones first.
-func split(row, buf []float32, n int) {
-	for ; len(row) > 0; row = row[n:] {
-		copy(buf, row[:n])
-		for i := range n / 2 {
-			row[i], row[n/2+i] = buf[2*i], buf[2*i+1]
+// repair takes the values of a block again for rows whose sums are not finite: those that a row
+// does not see have weighed 0, which is no weight beside what is not finite.
+func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys) {
+	past := x.head(block.head)
+	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]
+	isa.dots(&past.top[0], &o[0], &o[0], len(o)/isa.lanes)
+	if allFinite(past.top) {
+		return
+	}
+	for r := range block.rows {
+		row := o[r*past.oStep:][:past.oStep]
+		if allFinite(row) {
+			continue
+		}
+		copy(row, x.before[(block.row+r)*past.oStep:])
+		n, weights := 0, block.s[r*decodeStep:]
+		for key := range block.n {
+			if past.sees(&block, r, key) {
+				x.v.copy(isa.laneISA, j, &past.itemOfKeys, n, block.from+key, 1)
+				weights[n] = weights[key]
+				n++
+			}
+		}
+		if n > 0 {
+			isa.attend[x.as](nil, nil, 0, 0, nil, 0, 0, 0, 0, &row[0], past.oStep, &x.idle[0],
+				&weights[0], (*byte)(unsafe.Pointer(&x.v.buf[0])), x.v.bytes, 0, x.v.t.Shape()[3], 1, n)
 		}
 	}
 }
 
-// unsplit undoes the order of split.
-func unsplit(row, buf []float32, n int) {
-	for ; len(row) > 0; row = row[n:] {
-		copy(buf, row[:n])
-		for i := range n / 2 {
-			row[2*i], row[2*i+1] = buf[i], buf[n/2+i]
+func allFinite(x []float32) bool {
+	for _, x := range x {
+		if x-x != 0 {
+			return false
 		}
 	}
-}
-
-// weigh is weights for any number of keys: it fills the last vector of each row.
-func (isa *decodeISA) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
-	for r := range rows {
-		for i := keys; i < pad(keys); i++ {
-			s[r*decodeStep+i] = float32(math.Inf(-1))
-		}
-	}
-	isa.weights(&s[0], rows, keys, m, l, scale, o, oStep)
+	return true
 }

@@ -2,18 +2,10 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "github.com/flashkit-go/flashkit"
 
 // decode_neonbf16 computes what decode_neonfhm computes, with products of bfloat16, by BFMLALB and BFMLALT:
 // the even elements of K and V have sums of their own. Weights are rounded to bfloat16.
-func (b *Backend) decodeNEONBF16(ctx context.Context, c *flashkit.Call) error {
-	return b.decode(ctx, c, decodeTurns, decodeFloats(c), decodeNEONBF16Chunks, decodeNEONBF16Merge)
-}
-
 var neonBF16Decode = decodeISA{
 	laneISA: &neonLanes, rows: 2, split: neonSplit, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
@@ -28,6 +20,3 @@ const neonSplit = 8 // elements of a row of O, of which the even ones come first
 func fitsDecodeNEONBF16(p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, fitsDecode(neonBF16, p))
 }
-
-func decodeNEONBF16Chunks(j *job, ws *arena, item int) { neonBF16Decode.chunks(j, ws, item) }
-func decodeNEONBF16Merge(j *job, ws *arena, item int)  { neonBF16Decode.merge(j, ws, item) }

@@ -10,7 +10,14 @@ const (
 	decodeWidest = 32 // elements of a vector, at most
 )
 
-// A decodeShape is what the plans of a call's sequences have in common.
+// A decodePlan is the part of kernels for few query rows: split KV.
+type decodePlan struct {
+	decodeShape
+	itemKeys int     // of an item, about
+	one      kvSplit // of the last sequence: of all sequences if they are equal
+}
+
+// A decodeShape is what the splits of a call's sequences have in common.
 type decodeShape struct {
 	kvHeads  int
 	group    int // query heads of one
@@ -21,14 +28,13 @@ type decodeShape struct {
 	oStep    int // from one row of O to the next
 }
 
-// A decodePlan says how the keys of a sequence are cut into chunks, and these shared
-// out to items. How they are cut follows from the sequence alone, as the sums of chunks
-// are what rounds; who takes which of them may follow from anything.
-type decodePlan struct {
+// A kvSplit cuts the keys of a sequence into chunks, and shares these out to items. The chunks follow
+// from the sequence alone, since their sums round; the items may follow from anything.
+type kvSplit struct {
 	decodeShape
 	flashkit.Seq
-	b           int // the sequence; of a dense call the first
-	heads       int // KV heads, of all sequences in a dense call
+	b           int // the sequence, or the first of all
+	heads       int // KV heads, of all sequences if they are equal
 	rows        int // query rows of a KV head
 	written     int // these and those of padding
 	first, last int // keys that any row sees
@@ -39,15 +45,15 @@ type decodePlan struct {
 	part        int // floats of the result of a chunk: m, then O
 }
 
-// The heads whose blocks take turns. Rows of a short page lie beside those of other heads, so that the
-// next head finds the addresses of its pages known.
+// KV heads take turns where pages are short: rows of a page lie beside the rows of other
+// heads, so that the next head finds the addresses of its pages known.
 const (
 	decodeTurns = 8
 	turnRows    = 64      // of all of them, at most
 	turnBytes   = 1 << 15 // of a head's rows in a page, or more are no gain
 )
 
-// decodeTurnsOf returns how many heads may take turns.
+// decodeTurnsOf returns the KV heads that may take turns.
 func decodeTurnsOf(c *flashkit.Call) int {
 	if c.Page == 0 || c.Page*max(c.Dim, c.VDim)*c.KVType().Size() >= turnBytes {
 		return 1
@@ -74,29 +80,76 @@ func newDecodeShape(c *flashkit.Call) decodeShape {
 	}
 }
 
-// decodeSteps returns how far rows of Q and O lie apart.
+// decodeSteps returns the distance between rows of Q, and of O, in workspace.
 func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
 	return ceilDiv(p.Dim, decodeWidest) * decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest + decodeWidest
 }
 
-// setSequence makes d the plan of sequence b. Its items have about so many keys.
-func (d *decodePlan) setSequence(c *flashkit.Call, shape *decodeShape, b, itemKeys int) {
-	d.decodeShape, d.Seq, d.b, d.heads = *shape, c.Seq(b), b, c.KVHeads
+// planDecode chooses the keys of an item: few enough that many workers have items. Where there are
+// enough heads, each is an item, for then no results of chunks need to be kept. Up to
+// most KV heads take turns in an item. floats is the workspace of an item.
+func (pl *plan) planDecode(most, floats int) {
+	const (
+		enough = 128
+		fewest = 2       // of a worker, where heads take turns
+		afford = 1 << 24 // floats of all results, in shorter items than need be
+	)
+	c, d := pl.call, &pl.decode
+	d.decodeShape = newDecodeShape(c)
+	keys, chunks := 0, 0
+	for b := range pl.sequences() {
+		s := c.Seq(b)
+		first, last := seenOf(&s)
+		keys += c.KVHeads * (last - first)
+		chunks += c.KVHeads * max(1, (last-first)/d.keysOfChunk(d.group*s.N, last-first))
+	}
+	keys, chunks = keys*pl.alike(), chunks*pl.alike()
+	d.turns = max(1, min(most, decodeTurnsOf(c), chunks/(fewest*pl.workers)))
+	heads := float64(c.Batch) * float64(c.KVHeads)
+	d.itemKeys = ceilDiv(keys, enough)
+	parts := float64(c.Batch)*chunksEnough + float64(keys)/longestChunk + heads // or fewer
+	if parts*float64(d.group*c.QLen)*float64(d.oStep) <= afford {
+		d.itemKeys = min(d.itemKeys, longestChunk)
+	}
+	var all counts
+	for b := range pl.sequences() {
+		pl.splitSequence(&d.one, b)
+		all.add(d.one.span().counts)
+	}
+	merge := 2*d.oStep + decodeWidest // floats to merge a row
+	pl.work, pl.shared = [2]phase{{all.items, floats}, {all.merges, merge}}, all.results
+}
+
+// cutDecode makes the table of chunks of a planned call.
+func (pl *plan) cutDecode() {
+	t := &pl.byKey
+	t.reset(itemOrder{longestFirst: true}, 0, pl.sequences())
+	for b := range pl.sequences() {
+		t.spans = append(t.spans, pl.splitOf(b).span())
+	}
+	t.arrange()
+}
+
+// splitOf returns the split of sequence b, until the next call.
+func (pl *plan) splitOf(b int) *kvSplit {
+	if pl.sequences() > 1 {
+		pl.splitSequence(&pl.decode.one, b)
+	}
+	return &pl.decode.one
+}
+
+// splitSequence sets d to the split of sequence b.
+func (pl *plan) splitSequence(d *kvSplit, b int) {
+	c := pl.call
+	d.decodeShape, d.Seq, d.b, d.heads = pl.decode.decodeShape, c.Seq(b), b, c.KVHeads*pl.alike()
 	d.rows = d.group * d.N
-	d.written = d.rows
-	if !c.Traits.PackedQ {
-		d.written = d.group * c.QLen
-	}
-	if equalLengths(c) {
-		d.heads *= c.Batch
-	}
-	if d.written == 0 {
+	if d.written = d.group * pl.rowRoom(d.N); d.written == 0 {
 		d.heads = 0
 	}
 	d.first, d.last = seenOf(&d.Seq)
 	keys := d.last - d.first
 	d.part = ceilDiv(d.rows, decodeWidest)*decodeWidest + d.rows*d.oStep
-	d.setChunk(shape.keysOfChunk(d.rows, keys))
+	d.setChunk(d.keysOfChunk(d.rows, keys))
 	if d.chunks > 1 && d.chunks > resultsOfHead/d.part {
 		d.setChunk(ceilDiv(keys, max(1, resultsOfHead/d.part)))
 	}
@@ -104,18 +157,18 @@ func (d *decodePlan) setSequence(c *flashkit.Call, shape *decodeShape, b, itemKe
 	if keys <= decodeBlock {
 		d.block /= 2 // values are those of the block before, so one alone would wait
 	}
-	if d.run = d.chunks; d.turns*keys > itemKeys {
-		run := max(1, ceilDiv(itemKeys, d.turns*d.chunk))
+	if d.run = d.chunks; d.turns*keys > pl.decode.itemKeys {
+		run := max(1, ceilDiv(pl.decode.itemKeys, d.turns*d.chunk))
 		d.run = ceilDiv(d.chunks, ceilDiv(d.chunks, run))
 	}
 }
 
-// keysOfChunk returns how many keys a chunk has, about, of a sequence of so many.
+// keysOfChunk returns about how many keys a chunk has, of a sequence with the given rows and keys.
 func (s *decodeShape) keysOfChunk(rows, keys int) int {
 	return min(longestChunk, max(1, chunkRows*rows, s.shortest, ceilDiv(s.kvHeads*keys, chunksEnough)))
 }
 
-// seenOf returns the keys that any row of a sequence sees.
+// seenOf returns the keys [first, last) that any row of a sequence sees.
 func seenOf(s *flashkit.Seq) (first, last int) {
 	if s.N > 0 {
 		first, _ = s.Keys(0)
@@ -124,66 +177,34 @@ func seenOf(s *flashkit.Seq) (first, last int) {
 	return first, max(first, last)
 }
 
-// setChunk cuts the keys into whole blocks of at least so many.
-func (d *decodePlan) setChunk(keys int) {
+// setChunk cuts the keys into chunks of at least the given keys, in whole blocks.
+func (d *kvSplit) setChunk(keys int) {
 	d.chunk, d.chunks = max(1, ceilDiv(keys, decodeBlock))*decodeBlock, 1
 	if n := d.last - d.first; n > d.chunk {
 		d.chunks = ceilDiv(n, d.chunk)
 	}
 }
 
-// items returns the items of a KV head, or of some that take turns.
-func (d *decodePlan) items() int {
-	if !d.isSplit() {
-		return 1
-	}
-	return ceilDiv(d.chunks, d.run)
-}
-
-// isSplit reports whether the chunks of a head are shared out: then their results are merged.
-func (d *decodePlan) isSplit() bool { return d.run < d.chunks }
+// isSplit reports whether several items share the chunks of a head, whose results are then merged.
+func (d *kvSplit) isSplit() bool { return d.run < d.chunks }
 
 // merged returns the rows that an item merges.
-func (d *decodePlan) merged() int {
+func (d *kvSplit) merged() int {
 	const floats = 4096 // of results, at least
 	return max(1, floats/(d.chunks*d.oStep))
 }
 
-// span returns the items of the plan, those that merge rows, and the floats of the results of chunks.
-func (d *decodePlan) span() decodeSpan {
-	s := decodeSpan{b: d.b, keys: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads)), items: ceilDiv(d.heads, d.turns) * d.items()}
+// span returns the items of the sequence, with its own counts. A tile is a run of chunks.
+func (d *kvSplit) span() itemSpan {
+	s := itemSpan{b: d.b, heads: ceilDiv(d.heads, d.turns), tiles: 1, length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {
+		s.tiles = ceilDiv(d.chunks, d.run)
 		s.merges = ceilDiv(d.heads*d.written, d.merged())
 		s.results = count(float64(d.heads) * float64(d.chunks) * float64(d.part))
 	}
+	s.items = s.heads * s.tiles
 	return s
 }
 
-// queryOf returns the query head and the row in it of row r of KV head g.
-func (d *decodePlan) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }
-
-// A seenKeys is a block of keys that the band lets the same rows see.
-type seenKeys struct {
-	from, n   int
-	row, rows int
-	s         []float32 // [rows][decodeStep], scores and then weights
-	seen      []uint32  // [rows][words], a bit for each key, where a mask hides some of them
-	head      int       // of its item
-	kAt, vAt  *int      // where its rows of K and V are, in pages
-}
-
-// cut returns the keys from a given one on, up to the first that other rows see.
-func (d *decodePlan) cut(from, to int) seenKeys {
-	first, last := d.Queries(from)
-	to = min(to, from+d.block)
-	if first < last {
-		_, end := d.Keys(first)
-		to = min(to, end)
-	}
-	if last < d.N {
-		if begin, _ := d.Keys(last); begin > from {
-			to = min(to, begin)
-		}
-	}
-	return seenKeys{from: from, n: to - from, row: first * d.group, rows: max(0, last-first) * d.group}
-}
+// queryOf returns the query head, and its row, of row r of KV head g.
+func (d *kvSplit) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }

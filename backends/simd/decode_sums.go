@@ -116,12 +116,6 @@ func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
 	}
 }
 
-// mergeFloats returns the workspace of merge.
-func mergeFloats(c *flashkit.Call) int {
-	_, oStep := decodeSteps(&c.Problem)
-	return 2*oStep + decodeWidest
-}
-
 // merge adds up the chunks of rows and writes O and LSE.
 func (isa *decodeISA) merge(j *job, ws *arena, item int) {
 	var x itemOfKeys

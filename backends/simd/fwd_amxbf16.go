@@ -3,9 +3,7 @@
 package simd
 
 import (
-	"context"
 	"math"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -18,31 +16,21 @@ import (
 //	Oᵀ += Vᵀ P        V is transposed for each item, [vdim][keys/2] of pairs
 //
 // At the edges of the band rows give the keys that they do not see the weight 0.
-func (b *Backend) fwdAMXBF16(ctx context.Context, c *flashkit.Call) error {
-	j := b.newJob(c)
-	j.planTiles()
-	work := fwdAMXBF16Work(&j.plan)
-	j.cutRows(j.group * pairLanes)
-	return b.do(ctx, j, fwdAMXBF16Item, work.items, work.floats)
-}
 
 const tileItemRows = 1024 // query rows of an item: packing costs more beside faster products
 
-// fwdAMXBF16Work returns the items of a planned job, and what each needs.
-func fwdAMXBF16Work(pl *plan) phase {
+// fwdAMXBF16Plan plans a call.
+func fwdAMXBF16Plan(pl *plan) {
+	pl.planTiles()
 	p := &pl.p
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, tileBlock)
 	shared := tileBlock*(pairLanes+1+words) + tileBlock/2*pairLanes + packedFloats(p.VDim, tileBlock) + pairLanes*(words+vdim+3)
-	return phase{p.Heads * pl.rowTiles(pl.group*pairLanes), pl.group*perTile + shared + pl.featureFloats(pairLanes, tileBlock) + pl.pageFloats(tileBlock, p.VDim)}
+	pl.setItems(perTile, shared+pl.featureFloats(pairLanes, tileBlock)+pl.pageFloats(tileBlock, p.VDim))
 }
 
-func fwdAMXBF16Cost(c *flashkit.Call) time.Duration { return cost(c, fwdAMXBF16Times(c)) }
-
-func fwdAMXBF16Times(c *flashkit.Call) timedPhase {
-	pl := newPlan(c)
-	pl.planTiles()
-	return fwdTilePace.forward(c, pairLanes, tileStep, fwdAMXBF16Work(pl).items, pl.group*pairLanes, pl.group*pairLanes)
+func fwdAMXBF16Times(pl *plan) [3]timedPhase {
+	return fwdTilePace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
 // A tileScratch is the workspace that the query tiles of an item share, with the
@@ -63,7 +51,7 @@ type tileScratch struct {
 
 func fwdAMXBF16Item(j *job, ws *arena, item int) {
 	p := &j.p
-	at := j.laneRange(item, j.group*pairLanes)
+	at := j.laneRange(item)
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	x := tileScratch{
 		laneScratch: laneScratch{
@@ -83,7 +71,7 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 		const pairs = tileBlock / 2 * pairLanes
 		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
 	}
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]pairTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

@@ -2,13 +2,6 @@
 
 package simd
 
-import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
-
 // fwd_amxf32 computes what fwd_avx512 computes, in the tiles of fwd_amxbf16, with
 // AMX: a float32 is the sum of three bf16, and a product of float32 six products
 // of bf16, added to float32 from the smallest on. What is left out is below half a
@@ -22,36 +15,26 @@ import (
 //
 // Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype
 // for higher-precision computations, 2019.
-func (b *Backend) fwdAMXF32(ctx context.Context, c *flashkit.Call) error {
-	j := b.newJob(c)
-	j.planTiles()
-	work := fwdAMXF32Work(&j.plan)
-	j.cutRows(j.group * pairLanes)
-	return b.do(ctx, j, fwdAMXF32Item, work.items, work.floats)
-}
 
 const planeBlock = 128 // keys of a block
 
-// fwdAMXF32Work returns the items of a planned job, and what each needs.
-func fwdAMXF32Work(pl *plan) phase {
+// fwdAMXF32Plan plans a call.
+func fwdAMXF32Plan(pl *plan) {
+	pl.planTiles()
 	p := &pl.p
 	vdim := upToTiles(p.VDim)
 	perTile := pl.sumFloats(pairLanes, vdim, planeBlock) + planeWords(pairLanes, p.Dim)
 	shared := planeBlock*(pairLanes+1+pairWords(p.VDim)) + planeWords(planeBlock, p.Dim) + 2*planeWords(planeBlock, p.VDim) +
 		planes*pPlane + pairLanes*(vdim+3) + planeWords(pairLanes, p.Dim) + max(p.Dim, p.VDim)
-	return phase{p.Heads * pl.rowTiles(pl.group*pairLanes), pl.group*perTile + shared + pl.featureFloats(pairLanes, planeBlock)}
+	pl.setItems(perTile, shared+pl.featureFloats(pairLanes, planeBlock))
+}
+
+func fwdAMXF32Times(pl *plan) [3]timedPhase {
+	pace := crowded(fwdPlanePace, pl.workers)
+	return pace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
 const pPlane = planeBlock/2*pairLanes + planePad // of P
-
-func fwdAMXF32Cost(c *flashkit.Call) time.Duration { return cost(c, fwdAMXF32Times(c)) }
-
-func fwdAMXF32Times(c *flashkit.Call) timedPhase {
-	pl := newPlan(c)
-	pl.planTiles()
-	pace := crowded(fwdPlanePace, pl.workers)
-	return pace.forward(c, pairLanes, tileStep, fwdAMXF32Work(pl).items, pl.group*pairLanes, pl.group*pairLanes)
-}
 
 // A planeTile is a laneTile whose Q is in planes of pairs.
 type planeTile struct {
@@ -75,7 +58,7 @@ type planeScratch struct {
 
 func fwdAMXF32Item(j *job, ws *arena, item int) {
 	p := &j.p
-	at := j.laneRange(item, j.group*pairLanes)
+	at := j.laneRange(item)
 	vdim := upToTiles(p.VDim)
 	x := planeScratch{
 		laneScratch: laneScratch{
@@ -88,7 +71,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]planeTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

@@ -2,32 +2,26 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
-
+// avx512Lanes has the routines of fwd_avx512 and bwd_avx512: 32 query rows, or keys, in the lanes.
 var avx512Lanes = laneISA{
-	lanes: 32, keys: 256, block: 16, convert: 1,
+	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
 	shortPace: pace{start: 200, flop: .0058, pair: .14, element: .06, widen: .22, pack: .1, feature: .8},
 	bwdPace:   pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
 
-	scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
-	addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, addSum: addSumAVX512, transpose: transposeAVX512,
-	dots: dotsAVX512, gradients: gradientsAVX512,
-	addProduct: addProductAVX512, addProductMasked: addProductMaskedAVX512,
-	addProductT: addProductTAVX512, addProductTMasked: addProductTMaskedAVX512,
-	widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
-	setPanel: copyRowsAVX512, addPanelTo: addRowsAVX512,
+	convertRoutines: convertRoutines{
+		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,
+		widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
+	},
+	forwardRoutines: forwardRoutines{
+		scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
+		addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, attendTile: attendTileAVX512,
+	},
+	backwardRoutines: backwardRoutines{
+		dots: dotsAVX512, gradients: gradientsAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,
+		addProductMasked: addProductMaskedAVX512, addProductTMasked: addProductTMaskedAVX512,
+		setPanel: copyRowsAVX512, addPanelTo: addRowsAVX512, keepKeys: keepKeysAVX512,
+	},
 
-	attendTile: attendTileAVX512, adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512, keepKeys: keepKeysAVX512, gradientsOf: gradientsOfAVX512,
+	addSum: addSumAVX512, adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
 }
-
-// fwd_avx512 is fwdLanes with 32 query rows in the lanes.
-func (b *Backend) fwdAVX512(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdLanes(ctx, c, &avx512Lanes, fwdAVX512Item)
-}
-
-func fwdAVX512Item(j *job, ws *arena, item int) { avx512Lanes.fwdItem(j, ws, item) }

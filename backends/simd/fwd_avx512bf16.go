@@ -2,13 +2,6 @@
 
 package simd
 
-import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
-
 // fwd_avx512bf16 computes what fwd_avx512 computes, in the same tiles, with
 // VDPBF16PS: each product is of two pairs of bf16, added to a float32.
 //
@@ -20,26 +13,20 @@ import (
 // At the edges of the band, where they do not, P stays in float32 and O gets the
 // masked product of fwd_avx512, with those rows of V widened. What a mask hides has the
 // weight 0, and what is not finite is then packed as 0 and added apart.
-func (b *Backend) fwdAVX512BF16(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdHalves(ctx, c, &avx512Lanes, fwdAVX512BF16Work, fwdAVX512BF16Item)
-}
 
-// fwdAVX512BF16Work returns the items of a planned job, and what each needs.
-func fwdAVX512BF16Work(pl *plan) phase {
+// fwdAVX512BF16Plan plans a call.
+func fwdAVX512BF16Plan(pl *plan) {
+	avx512Lanes.planRows(pl, itemRows)
 	p := &pl.p
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
 	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, keys)
 	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
-	return phase{p.Heads * pl.rowTiles(pl.group*pairLanes), pl.group*perTile + shared + pl.featureFloats(pairLanes, keys) + pl.pageFloats(keys, p.Dim) + pl.pageFloats(keys, p.VDim)}
+	pl.setItems(perTile, shared+pl.featureFloats(pairLanes, keys)+pl.pageFloats(keys, p.Dim)+pl.pageFloats(keys, p.VDim))
 }
 
-func fwdAVX512BF16Cost(c *flashkit.Call) time.Duration { return cost(c, fwdAVX512BF16Times(c)) }
-
-func fwdAVX512BF16Times(c *flashkit.Call) timedPhase {
-	pl := newPlan(c)
-	avx512Lanes.plan(pl, itemRows)
+func fwdAVX512BF16Times(pl *plan) [3]timedPhase {
 	pace := pairPace(fwdPairPace)
-	return pace.forward(c, pairLanes, 2, fwdAVX512BF16Work(pl).items, pl.group*pairLanes, itemRows)
+	return pace.forward(pl, pairLanes, 2, itemRows)
 }
 
 // A pairTile is a laneTile whose Q is in pairs.
@@ -62,7 +49,7 @@ type pairScratch struct {
 
 func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 	p := &j.p
-	at := j.laneRange(item, j.group*pairLanes)
+	at := j.laneRange(item)
 	vdim, keys := pad(p.VDim), avx512Lanes.keys
 	x := pairScratch{
 		laneScratch: laneScratch{
@@ -76,7 +63,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys, p.VDim),
 	}
 	x.setFeatures(j, ws, pairLanes, keys, 2)
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]pairTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

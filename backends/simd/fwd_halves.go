@@ -2,24 +2,6 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
-
-// What the forward kernels share whose tiles are those of fwdLanes and whose products are of bf16 as it lies, some keys
-// at a time.
-
-// fwdHalves plans a call and computes its items, which need what work says.
-func (b *Backend) fwdHalves(ctx context.Context, c *flashkit.Call, isa *laneISA, work func(*plan) phase, run func(*job, *arena, int)) error {
-	j := b.newJob(c)
-	isa.plan(&j.plan, itemRows)
-	w := work(&j.plan)
-	j.cutRows(j.group * isa.lanes)
-	return b.do(ctx, j, run, w.items, w.floats)
-}
-
 // eachPart calls f for the parts of the block at hand that rows of the tile see. Some rows do not see
 // some keys that are at an edge of the band, or hidden by the mask. A part without either is whole
 // steps of keys; one with hidden keys begins at a multiple of pack. Both are powers of 2.

@@ -2,29 +2,23 @@
 
 package simd
 
-import (
-	"context"
-
-	"github.com/flashkit-go/flashkit"
-)
-
+// neonLanes has the routines of fwd_neon and bwd_neon: 16 query rows, or keys, in the lanes of four vectors.
 var neonLanes = laneISA{
-	lanes: 16, keys: 192, block: 4, convert: 8, looks: true,
+	keys: 192, looks: true,
 	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),
 
-	scores: scoresNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
-	addValues: addValuesNEON, addValuesMasked: addValuesMaskedNEON, addSum: addSumNEON, transpose: transposeNEON,
-	dots: dotsNEON, gradients: gradientsNEON,
-	addProduct: addProductNEON, addProductT: addProductTNEON,
-	widenF16: widenF16NEON, widenBF16: widenBF16NEON, narrowF16: narrowF16NEON, narrowBF16: narrowBF16NEON,
-	setPanel: copyRowsNEON, addPanelTo: addRowsNEON,
+	convertRoutines: convertRoutines{
+		lanes: 16, block: 4, convert: 8, transpose: transposeNEON,
+		widenF16: widenF16NEON, widenBF16: widenBF16NEON, narrowF16: narrowF16NEON, narrowBF16: narrowBF16NEON,
+	},
+	forwardRoutines: forwardRoutines{
+		scores: scoresNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
+		addValues: addValuesNEON, addValuesMasked: addValuesMaskedNEON,
+	},
+	backwardRoutines: backwardRoutines{
+		dots: dotsNEON, gradients: gradientsNEON, gradientsOf: gradientsOfNEON, addProduct: addProductNEON, addProductT: addProductTNEON,
+		setPanel: copyRowsNEON, addPanelTo: addRowsNEON, keepKeys: keepKeysNEON,
+	},
 
-	adjust: adjustNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON, keepKeys: keepKeysNEON, gradientsOf: gradientsOfNEON,
+	addSum: addSumNEON, adjust: adjustNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
 }
-
-// fwd_neon is fwdLanes with 16 query rows in the lanes of four vectors.
-func (b *Backend) fwdNEON(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdLanes(ctx, c, &neonLanes, fwdNEONItem)
-}
-
-func fwdNEONItem(j *job, ws *arena, item int) { neonLanes.fwdItem(j, ws, item) }

@@ -2,12 +2,7 @@
 
 package simd
 
-import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "github.com/flashkit-go/flashkit"
 
 // fwd_neonbf16 computes what fwd_neon computes, in the same tiles, with BFMMLA: an instruction adds
 // the products of two rows of four bf16 with two rows of four to 2 x 2 sums of float32.
@@ -19,40 +14,30 @@ import (
 // Four keys are one product, so the rows of a tile must see all of them or none. At the edges of
 // the band, and where a mask hides some, P stays in float32 and O gets the masked product of
 // fwd_neon, with those rows of V widened.
-func (b *Backend) fwdNEONBF16(ctx context.Context, c *flashkit.Call) error {
-	return b.fwdHalves(ctx, c, &neonLanes, fwdNEONBF16Work, fwdNEONBF16Item)
-}
 
 const quad = 4 // elements of a row of a product
 
 // upToQuads rounds the columns of packed rows up to whole vectors.
 func upToQuads(dim int) int { return (dim + 7) &^ 7 }
 
-// fwdNEONBF16Work returns the items of a planned job, and what each needs.
-func fwdNEONBF16Work(pl *plan) phase {
+// fwdNEONBF16Plan plans a call.
+func fwdNEONBF16Plan(pl *plan) {
+	neonLanes.planRows(pl, itemRows)
 	p, lanes, keys := &pl.p, neonLanes.lanes, neonLanes.keys
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	perTile := lanes*dim/2 + pl.sumFloats(lanes, vdim, keys)
 	shared := keys*(lanes+1+vdim) + lanes*(vdim+3) + keys*lanes/2 + keys*dim/2 + (keys+quad)*vdim/2 + lanes*max(dim, vdim)/2
 	pages := pl.pageFloats(keys, p.Dim) + pl.pageFloats(keys+quad, p.VDim)
-	return phase{p.Heads * pl.rowTiles(pl.group*lanes), pl.group*perTile + shared + pl.featureFloats(lanes, keys) + pages}
+	pl.setItems(perTile, shared+pl.featureFloats(lanes, keys)+pages)
+}
+
+func fwdNEONBF16Times(pl *plan) [3]timedPhase {
+	pace := neonPace(fwdQuadCycles)
+	return pace.forward(pl, neonLanes.lanes, quad, itemRows)
 }
 
 func fitsNEONBF16(p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, neonBF16.refuses(p))
-}
-
-func fwdNEONBF16Memory(c *flashkit.Call) float64 {
-	pl := newPlan(c)
-	neonLanes.plan(pl, itemRows)
-	return pl.fwdMemory(fwdNEONBF16Work(pl))
-}
-
-func fwdNEONBF16Cost(c *flashkit.Call) time.Duration {
-	pl := newPlan(c)
-	neonLanes.plan(pl, itemRows)
-	pace := neonPace(fwdQuadCycles)
-	return cost(c, pace.forward(c, neonLanes.lanes, quad, fwdNEONBF16Work(pl).items, pl.group*neonLanes.lanes, itemRows))
 }
 
 // A quadTile is a laneTile whose Q is packed.
@@ -84,13 +69,13 @@ func fwdNEONBF16Item(j *job, ws *arena, item int) {
 			vBuf: ws.take(keys * vdim), rows: ws.take(lanes * vdim),
 			top: ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
 		},
-		laneRange: j.laneRange(item, j.group*lanes),
+		laneRange: j.laneRange(item),
 		weights:   halves(takeWords(ws, keys*lanes/2)), padded: halves(takeWords(ws, keys*dim/2)),
 		values: halves(takeWords(ws, (keys+quad)*vdim/2)), buf: halves(takeWords(ws, lanes*max(dim, vdim)/2)),
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys+quad, p.VDim),
 	}
 	x.setFeatures(j, ws, lanes, keys, quad)
-	if j.group == 1 {
+	if j.tilesPerItem == 1 {
 		var one [1]quadTile // a short item has no time to clear many
 		x.compute(j, ws, one[:0])
 		return

@@ -8,56 +8,6 @@ import "github.com/flashkit-go/flashkit"
 // bits are those of the routines that others take, so a short sequence beside long ones has
 // the bits that it has alone.
 
-// planForward is plan of a pass that takes several short heads as an item.
-func (isa *laneISA) planForward(pl *plan) {
-	isa.plan(pl, itemRows)
-	if n := isa.joinedHeads(pl); n > 1 {
-		pl.planHeads(isa.lanes, n)
-	}
-}
-
-// joinedHeads returns how many heads of one tile and one block an item has: each alone takes
-// not much longer than what begins an item.
-func (isa *laneISA) joinedHeads(pl *plan) int {
-	const itemsPerWorker = 32
-	p := &pl.p
-	if isa.attendTile == nil || pl.group > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
-		return 1
-	}
-	heads := p.Heads
-	if pl.workers > 1 {
-		heads = max(1, min(heads, heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
-	}
-	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // in equal parts
-}
-
-// paceOf returns the pace of a forward pass: that of short tiles where all are whole, as far as
-// the problem tells.
-func (isa *laneISA) paceOf(pl *plan) *pace {
-	p := &pl.p
-	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
-		return &isa.shortPace
-	}
-	return &isa.fwdPace
-}
-
-func isUnbounded(b flashkit.Band) bool {
-	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
-}
-
-// masksPairs reports whether a mask is not the same for all rows.
-func masksPairs(c *flashkit.Call) bool {
-	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)
-}
-
-// takesWhole reports whether attendTile may take tiles of a call.
-func (isa *laneISA) takesWhole(pl *plan) bool {
-	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
-}
-
-// headGroups returns how many times an item's heads a sequence has.
-func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.joined) }
-
 // isShort reports whether the keys of an item are one block, and its tiles may be whole.
 func (isa *laneISA) isShort(j *job, at *laneRange) bool {
 	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
@@ -131,18 +81,4 @@ func (isa *laneISA) wholeTile(j *job, ws *arena, x *laneScratch, seq *seqTile, r
 		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)
 	}
 	j.storeLSEs(seq.QBatch, seq.h, row, totals[3*isa.lanes:][:n])
-}
-
-// wholeRows returns n rows of t, and in the lanes beyond them rows of 0, with a padded dim.
-// They are in buf if they cannot be read where they lie.
-func (isa *laneISA) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
-	dim := t.Shape()[3]
-	padded := pad(dim)
-	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
-		return t.Float32s()[t.Offset(b, h, from):], rowStep(t)
-	}
-	rows = buf[:isa.lanes*padded]
-	isa.loadRows(rows, padded, t, b, h, from, n)
-	clear(rows[n*padded:])
-	return rows, padded
 }

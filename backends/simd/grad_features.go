@@ -47,30 +47,6 @@ type gradScore struct {
 	parts     int         // of the dot products of a panel, between which something is fetched
 }
 
-// featured reports whether features change scores or weights.
-func (pl *plan) featured() bool {
-	s := &pl.p.Score
-	return s.Softcap != 0 || s.ALiBi || s.Bias || s.Dropout != 0
-}
-
-// scoreFloats returns the workspace of a gradScore.
-func (pl *plan) scoreFloats(lanes int) int {
-	s, floats := &pl.p.Score, 0
-	if s.Bias {
-		floats += pl.rows*pl.keys + pl.biasGradFloats(lanes)
-	}
-	if s.Softcap != 0 {
-		floats += pl.rows * lanes
-	}
-	if s.Dropout != 0 {
-		floats += pl.rows
-	}
-	if pl.featured() {
-		floats += lanes
-	}
-	return floats
-}
-
 // newGradScore multiplies dS by the given factor.
 func (isa *laneISA) newGradScore(j *job, ws *arena, by float64) gradScore {
 	s := &j.p.Score

@@ -8,206 +8,233 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A featurePlan says how the portable kernels cut a call that has features.
-type featurePlan struct {
-	n, m       int // rows and keys of the longest sequence that there is, whatever the problem allows
-	rows, keys int // of the largest tile of these
-	// A table of packed sequences finds their tiles.
-	packedRows, packedKeys bool
-	// Items. Those of biases and sinks are tiles of DBias and heads of DSink.
-	queryItems, keyItems, biasItems, sinkItems int
-	// A row of DBias belongs to one query row, whose item writes it.
-	ownBias bool
-}
-
-// planFeatures plans a call. Without arguments its sequences are as long as they may be.
-func planFeatures(c *flashkit.Call) (f featurePlan) {
-	n, m := c.QLen, c.KVLen
-	if c.Batch == 0 {
-		n, m = 0, 0
-	}
-	rowTiles, keyTiles := c.Batch*ceilDiv(n, tileQ), c.Batch*ceilDiv(m, tileK)
-	if c.Args != nil {
-		if t := &c.Args.DBias; c.Pass == flashkit.PassBackward && !t.IsZero() {
-			s := t.Shape()
-			f.ownBias = s == [4]int{c.Batch, c.Heads, c.QLen, c.KVLen}
-			if !f.ownBias {
-				f.biasItems = s[0] * s[1] * ceilDiv(s[2], tileQ) * ceilDiv(s[3], tileK)
-			}
-		}
-		if c.Pass == flashkit.PassBackward && !c.Args.DSink.IsZero() {
-			f.sinkItems = c.Heads
-		}
-		if s := c.Args.Seqs; s != nil {
-			if s.QStarts != nil {
-				var packed int
-				packed, n = packedTiles(s.QStarts, tileQ)
-				if f.packedRows = !f.ownBias; f.packedRows {
-					rowTiles = packed
-				}
-			}
-			switch {
-			case s.KVStarts != nil:
-				keyTiles, m = packedTiles(s.KVStarts, tileK)
-				f.packedKeys = c.Pass == flashkit.PassBackward
-			case s.KVLens != nil:
-				m = 0
-				for _, n := range s.KVLens {
-					m = max(m, int(n))
-				}
-			}
-		}
-	}
-	f.n, f.m, f.rows, f.keys = n, m, min(tileQ, n), min(tileK, m)
-	f.queryItems, f.keyItems = c.Heads*rowTiles, c.KVHeads*keyTiles
-	return f
-}
-
-// packedTiles returns how many tiles of the given size packed sequences have, and how
-// long the longest of them is.
-func packedTiles(starts []int32, size int) (sum, longest int) {
-	for b := range len(starts) - 1 {
-		n := int(starts[b+1] - starts[b])
-		sum, longest = sum+ceilDiv(n, size), max(longest, n)
-	}
-	return sum, longest
-}
-
-// An itemTable finds the tile of query rows, or of keys, of an item. Where every
-// sequence has as many tiles that is a formula, and the items of the same tile follow
-// each other; where sequences are packed it is a search.
+// An itemTable finds the sequence, the head and the tile of an item. Sequences of equal
+// lengths share a span; others have one each.
 type itemTable struct {
-	heads, batch int
-	packed       bool
-	spans        []tileSpan // of packed sequences, those of the longest items first
+	itemOrder
+	size  int // query rows, or keys, of a tile
+	spans []itemSpan
 }
 
-// A tileSpan is the tiles of sequence b: from the end of the span before it up to end.
-type tileSpan struct {
-	b, end int
-	met    int // rows or keys of the other side
+// An itemOrder is the order of the items of a table.
+type itemOrder struct {
+	heads        int  // of a sequence
+	turns        int  // neighboring heads that take turns, tile by tile; 0: all heads of a span
+	longestFirst bool // spans with the longest items come first, else they are in the order of the sequences
+	lastFirst    bool // the last tile of a head comes first
+}
+
+// An itemSpan is the items of one sequence, or of all sequences if they are equal.
+type itemSpan struct {
+	b      int // the sequence, or the first of all
+	heads  int // of all sequences of the span
+	tiles  int // of a head
+	turns  int // heads that take turns
+	length int // of its items, in rows or keys of the other side
+	counts     // of the spans before it
+}
+
+// counts are the items of spans. Split KV has items that merge chunks, too, and floats of the chunks' results.
+type counts struct{ items, merges, results int }
+
+func (c *counts) add(x counts) {
+	c.items += x.items
+	c.merges += x.merges
+	c.results = count(float64(c.results) + float64(x.results))
+}
+
+// place returns the number of the span of an item.
+func (t *itemTable) place(item int) int {
+	if len(t.spans) == 1 {
+		return 0
+	}
+	return sort.Search(len(t.spans), func(i int) bool { return t.spans[i].items > item }) - 1
+}
+
+// span returns the span of an item.
+func (t *itemTable) span(item int) *itemSpan { return &t.spans[t.place(item)] }
+
+// mergeSpan returns the span of an item that merges chunks.
+func (t *itemTable) mergeSpan(item int) *itemSpan {
+	return &t.spans[sort.Search(len(t.spans), func(i int) bool { return t.spans[i].merges > item })-1]
 }
 
 // find returns the sequence, the head and the tile of an item.
 func (t *itemTable) find(item int) (b, head, tile int) {
-	head, tile = item%t.heads, item/t.heads
-	if !t.packed {
-		return tile % t.batch, head, tile / t.batch
+	s := t.span(item)
+	item -= s.items
+	first := item / (s.turns * s.tiles) * s.turns
+	item -= first * s.tiles
+	turns := min(s.turns, s.heads-first)
+	head, tile = first+item%turns, item/turns
+	if t.lastFirst {
+		tile = s.tiles - 1 - tile
 	}
-	i := sort.Search(len(t.spans), func(i int) bool { return t.spans[i].end > tile })
-	if i > 0 {
-		tile -= t.spans[i-1].end
-	}
-	return t.spans[i].b, head, tile
+	return s.b + head/t.heads, head % t.heads, tile
 }
 
-// setPacked makes t the table of tiles of packed rows, or of packed keys.
-func (t *itemTable) setPacked(c *flashkit.Call, rows bool) {
-	if t.packed = true; cap(t.spans) < c.Batch {
-		t.spans = make([]tileSpan, 0, c.Batch)
+// index returns the item of a tile in a table of sequences in order, whose heads take no turns.
+func (t *itemTable) index(b, head, tile int) int {
+	if len(t.spans) == 1 {
+		return (b*t.heads+head)*t.spans[0].tiles + tile
 	}
-	t.spans = t.spans[:0]
-	for b := range c.Batch {
-		s := c.Seq(b)
-		if rows {
-			t.spans = append(t.spans, tileSpan{b, ceilDiv(s.N, tileQ), s.M})
-		} else {
-			t.spans = append(t.spans, tileSpan{b, ceilDiv(s.M, tileK), s.N})
-		}
+	return t.spans[b].items + head*t.spans[b].tiles + tile
+}
+
+// reset empties t, with room for n spans.
+func (t *itemTable) reset(o itemOrder, size, n int) {
+	if t.itemOrder, t.size, t.spans = o, size, t.spans[:0]; cap(t.spans) < n {
+		t.spans = make([]itemSpan, 0, n)
 	}
-	slices.SortFunc(t.spans, func(x, y tileSpan) int {
-		if x.met != y.met {
-			return y.met - x.met
-		}
-		return x.b - y.b
-	})
-	end := 0
+}
+
+// arrange puts the spans in order and numbers their items.
+func (t *itemTable) arrange() {
+	if t.longestFirst {
+		slices.SortFunc(t.spans, func(x, y itemSpan) int {
+			if x.length != y.length {
+				return y.length - x.length
+			}
+			return x.b - y.b
+		})
+	}
+	var before counts
 	for i := range t.spans {
-		end += t.spans[i].end
-		t.spans[i].end = end
+		own := t.spans[i].counts
+		t.spans[i].counts = before
+		before.add(own)
 	}
 }
 
-// tables returns the bytes of the tables of packed sequences.
-func (f *featurePlan) tables(c *flashkit.Call) (bytes float64) {
-	for _, packed := range [2]bool{f.packedRows, f.packedKeys} {
-		if packed {
-			bytes += float64(c.Batch) * float64(unsafe.Sizeof(tileSpan{}))
+// cut makes t the table of tiles of the query rows, or of the keys, of all sequences.
+func (t *itemTable) cut(pl *plan, rows bool, size int, o itemOrder) {
+	t.reset(o, size, pl.sequences())
+	for b := range pl.sequences() {
+		n, room, other := pl.side(b, rows)
+		s := itemSpan{b: b, heads: o.heads * pl.alike(), tiles: tilesOf(n, room, size), length: other}
+		s.items = s.heads * s.tiles
+		if s.turns = o.turns; o.turns == 0 {
+			s.turns = s.heads
 		}
+		t.spans = append(t.spans, s)
 	}
-	return bytes
+	t.arrange()
 }
 
-// cut plans the call and makes the tables of its items.
-func (j *job) cut() {
-	c := j.call
-	j.features = planFeatures(c)
-	j.byRow.heads, j.byRow.batch, j.byRow.packed = c.Heads, c.Batch, false
-	j.byKey.heads, j.byKey.batch, j.byKey.packed = c.KVHeads, c.Batch, false
-	if j.features.packedRows {
-		j.byRow.setPacked(c, true)
-	}
-	if j.features.packedKeys {
-		j.byKey.setPacked(c, false)
-	}
+// tableBytes returns the memory of the tables.
+func (pl *plan) tableBytes() float64 {
+	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(itemSpan{}))
 }
 
-// A seqTile is rows, or keys, from up to but not including to of a head of sequence b.
-// From there up to end are those of a padded tensor that the sequence does not have.
+// sequences returns how many sequences have a span.
+func (pl *plan) sequences() int {
+	if pl.ragged {
+		return pl.p.Batch
+	}
+	return min(1, pl.p.Batch)
+}
+
+// alike returns how many sequences share a span.
+func (pl *plan) alike() int {
+	if pl.ragged {
+		return 1
+	}
+	return pl.p.Batch
+}
+
+// side returns the query rows, or the keys, of sequence b, for how many the tensors have
+// room, and the length of the other side.
+func (pl *plan) side(b int, rows bool) (n, room, other int) {
+	q, kv := pl.p.QLen, pl.p.KVLen
+	if pl.ragged {
+		s := pl.call.Seq(b)
+		q, kv = s.N, s.M
+	}
+	if rows {
+		return q, pl.rowRoom(q), kv
+	}
+	return kv, pl.keyRoom(kv), q
+}
+
+// rowRoom returns the rows that tensors have for a sequence of n query rows.
+func (pl *plan) rowRoom(n int) int {
+	if pl.call.Traits.PackedQ && !pl.features.ownBias {
+		return n
+	}
+	return pl.p.QLen
+}
+
+// keyRoom returns the rows that tensors have for a sequence of n keys.
+func (pl *plan) keyRoom(n int) int {
+	if pl.call.Traits.PackedKV {
+		return n
+	}
+	return pl.p.KVLen
+}
+
+// tilesOf returns the tiles of n rows: at least one where tensors have room for more rows,
+// which that tile clears.
+func tilesOf(n, room, size int) int {
+	if n == 0 && room > 0 {
+		return 1
+	}
+	return ceilDiv(n, size)
+}
+
+// rowTiles returns the tiles of query rows of one head of every sequence.
+func (pl *plan) rowTiles(size int) int { return pl.sideTiles(size, true) }
+
+// keyTiles returns the tiles of keys of one head of every sequence.
+func (pl *plan) keyTiles(size int) int { return pl.sideTiles(size, false) }
+
+func (pl *plan) sideTiles(size int, rows bool) int {
+	sum := 0
+	for b := range pl.sequences() {
+		n, room, _ := pl.side(b, rows)
+		sum += tilesOf(n, room, size)
+	}
+	return sum * pl.alike()
+}
+
+// A seqTile is the query rows, or the keys, [from, to) of a head of sequence b. The rows
+// [to, end) are padding of the tensors.
 type seqTile struct {
 	flashkit.Seq
-	b, h, g       int // h is that of queries
+	b, h, g       int // h is the query head
 	from, to, end int
 }
 
 // tileOf returns a tile of sequence b, query head h and KV head g without rows or keys.
-func (j *job) tileOf(b, h, g int) seqTile { return seqTile{Seq: j.call.Seq(b), b: b, h: h, g: g} }
+func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
 
-// setRows makes t the rows from a given one on, up to so many. The last ones bring those
-// of a padded tensor that the sequence does not have.
-func (t *seqTile) setRows(j *job, from, n int) {
-	t.from = from
-	t.to = max(from, min(from+n, t.N))
-	if t.end = t.to; t.to == t.N && !j.call.Traits.PackedQ {
-		t.end = j.p.QLen
+// setRows makes t up to n query rows. The last ones bring the padding.
+func (t *seqTile) setRows(pl *plan, from, n int) {
+	t.from, t.to = from, max(from, min(from+n, t.N))
+	if t.end = t.to; t.to == t.N {
+		t.end = pl.rowRoom(t.N)
 	}
 }
 
-// setKeys does the same with keys.
-func (t *seqTile) setKeys(j *job, from, n int) {
-	t.from = from
-	t.to = max(from, min(from+n, t.M))
-	if t.end = t.to; t.to == t.M && !j.call.Traits.PackedKV {
-		t.end = j.p.KVLen
+// setKeys makes t up to n keys. The last ones bring the padding.
+func (t *seqTile) setKeys(pl *plan, from, n int) {
+	t.from, t.to = from, max(from, min(from+n, t.M))
+	if t.end = t.to; t.to == t.M {
+		t.end = pl.keyRoom(t.M)
 	}
 }
 
-// rowTile returns the tile of query rows of an item. The last rows of a causal mask see
-// the most keys, so they come first.
-func (j *job) rowTile(item int) seqTile {
-	b, h, tile := j.byRow.find(item)
-	t := j.tileOf(b, h, h/(j.p.Heads/j.p.KVHeads))
-	n := j.p.QLen
-	if j.byRow.packed {
-		n = t.N
-	}
-	t.from = (ceilDiv(n, tileQ) - 1 - tile) * tileQ
-	t.end = min(t.from+tileQ, n)
-	t.to = max(t.from, min(t.end, t.N))
-	return t
+// findRows makes t the query rows of an item, of its first head, and returns the number of the tile in that head.
+func (t *seqTile) findRows(pl *plan, item int) (tile int) {
+	b, head, tile := pl.byRow.find(item)
+	h := head * pl.headsPerItem
+	t.b, t.h, t.g, t.Seq = b, h, h/(pl.p.Heads/pl.p.KVHeads), pl.call.Seq(b)
+	t.setRows(pl, tile*pl.byRow.size, pl.byRow.size)
+	return tile
 }
 
-// keyTile returns the tile of keys of an item. The first keys of a causal mask are seen
-// by the most rows, so they come first.
-func (j *job) keyTile(item int) seqTile {
-	b, g, tile := j.byKey.find(item)
-	t := j.tileOf(b, 0, g)
-	t.from = tile * tileK
-	n := j.p.KVLen
-	if j.byKey.packed {
-		n = t.M
-	}
-	t.end = min(t.from+tileK, n)
-	t.to = max(t.from, min(t.end, t.M))
-	return t
+// findKeys makes t the keys of an item.
+func (t *seqTile) findKeys(pl *plan, item int) {
+	b, g, tile := pl.byKey.find(item)
+	t.b, t.h, t.g, t.Seq = b, 0, g, pl.call.Seq(b)
+	t.setKeys(pl, tile*pl.byKey.size, pl.byKey.size)
 }

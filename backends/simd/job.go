@@ -21,10 +21,6 @@ type job struct {
 	unit  float64 // of the scores: scale, or 1 where features have made them out of dot products
 	base2 float32 // unit * log2(e)
 
-	features     featurePlan // of a portable kernel's call with features
-	byRow, byKey itemTable   // likewise
-	decode       decodeTable // of a decode kernel's call
-
 	run   func(j *job, ws *arena, item int)
 	items int64
 	next  atomic.Int64
@@ -46,8 +42,8 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	if b.poisoned.Load() {
 		j.poison()
 	}
-	j.pool, j.workers = b.pool, workersOf(c)
-	j.call, j.p, j.args = c, c.Problem, c.Args
+	j.reset(c)
+	j.pool, j.args = b.pool, c.Args
 	j.scale = c.SoftmaxScale()
 	j.unit = j.scale
 	if adjusts(c) {

@@ -10,19 +10,19 @@ import (
 // the instructions for.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		vector("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.fwdCost, avx512Lanes.fwdMemory, b.fwdAVX512, fwdTake|flashkit.FeatureMixed),
-		vector("decode_avx512", avx512.missing, fitsDecodeAVX512, avx512Decode.cost, decodeLanesMemory, b.decodeAVX512, fwdTake|flashkit.FeatureMixed),
-		vector("bwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.bwdCost, avx512Lanes.bwdMemory, b.bwdAVX512, bwdTake),
-		vector("fwd_amxf32", missingAMX, fitsAMXF32, fwdAMXF32Cost, fwdAMXF32Memory, b.fwdAMXF32, fwdTake|flashkit.FeatureMixed),
-		vector("bwd_amxf32", missingAMX, fitsAMXF32, bwdAMXF32Cost, bwdAMXF32Memory, b.bwdAMXF32, bwdTake),
-		vector("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdAMXBF16Cost, fwdAMXBF16Memory, b.fwdAMXBF16, fwdTake),
-		vector("decode_amxbf16", missingAMX, fitsDecodeAMXBF16, decodeAMXBF16Cost, decodeAMXBF16Memory, b.decodeAMXBF16, fwdTake),
-		vector("fwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, fwdAVX512BF16Cost, fwdAVX512BF16Memory, b.fwdAVX512BF16, fwdTake),
-		vector("bwd_amxbf16", missingAMX, fitsAMXBF16, bwdAMXBF16Cost, bwdAMXBF16Memory, b.bwdAMXBF16, bwdTake),
-		vector("bwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, bwdAVX512BF16Cost, bwdAVX512BF16Memory, b.bwdAVX512BF16, bwdTake),
-		vector("fwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.fwdCost, avx2Lanes.fwdMemory, b.fwdAVX2, fwdTake|flashkit.FeatureMixed),
-		vector("decode_avx2", avx2.missing, fitsDecodeAVX2, avx2Decode.cost, decodeLanesMemory, b.decodeAVX2, fwdTake|flashkit.FeatureMixed),
-		vector("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.bwdCost, avx2Lanes.bwdMemory, b.bwdAVX2, bwdTake),
+		b.vector("fwd_avx512", avx512.missing, fitsAVX512, fwdTake|flashkit.FeatureMixed, avx512Lanes.planForward, avx512Lanes.fwdTimes, forward(avx512Lanes.fwdItem)),
+		b.vector("decode_avx512", avx512.missing, fitsDecodeAVX512, fwdTake|flashkit.FeatureMixed, planDecodeLanes, avx512Decode.times, decode(avx512Decode.chunks, avx512Decode.merge)),
+		b.vector("bwd_avx512", avx512.missing, fitsAVX512, bwdTake, avx512Lanes.planBackward, avx512Lanes.bwdTimes, avx512Lanes.backward(avx512Lanes.bwdPrepare, avx512Lanes.bwdBlock, avx512Lanes.bwdFinish)),
+		b.vector("fwd_amxf32", missingAMX, fitsAMXF32, fwdTake|flashkit.FeatureMixed, fwdAMXF32Plan, fwdAMXF32Times, forward(fwdAMXF32Item)),
+		b.vector("bwd_amxf32", missingAMX, fitsAMXF32, bwdTake, bwdAMXF32Plan, bwdAMXF32Times, avx512Lanes.backward(bwdAMXF32Prepare, bwdAMXF32Block, avx512Lanes.bwdFinish)),
+		b.vector("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdTake, fwdAMXBF16Plan, fwdAMXBF16Times, forward(fwdAMXBF16Item)),
+		b.vector("decode_amxbf16", missingAMX, fitsDecodeAMXBF16, fwdTake, decodeAMXBF16Plan, decodeAMXBF16Times, decode(decodeAMXBF16Chunks, amxDecode.merge)),
+		b.vector("fwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, fwdTake, fwdAVX512BF16Plan, fwdAVX512BF16Times, forward(fwdAVX512BF16Item)),
+		b.vector("bwd_amxbf16", missingAMX, fitsAMXBF16, bwdTake, bwdAMXBF16Plan, bwdAMXBF16Times, avx512Lanes.backward(bwdAMXBF16Prepare, bwdAMXBF16Block, bwdAVX512BF16Finish)),
+		b.vector("bwd_avx512bf16", avx512bf16.missing, fitsAVX512BF16, bwdTake, bwdAVX512BF16Plan, bwdAVX512BF16Times, avx512Lanes.backward(bwdAVX512BF16Prepare, bwdAVX512BF16Block, bwdAVX512BF16Finish)),
+		b.vector("fwd_avx2", avx2.missing, fitsAVX2, fwdTake|flashkit.FeatureMixed, avx2Lanes.planForward, avx2Lanes.fwdTimes, forward(avx2Lanes.fwdItem)),
+		b.vector("decode_avx2", avx2.missing, fitsDecodeAVX2, fwdTake|flashkit.FeatureMixed, planDecodeLanes, avx2Decode.times, decode(avx2Decode.chunks, avx2Decode.merge)),
+		b.vector("bwd_avx2", avx2.missing, fitsAVX2, bwdTake, avx2Lanes.planBackward, avx2Lanes.bwdTimes, avx2Lanes.backward(avx2Lanes.bwdPrepare, avx2Lanes.bwdBlock, avx2Lanes.bwdFinish)),
 	}
 }
 

@@ -7,12 +7,12 @@ import "github.com/flashkit-go/flashkit"
 // vectorKernels returns the kernels in assembly.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		vector("fwd_neon", neon.missing, neon.refuses, neonLanes.fwdCost, neonLanes.fwdMemory, b.fwdNEON, fwdTake|flashkit.FeatureMixed),
-		vector("fwd_neonbf16", neonBF16.missing, fitsNEONBF16, fwdNEONBF16Cost, fwdNEONBF16Memory, b.fwdNEONBF16, fwdTake),
-		vector("decode_neon", neon.missing, fitsDecodeNEON, neonDecode.cost, decodeLanesMemory, b.decodeNEON, fwdTake|flashkit.FeatureMixed),
-		vector("decode_neonfhm", neonFHM.missing, fitsDecodeNEONFHM, neonFHMDecode.cost, decodeLanesMemory, b.decodeNEONFHM, fwdTake),
-		vector("decode_neonbf16", neonBF16.missing, fitsDecodeNEONBF16, neonBF16Decode.cost, decodeLanesMemory, b.decodeNEONBF16, fwdTake),
-		vector("bwd_neon", neon.missing, neon.refuses, neonLanes.bwdCost, neonLanes.bwdMemory, b.bwdNEON, bwdTake),
+		b.vector("fwd_neon", neon.missing, neon.refuses, fwdTake|flashkit.FeatureMixed, neonLanes.planForward, neonLanes.fwdTimes, forward(neonLanes.fwdItem)),
+		b.vector("fwd_neonbf16", neonBF16.missing, fitsNEONBF16, fwdTake, fwdNEONBF16Plan, fwdNEONBF16Times, forward(fwdNEONBF16Item)),
+		b.vector("decode_neon", neon.missing, fitsDecodeNEON, fwdTake|flashkit.FeatureMixed, planDecodeLanes, neonDecode.times, decode(neonDecode.chunks, neonDecode.merge)),
+		b.vector("decode_neonfhm", neonFHM.missing, fitsDecodeNEONFHM, fwdTake, planDecodeLanes, neonFHMDecode.times, decode(neonFHMDecode.chunks, neonFHMDecode.merge)),
+		b.vector("decode_neonbf16", neonBF16.missing, fitsDecodeNEONBF16, fwdTake, planDecodeLanes, neonBF16Decode.times, decode(neonBF16Decode.chunks, neonBF16Decode.merge)),
+		b.vector("bwd_neon", neon.missing, neon.refuses, bwdTake, neonLanes.planBackward, neonLanes.bwdTimes, neonLanes.backward(neonLanes.bwdPrepare, neonLanes.bwdBlock, neonLanes.bwdFinish)),
 	}
 }
 

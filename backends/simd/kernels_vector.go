@@ -10,8 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// vector returns a kernel in assembly.
-func vector(name string, missing func() string, refuses func(flashkit.Problem) string, cost func(*flashkit.Call) time.Duration, memory func(*flashkit.Call) float64, run func(context.Context, *flashkit.Call) error, takes flashkit.Feature) flashkit.Kernel {
+// vector returns a kernel in assembly, whose cost, memory and run follow from one plan.
+func (b *Backend) vector(name string, missing func() string, refuses func(flashkit.Problem) string, takes flashkit.Feature,
+	plan func(*plan), times func(*plan) [3]timedPhase, run func(context.Context, *job)) flashkit.Kernel {
 	pass := flashkit.PassForward
 	if strings.HasPrefix(name, "bwd_") {
 		pass = flashkit.PassBackward
@@ -20,8 +21,22 @@ func vector(name string, missing func() string, refuses func(flashkit.Problem) s
 		Name: "simd/" + name, Pass: pass, Takes: takes,
 		Missing: missing,
 		Refuses: func(c *flashkit.Call) string { return refuses(c.Problem) },
-		Cost:    cost,
-		Needs:   func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: memory(c)} },
-		Run:     run,
+		Cost: func(c *flashkit.Call) time.Duration {
+			pl := planned(c, plan)
+			defer pl.forget()
+			f := times(pl)
+			return cost(c, f[:]...)
+		},
+		Needs: func(c *flashkit.Call) flashkit.Memory {
+			pl := planned(c, plan)
+			defer pl.forget()
+			return flashkit.Memory{Host: pl.memory()}
+		},
+		Run: func(ctx context.Context, c *flashkit.Call) error {
+			j := b.newJob(c)
+			plan(&j.plan)
+			run(ctx, j)
+			return b.release(ctx, j)
+		},
 	}
 }

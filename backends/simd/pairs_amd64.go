@@ -92,3 +92,18 @@ func (x halfRows) pair(dst []uint32) {
 		}
 	}
 }
+
+// tileRows returns n rows of t, from row r on, with 0 where they do not fill steps.
+// They are in buf if they cannot be read where they lie.
+func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, step int) {
+	dim := t.Shape()[3]
+	if dim%tileStep == 0 && n%tileStep == 0 {
+		return t.Uint16s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	step = upToTiles(dim)
+	clear(buf[:upToTiles(n)*step])
+	for i := range n {
+		copy(buf[i*step:][:dim], t.Uint16s()[t.Offset(b, h, r+i):])
+	}
+	return buf, step
+}

@@ -1,23 +1,77 @@
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"sync"
 
-// A plan is how a call is cut into items. It follows from the problem and the number of
-// workers; what a call takes and needs, and how it runs, are read from the same plan.
+	"github.com/flashkit-go/flashkit"
+)
+
+// A plan splits a call into items. It follows from the call and the number of its workers.
+// Run, Cost and Needs of a kernel make the same plan; only Run fills its tables.
 type plan struct {
-	p       flashkit.Problem
-	call    *flashkit.Call // of the problem; nil is one of equal lengths
-	workers int            // goroutines that the call may use
-	bySpan  [2]spanTable   // the tiles of query rows, and those of keys
-	group   int            // query tiles of an item, where a kernel takes several
-	heads   int            // query heads, or groups of joined ones, whose items take turns, where a kernel limits them
-	joined  int            // query heads of an item
-	rows    int            // query rows of a tile, where a kernel chooses
-	keys    int            // keys of an item, likewise
-	copied  int            // rows of a sum of dQ in workspace
-	chains  int            // of blocks of keys, each of which adds up its own dQ
+	call    *flashkit.Call
+	p       flashkit.Problem // of the call
+	workers int              // goroutines that the call may use
+	ragged  bool             // sequences have lengths of their own
+
+	byRow, byKey itemTable
+	work         [2]phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
+	shared       int      // floats of workspace that the workers share
+	tables       int      // that Run fills
+	rows         int      // query rows of an item, or of a tile backward
+
+	forwardPlan
+	backwardPlan
+	decode   decodePlan
+	features featurePlan
 }
 
-// newPlan returns the plan of a call before a kernel has cut it, with the workers that it
-// would have now.
-func newPlan(c *flashkit.Call) *plan { return &plan{p: c.Problem, call: c, workers: workersOf(c)} }
+// A forwardPlan is the part of kernels with query rows in lanes.
+type forwardPlan struct {
+	tilesPerItem int // query tiles, of one head
+	headsPerItem int // query heads, of one tile each if they are several
+	turns        int // items of neighboring heads that take turns, tile by tile
+}
+
+// A backwardPlan is the part of kernels with keys in lanes.
+type backwardPlan struct {
+	keys     int // keys of an item
+	dqRows   int // of a sum of dQ in workspace
+	chains   int // of blocks of keys, each of which adds up its own dQ
+	counters int // of how far items have come
+}
+
+// reset makes pl, whose tables keep their memory, the plan of a call.
+func (pl *plan) reset(c *flashkit.Call) {
+	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, workersOf(c), !equalLengths(c)
+	pl.work, pl.shared, pl.tables, pl.rows = [2]phase{}, 0, 1, 0
+	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{headsPerItem: 1}, backwardPlan{}, featurePlan{}
+	pl.decode.decodeShape = decodeShape{}
+}
+
+// planned returns the plan of a call for Cost or Needs, which must forget it.
+func planned(c *flashkit.Call, make func(*plan)) *plan {
+	pl := plans.Get().(*plan)
+	pl.reset(c)
+	make(pl)
+	return pl
+}
+
+// forget gives pl back.
+func (pl *plan) forget() {
+	pl.call = nil
+	plans.Put(pl)
+}
+
+// plans are kept, so that Cost and Needs allocate nothing.
+var plans = sync.Pool{New: func() any { return new(plan) }}
+
+// equalLengths reports whether nothing says that sequences differ in length. There may
+// then be more of them than anybody could walk, as nothing backs them.
+func equalLengths(c *flashkit.Call) bool {
+	if c.Args == nil || c.Args.Seqs == nil {
+		return true
+	}
+	s := c.Args.Seqs
+	return s.QLens == nil && s.QStarts == nil && s.KVLens == nil && s.KVStarts == nil
+}

@@ -114,10 +114,7 @@ func (s *sizing) predict(c *flashkit.Call) bool {
 	return s.cost(c) <= smallTime
 }
 
-// workersOf returns how many goroutines the call may use. It is not inlined, so that
-// newPlan is, and plans stay off the heap.
-//
-//go:noinline
+// workersOf returns how many goroutines the call may use.
 func workersOf(c *flashkit.Call) int { return helpers.Most(c.Workers) }
 
 // workers returns how many goroutines any call may use.

@@ -22,27 +22,34 @@ const (
 	bwdTileCost = 35 // of a block of keys, for each tile that it visits
 )
 
+// planFor returns the plan of a call that may have more workers than this machine has.
+func planFor(p flashkit.Problem, pass flashkit.Pass, workers int, make func(*plan)) *plan {
+	return planned(p.Ask(pass), func(pl *plan) {
+		pl.workers = workers
+		make(pl)
+	})
+}
+
 // simulateForward returns what part of their time workers of such speeds are idle.
 func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := &plan{p: p, workers: len(speeds)}
-	isa.planForward(j)
-	j.cutRows(j.group * isa.lanes)
+	j := planFor(p, flashkit.PassForward, len(speeds), isa.planForward)
+	j.cutRows()
 	return simulateItems(j, isa.lanes, speeds)
 }
 
 // simulateTiles does the same for the items of planTiles.
 func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := &plan{p: p, workers: len(speeds)}
-	j.planTiles()
-	j.cutRows(j.group * pairLanes)
+	j := planFor(p, flashkit.PassForward, len(speeds), fwdAMXBF16Plan)
+	j.cutRows()
 	return simulateItems(j, pairLanes, speeds)
 }
 
 func simulateItems(j *plan, lanes int, speeds []float64) float64 {
-	p, rows := &j.p, j.group*lanes
+	p, rows := &j.p, j.rows
 	busy, free := 0.0, make([]float64, len(speeds))
 	for item := range p.Batch * p.Heads * ceilDiv(p.QLen, rows) {
-		_, _, from := j.laneItem(item, rows)
+		_, _, tile := j.byRow.find(item)
+		from := tile * rows
 		cost := 0.0
 		for r := from; r < min(from+rows, p.QLen); r += lanes {
 			first, _ := p.Keys(r)
@@ -59,19 +66,16 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 // simulateBackward does the same for the blocks of keys, whose last fifth of
 // each tile waits for the block before.
 func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
-	j := &plan{p: p, workers: len(speeds)}
-	j.planLanes()
+	j := planFor(p, flashkit.PassBackward, len(speeds), isa.planBackward)
 	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
 	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
 	for item := range passed {
-		x := keyRange{turns: p.Batch * p.KVHeads}
-		x.Seq = p.Ask(flashkit.PassBackward).Seq(0)
-		_, _, x.from, x.turns = j.blockItem(item)
-		x.to = min(x.from+j.keys, p.KVLen)
+		x := keyRange{predecessor: -1}
+		x.findKeys(j, item)
 		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
-		if at := j.before(&x, item); at >= 0 {
+		if at := j.predecessor(&x, item); at >= 0 {
 			before = passed[at]
 		}
 		first, end := j.visited(&x.seqTile)
@@ -153,7 +157,7 @@ func TestBalance(t *testing.T) {
 	for _, s := range simulations {
 		p, err := flashkit.ParseProblem(s.problem)
 		require.NoError(t, err)
-		for _, isa := range []*laneISA{{lanes: 32}, {lanes: 16}} {
+		for _, isa := range []*laneISA{{convertRoutines: convertRoutines{lanes: 32}}, {convertRoutines: convertRoutines{lanes: 16}}} {
 			worst, at := math.Inf(-1), 0
 			for workers := 1; workers <= s.upTo; workers++ {
 				if x := s.of(isa, p, s.speeds(workers)); x > worst {

@@ -112,40 +112,25 @@ func (x *keyMask) showAll(from, to int) {
 	}
 }
 
-// planTiles is plan for kernels that pack K and V for each item, which takes them as
+// planTiles is planRows for kernels that pack K and V for each item, which takes them as
 // long as a tile of rows or two. Workers get fewer and larger items where the one with
 // the most to do ends sooner by that.
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
-	avx512Lanes.plan(pl, tileItemRows)
+	avx512Lanes.planRows(pl, tileItemRows)
 	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
 	items := func(group int) int { return heads * pl.rowTiles(group*pairLanes) }
 	most := func(group int) int { return ceilDiv(items(group), pl.workers) * (group + packing) }
-	best := pl.group
-	for g := pl.group + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
+	best := pl.tilesPerItem
+	for g := pl.tilesPerItem + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}
 	}
-	if 20*most(best) < 19*most(pl.group) { // or else small items are better, as cores differ
-		pl.group = best
+	if 20*most(best) < 19*most(pl.tilesPerItem) { // or else small items are better, as cores differ
+		pl.tilesPerItem = best
 		pl.planHeads(pairLanes, 1)
 	}
-}
-
-// tileRows returns n rows of t, from row r on, with 0 where they do not fill steps.
-// They are in buf if they cannot be read where they lie.
-func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, step int) {
-	dim := t.Shape()[3]
-	if dim%tileStep == 0 && n%tileStep == 0 {
-		return t.Uint16s()[t.Offset(b, h, r):], rowStep(t)
-	}
-	step = upToTiles(dim)
-	clear(buf[:upToTiles(n)*step])
-	for i := range n {
-		copy(buf[i*step:][:dim], t.Uint16s()[t.Offset(b, h, r+i):])
-	}
-	return buf, step
 }
 
 // tileKeys is tileRows of keys of a sequence, which may lie in pages.

@@ -17,9 +17,11 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	j := &job{}
 	var c flashkit.Call
 	require.NoError(t, c.Set(p, flashkit.PassForward, args))
-	j.call, j.p, j.args = &c, p, args
-	j.decode.set(&c, decodeTurns)
-	j.shared.reserve(j.decode.results)
+	j.reset(&c)
+	j.args = args
+	planDecodeLanes(&j.plan)
+	j.cutDecode()
+	j.shared.reserve(j.plan.shared)
 	return j
 }
 
@@ -58,7 +60,7 @@ func TestDecodeItems(t *testing.T) {
 		}
 		j := tableOf(t, p, args)
 		chunks, rows, results := map[string]int{}, map[string]int{}, map[*float32]bool{}
-		for item, last := 0, 1<<60; item < j.decode.items; item++ {
+		for item, last := 0, 1<<60; item < j.work[0].items; item++ {
 			var x itemOfKeys
 			for turn, turns := 0, 1; turn < turns; turn++ {
 				turns = x.setItem(j, item, turn)
@@ -76,7 +78,7 @@ func TestDecodeItems(t *testing.T) {
 				last = min(x.last-x.first, x.run*x.chunk)
 			}
 		}
-		for item := range j.decode.merges {
+		for item := range j.work[1].items {
 			var x itemOfKeys
 			first, from, to := x.setRows(j, item)
 			for row := from; row < to; row++ {
@@ -86,8 +88,7 @@ func TestDecodeItems(t *testing.T) {
 		}
 		wantChunks, wantRows := 0, 0
 		for b := range p.Batch {
-			var d decodePlan
-			d.setSequence(j.call, &j.decode.decodeShape, b, j.decode.keys)
+			d := j.splitOf(b)
 			wantChunks += p.KVHeads * d.chunks
 			if d.isSplit() {
 				wantRows += p.KVHeads * d.written
@@ -114,13 +115,10 @@ func TestDecodeTurns(t *testing.T) {
 		"b64-h3-g3-n1-m10-d64-f32-ragged-page4":          3,
 		"b1-h12-g12-n1-m100-d64-f32-kvbf16-ragged-page1": 6,
 	} {
-		var x decodeTable
 		c := parsed(t, name).Ask(flashkit.PassForward)
 		c.Workers = 1
-		x.choose(c, decodeTurns)
-		require.Equal(t, want, x.turns, name)
-		x.choose(c, 1)
-		require.Equal(t, 1, x.turns, name)
+		require.Equal(t, want, planned(c, planDecodeLanes).decode.turns, name)
+		require.Equal(t, 1, planned(c, func(pl *plan) { pl.planDecode(1, 0) }).decode.turns, name)
 	}
 }
 
@@ -141,10 +139,9 @@ func TestDecodeSpreads(t *testing.T) {
 		"b1-h2-g2-n1-m1048576-d64-bf16":           {256, 1024, 1},
 		"b1-h2-g2-n1-m65536-d64-f32-window4096.0": {16, 64, 1},
 	} {
-		var x decodeTable
-		x.choose(parsed(t, name).Ask(flashkit.PassForward), 1)
-		require.GreaterOrEqual(t, x.items, want.least, name)
-		require.LessOrEqual(t, x.items, want.most, name)
-		require.Equal(t, want.merges, min(1, x.merges), name)
+		work := planned(parsed(t, name).Ask(flashkit.PassForward), func(pl *plan) { pl.planDecode(1, 0) }).work
+		require.GreaterOrEqual(t, work[0].items, want.least, name)
+		require.LessOrEqual(t, work[0].items, want.most, name)
+		require.Equal(t, want.merges, min(1, work[1].items), name)
 	}
 }

@@ -1,0 +1,139 @@
+//go:build (amd64 || arm64) && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// convertRoutines load rows as float32, transpose them into lanes, and store them.
+type convertRoutines struct {
+	lanes   int // query rows of a tile
+	block   int // rows and columns that transpose takes
+	convert int // elements that widen and narrow take at least
+
+	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
+	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
+	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
+}
+
+// toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded
+// elements.
+func (isa *convertRoutines) toLanes(dst, rows []float32, step, padded int) {
+	for i := 0; i < isa.lanes; i += isa.block {
+		isa.transpose(&dst[i], isa.lanes, isa.block*isa.lanes, &rows[i*step], step, isa.block, &ones[0], padded/isa.block)
+	}
+}
+
+// fromLanes sets lanes rows of padded elements to the transpose of src,
+// [padded][lanes], row i times by[i].
+func (isa *convertRoutines) fromLanes(rows []float32, step int, src []float32, padded int, by []float32) {
+	for i := 0; i < isa.lanes; i += isa.block {
+		isa.transpose(&rows[i*step], step, isa.block, &src[i], isa.lanes, isa.block*isa.lanes, &by[i], padded/isa.block)
+	}
+}
+
+// transposed sets dst, [padded dim][lanes], to n rows of t, transposed, and 0 in
+// the lanes beyond them. It returns the rows, which are in buf if they cannot be
+// read where they lie.
+func (isa *convertRoutines) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+	rows, step = isa.wholeRows(buf, t, b, h, from, n)
+	isa.toLanes(dst, rows, step, pad(t.Shape()[3]))
+	return rows, step
+}
+
+// wholeRows returns n rows of t, and in the lanes beyond them rows of 0, with a padded dim.
+// They are in buf if they cannot be read where they lie.
+func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+	dim := t.Shape()[3]
+	padded := pad(dim)
+	if t.DType() == flashkit.Float32 && n == isa.lanes && dim == padded {
+		return t.Float32s()[t.Offset(b, h, from):], rowStep(t)
+	}
+	rows = buf[:isa.lanes*padded]
+	isa.loadRows(rows, padded, t, b, h, from, n)
+	clear(rows[n*padded:])
+	return rows, padded
+}
+
+// view is view with vector conversions.
+func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if t.DType() == flashkit.Float32 {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	dim := t.Shape()[3]
+	isa.loadRows(buf, dim, t, b, h, r, n)
+	return buf, dim
+}
+
+// viewKeys is view of keys of a sequence, which may lie in pages.
+func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
+	if j.p.Page == 0 {
+		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)
+	}
+	dim := t.Shape()[3]
+	for i := 0; i < n; {
+		at, run := j.call.KeyRun(t, s.b, s.g, k+i)
+		if run = min(run, n-i); run == n && t.DType() == flashkit.Float32 {
+			return t.Float32s()[at:], rowStep(t)
+		}
+		isa.loadRun(buf[i*dim:], dim, t, at, run)
+		i += run
+	}
+	return buf, dim
+}
+
+// loadRows widens n rows of t to rows of step elements, the last of which become 0.
+func (isa *convertRoutines) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, r, n int) {
+	isa.loadRun(dst, step, t, t.Offset(b, h, r), n)
+}
+
+// loadRun is loadRows from the given element on.
+func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
+	dim, next := t.Shape()[3], rowStep(t)
+	if step == dim && next == dim {
+		isa.load(dst[:n*dim], t, at)
+		return
+	}
+	for i := range n {
+		row := dst[i*step:][:step]
+		isa.load(row[:dim], t, at+i*next)
+		clear(row[dim:])
+	}
+}
+
+// storeRows narrows n rows that lie step elements apart to rows of t.
+func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []float32, step int) {
+	dim := t.Shape()[3]
+	if step == dim && rowStep(t) == dim {
+		isa.store(t, t.Offset(b, h, r), src[:n*dim])
+		return
+	}
+	for i := range n {
+		isa.store(t, t.Offset(b, h, r+i), src[i*step:][:dim])
+	}
+}
+
+// load is load with vector conversions.
+func (isa *convertRoutines) load(dst []float32, t *flashkit.Tensor, from int) {
+	if t.DType() == flashkit.Float32 || len(dst) < isa.convert {
+		load(dst, t, from)
+		return
+	}
+	widen := isa.widenF16
+	if t.DType() == flashkit.BFloat16 {
+		widen = isa.widenBF16
+	}
+	widen(&dst[0], &t.Uint16s()[from:][:len(dst)][0], len(dst))
+}
+
+// store is store with vector conversions.
+func (isa *convertRoutines) store(t *flashkit.Tensor, to int, src []float32) {
+	if t.DType() == flashkit.Float32 || len(src) < isa.convert {
+		store(t, to, src)
+		return
+	}
+	narrow := isa.narrowF16
+	if t.DType() == flashkit.BFloat16 {
+		narrow = isa.narrowBF16
+	}
+	narrow(&t.Uint16s()[to:][:len(src)][0], &src[0], len(src))
+}

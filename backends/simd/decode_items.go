@@ -1,0 +1,83 @@
+package simd
+
+// An itemOfKeys is the chunks [from, to) of a KV head.
+type itemOfKeys struct {
+	kvSplit
+	g        int
+	results  []float32 // of all chunks of the head
+	from, to int
+}
+
+// setSplit makes x one of sequence b.
+func (x *itemOfKeys) setSplit(j *job, b int) {
+	if j.sequences() == 1 {
+		x.kvSplit = j.decode.one
+		return
+	}
+	j.splitSequence(&x.kvSplit, b)
+}
+
+// setItem makes x the chunks of an item, of the KV head whose turn it is, and returns how many take turns.
+func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
+	s := j.byKey.span(item)
+	x.setSplit(j, s.b)
+	first, run := (item-s.items)/s.tiles*x.turns, (item-s.items)%s.tiles
+	x.from, x.to = run*x.run, min((run+1)*x.run, x.chunks)
+	x.setHead(j, s.results, first+turn)
+	return min(x.turns, x.heads-first)
+}
+
+// setRows makes x the chunks of all heads of a sequence. It returns where their results begin, and which of
+// their rows the item merges.
+func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
+	s := j.byKey.mergeSpan(item)
+	x.setSplit(j, s.b)
+	n := x.merged()
+	from = (item - s.merges) * n
+	return s.results, from, min(from+n, x.heads*x.written)
+}
+
+// setHead makes x the chunks of a head of its sequence, or of all equal sequences, whose results begin
+// at the given float.
+func (x *itemOfKeys) setHead(j *job, results, head int) {
+	if head >= j.p.KVHeads { // of equal sequences
+		x.b = head / j.p.KVHeads
+		x.QBatch, x.KVBatch = x.b, x.b
+	}
+	x.g = head % j.p.KVHeads
+	if n := x.chunks * x.part; x.isSplit() {
+		x.results = j.shared.all[results+head*n:][:n]
+	}
+}
+
+// result returns m and O with l, [rows][oStep], of a chunk.
+func (x *itemOfKeys) result(chunk int) (m, o []float32) {
+	part := x.results[chunk*x.part:][:x.part]
+	return part[:x.rows], part[x.part-x.rows*x.oStep:]
+}
+
+// A seenKeys is a block of keys that the band lets the same rows see.
+type seenKeys struct {
+	from, n   int
+	row, rows int
+	s         []float32 // [rows][decodeStep], scores and then weights
+	seen      []uint32  // [rows][words], a bit for each key, where a mask hides some of them
+	head      int       // of its item
+	kAt, vAt  *int      // where its rows of K and V are, in pages
+}
+
+// cut returns the keys from a given one on, up to the first that other rows see.
+func (d *kvSplit) cut(from, to int) seenKeys {
+	first, last := d.Queries(from)
+	to = min(to, from+d.block)
+	if first < last {
+		_, end := d.Keys(first)
+		to = min(to, end)
+	}
+	if last < d.N {
+		if begin, _ := d.Keys(last); begin > from {
+			to = min(to, begin)
+		}
+	}
+	return seenKeys{from: from, n: to - from, row: first * d.group, rows: max(0, last-first) * d.group}
+}

@@ -1,0 +1,217 @@
+//go:build (amd64 || arm64) && !purego
+
+package simd
+
+import "github.com/flashkit-go/flashkit"
+
+// A laneRange is the query rows of an item, and the keys of which some row sees each.
+type laneRange struct {
+	seqTile
+	first, last int
+}
+
+func (j *job) laneRange(item int) (x laneRange) {
+	x.findRows(&j.plan, item)
+	x.first, x.last = x.keysSeen()
+	return x
+}
+
+// blockEnd returns the end of the block that key k is in.
+func (isa *laneISA) blockEnd(x *laneRange, k int) int { return min(x.last, (k/isa.keys+1)*isa.keys) }
+
+// A laneTile is query rows, one in each lane.
+type laneTile struct {
+	seq     seqTile   // that it is of
+	from, n int       // its rows; lanes from n on are idle
+	q       []float32 // [dim][lanes]
+	keySum            // of the run at hand
+	m       []float32 // [lanes]
+	run     int       // keys of a run, 0 if all are one
+	past    keySum    // of the runs before, and the maximum that it is relative to
+	pastM   []float32
+}
+
+// A laneScratch is the workspace that the tiles of an item share, with the block of keys at
+// hand.
+type laneScratch struct {
+	lo, hi       int
+	k, v         []float32
+	kStep, vStep int
+	kBuf, vBuf   []float32 // place for them if they must be widened
+	finite       bool      // the values are known to be, where a mask asks
+
+	s       []float32 // [keys of a block][lanes]
+	masks   []uint32  // [keys of a block]
+	rows    []float32 // [lanes][dim], query rows or output rows
+	top     []float32 // [lanes] each
+	hidden  []float32
+	factors []float32
+	ahead   ahead
+	featureScratch
+}
+
+// beginTile makes t, which is empty, n query rows, loaded and transposed.
+func (isa *laneISA) beginTile(j *job, ws *arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
+	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
+	t.q = ws.take(isa.lanes * pad(j.p.Dim))
+	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
+}
+
+// alpha returns what addValues multiplies O with: the factors, or nil the first time.
+func (t *laneTile) alpha(factors []float32) *float32 {
+	if !t.begun {
+		t.begun = true
+		return nil
+	}
+	return &factors[0]
+}
+
+// loadBlock makes the block of keys from a given one on the one at hand.
+func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
+	f, n := j.args, isa.blockEnd(at, lo)-lo
+	x.lo, x.hi = lo, lo+n
+	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) {
+		return
+	}
+	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
+	x.v, x.vStep = isa.viewKeys(j, &f.V, &at.seqTile, lo, n, x.vBuf)
+	x.finite = isa.looks && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
+}
+
+// lookAhead names what follows the block of keys before k: the item's next block, or
+// what is likely the worker's next item; and before the last block the rows of O. To look
+// takes longer than a small item waits for its keys.
+func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
+	const small = 1 << 13 // elements
+	f, at := j.args, *item
+	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
+		return
+	}
+	a.clear()
+	if at.last-k <= isa.keys {
+		a.add(&f.O, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
+	}
+	if k == at.last {
+		next := j.next.Load()
+		if next >= j.items {
+			return
+		}
+		at = j.laneRange(int(next))
+		k = at.first
+		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
+	}
+	if j.p.Page != 0 {
+		return // pages lie anywhere
+	}
+	n := isa.blockEnd(&at, k) - k
+	a.add(&f.V, at.KVBatch, at.g, at.K0+k, n)
+	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
+}
+
+// accumulate takes the block's keys into the tile. Of those at the edges of the band, and
+// of those that a mask hides, some rows do not see.
+func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
+	first, allUntil := t.seq.Keys(t.from) // of the first row, and of the last one
+	allFrom, last := t.seq.Keys(t.from + t.n - 1)
+	from, to := max(x.lo, first), min(x.hi, last)
+	if x.mask.ofRows && from < to {
+		x.mask.read(j, isa, &t.seq, t.from, t.n, from, to)
+	}
+	for from < to {
+		until, masked := to, true
+		switch {
+		case allFrom >= allUntil: // no key that all rows see
+		case from < allFrom:
+			until = min(to, allFrom)
+		case from < allUntil:
+			until, masked = min(to, allUntil), false
+		}
+		hides := hidesNothing
+		if x.mask.asked() {
+			until, hides = x.mask.part(from, until)
+		}
+		if hides != hidesAll {
+			isa.absorbPart(j, t, x, from, until-from, masked, hides == hidesSome)
+		}
+		from = until
+	}
+}
+
+// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
+// see some that are at an edge of the band, or hidden by the mask.
+func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
+	p, at, masked := &j.p, from-x.lo, edge || hidden
+	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
+	x.setMasks(t, from, keys, edge, hidden)
+	top, step := x.beginScores(t, keys, masked)
+	for i := 0; i < keys; i += step {
+		n, k := min(step, keys-i), &x.k[(at+i)*x.kStep]
+		isa.scores(&x.s[i*isa.lanes], k, x.kStep, &t.q[0], p.Dim, n, top, x.ahead.take(n, p.Dim, k))
+		isa.endScores(j, t, x, from, i, n, masked)
+	}
+	isa.weights(s, keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	isa.drop(j, t, x, from, keys)
+	if masked && !x.finite {
+		isa.addValuesMasked(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), &x.masks[0])
+		return
+	}
+	isa.addValues(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors))
+}
+
+// setMasks sets the masks of keys, from a given one on: the rows of the tile that
+// see each. The edges of the band count, or what the mask hides, or both.
+func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
+	if hidden {
+		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])
+	}
+	if !edge {
+		return
+	}
+	for c := range keys {
+		first, last := t.seq.Queries(from + c)
+		rows := laneMask(first-t.from, last-t.from, t.n)
+		if hidden {
+			rows &= x.masks[c]
+		}
+		x.masks[c] = rows
+	}
+}
+
+// finish divides once, transposes back and writes the rows of the tile.
+func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch) {
+	o, b, h, row := &j.args.O, t.seq.QBatch, t.seq.h, t.seq.Q0+t.from
+	isa.endKeys(j, t, x.factors)
+	if j.ends() {
+		isa.endTile(j, t, x)
+	} else {
+		isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
+	}
+	vdim, padded := j.p.VDim, pad(j.p.VDim)
+	rows, step := x.rows, padded
+	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded && !j.p.Carry
+	if direct {
+		rows, step = o.Float32s()[o.Offset(b, h, row):], rowStep(o)
+	}
+	isa.fromLanes(rows, step, t.o, padded, x.factors)
+	switch {
+	case j.p.Carry:
+		isa.storeCarried(j, t, x, padded)
+	case !direct:
+		isa.storeRows(o, b, h, row, t.n, rows, step)
+	}
+	j.storeLSEs(b, h, row, x.top[:t.n])
+}
+
+// storeLSEs writes the LSE of rows of head h, from row i on, if they are wanted.
+func (j *job) storeLSEs(b, h, i int, lse []float32) {
+	t := &j.args.LSE
+	switch {
+	case t.IsZero():
+	case rowStep(t) == 1:
+		copy(t.Float32s()[t.Offset(b, h, i):], lse)
+	default:
+		for r, x := range lse {
+			j.storeLSE(b, h, i+r, x)
+		}
+	}
+}
