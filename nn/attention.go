@@ -60,8 +60,8 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 	if s.train && m.Dropout > 0 {
 		r.seed = s.nextSeed()
 	}
-	p := m.describe(s, &q, &k, &v)
-	s.args.Q, s.args.K, s.args.V, s.args.O, s.args.Seed = q.heads(m.Heads), k.heads(m.kvHeads()), v.heads(m.kvHeads()), y.heads(m.Heads), r.seed
+	p := m.describe(s, &q, &k, &v, &y)
+	s.args.Seed = r.seed
 	switch {
 	case !m.UseFlashAttention:
 		kept = s.take(p.Batch * p.Heads * p.QLen * p.KVLen)
@@ -94,8 +94,8 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	if !s.ok(nil) {
 		return Tensor{}, Tensor{}, Tensor{}
 	}
-	p, g := m.describe(s, &q, &k, &v), m.kvHeads()
-	s.args.Q, s.args.K, s.args.V, s.args.O, s.args.Seed = q.heads(m.Heads), k.heads(g), v.heads(g), y.heads(m.Heads), r.seed
+	p, g := m.describe(s, &q, &k, &v, &y), m.kvHeads()
+	s.args.Seed = r.seed
 	s.args.DO, s.args.DQ, s.args.DK, s.args.DV = dy.heads(m.Heads), dq.heads(m.Heads), dk.heads(g), dv.heads(g)
 	if m.UseFlashAttention {
 		lse := Tensor{Data: r.x.Data, Features: m.Heads, Rows: q.Rows}
@@ -124,10 +124,9 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 		return Tensor{}
 	}
 	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
-	p := m.describe(s, &q, &k, &v)
+	p := m.describe(s, &q, &k, &v, &y)
 	p.KVLen, p.Ragged = cache.capacity, true // it does not change from token to token, so dispatch finds its plan
 	s.seqs.KVLens, s.args.Seqs = cache.lens, &s.seqs
-	s.args.Q, s.args.O = q.heads(m.Heads), y.heads(m.Heads)
 	s.args.K, s.args.V = cache.View()
 	if m.UseFlashAttention {
 		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
@@ -151,17 +150,20 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 	return nil
 }
 
-// describe returns the problem, and begins the arguments with the sequences.
-func (m *MultiHeadAttention) describe(s *Step, q, k, v *Tensor) flashkit.Problem {
-	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: m.kvHeads(), QLen: q.T, KVLen: k.T,
-		Dim: q.Features / m.Heads, VDim: v.Features / m.kvHeads(), Scale: m.Scale}
+// describe returns the problem of a pass whose output is y, and sets the Step's arguments to its
+// tensors and sequences.
+func (m *MultiHeadAttention) describe(s *Step, q, k, v, y *Tensor) flashkit.Problem {
+	g := m.kvHeads()
+	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: g, QLen: q.T, KVLen: k.T,
+		Dim: q.Features / m.Heads, VDim: v.Features / g, Scale: m.Scale}
 	if m.Causal {
 		p.Band = flashkit.Causal()
 	}
 	if s.train {
 		p.Score.Dropout = m.Dropout
 	}
-	s.args, s.seqs = flashkit.Args{Workers: s.Workers}, flashkit.Sequences{QLens: q.Lens, QStarts: q.Starts, KVLens: k.Lens, KVStarts: k.Starts}
+	s.args = flashkit.Args{Q: q.heads(m.Heads), K: k.heads(g), V: v.heads(g), O: y.heads(m.Heads), Workers: s.Workers}
+	s.seqs = flashkit.Sequences{QLens: q.Lens, QStarts: q.Starts, KVLens: k.Lens, KVStarts: k.Starts}
 	if q.Lens != nil || q.Starts != nil || k.Lens != nil || k.Starts != nil {
 		p.Ragged, s.args.Seqs = true, &s.seqs
 	}

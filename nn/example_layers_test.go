@@ -6,6 +6,7 @@ import (
 	"log"
 
 	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // begin returns a Step in training.
@@ -306,4 +307,23 @@ func ExampleLanguageModel() {
 		fmt.Print(token, " ")
 	}
 	// Output: 1 2 0 1 2
+}
+
+func ExampleFromFile() {
+	f := &safetensors.File{Tensors: []safetensors.Tensor{safetensors.FromFloat32s("head.weight", []int{1, 2}, []float32{10, 1})}}
+	i := nn.FromFile(f)
+	l, s := nn.NewLinear(i.In("head"), 2, 1, false), engine.NewStep()
+	s.Begin(context.Background())
+	fmt.Println(l.Forward(s, nn.NewTensor([]float32{1, 2}, 1, 1, 2)).Data, i.Err(), s.Err())
+	// Output: [12] <nil> <nil>
+}
+
+func ExamplePack() {
+	l, s := nn.NewLinear(nn.Blank(), 2, 1, false), engine.NewStep()
+	copy(l.Weight.Data, []float32{10, 1})
+	err := nn.Pack(l)
+	l.Weight.Data = nil // Forward reads the packed weights
+	s.Begin(context.Background())
+	fmt.Println(l.Forward(s, nn.NewTensor([]float32{1, 2}, 1, 1, 2)).Data, err, s.Err())
+	// Output: [12] <nil> <nil>
 }

@@ -193,7 +193,7 @@ func ExampleLoad() {
 	_, err := nn.Load(file.Bytes(), nn.NewLinear(nn.Blank(), 3, 1, false).Params())
 	fmt.Println(err)
 	// Output:
-	// nn: tensor "weight" is of shape [1 2]; the parameter is of [1 3]
+	// flashkit: tensor weight = [1 2]: must be of shape [1 3]
 	// nn: tensor "bias" belongs to no parameter
 }
 

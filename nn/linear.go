@@ -48,8 +48,12 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}
 	}
+	w := l.transposed.of(s, l.Weight, true, l.Precision)
+	if !s.ok(nil) {
+		return Tensor{}
+	}
 	y := s.NewTensor(x.Rows, l.out)
-	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: l.transposed.of(s, l.Weight, true, l.Precision), Activation: matmul.Activation(l.Activation)}
+	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: w, Activation: matmul.Activation(l.Activation)}
 	if l.Bias != nil {
 		s.mm.Bias = l.Bias.Data
 	}
@@ -85,8 +89,12 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	if !s.takes(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
 		return Tensor{}
 	}
+	w := l.plain.of(s, l.Weight, false, Float32)
+	if !s.ok(nil) {
+		return Tensor{}
+	}
 	dx := s.NewTensor(x.Rows, l.in)
-	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: l.plain.of(s, l.Weight, false, Float32)}
+	s.mm = matmul.Args{C: dx.matrix(), A: dy.matrix(), B: w}
 	s.multiply()
 	s.pack(0, x.matrix())
 	s.mm = matmul.Args{C: matmul.Dense(l.Weight.grad(), l.out, l.in), A: dy.matrix().T(), B: &s.packed[0], Accumulate: true}
@@ -97,8 +105,9 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	return dx
 }
 
+// check leaves Weight.Data, which packed weights do not need, to packing.
 func (l *Linear) check() error {
-	if err := l.Weight.check("Linear.Weight", l.out, l.in); err != nil {
+	if err := l.Weight.checkShape("Linear.Weight", l.out, l.in); err != nil {
 		return err
 	}
 	if l.Activation > GELUTanh {
@@ -118,28 +127,64 @@ func (x *Tensor) matrix() matmul.Matrix {
 	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
 }
 
+// Pack packs the weights of layers for Forward into one block of memory, in the order of
+// their use. The first Forward packs by itself, but only from one block does it bring the weights
+// of the next layer into the cache. An inference needs no Weight.Data after it, so a program may
+// set that to nil.
+func Pack(layers ...*Linear) error {
+	words := 0
+	for _, l := range layers {
+		if err := l.check(); err != nil {
+			return err
+		}
+		if err := l.Weight.checkData(); err != nil {
+			return err
+		}
+		n := l.in * l.out
+		if l.Precision != Float32 {
+			n /= 2
+		}
+		words += n
+	}
+	block := matmul.NewBlock(words)
+	for _, l := range layers {
+		l.transposed.make(l.Weight, l.Precision, func(p *matmul.Packed) { p.PackIn(block, l.Weight.matrix().T()) })
+	}
+	return nil
+}
+
+// matrix returns a parameter [out, in] as products see it.
+func (p *Param) matrix() matmul.Matrix { return matmul.Dense(p.Data, p.Shape[0], p.Shape[1]) }
+
 // A packing is a parameter [out, in] as products take it, made anew when it has changed.
 type packing struct {
 	mu   sync.Mutex
-	made atomic.Uint64 // the version that was packed, plus 1, and above it the precision
+	made atomic.Uint64 // the version that was packed, 0 for none
 	p    matmul.Packed
 }
 
+// of returns the packed parameter. The Step fails where it is not packed and has no Data.
 func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
-	want := uint64(precision)<<56 | (w.version + 1)
-	if c.made.Load() == want {
-		return &c.p
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.made.Load() != want {
-		m := matmul.Dense(w.Data, w.Shape[0], w.Shape[1])
+	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) {
+		m := w.matrix()
 		if transposed {
 			m = m.T()
 		}
-		c.p.Precision = matmul.Precision(precision)
-		s.engine.products.Pack(&c.p, m, s.Workers)
-		c.made.Store(want)
+		c.make(w, precision, func(p *matmul.Packed) { s.engine.products.Pack(p, m, s.Workers) })
 	}
 	return &c.p
 }
+
+// make calls pack, unless the parameter is packed.
+func (c *packing) make(w *Param, precision Precision, pack func(p *matmul.Packed)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if want := version(w, precision); c.made.Load() != want {
+		c.p.Precision = matmul.Precision(precision)
+		pack(&c.p)
+		c.made.Store(want)
+	}
+}
+
+// version is never 0.
+func version(w *Param, precision Precision) uint64 { return uint64(precision)<<56 | (w.version + 1) }

@@ -1,9 +1,12 @@
 package nn
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
+
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // maxElements bounds parameters, caches and tables of rotations. Where an int has 32 bits their bytes must be one.
@@ -53,6 +56,13 @@ func Count(params []*Param) (n int) {
 // check returns what is wrong with a parameter that must be [rows, columns], or [columns]
 // if rows is 0.
 func (p *Param) check(layer string, rows, columns int) error {
+	if err := p.checkShape(layer, rows, columns); err != nil {
+		return err
+	}
+	return p.checkData()
+}
+
+func (p *Param) checkShape(layer string, rows, columns int) error {
 	switch {
 	case p == nil:
 		return problem(layer, "none", "the parameter is missing: the layer was not made by its New function")
@@ -60,7 +70,17 @@ func (p *Param) check(layer string, rows, columns int) error {
 		return problem(p.Name+".Shape", p.Shape, "must be [%d]", columns)
 	case rows > 0 && (len(p.Shape) != 2 || p.Shape[0] != rows || p.Shape[1] != columns):
 		return problem(p.Name+".Shape", p.Shape, "must be [%d %d]", rows, columns)
-	case len(p.Data) != max(rows, 1)*columns:
+	}
+	return nil
+}
+
+// checkData refuses data that does not fill a shape which checkShape has accepted.
+func (p *Param) checkData() error {
+	n := 1
+	for _, k := range p.Shape {
+		n *= k
+	}
+	if len(p.Data) != n {
 		return problem(p.Name+".Data.len", len(p.Data), "must be that of shape %v", p.Shape)
 	}
 	return nil
@@ -77,6 +97,7 @@ type Init struct {
 type initState struct {
 	seed  uint64
 	blank bool
+	file  *safetensors.File // nil: parameters are made
 	err   error
 }
 
@@ -87,6 +108,12 @@ func NewInit(seed uint64) *Init { return &Init{shared: &initState{seed: seed}} }
 // Blank returns an Init whose parameters are 0 but for those of norms, for models that are
 // loaded from a file at once.
 func Blank() *Init { return &Init{shared: &initState{blank: true}} }
+
+// FromFile returns an Init for inference, whose parameters are the F32 tensors of a file. Where
+// the machine can read a tensor in place, Data is the file's memory: nothing may change it while
+// the layers are in use. A tensor that is missing, or of another shape or type, is an error;
+// tensors that no layer asks for are ignored.
+func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
 
 // In returns an Init whose names begin with name and a dot.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
@@ -103,25 +130,40 @@ func (i *Init) Fail(err error) {
 
 // Uniform returns a parameter of numbers from -bound to bound.
 func (i *Init) Uniform(name string, bound float64, shape ...int) *Param {
-	return i.fill(name, shape, func(r *rand.Rand) float64 { return bound * (2*r.Float64() - 1) })
+	return i.random(name, shape, func(r *rand.Rand) float64 { return bound * (2*r.Float64() - 1) })
 }
 
 // Normal returns a parameter of normally distributed numbers of mean 0.
 func (i *Init) Normal(name string, deviation float64, shape ...int) *Param {
-	return i.fill(name, shape, func(r *rand.Rand) float64 { return deviation * r.NormFloat64() })
+	return i.random(name, shape, func(r *rand.Rand) float64 { return deviation * r.NormFloat64() })
 }
 
 // Constant returns a parameter whose elements are x.
 func (i *Init) Constant(name string, x float32, shape ...int) *Param {
-	p := i.fill(name, shape, nil)
-	for j := range p.Data {
-		p.Data[j] = x
-	}
-	return p
+	return i.param(name, shape, func(p *Param) {
+		for j := range p.Data {
+			p.Data[j] = x
+		}
+	})
 }
 
-// fill makes a parameter. Its stream of random numbers is the hash of its name.
-func (i *Init) fill(name string, shape []int, draw func(*rand.Rand) float64) *Param {
+// random returns a parameter of random numbers, whose stream is the hash of its name.
+func (i *Init) random(name string, shape []int, draw func(*rand.Rand) float64) *Param {
+	return i.param(name, shape, func(p *Param) {
+		if i.shared.blank {
+			return
+		}
+		h := fnv.New64a()
+		h.Write([]byte(p.Name))
+		r := rand.New(rand.NewPCG(i.shared.seed, h.Sum64()))
+		for j := range p.Data {
+			p.Data[j] = float32(draw(r))
+		}
+	})
+}
+
+// param returns a parameter that a file has, or one that fill sets, of zeros before.
+func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 	p := &Param{Name: i.prefix + name, Shape: shape}
 	n := 1
 	for d, k := range shape {
@@ -132,15 +174,20 @@ func (i *Init) fill(name string, shape []int, draw func(*rand.Rand) float64) *Pa
 		}
 		n *= k
 	}
-	p.Data = make([]float32, n)
-	if draw == nil || i.shared.blank {
+	if i.shared.file == nil {
+		p.Data = make([]float32, n)
+		fill(p)
 		return p
 	}
-	h := fnv.New64a()
-	h.Write([]byte(p.Name))
-	r := rand.New(rand.NewPCG(i.shared.seed, h.Sum64()))
-	for j := range p.Data {
-		p.Data[j] = float32(draw(r))
+	t, ok := i.shared.file.Tensor(p.Name)
+	if !ok {
+		i.Fail(fmt.Errorf("nn: tensor %q is missing", p.Name))
+		return p
 	}
+	data, err := tensorData(t, shape)
+	if err != nil {
+		i.Fail(err)
+	}
+	p.Data = data
 	return p
 }

@@ -1,10 +1,12 @@
 package nn
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"unsafe"
 
 	"github.com/flashkit-go/flashkit/safetensors"
 )
@@ -42,18 +44,15 @@ func Assign(f *safetensors.File, params []*Param) error {
 	for i, p := range params {
 		t, ok := tensors[p.Name]
 		delete(tensors, p.Name)
-		switch {
-		case !ok:
+		if !ok {
 			errs = append(errs, fmt.Errorf("nn: tensor %.80q is missing, or there twice among the parameters", p.Name))
-		case !slices.Equal(t.Shape, p.Shape):
-			errs = append(errs, fmt.Errorf("nn: tensor %.80q is of shape %v; the parameter is of %v", p.Name, t.Shape, p.Shape))
-		default:
-			x, err := t.Float32s()
-			if err != nil {
-				errs = append(errs, err)
-			}
-			data[i] = x
+			continue
 		}
+		x, err := tensorData(t, p.Shape)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		data[i] = x
 	}
 	for _, t := range f.Tensors {
 		if _, left := tensors[t.Name]; left {
@@ -68,4 +67,33 @@ func Assign(f *safetensors.File, params []*Param) error {
 		p.Changed()
 	}
 	return nil
+}
+
+// tensorData returns the elements of an F32 tensor of the given shape, in place where the
+// machine can read them so.
+func tensorData(t safetensors.Tensor, shape []int) ([]float32, error) {
+	switch {
+	case t.DType != "F32":
+		return nil, problem("tensor "+t.Name, t.DType, "must be F32")
+	case !slices.Equal(t.Shape, shape):
+		return nil, problem("tensor "+t.Name, fmt.Sprint(t.Shape), "must be of shape %v", shape)
+	}
+	n := uint64(1)
+	for _, k := range shape {
+		n *= uint64(k)
+	}
+	if x := inPlace(t.Data); uint64(len(x)) == n {
+		return x, nil
+	}
+	return t.Float32s()
+}
+
+// inPlace returns the numbers that little-endian bytes are, nil where the machine cannot read
+// them so.
+func inPlace(b []byte) []float32 {
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if len(b) == 0 || len(b)%4 != 0 || uintptr(p)%4 != 0 || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(p), len(b)/4)
 }

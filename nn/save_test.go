@@ -50,8 +50,8 @@ func TestLoadErrors(t *testing.T) {
 	_, err = nn.Load(broken.Bytes(), m.Params())
 	require.ErrorContains(t, err, `"positions.weight" is missing`)
 	require.ErrorContains(t, err, `"stranger" belongs to no parameter`)
-	require.ErrorContains(t, err, `"layers.0.attention.norm_q.weight" is of shape [4 4]; the parameter is of [16]`)
-	require.ErrorContains(t, err, `"layers.0.attention.norm_q.bias": dtype is BF16`)
+	require.ErrorContains(t, err, `tensor layers.0.attention.norm_q.weight = [4 4]: must be of shape [16]`)
+	require.ErrorContains(t, err, `tensor layers.0.attention.norm_q.bias = BF16: must be F32`)
 	require.Len(t, strings.Split(err.Error(), "\n"), 4)
 	_, err = nn.Load(file.Bytes()[:100], m.Params())
 	require.ErrorContains(t, err, "safetensors: ")
@@ -60,6 +60,54 @@ func TestLoadErrors(t *testing.T) {
 	var after bytes.Buffer
 	require.NoError(t, nn.Save(&after, m.Params(), nil))
 	require.Equal(t, before.Bytes(), after.Bytes())
+}
+
+// A model of a file's tensors is the model that loads them, packed by the first pass or before,
+// wherever the bytes lie.
+func TestFromFile(t *testing.T) {
+	var file bytes.Buffer
+	m := newModel(t, tiny)
+	require.NoError(t, nn.Save(&file, m.Params(), nil))
+	s, tokens := inference(t), someTokens(rand.New(rand.NewPCG(1, 2)), 2, 7, 11)
+	want := append([]float32(nil), m.Forward(s, tokens).Data...)
+	for shift := range 4 {
+		f, err := safetensors.Parse(append(make([]byte, shift), file.Bytes()...)[shift:])
+		require.NoError(t, err)
+		i := nn.FromFile(f)
+		m := nn.NewLanguageModel(i, tiny)
+		require.NoError(t, i.Err())
+		require.Equal(t, want, m.Forward(s, tokens).Data)
+		m = nn.NewLanguageModel(i, tiny)
+		l := m.Transformer.Layers[0]
+		require.NoError(t, nn.Pack(l.Linear1, l.Linear2, m.Head))
+		l.Linear1.Weight.Data, m.Head.Weight.Data = nil, nil
+		require.Equal(t, want, m.Forward(s, tokens).Data)
+		require.NoError(t, s.Err())
+
+		s := training(t)
+		require.Equal(t, want, m.Forward(s, tokens).Data)
+		m.Backward(s, nn.NewTensor(make([]float32, 2*7*11), 2, 7, 11))
+		require.ErrorContains(t, s.Err(), "head.weight.Data.len = 0")
+		m.Head.Weight.Changed()
+		s = inference(t)
+		m.Forward(s, tokens)
+		require.ErrorContains(t, s.Err(), "head.weight.Data.len = 0")
+		require.ErrorContains(t, nn.Pack(l.Linear2, m.Head), "head.weight.Data.len = 0")
+	}
+	for _, change := range []func(f *safetensors.File){
+		func(f *safetensors.File) { f.Tensors[0].Name = "other" },
+		func(f *safetensors.File) { f.Tensors[0].DType = "I32" },
+		func(f *safetensors.File) { f.Tensors[0].Shape = []int{1, 1} },
+		func(f *safetensors.File) { f.Tensors[0].Data = f.Tensors[0].Data[4:] },
+	} {
+		f, err := safetensors.Parse(file.Bytes())
+		require.NoError(t, err)
+		name := f.Tensors[0].Name
+		change(f)
+		i := nn.FromFile(f)
+		nn.NewLanguageModel(i, tiny)
+		require.ErrorContains(t, i.Err(), name)
+	}
 }
 
 // The names are those of PyTorch's modules in tools/nn_vectors.py, in a fixed order, and a

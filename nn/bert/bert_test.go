@@ -222,14 +222,14 @@ func TestTypesAndNoLayers(t *testing.T) {
 			x := make([]float64, 32)
 			mean, variance := 0.0, 0.0
 			for j := range x {
-				x[j] = float64(m.word[int(b.IDs[row])*32+j]) + float64(m.position[at*32+j]) + float64(m.kind[j])
+				x[j] = float64(m.word.Weight.Data[int(b.IDs[row])*32+j]) + float64(m.position.Weight.Data[at*32+j]) + float64(m.kind.Weight.Data[j])
 				mean += x[j] / 32
 			}
 			for j := range x {
 				variance += (x[j] - mean) * (x[j] - mean) / 32
 			}
 			for j := range x {
-				x[j] = (x[j]-mean)/math.Sqrt(variance+c.Eps)*float64(m.norm.weight[j]) + float64(m.norm.bias[j])
+				x[j] = (x[j]-mean)/math.Sqrt(variance+c.Eps)*float64(m.norm.Weight.Data[j]) + float64(m.norm.Bias.Data[j])
 				require.InDelta(t, x[j], got[row*32+j], 1e-5)
 			}
 			row++

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/nn"
 )
 
 // A Config is the shape of a model. ParseConfig reads one.
@@ -25,13 +25,13 @@ type Config struct {
 // precisions are what the products of layers multiply: float32; weights that are rounded to
 // bf16, in half the memory, on any processor; rows rounded to bf16, too, which is fast by AMX or
 // AVX512-BF16 and the same but for the last bits by others. Sums, and all else, are float32.
-var precisions = map[string]matmul.Precision{
-	"": matmul.Float32, "f32": matmul.Float32, "bf16-weights": matmul.BF16Weights, "bf16": matmul.BF16,
+var precisions = map[string]nn.Precision{
+	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
 }
 
 // activations has the names of Hugging Face.
-var activations = map[string]matmul.Activation{
-	"gelu": matmul.GELU, "gelu_new": matmul.GELUTanh, "gelu_pytorch_tanh": matmul.GELUTanh, "relu": matmul.ReLU,
+var activations = map[string]nn.Activation{
+	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
 }
 
 // check bounds each dimension, so that no product of two overflows.

@@ -4,31 +4,37 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit/dispatch"
-	"github.com/flashkit-go/flashkit/internal/matmul"
 	"github.com/flashkit-go/flashkit/internal/workers"
+	"github.com/flashkit-go/flashkit/nn"
 )
 
 // An Encoder runs a model. It is safe for concurrent use.
 type Encoder struct {
-	model     *Model
-	attention *dispatch.Dispatcher
-	products  *matmul.Engine
-	pool      workers.Pool
+	model  *Model
+	engine *nn.Engine // nil without a Dispatcher
+	pool   workers.Pool
 }
 
 // NewEncoder returns an Encoder over a Dispatcher, which stays the caller's. Steps fail if
 // either is nil.
 func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
-	return &Encoder{model: m, attention: d, products: matmul.New()}
+	e := &Encoder{model: m}
+	if d != nil {
+		e.engine = nn.NewEngine(d)
+	}
+	return e
 }
 
 // Close gives back the Encoder's goroutines. No call may be in progress.
 func (e *Encoder) Close() {
 	e.pool.Close()
-	e.products.Close()
+	if e.engine != nil {
+		e.engine.Close()
+	}
 }
 
 // NewStep returns a Step, which one goroutine at a time may use.
@@ -41,8 +47,8 @@ type Batch struct {
 	Types  []int32 // [rows], from 0 to Types - 1; nil is 0 for all
 }
 
-// A Step runs batches, and keeps the memory that they take: Hidden + max(4 Hidden,
-// Intermediate) floats for each token of a group. The sequences of a group go through all
+// A Step runs batches, and keeps their memory: some 3 Hidden + max(4 Hidden, Intermediate)
+// floats for each token of a group. The sequences of a group go through all
 // layers together; it has some hundred tokens, or one sequence that is longer.
 type Step struct {
 	// Workers is how many goroutines a call may use at most, its own among them; 0 is no limit
@@ -90,7 +96,7 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 	longest := s.cut()
 	most, n := workers.Most(s.Workers), len(s.cuts)-1
 	for len(s.groups) < most {
-		s.groups = append(s.groups, group{})
+		s.groups = append(s.groups, group{step: s.encoder.engine.NewStep()})
 	}
 	s.alone, s.next = 0, atomic.Int64{}
 	if most > 1 && longest <= len(b.IDs)/most {
@@ -104,10 +110,11 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 		}
 	}
 	for i := s.alone; i < n && err == nil; i++ {
-		err = s.runGroup(&s.groups[0], i, most)
+		s.runGroup(&s.groups[0], i, most)
+		err = s.groups[0].err
 	}
 	for i := range s.groups {
-		s.groups[i].end()
+		s.groups[i].err = nil
 	}
 	s.ctx, s.out, s.batch = nil, nil, Batch{}
 	return err
@@ -145,25 +152,53 @@ func (t *task) Work(slot int) {
 	}
 }
 
+// A group is sequences on their way through the layers, all tokens the rows of one matrix.
+type group struct {
+	step   *nn.Step
+	err    error
+	starts []int32 // of the sequences, from 0
+	zeros  []int32 // types of a batch without them
+}
+
 // runGroup runs group i and writes its part of out.
-func (s *Step) runGroup(g *group, i, most int) error {
-	h, first, last := s.encoder.model.config.Hidden, s.cuts[i], s.cuts[i+1]
-	x := g.run(s.ctx, s.encoder, &s.batch, first, last, most)
-	if !s.pooled {
-		copy(s.out[int(s.batch.Starts[first])*h:], x)
-		return g.err
+func (s *Step) runGroup(g *group, i, most int) {
+	starts := s.batch.Starts[s.cuts[i] : s.cuts[i+1]+1]
+	from, to := starts[0], starts[len(starts)-1]
+	g.starts = g.starts[:0]
+	for _, start := range starts {
+		g.starts = append(g.starts, start-from)
 	}
-	for j := first; j < last; j++ {
-		n := int(s.batch.Starts[j+1]-s.batch.Starts[j]) * h
-		meanVector(s.out[j*h:][:h], x[:n])
+	rows := nn.Packed(g.starts)
+	tokens, types := nn.Tokens{IDs: s.batch.IDs[from:to], Rows: rows}, nn.Tokens{Rows: rows}
+	if s.batch.Types != nil {
+		types.IDs = s.batch.Types[from:to]
+	} else {
+		if len(g.zeros) < len(tokens.IDs) {
+			g.zeros = make([]int32, len(tokens.IDs))
+		}
+		types.IDs = g.zeros[:len(tokens.IDs)]
+	}
+	g.step.Workers = most
+	g.step.Begin(s.ctx)
+	x := s.encoder.model.forward(g.step, tokens, types).Data
+	if g.err = g.step.Err(); g.err != nil {
+		return
+	}
+	h := s.encoder.model.config.Hidden
+	if !s.pooled {
+		copy(s.out[int(from)*h:], x)
+		return
+	}
+	for j := range len(g.starts) - 1 {
+		n := int(g.starts[j+1]-g.starts[j]) * h
+		meanVector(s.out[(s.cuts[i]+j)*h:][:h], x[:n])
 		x = x[n:]
 	}
-	return g.err
 }
 
 // check refuses a batch before anything of it is used.
 func (s *Step) check(b *Batch, out int, pooled bool) error {
-	if s.encoder == nil || s.encoder.model == nil || s.encoder.attention == nil {
+	if s.encoder == nil || s.encoder.model == nil || s.encoder.engine == nil {
 		return errors.New("bert: the Step has no Encoder with a Model and a Dispatcher: see NewEncoder and Encoder.NewStep")
 	}
 	c, rows := &s.encoder.model.config, len(b.IDs)
@@ -214,3 +249,5 @@ func checkElements(b *Batch, c *Config) error {
 	}
 	return nil
 }
+
+func element(field string, i int) string { return "Batch." + field + "[" + strconv.Itoa(i) + "]" }

@@ -103,7 +103,7 @@ func TestLoadRefuses(t *testing.T) {
 		}
 		used++
 		if x.Name != "embeddings.word_embeddings.weight" { // without which the names are taken to begin with "bert."
-			require.EqualError(t, err, fmt.Sprintf("bert: tensor %q is missing", x.Name))
+			require.EqualError(t, err, fmt.Sprintf("nn: tensor %q is missing", x.Name))
 		}
 		require.Error(t, err)
 		f = parsed()

@@ -1,63 +1,70 @@
 package bert
 
 import (
-	"encoding/binary"
 	"fmt"
-	"slices"
-	"unsafe"
+	"strings"
 
-	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A Model is the weights of an encoder, which nothing changes. It is safe for concurrent use.
+// A Model is the layers of an encoder, which nothing changes. It is safe for concurrent use:
+//
+//	x = norm(word + type + position)
+//	for each layer:
+//		x = norm(x + attention(x Wq, x Wk, x Wv) Wout)
+//		x = norm(x + act(x Wup) Wdown)
 type Model struct {
 	config Config
-	act    matmul.Activation
 
-	word, position, kind []float32 // [Vocab, Hidden], [Positions, Hidden], [Types, Hidden]
-	norm                 layerNorm
-	layers               []layer
+	word, kind *nn.Embedding
+	position   *nn.PositionalEmbedding
+	norm       *nn.LayerNorm
+	attention  *nn.MultiHeadAttention
+	layers     []layer
 }
 
-// A layer has its weights packed, [in, out].
 type layer struct {
-	qkv, out, up, down        matmul.Packed // [h, 3h], [h, h], [h, i], [i, h]
-	qkvBias, outBias          []float32
-	upBias, downBias          []float32
-	attentionNorm, outputNorm layerNorm
-}
-
-// A layerNorm has its weight, its bias and what is added to the variance.
-type layerNorm struct {
-	weight, bias []float32
-	eps          float32
+	q, k, v, out, up, down    *nn.Linear
+	attentionNorm, outputNorm *nn.LayerNorm
 }
 
 // Load makes a model of the tensors of a file, in the names of Hugging Face, with or without
 // "bert." in front, and with gamma and beta for the weight and bias of a LayerNorm, as
 // bert-base-uncased is published. Tensors that an encoder has no use for, such as those of a pooler, are
-// ignored. The embeddings are not copied where the machine can read them in place: the
-// bytes that the file was parsed from must not change while the model is in use.
+// ignored. The embeddings, norms and biases are not copied where the machine can read them in
+// place: the bytes that the file was parsed from must not change while the model is in use.
 func Load(c Config, f *safetensors.File) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := loader{file: f, precision: precisions[c.Precision], block: blockFor(&c, f)}
-	if _, ok := f.Tensor("embeddings.word_embeddings.weight"); !ok {
-		l.prefix = "bert."
+	f, err := renamed(f)
+	if err != nil {
+		return nil, err
 	}
-	m := &Model{config: c, act: activations[c.Activation]}
-	h := c.Hidden
-	m.word = l.read("embeddings.word_embeddings.weight", c.Vocab, h)
-	m.position = l.read("embeddings.position_embeddings.weight", c.Positions, h)
-	m.kind = l.read("embeddings.token_type_embeddings.weight", c.Types, h)
-	m.norm = l.norm("embeddings.LayerNorm", &c)
-	for i := 0; i < c.Layers && l.err == nil; i++ {
-		m.layers = append(m.layers, l.layer(fmt.Sprintf("encoder.layer.%d.", i), &c))
+	i := nn.FromFile(f)
+	m := &Model{
+		config:    c,
+		word:      nn.NewEmbedding(i.In("embeddings.word_embeddings"), c.Vocab, c.Hidden),
+		kind:      nn.NewEmbedding(i.In("embeddings.token_type_embeddings"), c.Types, c.Hidden),
+		position:  nn.NewPositionalEmbedding(i.In("embeddings.position_embeddings"), c.Positions, c.Hidden),
+		norm:      c.newNorm(i.In("embeddings")),
+		attention: nn.NewMultiHeadAttention(c.Heads),
 	}
-	if l.err != nil {
-		return nil, l.err
+	var products []*nn.Linear
+	for n := 0; n < c.Layers && i.Err() == nil; n++ {
+		l := c.newLayer(i.In(fmt.Sprintf("encoder.layer.%d", n)))
+		m.layers = append(m.layers, l)
+		products = append(products, l.q, l.k, l.v, l.out, l.up, l.down)
+	}
+	if i.Err() != nil {
+		return nil, i.Err()
+	}
+	if err := nn.Pack(products...); err != nil {
+		return nil, err
+	}
+	for _, l := range products {
+		l.Weight.Data = nil // a copy, where the file cannot be read in place
 	}
 	return m, nil
 }
@@ -65,111 +72,60 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 // Config returns the shape of the model.
 func (m *Model) Config() Config { return m.config }
 
-// A loader reads tensors until one is not as it should be.
-type loader struct {
-	file      *safetensors.File
-	prefix    string
-	precision matmul.Precision
-	block     *matmul.Block
-	err       error
-	qkv       []float32 // of a layer, before it is packed
+// renamed returns the tensors of a file by the names of the current models.
+func renamed(f *safetensors.File) (*safetensors.File, error) {
+	prefix := ""
+	if _, ok := f.Tensor("embeddings.word_embeddings.weight"); !ok {
+		prefix = "bert."
+	}
+	now := strings.NewReplacer("LayerNorm.gamma", "LayerNorm.weight", "LayerNorm.beta", "LayerNorm.bias")
+	r := &safetensors.File{}
+	for _, t := range f.Tensors {
+		name, ok := strings.CutPrefix(t.Name, prefix)
+		if !ok {
+			continue
+		}
+		t.Name = now.Replace(name)
+		if _, twice := f.Tensor(prefix + t.Name); twice && t.Name != name {
+			return nil, fmt.Errorf("bert: tensors %q and %q are the same parameter", prefix+t.Name, prefix+name)
+		}
+		r.Tensors = append(r.Tensors, t)
+	}
+	return r, nil
 }
 
-// blockFor returns memory for the weights of all layers in the order of their use, but no more
-// than the file has: a config may ask for any number.
-func blockFor(c *Config, f *safetensors.File) *matmul.Block {
-	h, bytes := float64(c.Hidden), 0.0
-	for i := range f.Tensors {
-		bytes += float64(len(f.Tensors[i].Data))
+func (c *Config) newLayer(i *nn.Init) layer {
+	linear := func(name string, in, out int) *nn.Linear {
+		l := nn.NewLinear(i.In(name), in, out, true)
+		l.Precision = precisions[c.Precision]
+		return l
 	}
-	words := float64(c.Layers) * (4*h*h + 2*h*float64(c.Intermediate))
-	if precisions[c.Precision] != matmul.Float32 {
-		words /= 2
+	h := c.Hidden
+	l := layer{
+		q: linear("attention.self.query", h, h), k: linear("attention.self.key", h, h), v: linear("attention.self.value", h, h),
+		out: linear("attention.output.dense", h, h), attentionNorm: c.newNorm(i.In("attention.output")),
+		up: linear("intermediate.dense", h, c.Intermediate), down: linear("output.dense", c.Intermediate, h), outputNorm: c.newNorm(i.In("output")),
 	}
-	return matmul.NewBlock(int(min(words, bytes/4)))
+	l.up.Activation = activations[c.Activation]
+	return l
 }
 
-func (l *loader) layer(prefix string, c *Config) (x layer) {
-	h, self := c.Hidden, prefix+"attention.self."
-	l.qkv = l.qkv[:0]
-	for _, name := range [...]string{"query", "key", "value"} {
-		l.qkv = append(l.qkv, l.read(self+name+".weight", h, h)...)
-		x.qkvBias = append(x.qkvBias, l.read(self+name+".bias", h)...)
+func (c *Config) newNorm(i *nn.Init) *nn.LayerNorm {
+	l := nn.NewLayerNorm(i.In("LayerNorm"), c.Hidden)
+	l.Eps = float32(c.Eps)
+	return l
+}
+
+// forward returns the last hidden states of tokens, whose types have the same rows.
+func (m *Model) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
+	start := s.Mark()
+	x := s.Add(m.word.Forward(s, tokens), m.kind.Forward(s, types))
+	x = s.Keep(start, m.norm.Forward(s, m.position.Forward(s, x)))
+	for i := range m.layers {
+		l := &m.layers[i]
+		mixed := m.attention.Forward(s, l.q.Forward(s, x), l.k.Forward(s, x), l.v.Forward(s, x))
+		x = s.Keep(start, l.attentionNorm.Forward(s, l.out.ForwardAdd(s, mixed, x)))
+		x = s.Keep(start, l.outputNorm.Forward(s, l.down.ForwardAdd(s, l.up.Forward(s, x), x)))
 	}
-	l.pack(&x.qkv, l.qkv, 3*h, h)
-	x.outBias = l.linear(&x.out, prefix+"attention.output.dense", h, h)
-	x.upBias = l.linear(&x.up, prefix+"intermediate.dense", c.Intermediate, h)
-	x.downBias = l.linear(&x.down, prefix+"output.dense", h, c.Intermediate)
-	x.attentionNorm = l.norm(prefix+"attention.output.LayerNorm", c)
-	x.outputNorm = l.norm(prefix+"output.LayerNorm", c)
 	return x
-}
-
-// linear packs a weight, which files have as [out, in], and returns a copy of the bias.
-func (l *loader) linear(p *matmul.Packed, name string, out, in int) []float32 {
-	l.pack(p, l.read(name+".weight", out, in), out, in)
-	return slices.Clone(l.read(name+".bias", out))
-}
-
-func (l *loader) pack(p *matmul.Packed, x []float32, out, in int) {
-	if l.err == nil {
-		p.Precision = l.precision
-		p.PackIn(l.block, matmul.Dense(x, out, in).T())
-	}
-}
-
-func (l *loader) norm(name string, c *Config) layerNorm {
-	weight, bias := l.read(l.either(name+".weight", name+".gamma"), c.Hidden), l.read(l.either(name+".bias", name+".beta"), c.Hidden)
-	return layerNorm{slices.Clone(weight), slices.Clone(bias), float32(c.Eps)}
-}
-
-// either returns the name of a tensor, or its name in the files of the TensorFlow models.
-func (l *loader) either(name, old string) string {
-	_, isOld := l.file.Tensor(l.prefix + old)
-	if !isOld || l.err != nil {
-		return name
-	}
-	if _, ok := l.file.Tensor(l.prefix + name); ok {
-		l.err = fmt.Errorf("bert: tensors %q and %q are the same parameter", l.prefix+name, l.prefix+old)
-	}
-	return old
-}
-
-// read returns the elements of a tensor of the given shape.
-func (l *loader) read(name string, shape ...int) []float32 {
-	if l.err != nil {
-		return nil
-	}
-	t, ok := l.file.Tensor(l.prefix + name)
-	switch {
-	case !ok:
-		l.err = fmt.Errorf("bert: tensor %q is missing", name)
-	case t.DType != "F32":
-		l.err = problem("tensor "+name, t.DType, "must be F32")
-	case !slices.Equal(t.Shape, shape):
-		l.err = problem("tensor "+name, fmt.Sprint(t.Shape), "must be of shape %v, as the config says", shape)
-	}
-	if l.err != nil {
-		return nil
-	}
-	elements := uint64(1) // below 2^62, as the config's dimensions are below 2^31
-	for _, n := range shape {
-		elements *= uint64(n)
-	}
-	if x := inPlace(t.Data); uint64(len(x)) == elements {
-		return x
-	}
-	x, err := t.Float32s()
-	l.err = err
-	return x
-}
-
-// inPlace returns the numbers that little-endian bytes are, nil where the machine cannot read
-// them so.
-func inPlace(b []byte) []float32 {
-	p := unsafe.Pointer(unsafe.SliceData(b))
-	if len(b) == 0 || len(b)%4 != 0 || uintptr(p)%4 != 0 || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		return nil
-	}
-	return unsafe.Slice((*float32)(p), len(b)/4)
 }
