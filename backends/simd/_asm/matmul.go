@@ -47,23 +47,23 @@ type panel struct {
 	lanesB, broadcasts []VecPhysical
 }
 
-// multiplyPanel emits C += A B for a panel of float32. With those of AVX512-BF16, A and B are
-// pairs of bf16.
+// multiplyPanel emits C += A B for a panel of float32, or with AVX512-BF16 for A and B of
+// bf16 pairs.
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
-			"sets sums[r][c], or adds to it if add has bit 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].")
+			"sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.")
 		return
 	}
 	g.panel(&panel{vectors: vectors}, "multiply", "a, b *float32",
-		"sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] b[i][c].")
+		"sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.")
 }
 
 // widenPanel emits C += A B for a panel of pairs of bf16, each of which is the upper half of
 // a float32. A product is exact before it is added.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
-		"sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].")
+		"sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.")
 }
 
 // panel emits a routine that multiplies.
@@ -71,9 +71,9 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, the result goes to rows of c, cStep elements apart,", vectors),
-		"instead of sums; bias, if it is not nil, is added, and c itself if add has bit 1. The routine prefetches memory from",
-		fmt.Sprintf("ahead on, of the size of b, during the first fetch tiles of %d rows. fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
+		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,", vectors),
+		"plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache",
+		fmt.Sprintf("during the first fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()
