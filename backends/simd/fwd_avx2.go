@@ -24,6 +24,11 @@ var avx2Lanes = laneISA{
 	attendTile: attendTileAVX2, adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2, keepKeys: keepKeysAVX2, gradientsOf: gradientsOfAVX2,
 }
 
+// addValuesAVX2 is addValuesMaskedAVX2 with all keys visible.
+func addValuesAVX2(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32) {
+	addValuesMaskedAVX2(o, v, step, p, keys, vdim, alpha, nil)
+}
+
 // fwd_avx2 is fwdLanes with 16 query rows in the lanes.
 func (b *Backend) fwdAVX2(ctx context.Context, c *flashkit.Call) error {
 	return b.fwdLanes(ctx, c, &avx2Lanes, fwdAVX2Item)
