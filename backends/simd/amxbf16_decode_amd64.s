@@ -15,20 +15,14 @@ TEXT ·aheadScoresAMXBF16(SB), NOSPLIT, $8-56
 	MOVQ    k+8(FP), DX
 	ADDQ    DX, AX
 	LEAQ    tileShape<>+0(SB), R11
-
-	// LDTILECFG (R11)
-	BYTE $0xc4
-	BYTE $0xc2
-	BYTE $0x78
-	BYTE $0x49
-	BYTE $0x03
-	MOVQ $0x00000080, R12
-	MOVQ R12, R13
-	MOVQ $0x00000040, R12
-	MOVQ R12, R13
-	MOVQ step+16(FP), R10
-	SHLQ $0x01, R10
-	MOVQ s+0(FP), DI
+	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
+	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
+	MOVQ    $0x00000040, R12
+	MOVQ    R12, R13
+	MOVQ    step+16(FP), R10
+	SHLQ    $0x01, R10
+	MOVQ    s+0(FP), DI
 
 keys:
 	LEAQ (DI)(R13*8), BX
@@ -38,45 +32,12 @@ keys:
 	LEAQ (R9)(R10*8), R9
 	MOVQ q+24(FP), R11
 	MOVQ words+32(FP), SI
-
-	// TILEZERO T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xc0
-
-	// TILEZERO T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xd0
+	LONG $0x497be2c4; BYTE $0xc0 // TILEZERO T0
+	LONG $0x497be2c4; BYTE $0xd0 // TILEZERO T2
 
 words:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE       $0xc4
-	BYTE       $0x82
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x10
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
+	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
+	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
 	PREFETCHT1 (AX)
 	PREFETCHT1 64(AX)
 	PREFETCHT1 128(AX)
@@ -94,27 +55,10 @@ words:
 	PREFETCHT1 896(AX)
 	PREFETCHT1 960(AX)
 	ADDQ       $0x00000400, AX
-
-	// TDPBF16PS T4, T6, T0
-	BYTE   $0xc4
-	BYTE   $0xe2
-	BYTE   $0x5a
-	BYTE   $0x5c
-	BYTE   $0xc6
-	VADDPS Z31, Z31, Z31
-	ADDQ   $0x40, R8
-
-	// TILELOADD 0(R9)(R10*1), T7
-	BYTE       $0xc4
-	BYTE       $0x82
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x11
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
+	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
+	VADDPS     Z31, Z31, Z31
+	ADDQ       $0x40, R8
+	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
 	PREFETCHT1 (AX)
 	PREFETCHT1 64(AX)
 	PREFETCHT1 128(AX)
@@ -132,59 +76,25 @@ words:
 	PREFETCHT1 896(AX)
 	PREFETCHT1 960(AX)
 	ADDQ       $0x00000400, AX
-
-	// TDPBF16PS T4, T7, T2
-	BYTE   $0xc4
-	BYTE   $0xe2
-	BYTE   $0x5a
-	BYTE   $0x5c
-	BYTE   $0xd7
-	VADDPS Z31, Z31, Z31
-	ADDQ   $0x40, R9
-	LEAQ   (R11)(R12*8), R11
-	LEAQ   (R11)(R12*8), R11
-	SUBQ   $0x10, SI
-	JG     words
-
-	// TILESTORED T0, 0(DI)(R13*1)
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x2f
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILESTORED T2, 0(BX)(R13*1)
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x2b
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	LEAQ (BX)(R13*8), DI
-	LEAQ (DI)(R13*8), DI
-	LEAQ (DX)(R10*8), DX
-	LEAQ (DX)(R10*8), DX
-	LEAQ (DX)(R10*8), DX
-	LEAQ (DX)(R10*8), DX
-	SUBQ $0x20, CX
-	JG   keys
-
-	// TILERELEASE
-	BYTE    $0xc4
-	BYTE    $0xe2
-	BYTE    $0x78
-	BYTE    $0x49
-	BYTE    $0xc0
-	LDMXCSR (SP)
+	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
+	VADDPS     Z31, Z31, Z31
+	ADDQ       $0x40, R9
+	LEAQ       (R11)(R12*8), R11
+	LEAQ       (R11)(R12*8), R11
+	SUBQ       $0x10, SI
+	JG         words
+	LONG $0x4b7aa2c4; LONG $0x00002f84; WORD $0x0000 // TILESTORED T0, 0(DI)(R13*1)
+	LONG $0x4b7aa2c4; LONG $0x00002b94; WORD $0x0000 // TILESTORED T2, 0(BX)(R13*1)
+	LEAQ       (BX)(R13*8), DI
+	LEAQ       (DI)(R13*8), DI
+	LEAQ       (DX)(R10*8), DX
+	LEAQ       (DX)(R10*8), DX
+	LEAQ       (DX)(R10*8), DX
+	LEAQ       (DX)(R10*8), DX
+	SUBQ       $0x20, CX
+	JG         keys
+	LONG $0x4978e2c4; BYTE $0xc0 // TILERELEASE
+	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
@@ -210,53 +120,24 @@ TEXT ·blockValuesAMXBF16(SB), NOSPLIT, $8-88
 	MOVQ    ahead+80(FP), DX
 	ADDQ    AX, DX
 	LEAQ    tileShape<>+0(SB), R11
-
-	// LDTILECFG (R11)
-	BYTE $0xc4
-	BYTE $0xc2
-	BYTE $0x78
-	BYTE $0x49
-	BYTE $0x03
-	MOVQ $0x00000080, R12
-	MOVQ R12, R13
-	MOVQ step+8(FP), R13
-	SHLQ $0x02, R13
-	MOVQ pStep+24(FP), R10
-	SHLQ $0x01, R10
-	MOVQ pairs+56(FP), R11
-	MOVQ sum+0(FP), DI
-	LEAQ (DI)(R13*8), BX
-	LEAQ (BX)(R13*8), BX
-	MOVQ $0x00000800, R15
+	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
+	MOVQ    $0x00000080, R12
+	MOVQ    R12, R13
+	MOVQ    step+8(FP), R13
+	SHLQ    $0x02, R13
+	MOVQ    pStep+24(FP), R10
+	SHLQ    $0x01, R10
+	MOVQ    pairs+56(FP), R11
+	MOVQ    sum+0(FP), DI
+	LEAQ    (DI)(R13*8), BX
+	LEAQ    (BX)(R13*8), BX
+	MOVQ    $0x00000800, R15
 
 columns:
-	// TILEZERO T0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xc0
-
-	// TILEZERO T1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xc8
-
-	// TILEZERO T2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
-	BYTE $0xd0
-
-	// TILEZERO T3
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x49
-	BYTE       $0xd8
+	LONG $0x497be2c4; BYTE $0xc0 // TILEZERO T0
+	LONG $0x497be2c4; BYTE $0xc8 // TILEZERO T1
+	LONG $0x497be2c4; BYTE $0xd0 // TILEZERO T2
+	LONG $0x497be2c4; BYTE $0xd8 // TILEZERO T3
 	MOVQ       p+16(FP), R8
 	LEAQ       (R8)(R10*8), R9
 	LEAQ       (R9)(R10*8), R9
@@ -562,87 +443,20 @@ keys:
 	NEGQ       R15
 
 last:
-	// TILELOADD 0(R11)(R12*1), T4
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x23
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 64(R11)(R12*1), T5
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x23
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILELOADD 0(R8)(R10*1), T6
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x10
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TDPBF16PS T4, T6, T0
-	BYTE   $0xc4
-	BYTE   $0xe2
-	BYTE   $0x5a
-	BYTE   $0x5c
-	BYTE   $0xc6
+	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
+	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
+	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
+	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
-
-	// TDPBF16PS T5, T6, T1
-	BYTE   $0xc4
-	BYTE   $0xe2
-	BYTE   $0x52
-	BYTE   $0x5c
-	BYTE   $0xce
+	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
 	VADDPS Z31, Z31, Z31
 	ADDQ   $0x40, R8
 	CMPQ   rows+32(FP), $0x10
 	JE     few
-
-	// TILELOADD 0(R9)(R10*1), T7
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x11
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TDPBF16PS T4, T7, T2
-	BYTE   $0xc4
-	BYTE   $0xe2
-	BYTE   $0x5a
-	BYTE   $0x5c
-	BYTE   $0xd7
+	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
+	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
 	VADDPS Z31, Z31, Z31
-
-	// TDPBF16PS T5, T7, T3
-	BYTE   $0xc4
-	BYTE   $0xe2
-	BYTE   $0x52
-	BYTE   $0x5c
-	BYTE   $0xdf
+	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
 	VADDPS Z31, Z31, Z31
 	ADDQ   $0x40, R9
 
@@ -651,70 +465,20 @@ few:
 	NEGQ  R15
 	TESTQ R14, R14
 	JNZ   keys
-
-	// TILESTORED T0, 0(DI)(R13*1)
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x2f
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILESTORED T1, 64(DI)(R13*1)
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x2f
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	CMPQ rows+32(FP), $0x10
-	JE   stored
-
-	// TILESTORED T2, 0(BX)(R13*1)
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x2b
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-
-	// TILESTORED T3, 64(BX)(R13*1)
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x2b
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7aa2c4; LONG $0x00002f84; WORD $0x0000 // TILESTORED T0, 0(DI)(R13*1)
+	LONG $0x4b7aa2c4; LONG $0x00402f8c; WORD $0x0000 // TILESTORED T1, 64(DI)(R13*1)
+	CMPQ  rows+32(FP), $0x10
+	JE    stored
+	LONG $0x4b7aa2c4; LONG $0x00002b94; WORD $0x0000 // TILESTORED T2, 0(BX)(R13*1)
+	LONG $0x4b7aa2c4; LONG $0x00402b9c; WORD $0x0000 // TILESTORED T3, 64(BX)(R13*1)
 
 stored:
-	ADDQ $0x00000080, DI
-	ADDQ $0x00000080, BX
-	ADDQ $0x40, AX
-	SUBQ $0x20, vdim+72(FP)
-	JG   columns
-
-	// TILERELEASE
-	BYTE    $0xc4
-	BYTE    $0xe2
-	BYTE    $0x78
-	BYTE    $0x49
-	BYTE    $0xc0
+	ADDQ    $0x00000080, DI
+	ADDQ    $0x00000080, BX
+	ADDQ    $0x40, AX
+	SUBQ    $0x20, vdim+72(FP)
+	JG      columns
+	LONG $0x4978e2c4; BYTE $0xc0 // TILERELEASE
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

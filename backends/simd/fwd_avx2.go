@@ -24,3 +24,8 @@ var avx2Lanes = laneISA{
 
 	addSum: addSumAVX2, adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2,
 }
+
+// addValuesAVX2 is addValuesMaskedAVX2 with all keys visible.
+func addValuesAVX2(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32) {
+	addValuesMaskedAVX2(o, v, step, p, keys, vdim, alpha, nil)
+}

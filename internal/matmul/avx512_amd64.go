@@ -4,50 +4,50 @@
 
 package matmul
 
-// multiply1AVX512 sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] b[i][c].
-// Rows of sums and b have 1 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
-// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
+// multiply1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
+// Rows of sums and b have 1 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
+// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1AVX512 sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].
-// Rows of sums and b have 1 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
-// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
+// widen1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
+// Rows of sums and b have 1 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
+// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AVX512 sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] b[i][c].
-// Rows of sums and b have 2 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
-// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
+// multiply2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
+// Rows of sums and b have 2 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
+// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2AVX512 sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].
-// Rows of sums and b have 2 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
-// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
+// widen2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
+// Rows of sums and b have 2 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
+// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply3AVX512 sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] b[i][c].
-// Rows of sums and b have 3 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
-// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
+// multiply3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
+// Rows of sums and b have 3 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
+// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen3AVX512 sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].
-// Rows of sums and b have 3 vectors. If c is not nil, what would be sums goes to rows of c, cStep
-// elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,
-// with the first fetch tiles of its rows: 1, 3 or 12 of them. k > 0.
+// widen3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
+// Rows of sums and b have 3 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
+// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)

@@ -17,7 +17,7 @@ type isa struct {
 	depth       int     // of which K of pairs is made a multiple
 	adds        bool    // multiply adds to C itself, too
 	tiles       bool    // of AMX: multiply writes sums alone, of as many rows as fill tiles
-	fetch       []int   // with how many tiles multiply may prefetch, 1 among them; ascending
+	fetch       []int   // tiles during which multiply may prefetch, from 1 up
 
 	multiply  [3]multiplyFunc
 	widen     [3]widenFunc // float32 with pairs

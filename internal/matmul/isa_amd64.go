@@ -47,7 +47,7 @@ var amxbf16 = isa{
 }
 
 var avx512 = isa{
-	name: "avx512", lanes: 16, tile: 8, flops: 90, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 3, 12}, adds: true,
+	name: "avx512", lanes: 16, tile: 8, flops: 90, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 2, 4, 8, 16}, adds: true,
 	multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
 	widen:     [3]widenFunc{widen1AVX512, widen2AVX512, widen3AVX512},
 	finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, finishGELUTanhAVX512},
@@ -56,7 +56,7 @@ var avx512 = isa{
 }
 
 var avx512bf16 = isa{
-	name: "avx512bf16", lanes: 16, tile: 8, flops: 180, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 3, 12}, adds: true,
+	name: "avx512bf16", lanes: 16, tile: 8, flops: 180, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 2, 4, 8, 16}, adds: true,
 	pairs:     [3]pairsFunc{multiply1AVX512BF16, multiply2AVX512BF16, multiply3AVX512BF16},
 	roundRows: roundRowsAVX512BF16,
 	finish:    avx512.finish,

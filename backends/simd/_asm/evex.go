@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/ir"
@@ -30,10 +31,22 @@ const (
 
 func bf16Instruction(name string, prefix, opcode byte, x, y, z VecPhysical) {
 	code := evex(prefix, opcode, x.PhysicalIndex(), y.PhysicalIndex(), z.PhysicalIndex())
-	Comment(fmt.Sprintf("%s %s, %s, %s", name, x.Asm(), y.Asm(), z.Asm()))
-	isa := []string{"AVX512BF16"}
-	Instruction(&ir.Instruction{Opcode: "LONG", Operands: []Op{U32(binary.LittleEndian.Uint32(code[:]))}, ISA: isa})
-	Instruction(&ir.Instruction{Opcode: "WORD", Operands: []Op{U16(binary.LittleEndian.Uint16(code[4:]))}, ISA: isa})
+	encoded(fmt.Sprintf("%s %s, %s, %s", name, x.Asm(), y.Asm(), z.Asm()), "AVX512BF16", code[:], nil)
+}
+
+// encoded emits an instruction as data, on one line with its text. It reads the registers of uses.
+func encoded(text, isa string, code []byte, uses []Op) {
+	var words []string
+	for ; len(code) >= 4; code = code[4:] {
+		words = append(words, fmt.Sprintf("LONG $%#08x", binary.LittleEndian.Uint32(code)))
+	}
+	for ; len(code) >= 2; code = code[2:] {
+		words = append(words, fmt.Sprintf("WORD $%#04x", binary.LittleEndian.Uint16(code)))
+	}
+	for _, b := range code {
+		words = append(words, fmt.Sprintf("BYTE $%#02x", b))
+	}
+	Instruction(&ir.Instruction{Opcode: strings.Join(words, "; ") + " // " + text, Inputs: uses, ISA: []string{isa}})
 }
 
 // evex encodes an instruction of the map 0F38, with W0, on three 512-bit

@@ -73,7 +73,9 @@ func (g *generator) laneRoutines() {
 }
 
 func (g *generator) valueRoutines() {
-	g.values(false)
+	if g.avx512 {
+		g.values(false)
+	}
 	g.values(true)
 	g.addSum()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -41,42 +40,42 @@ type panel struct {
 	vectors            int
 	widened            bool // B is pairs of bf16, A float32
 	upper              VecPhysical
-	sums, a, b, k      GPVirtual
+	sums, a, b         GPVirtual
 	aRow, aRow3        GPVirtual // bytes
-	rows, ahead        GPVirtual
+	ahead              prefetcher
 	a0, a4, at, n      GPVirtual // of the tile at hand
 	lanesB, broadcasts []VecPhysical
 }
 
-// multiplyPanel emits C += A B for a panel of float32. With those of AVX512-BF16, A and B are
-// pairs of bf16.
+// multiplyPanel emits C += A B for a panel of float32, or with AVX512-BF16 for A and B of
+// bf16 pairs.
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
-			"sets sums[r][c], or adds to it if add has bit 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].")
+			"sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.")
 		return
 	}
 	g.panel(&panel{vectors: vectors}, "multiply", "a, b *float32",
-		"sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] b[i][c].")
+		"sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.")
 }
 
 // widenPanel emits C += A B for a panel of pairs of bf16, each of which is the upper half of
 // a float32. A product is exact before it is added.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
-		"sets sums[r][c], or adds to it if add has bit 0, the sum over i of a[r*aRow + i] and the half i%2 of the pair b[i/2][c].")
+		"sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.")
 }
 
 // panel emits a routine that multiplies.
 func (g *generator) panel(p *panel, name, operands, does string) {
-	fetches, vectors := g.fetches(), p.vectors
+	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("Rows of sums and b have %d vectors. If c is not nil, what would be sums goes to rows of c, cStep", vectors),
-		"elements apart, and bias, if that is not nil, is added, and what c has if add has bit 1. Meanwhile it brings memory from ahead on, as much as b has, into the second-level cache,",
-		fmt.Sprintf("with the first fetch tiles of its rows: %v of them. k > 0.", anyOf(fetches)))
+		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,", vectors),
+		"plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache",
+		fmt.Sprintf("during the first fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
-	p.b, p.k, p.rows, p.ahead = param("b"), param("k"), param("rows"), param("ahead")
+	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()
 	most := g.tileRows()
 	used := most * vectors
@@ -87,81 +86,37 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 		VMOVUPS(g.upperHalves(), p.upper)
 	}
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
-	g.chooseFetch(fetches)
-	for _, n := range fetches {
-		g.tiles(p, most, fetchLabel(n), g.fetchBytes(vectors, n), fetchLabel(fetches[len(fetches)-1]))
-	}
+	p.ahead = newPrefetcher()
+	g.tiles(p, most)
 	Label("tails")
 	for rows := most - 1; rows > 0; rows-- {
 		name := fmt.Sprintf("tail%d", rows)
-		CMPQ(p.rows, Imm(uint64(rows)))
+		CMPQ(address("rows"), Imm(uint64(rows)))
 		JNE(LabelRef(name + "done"))
-		g.tile(p, rows, name, vectors*g.vectorBytes)
+		g.tile(p, rows, name)
 		Label(name + "done")
 	}
 	g.done()
 }
 
-// fetches are with how many tiles the next part of B may be prefetched.
-func (g *generator) fetches() []int {
-	if g.avx512 {
-		return []int{1, 3, 12}
-	}
-	return []int{1, 2, 4, 8, 16}
-}
-
-// anyOf returns numbers as text, such as "1, 2 or 4".
-func anyOf(n []int) string {
-	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ", "), "[]")
-	last := strings.LastIndex(text, ", ")
-	return text[:last] + " or" + text[last+1:]
-}
-
-func fetchLabel(tiles int) string { return fmt.Sprintf("fetch%d", tiles) }
-
-// chooseFetch emits the jump to the tiles that fetch names.
-func (g *generator) chooseFetch(fetches []int) {
-	if g.avx512 {
-		CMPQ(address("fetch"), Imm(3))
-		JG(LabelRef(fetchLabel(12)))
-		JE(LabelRef(fetchLabel(3)))
-		return
-	}
-	for _, n := range fetches[1:] {
-		CMPQ(address("fetch"), Imm(uint64(n)))
-		JE(LabelRef(fetchLabel(n)))
-	}
-}
-
-// fetchBytes returns how many bytes a step prefetches.
-func (g *generator) fetchBytes(vectors, tiles int) int {
-	if g.avx512 && tiles > 1 { // as a panel of three vectors needs it
-		vectors = 3
-	}
-	return vectors * g.vectorBytes / tiles
-}
-
-// tiles emits whole tiles, which prefetch so many bytes with each step. After the tiles that
-// do, it goes on with the slowest, which read the panel itself once more: what is in the cache
-// costs little.
-func (g *generator) tiles(p *panel, rows int, name string, ahead int, slowest string) {
-	Label(name)
-	CMPQ(p.rows, Imm(uint64(rows)))
+// tiles emits whole tiles. Once all of the memory ahead is prefetched, prefetches stay at the
+// first line of the panel, which is in the cache.
+func (g *generator) tiles(p *panel, rows int) {
+	Label("tiles")
+	CMPQ(address("rows"), Imm(uint64(rows)))
 	JL(LabelRef("tails"))
-	g.tile(p, rows, name, ahead)
+	g.tile(p, rows, "tile")
 	ADDQ(U32(uint32(rows*p.vectors*g.vectorBytes)), p.sums)
-	for range rows {
-		ADDQ(p.aRow, p.a)
-	}
-	SUBQ(Imm(uint64(rows)), p.rows)
+	LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: uint8(rows)}, p.a)
+	SUBQ(Imm(uint64(rows)), address("rows"))
 	DECQ(address("fetch"))
-	JNZ(LabelRef(name))
-	MOVQ(p.b, p.ahead)
-	JMP(LabelRef(slowest))
+	JNZ(LabelRef("tiles"))
+	p.ahead.stay(p.b)
+	JMP(LabelRef("tiles"))
 }
 
 // tile emits the products of one tile.
-func (g *generator) tile(p *panel, rows int, name string, ahead int) {
+func (g *generator) tile(p *panel, rows int, name string) {
 	acc := make([][]VecPhysical, rows)
 	for r := range acc {
 		acc[r] = g.registers[r*p.vectors : (r+1)*p.vectors]
@@ -173,8 +128,8 @@ func (g *generator) tile(p *panel, rows int, name string, ahead int) {
 		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 4}, p.a4)
 	}
 	MOVQ(p.b, p.at)
-	MOVQ(p.k, p.n)
-	g.steps(p, acc, name+"step", ahead)
+	MOVQ(address("k"), p.n)
+	g.steps(p, acc, name+"step")
 	g.storeTile(p, acc, name)
 }
 
@@ -183,99 +138,198 @@ func (g *generator) fetchTile(p *panel, rows int, name string) {
 	c := param("c")
 	TESTQ(c, c)
 	JZ(LabelRef(name + "fetched"))
-	step := bytes(param("cStep"))
-	for range rows {
-		for at := 0; at < p.vectors*g.vectorBytes; at += line {
-			PREFETCHT0(Mem{Base: c, Disp: at})
-		}
-		ADDQ(step, c)
+	step, n := bytes(param("cStep")), GP64()
+	MOVQ(U32(uint32(rows)), n)
+	Label(name + "fetch")
+	for at := 0; at < p.vectors*g.vectorBytes; at += line {
+		PREFETCHT0(Mem{Base: c, Disp: at})
 	}
+	ADDQ(step, c)
+	DECQ(n)
+	JNZ(LabelRef(name + "fetch"))
 	Label(name + "fetched")
 }
 
-// storeTile emits what becomes of the sums of a tile.
+// storeTile emits the end of a tile: its sums go to rows of C, or of sums where there is no C.
 func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
-	eachSum := func(f func(z VecPhysical, m Mem)) {
+	eachSum := func(f func(r, v int, z VecPhysical)) {
 		for r := range acc {
 			for v, z := range acc[r] {
-				f(z, g.part(Mem{Base: p.sums}, r*p.vectors+v))
+				f(r, v, z)
 			}
 		}
 	}
-	add := GP64()
-	MOVQ(address("add"), add)
-	TESTQ(U32(1), add)
+	TESTQ(U32(1), address("add"))
 	JZ(LabelRef(name + "set"))
-	eachSum(func(z VecPhysical, m Mem) { VADDPS(m, z, z) })
+	eachSum(func(r, v int, z VecPhysical) { VADDPS(g.part(Mem{Base: p.sums}, r*p.vectors+v), z, z) })
 	Label(name + "set")
-	c, bias := param("c"), param("bias")
+	c, step := param("c"), bytes(param("cStep"))
 	TESTQ(c, c)
 	JNZ(LabelRef(name + "last"))
-	eachSum(func(z VecPhysical, m Mem) { VMOVUPS(z, m) })
-	JMP(LabelRef(name + "stored"))
+	MOVQ(p.sums, c)
+	MOVQ(U32(uint32(p.vectors*g.vectorBytes)), step)
 	Label(name + "last")
+	row := rowsFrom(c, step, len(acc))
+	CMPQ(address("c"), Imm(0))
+	JEQ(LabelRef(name + "store"))
+	bias := param("bias")
 	TESTQ(bias, bias)
 	JZ(LabelRef(name + "plain"))
-	for v, z := range p.lanesB {
-		VMOVUPS(g.part(Mem{Base: bias}, v), z)
-		for r := range acc {
-			VADDPS(z, acc[r][v], acc[r][v])
-		}
-	}
+	eachSum(func(_, v int, z VecPhysical) { VADDPS(g.part(Mem{Base: bias}, v), z, z) })
 	Label(name + "plain")
-	step := bytes(param("cStep"))
-	TESTQ(U32(2), add)
-	JZ(LabelRef(name + "anew"))
-	into := GP64()
-	MOVQ(c, into)
-	for r := range acc {
-		for v, z := range acc[r] {
-			VADDPS(g.part(Mem{Base: into}, v), z, z)
-		}
-		ADDQ(step, into)
-	}
-	Label(name + "anew")
-	for r := range acc {
-		for v, z := range acc[r] {
-			VMOVUPS(z, g.part(Mem{Base: c}, v))
-		}
-		ADDQ(step, c)
-	}
+	TESTQ(U32(2), address("add"))
+	JZ(LabelRef(name + "store"))
+	eachSum(func(r, v int, z VecPhysical) { VADDPS(g.part(row(r), v), z, z) })
+	Label(name + "store")
+	eachSum(func(r, v int, z VecPhysical) { VMOVUPS(z, g.part(row(r), v)) })
+	CMPQ(address("c"), Imm(0))
+	JEQ(LabelRef(name + "stored"))
+	LEAQ(row(len(acc)), c)
 	MOVQ(c, address("c"))
 	Label(name + "stored")
 }
 
-// steps emits the loop over K. Each step prefetches so many bytes.
-func (g *generator) steps(p *panel, acc [][]VecPhysical, label string, ahead int) {
-	rowBytes, halves := p.vectors*g.vectorBytes, 1
+// rowsFrom emits what the addresses of rows 0 to n of base need, up to 8, and returns these.
+func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
+	step3, base4 := GP64(), base
+	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
+	if n > 4 {
+		base4 = GP64()
+		LEAQ(Mem{Base: base, Index: step, Scale: 4}, base4)
+	}
+	return func(r int) Mem {
+		if r <= 4 {
+			return rowAt(base, step, step3, r)
+		}
+		return rowAt(base4, step, step3, r-4)
+	}
+}
+
+// turnProducts is how many multiply-adds a turn of the loop over K has, at most.
+const turnProducts = 60
+
+// steps emits the loop over K. A step is a row of B, or of its pairs.
+func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
+	halves := 1
 	if p.widened {
 		halves = 2
-		SHRQ(Imm(1), p.n)
 	}
-	unrolled(label, p.n, func(i int) {
-		for at := (i*ahead + line - 1) / line * line; at < (i+1)*ahead; at += line {
-			PREFETCHT1(Mem{Base: p.ahead, Disp: at})
-		}
-		for half := range halves {
-			g.loadB(p, i*rowBytes, half)
-			g.addStep(p, acc, (i*halves+half)*4)
-		}
-	}, func(steps int) {
-		ADDQ(U32(uint32(steps*halves*4)), p.a0)
-		if len(acc) > 4 {
-			ADDQ(U32(uint32(steps*halves*4)), p.a4)
-		}
-		ADDQ(U32(uint32(steps*rowBytes)), p.at)
-		ADDQ(U32(uint32(steps*ahead)), p.ahead)
-	})
-	if !p.widened {
-		return
+	turn := unroll
+	for turn*halves*len(acc)*p.vectors > turnProducts {
+		turn /= 2
 	}
-	TESTQ(U32(1), p.k)
-	JZ(LabelRef(label + "even"))
-	g.loadB(p, 0, 0)
-	g.addStep(p, acc, 0)
-	Label(label + "even")
+	if turn > 1 {
+		SUBQ(Imm(uint64(turn*halves)), p.n)
+		JL(LabelRef(label + "rest"))
+		Label(label)
+		for i := range turn {
+			g.prefetchStep(p, len(acc), i)
+			for half := range halves {
+				g.addStep(p, acc, i, half, halves)
+			}
+		}
+		g.advanceSteps(p, len(acc), turn, halves)
+		SUBQ(Imm(uint64(turn*halves)), p.n)
+		JGE(LabelRef(label))
+		Label(label + "rest")
+		ADDQ(Imm(uint64(turn*halves)), p.n)
+		JZ(LabelRef(label + "end"))
+	}
+	Label(label + "one")
+	g.prefetchStep(p, len(acc), 0)
+	for half := range halves {
+		if half > 0 { // K may end amid a pair
+			DECQ(p.n)
+			JZ(LabelRef(label + "end"))
+		}
+		g.addStep(p, acc, 0, half, halves)
+	}
+	g.advanceSteps(p, len(acc), 1, halves)
+	DECQ(p.n)
+	JNZ(LabelRef(label + "one"))
+	Label(label + "end")
+}
+
+// linesBefore returns the number of cache lines of the panel that steps begin, before the given one.
+func (g *generator) linesBefore(p *panel, step int) int {
+	return (step*p.vectors*g.vectorBytes + line - 1) / line
+}
+
+// prefetchStep prefetches once for each line of the panel that step i begins. Tiles of fewer rows are the last ones,
+// and prefetch all that is left.
+func (g *generator) prefetchStep(p *panel, rows, i int) {
+	for n := g.linesBefore(p, i); n < g.linesBefore(p, i+1); n++ {
+		if rows == g.tileRows() {
+			PREFETCHT1(p.ahead.at(n))
+		} else {
+			PREFETCHT1(Mem{Base: p.ahead.next, Disp: n * line})
+		}
+	}
+}
+
+// advanceSteps moves the operands of a tile to later steps.
+func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
+	ADDQ(U32(uint32(steps*halves*4)), p.a0)
+	if rows > 4 {
+		ADDQ(U32(uint32(steps*halves*4)), p.a4)
+	}
+	ADDQ(U32(uint32(steps*p.vectors*g.vectorBytes)), p.at)
+	if rows == g.tileRows() {
+		p.ahead.advance(g.linesBefore(p, steps))
+	} else {
+		ADDQ(U32(uint32(steps*p.vectors*g.vectorBytes)), p.ahead.next)
+	}
+}
+
+// A prefetcher prefetches memory ahead while a tile is computed, once for each cache line of the panel.
+type prefetcher struct {
+	next  GPVirtual    // the next line
+	steps [3]GPVirtual // how far it moves for 1, 3 and 5 lines of the panel, in bytes
+}
+
+// newPrefetcher emits the steps of prefetching that ends after the first fetch tiles.
+func newPrefetcher() prefetcher {
+	f := prefetcher{next: param("ahead"), steps: [3]GPVirtual{GP64(), GP64(), GP64()}}
+	one, three, five := f.steps[0], f.steps[1], f.steps[2]
+	BSFQ(address("fetch"), RCX)
+	MOVQ(U32(line), one)
+	SHRQ(CL, one)
+	LEAQ(Mem{Base: one, Index: one, Scale: 2}, three)
+	LEAQ(Mem{Base: one, Index: one, Scale: 4}, five)
+	return f
+}
+
+// at returns the address of line n, 0 to 5.
+func (f prefetcher) at(n int) Mem {
+	m := Mem{Base: f.next}
+	switch n {
+	case 0:
+	case 1, 2, 4:
+		m.Index, m.Scale = f.steps[0], uint8(n)
+	case 3, 5:
+		m.Index, m.Scale = f.steps[n/2], 1
+	default:
+		panic(fmt.Sprintf("no address of line %d", n))
+	}
+	return m
+}
+
+// advance moves over n lines, 1 to 4 or 6.
+func (f prefetcher) advance(n int) {
+	switch n {
+	case 3, 6:
+		advance(f.next, f.steps[1], n/3)
+	default:
+		advance(f.next, f.steps[0], n)
+	}
+}
+
+// stay lets the prefetcher stay at the first line of the panel, which is in the cache.
+func (f prefetcher) stay(panel GPVirtual) {
+	MOVQ(panel, f.next)
+	for _, r := range f.steps {
+		XORQ(r, r)
+	}
 }
 
 // loadB loads a row of B, or of its pairs the lower half or the upper one.
@@ -302,11 +356,12 @@ func (g *generator) loadB(p *panel, offset, half int) {
 // upperHalves returns what selects the upper half of each pair.
 func (g *generator) upperHalves() Mem { return g.everyLane("upperHalves", []uint32{0xffff0000}) }
 
-// addStep adds the products of the row of B that is loaded and an element of each row of A.
-func (g *generator) addStep(p *panel, acc [][]VecPhysical, offset int) {
+// addStep adds the products of a row of B, of step i, and an element of each row of A.
+func (g *generator) addStep(p *panel, acc [][]VecPhysical, i, half, halves int) {
+	g.loadB(p, i*p.vectors*g.vectorBytes, half)
 	for r := range acc {
 		x := p.broadcasts[r%len(p.broadcasts)]
-		VBROADCASTSS(rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4).Offset(offset), x)
+		VBROADCASTSS(rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4).Offset((i*halves+half)*4), x)
 		for v, z := range p.lanesB {
 			g.multiplyAdd(x, z, acc[r][v])
 		}

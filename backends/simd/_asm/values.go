@@ -8,6 +8,14 @@ import (
 
 const nilAlpha = "A nil alpha counts as 0, whatever o held."
 
+// nilMasks returns what a comment says of masks that are nil.
+func nilMasks(avx512 bool) string {
+	if avx512 {
+		return ""
+	}
+	return " Nil masks have all bits set."
+}
+
 // declareValues begins values. It returns what the rows of P are.
 func (g *generator) declareValues(masked bool) (rowsOfP string) {
 	switch {
@@ -20,7 +28,7 @@ func (g *generator) declareValues(masked bool) (rowsOfP string) {
 		g.arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
 			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
+			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha+nilMasks(g.avx512))
 	default:
 		g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
 			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
@@ -53,6 +61,8 @@ func (g *generator) values(masked bool) {
 	x.step3 = GP64()
 	LEAQ(Mem{Base: x.step, Index: x.step, Scale: 2}, x.step3)
 	if masked && !g.avx512 {
+		TESTQ(x.masks, x.masks)
+		JZ(LabelRef("finite"))
 		x.ifFinite("finite")
 		x.sums("dims", true)
 		JMP(LabelRef("end"))

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	. "github.com/mmcloughlin/avo/build"
-	"github.com/mmcloughlin/avo/ir"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
@@ -14,47 +12,37 @@ import (
 // written as data. Operands are in the order of Go: the destination last. Tiles are
 // numbers. Memory is a base, whose rows lie step bytes apart.
 
+const amxBF16 = "AMXBF16" // the instruction set that a routine requires
+
 // LDTILECFG sets the tiles up as the 64 bytes at base say.
 func LDTILECFG(base GPPhysical) {
 	m := modRM{code: []byte{low(base)}, b: high(base), uses: []Op{base}}
-	tileInstruction("LDTILECFG ("+base.Asm()+")", vex(0, 0x49, 0, m), m.uses)
+	encoded("LDTILECFG ("+base.Asm()+")", amxBF16, vex(0, 0x49, 0, m), m.uses)
 }
 
 // TILERELEASE gives all tiles back.
-func TILERELEASE() { tileInstruction("TILERELEASE", vex(0, 0x49, 0, tiles(0, 0)), nil) }
+func TILERELEASE() { encoded("TILERELEASE", amxBF16, vex(0, 0x49, 0, tiles(0, 0)), nil) }
 
 // TILEZERO sets a tile to 0.
 func TILEZERO(t int) {
-	tileInstruction(fmt.Sprintf("TILEZERO T%d", t), vex(prefixF2, 0x49, 0, tiles(t, 0)), nil)
+	encoded(fmt.Sprintf("TILEZERO T%d", t), amxBF16, vex(prefixF2, 0x49, 0, tiles(t, 0)), nil)
 }
 
 // TILELOADD loads the rows of a tile.
 func TILELOADD(offset int, base, step GPPhysical, t int) {
 	text, m := fmt.Sprintf("TILELOADD %d(%s)(%s*1), T%d", offset, base.Asm(), step.Asm(), t), rowsAt(t, offset, base, step)
-	tileInstruction(text, vex(prefixF2, 0x4b, 0, m), m.uses)
+	encoded(text, amxBF16, vex(prefixF2, 0x4b, 0, m), m.uses)
 }
 
 // TILESTORED stores the rows of a tile.
 func TILESTORED(t, offset int, base, step GPPhysical) {
 	text, m := fmt.Sprintf("TILESTORED T%d, %d(%s)(%s*1)", t, offset, base.Asm(), step.Asm()), rowsAt(t, offset, base, step)
-	tileInstruction(text, vex(prefixF3, 0x4b, 0, m), m.uses)
+	encoded(text, amxBF16, vex(prefixF3, 0x4b, 0, m), m.uses)
 }
 
 // TDPBF16PS adds the product of the tiles a and b to sum.
 func TDPBF16PS(b, a, sum int) {
-	tileInstruction(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
-}
-
-// tileInstruction emits code that reads the registers of uses.
-func tileInstruction(text string, code []byte, uses []Op) {
-	Comment(text)
-	for i, b := range code {
-		x := &ir.Instruction{Opcode: "BYTE", Operands: []Op{U8(b)}, ISA: []string{"AMXBF16"}}
-		if i == 0 {
-			x.Inputs = uses
-		}
-		Instruction(x)
-	}
+	encoded(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), amxBF16, vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
 }
 
 // A modRM is the end of an instruction: two tiles, or a tile and memory.

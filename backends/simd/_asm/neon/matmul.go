@@ -39,15 +39,15 @@ type panel struct {
 // multiplyPanel writes C += A B for a panel, of float32 or of pairs of bf16, each of which is the upper
 // half of a float32. Such a product is exact before it is added.
 func (g *generator) multiplyPanel(vectors int, pairs bool) {
-	name, operands, does := "multiply", "a, b *float32", "a[r*aRow + i] b[i][c]."
+	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][c]"
 	if pairs {
-		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow + i] and the half i%2 of the pair b[i/2][c]."
+		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·(half i%2 of the pair b[i/2][c])"
 	}
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of "+does,
-		fmt.Sprintf("Rows of sums and b have %d columns. If c is not nil, what would be sums goes to rows of c, cStep", 8*vectors),
-		"elements apart, and bias, if that is not nil, is added. Meanwhile it brings memory from ahead on, as much as b has or more, into the second-level cache,",
-		fmt.Sprintf("with the first fetch tiles of its rows: %d or %d of them. k > 0.", fetches[0], fetches[1]))
+		"sets sums[r][c] = Σ over i of "+does+", plus old sums[r][c] if add != 0.",
+		fmt.Sprintf("Rows of sums and b have %d columns. If c != nil, the result goes to c instead, with rows cStep elements apart,", 8*vectors),
+		"plus bias if bias != nil. Prefetches memory of the size of b or more, from ahead on, into the L2 cache",
+		fmt.Sprintf("during the first fetch tiles of rows; fetch is %d or %d. k > 0.", fetches[0], fetches[1]))
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")
