@@ -79,7 +79,7 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	case h.cycles > 0:
 		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
 	case banded(w):
-		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows))
+		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].plans.tiles[stems[fwdSM90].pad(p)].rows))
 	}
 	if h.splits > 1 {
 		rows := p.Batch * p.Heads * p.QLen
