@@ -49,8 +49,12 @@ func (a *arguments) view(i int) *view {
 // set describes a call on the device's memory.
 func (a *arguments) set(c *flashkit.Call) {
 	a.reset(c.Problem, c)
-	for i := range allArguments {
-		if x := &allArguments[i]; x.Role(&c.Problem, c.Pass) != 0 {
+	list := allArguments
+	if !a.featured {
+		list = list[:len(a.views)]
+	}
+	for i := range list {
+		if x := &list[i]; x.Role(&c.Problem, c.Pass) != 0 {
 			a.view(i).set(*x.Of(c.Args))
 		}
 	}

@@ -34,15 +34,21 @@ var imageFiles fs.FS = embedded
 type images struct {
 	arch int // 90 is sm_90
 
-	mu      sync.RWMutex
+	mu      sync.Mutex
 	modules [len(stems)]Module
-	loaded  map[kernelKey]*function
+	loaded  [len(stems)]atomic.Pointer[[]instanceFunction] // lists replaced as a whole: a call reads them without a lock
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
 
 	joins Module // of kernels/join.cu
 	join  [numJoins]atomic.Pointer[function]
+}
+
+// An instanceFunction is a loaded instance of a stem.
+type instanceFunction struct {
+	kernelKey
+	function *function
 }
 
 // A kernelKey is all that the name of a stem's kernel depends on.
@@ -69,25 +75,35 @@ func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*func
 	if i.perDim() {
 		k.dim = stems[s].pad(p)
 	}
-	x.mu.RLock()
-	f := x.loaded[k]
-	x.mu.RUnlock()
-	if f != nil {
+	if f := x.find(k); f != nil {
 		return f, nil
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if f := x.loaded[k]; f != nil {
+	if f := x.find(k); f != nil {
 		return f, nil
 	}
 	f, err := x.loadFrom(d, &x.modules[s], stems[s].name, k.name())
 	if err == nil {
-		if x.loaded == nil {
-			x.loaded = map[kernelKey]*function{}
+		all := []instanceFunction{{k, f}}
+		if old := x.loaded[s].Load(); old != nil {
+			all = append(all, *old...)
 		}
-		x.loaded[k] = f
+		x.loaded[s].Store(&all)
 	}
 	return f, err
+}
+
+// find returns a loaded instance, or nil.
+func (x *images) find(k kernelKey) *function {
+	if list := x.loaded[k.stem].Load(); list != nil {
+		for i := range *list {
+			if one := &(*list)[i]; one.kernelKey == k {
+				return one.function
+			}
+		}
+	}
+	return nil
 }
 
 // getSum is get of a kernel of kernels/sums.cu.

@@ -85,7 +85,7 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 	for i := range allArguments {
 		a := &allArguments[i]
 		t := a.Of(args)
-		if a.Role(p, pass) == 0 || t.IsZero() {
+		if t.IsZero() || a.Role(p, pass) == 0 {
 			continue // the common check knows whether it may be missing
 		}
 		switch m, ok := t.Owner().(*Buffer); {
