@@ -124,7 +124,7 @@ func (t *biasTile) endOf(rows int) {
 func (j *job) sinkGradient(ws *arena, h int) {
 	c, f := j.call, j.args
 	sink := j.sinkOf(h)
-	x := j.newRows(ws)
+	x := newGradTile(j, ws)
 	sum := 0.0
 	for b := 0; b < c.Batch && c.QLen > 0; b++ {
 		seq := c.Seq(b)

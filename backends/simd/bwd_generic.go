@@ -2,7 +2,6 @@ package simd
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -10,231 +9,182 @@ import (
 
 // bwd_generic recomputes, for each query row i and key j that it sees,
 //
-//	P  = exp(scale * Q[i]·K[j] - LSE[i])
-//	dS = P * (dO[i]·V[j] - delta[i]),  delta[i] = dO[i]·O[i] - dLSE[i]
+//	P  = exp(S - LSE[i]),  S = scale * Q[i]·K[j], changed as score features say
+//	dS = P * (Z * dO[i]·V[j] - delta[i]),  delta[i] = dO[i]·O[i] - dLSE[i]
 //
-// and sums
+// and sums, in runs of portableRun rows or keys,
 //
-//	dV[j] += P * dO[i];  dK[j] += scale * dS * Q[i];  dQ[i] += scale * dS * K[j]
+//	dV[j] += Z * P * dO[i];  dK[j] += scale * dS * Q[i];  dQ[i] += scale * dS * K[j]
 //
-// in runs of portableRun rows or keys.
-// (Dao et al. 2022, appendix B.2.) An item is either one tile of keys, which
-// walks the query rows that see it and owns its dK and dV, or one tile of query
-// rows, which walks its keys and owns its dQ. Nothing is shared, so nothing is
-// added atomically and nothing waits; the price is that P and dP are computed
-// twice, seven products instead of five. Calls with features have items of their own.
+// Z is 1, or the factor of dropout. (Dao et al. 2022, appendix B.2.) An item is one of:
+//
+//	a tile of keys: it walks the query rows that see them and owns their dK and dV
+//	a tile of query rows: it walks its keys and owns its dQ
+//	a tile of a DBias that repeats: it walks all pairs that it is summed over
+//	a head of DSink
+//
+// No two items add to the same sum: nothing is added atomically and nothing waits. The
+// price is that P and dP are computed twice, seven products instead of five.
 func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
-	if hasFeatures(c) {
-		j.cut()
-		return b.do(ctx, j, bwdFeatureItem, j.features.backwardItems(), bwdFeatureFloats(c, &j.features))
-	}
-	keyItems, queryItems := bwdGenericItems(c.Problem)
-	return b.do(ctx, j, bwdGenericTile, keyItems+queryItems, bwdGenericFloats(c.Problem))
+	j.cut()
+	return b.do(ctx, j, bwdGenericItem, j.features.backwardItems(), bwdGenericFloats(c, &j.features))
 }
 
-func bwdGenericFloats(p flashkit.Problem) int {
-	q, k := tileSize(&p)
-	rows, keys, dim, vdim := float64(q), float64(k), float64(p.Dim), float64(p.VDim)
-	queryTile := rows*(dim+vdim+2) + min(rows, 1)*vdim
-	return count(queryTile + max(3*keys*(dim+vdim)+2*rows*tileK, 2*rows*dim+keys*(dim+vdim)+2*tileK))
+func (f *featurePlan) backwardItems() int {
+	return f.biasItems + f.keyItems + f.queryItems + f.sinkItems
+}
+
+func bwdGenericFloats(c *flashkit.Call, f *featurePlan) int {
+	rows, keys, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
+	keyItem := 2*keys*(dim+vdim) + 2*rows*tileK
+	biasItem := 0.0
+	if f.biasItems > 0 {
+		s := c.Args.DBias.Shape()
+		biasItem = 2 * float64(min(tileQ, s[2])) * float64(min(tileK, s[3]))
+	}
+	return count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyItem, 2*rows*dim, biasItem))
 }
 
 func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
-	if hasFeatures(c) {
-		f := planFeatures(c)
-		return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdFeatureFloats(c, &f)}) + f.tables(c)}
-	}
-	keys, queries := bwdGenericItems(c.Problem)
-	return flashkit.Memory{Host: memory(c, phase{keys + queries, bwdGenericFloats(c.Problem)})}
+	f := planFeatures(c)
+	return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdGenericFloats(c, &f)}) + f.tables(c)}
 }
 
-func bwdGenericItems(p flashkit.Problem) (keys, queries int) {
-	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, tileK), p.Batch * p.Heads * ceilDiv(p.QLen, tileQ)
-}
-
-func bwdGenericCost(c *flashkit.Call) time.Duration {
-	if hasFeatures(c) {
-		return cost(c, bwdFeatureTimes(c))
-	}
-	return cost(c, bwdGenericTimes(c.Problem))
-}
-
-// bwdGenericTimes has seven products for a pair: four in a tile of keys, three in one
-// of rows. Where there are few keys, theirs are the longest items.
-func bwdGenericTimes(p flashkit.Problem) timedPhase {
-	c, met, dims := &bwdGenericPace, pairs(&p, 1, 1), float64(p.Dim+p.VDim)
-	keys, queries := bwdGenericItems(p)
-	half := 0.0
-	if p.DType == flashkit.Float16 {
-		half = halfTime
-	}
-	keyTime := float64(keys)*c.start + met*(4*dims*c.flop+c.pair/2) +
-		keyElements(&p, 1)*(c.element+half) + readRows(&p, 1, tileK)*dims*half
-	queryTime := float64(queries)*c.start + met*(3*dims*c.flop+c.pair/2) +
-		rowElements(&p, 1)*(c.element+2*half) + readKeys(&p, tileQ, 1)*dims*half
-	return timedPhase{keys + queries, keyTime + queryTime, keyTime / float64(max(1, keys))}
-}
+func bwdGenericCost(c *flashkit.Call) time.Duration { return cost(c, bwdGenericTimes(c)) }
 
 var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
-func bwdGenericTile(j *job, ws *arena, item int) {
-	if keys, _ := bwdGenericItems(j.p); item < keys {
-		j.keyGradients(ws, item)
-	} else {
-		j.queryGradients(ws, j.queryTile(item-keys))
+// bwdGenericTimes counts seven products for a pair: four in a tile of keys, three in one of
+// rows. A DBias that repeats takes two products more, and the scores once more. Where there
+// are few keys, their items are the longest.
+func bwdGenericTimes(c *flashkit.Call) timedPhase {
+	t, f := &bwdGenericPace, planFeatures(c)
+	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
+	rows, keys := rowsAndKeys(c)
+	pair, half := t.pair/2+pairTime(c), halfTimes(c.DType, 1)
+	keyPair, rowPair, biasPair := 4*dims*t.flop+pair, 3*dims*t.flop+pair, 2*dims*t.flop+pair
+	read := pairs * dims * half
+
+	keyTime := float64(f.keyItems)*t.start + pairs*keyPair + keys*dims*(t.element+half) + read/float64(max(1, f.keys))
+	rowTime := float64(f.queryItems)*t.start + pairs*rowPair + rows*dims*(t.element+2*half) + read/float64(max(1, f.rows))
+	sum := keyTime + rowTime + float64(f.sinkItems)*t.start
+	group := float64(c.Heads / c.KVHeads)
+	most := max(keyTime/float64(max(1, f.keyItems)), longestPairs(c, &f, tileK, true)*group*keyPair, longestPairs(c, &f, tileQ, false)*rowPair)
+	if f.biasItems > 0 {
+		biasTime := float64(f.biasItems)*t.start + pairs*biasPair
+		sum, most = sum+biasTime, max(most, biasTime/float64(f.biasItems))
+	}
+	return timedPhase{f.backwardItems(), sum, most}
+}
+
+// bwdGenericItem runs an item. Those of a repeated DBias come first: they are the longest.
+func bwdGenericItem(j *job, ws *arena, item int) {
+	f := &j.features
+	switch {
+	case item < f.biasItems:
+		j.biasTile(ws, item)
+	case item < f.biasItems+f.keyItems:
+		j.keyGradients(ws, j.keyTile(item-f.biasItems))
+	case item < f.biasItems+f.keyItems+f.queryItems:
+		j.queryGradients(ws, j.rowTile(item-f.biasItems-f.keyItems))
+	default:
+		j.sinkGradient(ws, item-f.biasItems-f.keyItems-f.queryItems)
 	}
 }
 
 // keyGradients writes dK and dV of one tile of keys.
-func (j *job) keyGradients(ws *arena, item int) {
-	p, f := &j.p, j.args
-	heads := p.Batch * p.KVHeads
-	k0 := item / heads * tileK // the first keys of a causal mask are seen by the most rows
-	k1 := min(k0+tileK, p.KVLen)
-	b, g := item%heads/p.KVHeads, item%p.KVHeads
-
-	k, kStep := view(&f.K, b, g, k0, k1-k0, ws.take((k1-k0)*p.Dim))
-	v, vStep := view(&f.V, b, g, k0, k1-k0, ws.take((k1-k0)*p.VDim))
-	run, past := twoSums(ws, (k1-k0)*(p.Dim+p.VDim))
-	dk, dv := run[:(k1-k0)*p.Dim], run[(k1-k0)*p.Dim:]
-	qt := newGradTile(p, ws)
-	rows, _ := tileSize(p)
-	prob, ds := ws.take(rows*tileK), ws.take(rows*tileK)
-
-	first, _ := p.Queries(k0)
-	_, last := p.Queries(k1 - 1)
+func (j *job) keyGradients(ws *arena, t seqTile) {
+	p, f, n := &j.p, j.args, t.to-t.from
+	var x gradPairs
+	x.begin(j, ws)
+	run, past := twoSums(ws, n*(p.Dim+p.VDim))
+	dk, dv := run[:n*p.Dim], run[n*p.Dim:]
+	m := pairMatrix{prob: ws.take(j.features.rows * tileK), ds: ws.take(j.features.rows * tileK)}
+	first, last := t.rowsSeen()
+	if first < last {
+		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
+	}
 	group, met := p.Heads/p.KVHeads, 0
-	for h := g * group; h < (g+1)*group; h++ {
+	for h := t.g * group; first < last && h < (t.g+1)*group; h++ {
 		for q0 := first; q0 < last; q0 += tileQ {
 			if met += tileQ; met%portableRun == 0 {
 				addRun(past, run)
 			}
 			q1 := min(q0+tileQ, last)
-			qt.load(j, b, h, q0, q1-q0)
-			for i := range q1 - q0 {
-				lo, hi := p.Keys(q0 + i)
-				lo, hi = max(lo, k0)-k0, min(hi, k1)-k0
-				if lo < hi {
-					if j.canceled() {
-						return
-					}
-					at := i * tileK
-					qt.scoreGradient(i, prob[at+lo:at+hi], ds[at+lo:at+hi], k[lo*kStep:], kStep, v[lo*vStep:], vStep)
+			x.setRows(j, &t.Seq, t.b, h, q0, q1)
+			for i := q0; i < q1; i++ {
+				if j.canceled() {
+					return
 				}
+				lo, hi := t.Keys(i)
+				keys, prob, ds := x.pairs(i, i-q0, t.from, max(lo, t.from), min(hi, t.to))
+				m.setRow(i-q0, keys, prob, x.uncapped(ds))
 			}
-			for c := range k1 - k0 {
-				lo, hi := p.Queries(k0 + c)
-				lo, hi = max(lo, q0)-q0, min(hi, q1)-q0
-				if lo < hi {
-					if j.canceled() {
-						return
-					}
-					at := lo*tileK + c
-					axpy(dv[c*p.VDim:][:p.VDim], prob[at:], tileK, hi-lo, qt.do[lo*qt.doStep:], qt.doStep)
-					axpy(dk[c*p.Dim:][:p.Dim], ds[at:], tileK, hi-lo, qt.q[lo*qt.qStep:], qt.qStep)
+			for c := range n {
+				if j.canceled() {
+					return
 				}
+				rows, prob, ds := m.column(c, q1-q0)
+				mixAt(dv[c*p.VDim:][:p.VDim], prob, x.rows.do, x.rows.doStep, rows)
+				mixAt(dk[c*p.Dim:][:p.Dim], ds, x.rows.q, x.rows.qStep, rows)
 			}
 		}
 	}
 	addRun(run, past)
 	scale(dk, float32(j.scale))
-	for c := range k1 - k0 {
-		store(&f.DK, f.DK.Offset(b, g, k0+c), dk[c*p.Dim:][:p.Dim])
-		store(&f.DV, f.DV.Offset(b, g, k0+c), dv[c*p.VDim:][:p.VDim])
+	for c := range n {
+		store(&f.DK, f.DK.Offset(t.KVBatch, t.g, t.K0+t.from+c), dk[c*p.Dim:][:p.Dim])
+		store(&f.DV, f.DV.Offset(t.KVBatch, t.g, t.K0+t.from+c), dv[c*p.VDim:][:p.VDim])
 	}
+	j.clearGradKeys(&t)
 }
 
-// queryGradients writes dQ of one tile of query rows.
-func (j *job) queryGradients(ws *arena, t queryTile) {
-	p, f := &j.p, j.args
-	rows := t.to - t.from
-	qt := newGradTile(p, ws)
-	qt.load(j, t.b, t.h, t.from, rows)
-	dq, past := twoSums(ws, rows*p.Dim)
-	_, keys := tileSize(p)
-	kbuf, vbuf := ws.take(keys*p.Dim), ws.take(keys*p.VDim)
-	prob, ds := ws.take(tileK), ws.take(tileK)
+// rowsSeen returns the query rows that see some key of the tile.
+func (t *seqTile) rowsSeen() (first, last int) {
+	if t.from == t.to {
+		return 0, 0
+	}
+	first, _ = t.Queries(t.from)
+	_, last = t.Queries(t.to - 1)
+	return first, last
+}
 
-	first, _ := p.Keys(t.from)
-	_, last := p.Keys(t.to - 1)
+// queryGradients writes dQ of one tile of query rows, and those rows of DBias
+// that are theirs alone.
+func (j *job) queryGradients(ws *arena, t seqTile) {
+	p, f, rows := &j.p, j.args, t.to-t.from
+	var x gradPairs
+	x.begin(j, ws)
+	dq, past := twoSums(ws, rows*p.Dim)
+	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
+	for i := t.from; j.features.ownBias && i < t.end; i++ { // some of them are added to at once
+		clearElements(&f.DBias, f.DBias.Offset(t.b, t.h, i), f.DBias.Shape()[3])
+	}
+	first, last := t.keysSeen()
 	for k0 := first; k0 < last; k0 += tileK {
 		if (k0-first)%portableRun == 0 {
 			addRun(past, dq)
 		}
 		k1 := min(k0+tileK, last)
-		k, kStep := view(&f.K, t.b, t.kvHead, k0, k1-k0, kbuf)
-		v, vStep := view(&f.V, t.b, t.kvHead, k0, k1-k0, vbuf)
-		for i := range rows {
-			lo, hi := p.Keys(t.from + i)
-			lo, hi = max(lo, k0)-k0, min(hi, k1)-k0
-			if lo < hi {
-				if j.canceled() {
-					return
-				}
-				row := ds[:hi-lo]
-				qt.scoreGradient(i, prob[:hi-lo], row, k[lo*kStep:], kStep, v[lo*vStep:], vStep)
-				axpy(dq[i*p.Dim:][:p.Dim], row, 1, hi-lo, k[lo*kStep:], kStep)
+		x.keys.load(j, &t.Seq, t.b, t.g, k0, k1-k0)
+		for r := range rows {
+			if j.canceled() {
+				return
 			}
+			i := t.from + r
+			lo, hi := t.Keys(i)
+			keys, _, ds := x.pairs(i, r, k0, max(lo, k0), min(hi, k1))
+			if j.features.ownBias {
+				scatter(&f.DBias, f.DBias.Offset(t.b, t.h, i)+k0, keys, ds)
+			}
+			mixAt(dq[r*p.Dim:][:p.Dim], x.uncapped(ds), x.keys.k, x.keys.kStep, keys)
 		}
 	}
 	addRun(dq, past)
 	scale(dq, float32(j.scale))
-	for i := range rows {
-		store(&f.DQ, f.DQ.Offset(t.b, t.h, t.from+i), dq[i*p.Dim:][:p.Dim])
+	for r := range rows {
+		store(&f.DQ, f.DQ.Offset(t.QBatch, t.h, t.Q0+t.from+r), dq[r*p.Dim:][:p.Dim])
 	}
-}
-
-// A gradTile is what the backward pass needs of a tile of query rows.
-type gradTile struct {
-	dim, vdim int
-	scale     float64
-	q, do     []float32
-	qStep     int
-	doStep    int
-	lse       []float32
-	delta     []float32 // dO·O - dLSE, summed as dO·V is: where one key has all the weight they must cancel
-
-	qBuf, doBuf, oBuf []float32
-}
-
-func newGradTile(p *flashkit.Problem, ws *arena) gradTile {
-	rows, _ := tileSize(p)
-	return gradTile{
-		dim: p.Dim, vdim: p.VDim, scale: p.SoftmaxScale(),
-		lse: ws.take(rows), delta: ws.take(rows),
-		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(min(rows, 1) * p.VDim), // nothing backs the width of rows that there are none of
-	}
-}
-
-// load fills t with n rows of query head h, from row r on.
-func (t *gradTile) load(j *job, b, h, r, n int) {
-	f := j.args
-	t.q, t.qStep = view(&f.Q, b, h, r, n, t.qBuf)
-	t.do, t.doStep = view(&f.DO, b, h, r, n, t.doBuf)
-	for i := range n {
-		t.lse[i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
-		load(t.oBuf, &f.O, f.O.Offset(b, h, r+i))
-		t.delta[i] = dotInHalves(t.do[i*t.doStep:][:t.vdim], t.oBuf)
-		if !f.DLSE.IsZero() {
-			t.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
-		}
-	}
-}
-
-// scoreGradient sets prob and ds to P and dS of row i and the keys that begin
-// at k and v.
-func (t *gradTile) scoreGradient(i int, prob, ds, k []float32, kStep int, v []float32, vStep int) {
-	lse := float64(t.lse[i])
-	if math.IsInf(lse, -1) { // every score is -Inf: no weight anywhere
-		clear(prob)
-		clear(ds)
-		return
-	}
-	dots(prob, t.q[i*t.qStep:][:t.dim], k, kStep, everyKey[:len(prob)])
-	dotsInHalves(ds, t.do[i*t.doStep:][:t.vdim], v, vStep, everyKey[:len(ds)])
-	for c, s := range prob {
-		prob[c] = exp(float64(float64(s)*t.scale) - lse) // rounded by itself, as the scores of calls with features are
-		ds[c] = prob[c] * (ds[c] - t.delta[i])
-	}
+	j.clearGradRows(&t)
 }

@@ -119,28 +119,3 @@ func fwdFeatureTimes(c *flashkit.Call) timedPhase {
 		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
 	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
 }
-
-// bwdFeatureTimes is bwdGenericTimes of a call with features. A DBias that repeats takes
-// two products more, and the scores once more.
-func bwdFeatureTimes(c *flashkit.Call) timedPhase {
-	t, f := &bwdGenericPace, planFeatures(c)
-	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
-	pair, half := t.pair/2+pairTime(c), 0.0
-	if c.DType == flashkit.Float16 {
-		half = halfTime
-	}
-	rows, keys := rowsAndKeys(c)
-	read := pairs * dims * half
-	keyPair, rowPair, biasPair := 4*dims*t.flop+pair, 3*dims*t.flop+pair, 2*dims*t.flop+pair
-	sum := float64(f.backwardItems())*t.start + pairs*(keyPair+rowPair) + (rows+keys)*dims*(t.element+2*half) +
-		read/float64(max(1, f.rows)) + read/float64(max(1, f.keys))
-	if f.biasItems > 0 {
-		sum += pairs * biasPair
-	}
-	group := float64(c.Heads / c.KVHeads)
-	most := max(longestPairs(c, &f, tileK, true)*group*keyPair, longestPairs(c, &f, tileQ, false)*rowPair)
-	if f.biasItems > 0 {
-		most = max(most, pairs*biasPair/float64(f.biasItems))
-	}
-	return timedPhase{f.backwardItems(), sum, most}
-}

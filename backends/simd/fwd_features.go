@@ -176,6 +176,19 @@ func clearRows(t *flashkit.Tensor, b, h, from, to int) {
 	}
 }
 
+// clearGradRows writes zeros to the rows of dQ that the sequence does not have.
+func (j *job) clearGradRows(t *seqTile) {
+	if !j.call.Traits.PackedQ {
+		clearRows(&j.args.DQ, t.QBatch, t.h, t.to, t.end)
+	}
+}
+
+// clearGradKeys writes zeros to the rows of dK and dV that the sequence does not have.
+func (j *job) clearGradKeys(t *seqTile) {
+	clearRows(&j.args.DK, t.KVBatch, t.g, t.to, t.end)
+	clearRows(&j.args.DV, t.KVBatch, t.g, t.to, t.end)
+}
+
 // clearElements writes n zeros from the given element on.
 func clearElements(t *flashkit.Tensor, at, n int) { clear(bytesOf(t, at, n)) }
 

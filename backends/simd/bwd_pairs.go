@@ -1,0 +1,124 @@
+package simd
+
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A gradPairs computes the gradients of pairs of a tile of query rows and one of keys.
+type gradPairs struct {
+	rows gradTile
+	keys kvTile
+	x    scorer
+	prob [tileK]float32 // P, without what is dropped
+	ds   [tileK]float32 // of the score before bias and slope were added
+}
+
+func (x *gradPairs) begin(j *job, ws *arena) {
+	x.rows, x.keys = newGradTile(j, ws), newKVTile(j, ws)
+	x.x.begin(j)
+}
+
+// setRows loads the query rows [from, to) of head h.
+func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
+	x.rows.load(j, t.QBatch, h, t.Q0+from, to-from)
+	x.x.setHead(t, b, h)
+}
+
+// pairs computes prob and ds of row i, which is row r of those that are loaded, and of
+// those keys from lo up to but not including hi that it sees and that have a weight. It
+// returns them, by their numbers from k0 on.
+func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32) {
+	t := &x.rows
+	lse, delta := float64(t.lse[r]), t.delta[r]
+	if lo >= hi || math.IsInf(lse, -1) {
+		return nil, nil, nil
+	}
+	x.x.setRow(i)
+	keys = x.x.seen(k0, lo, hi)
+	prob, ds = x.prob[:len(keys)], x.ds[:len(keys)]
+	dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
+	dotsInHalves(ds, t.do[r*t.doStep:][:t.vdim], x.keys.v, x.keys.vStep, keys)
+	s, z := x.x.scores(prob, k0, keys), x.x.dropout(k0, keys)
+	for c := range s {
+		w := exp(s[c] - lse)
+		prob[c], ds[c] = w*z[c], w*(z[c]*ds[c]-delta)
+	}
+	return keys, prob, ds
+}
+
+// uncapped turns gradients of capped scores into those of scores.
+func (x *gradPairs) uncapped(ds []float32) []float32 {
+	if x.x.score.Softcap != 0 {
+		for c := range ds {
+			ds[c] *= x.x.uncap[c]
+		}
+	}
+	return ds
+}
+
+// A gradTile is a tile of query rows with the operands of its gradients.
+type gradTile struct {
+	dim, vdim int
+	q, do     []float32
+	qStep     int
+	doStep    int
+	lse       []float32
+	delta     []float32 // dO·O - dLSE, summed as dO·V is: where one key has all the weight they must cancel
+
+	qBuf, doBuf, oBuf []float32
+}
+
+func newGradTile(j *job, ws *arena) gradTile {
+	p, rows := &j.p, j.features.rows
+	return gradTile{
+		dim: p.Dim, vdim: p.VDim, lse: ws.take(rows), delta: ws.take(rows),
+		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(min(rows, 1) * p.VDim), // without rows no memory backs a row
+	}
+}
+
+// load fills t with n rows of query head h, from row r on.
+func (t *gradTile) load(j *job, b, h, r, n int) {
+	f := j.args
+	t.q, t.qStep = view(&f.Q, b, h, r, n, t.qBuf)
+	t.do, t.doStep = view(&f.DO, b, h, r, n, t.doBuf)
+	for i := range n {
+		t.lse[i] = f.LSE.Float32s()[f.LSE.Offset(b, h, r+i)]
+		load(t.oBuf, &f.O, f.O.Offset(b, h, r+i))
+		t.delta[i] = dotInHalves(t.do[i*t.doStep:][:t.vdim], t.oBuf)
+		if !f.DLSE.IsZero() {
+			t.delta[i] -= f.DLSE.Float32s()[f.DLSE.Offset(b, h, r+i)]
+		}
+	}
+}
+
+// A pairMatrix holds P and dS of a tile, row by row, for sums over rows.
+type pairMatrix struct {
+	prob, ds []float32     // [rows][tileK]
+	seen     [tileQ]uint64 // a bit for each key
+
+	rows        [tileQ]int // of a column
+	colP, colDS [tileQ]float32
+}
+
+func (m *pairMatrix) setRow(i int, keys []int, prob, ds []float32) {
+	p, d, seen := m.prob[i*tileK:][:tileK], m.ds[i*tileK:][:tileK], uint64(0)
+	for c, key := range keys {
+		p[key], d[key] = prob[c], ds[c]
+		seen |= 1 << key
+	}
+	m.seen[i] = seen
+}
+
+// column returns those of the first n rows that see key c, and what they hold for it.
+func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
+	k := 0
+	for i, seen := range m.seen[:n] {
+		if seen>>c&1 != 0 {
+			m.rows[k], m.colP[k], m.colDS[k] = i, m.prob[i*tileK+c], m.ds[i*tileK+c]
+			k++
+		}
+	}
+	return m.rows[:k], m.colP[:k], m.colDS[:k]
+}
