@@ -48,7 +48,7 @@ func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 	pairs, tiles, planes := bwdAVX512BF16Times(b), bwdAMXBF16Times(b), bwdAMXF32Times(b)
 	rows := decodeAMXBF16Times(f)
 	return map[string][]timedPhase{
-		"simd/fwd_generic": {fwdGenericTimes(p)}, "simd/bwd_generic": {bwdGenericTimes(b)},
+		"simd/fwd_generic": {fwdGenericTimes(f)}, "simd/bwd_generic": {bwdGenericTimes(b)},
 		"simd/fwd_avx2": {f2}, "simd/bwd_avx2": b2[:], "simd/decode_avx2": d2[:],
 		"simd/fwd_avx512": {f512}, "simd/bwd_avx512": b512[:], "simd/decode_avx512": d512[:],
 		"simd/fwd_avx512bf16": {fwdAVX512BF16Times(f)}, "simd/bwd_avx512bf16": pairs[:],
