@@ -6,41 +6,41 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A gradPairs computes the gradients of pairs of a tile of query rows and one of keys.
+// gradPairs computes the gradients of the scores of a tile of query rows and a tile of keys.
 type gradPairs struct {
 	rows gradTile
 	keys kvTile
-	x    scorer
-	prob [tileK]float32 // P, without what is dropped
-	ds   [tileK]float32 // of the score before bias and slope were added
+	s    scorer
+	prob [tileK]float32 // Z * P
+	ds   [tileK]float32 // dS, of the score before bias and slope were added
+	seen [tileK]int     // scratch of the scorer
 }
 
 func (x *gradPairs) begin(j *job, ws *arena) {
 	x.rows, x.keys = newGradTile(j, ws), newKVTile(j, ws)
-	x.x.begin(j)
+	x.s.begin(j)
 }
 
 // setRows loads the query rows [from, to) of head h.
 func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.rows.load(j, t.QBatch, h, t.Q0+from, to-from)
-	x.x.setHead(t, b, h)
+	x.s.setHead(t, b, h)
 }
 
-// pairs computes prob and ds of row i, which is row r of those that are loaded, and of
-// those keys from lo up to but not including hi that it sees and that have a weight. It
-// returns them, by their numbers from k0 on.
+// pairs returns Z * P and dS of row i, the r-th loaded row, for its keys in [lo, hi), and the
+// numbers of these keys from k0 on. A row whose LSE is -Inf has no weights and so no keys.
 func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32) {
 	t := &x.rows
 	lse, delta := float64(t.lse[r]), t.delta[r]
 	if lo >= hi || math.IsInf(lse, -1) {
 		return nil, nil, nil
 	}
-	x.x.setRow(i)
-	keys = x.x.seen(k0, lo, hi)
+	x.s.setRow(i)
+	keys = x.s.seen(&x.seen, k0, lo, hi)
 	prob, ds = x.prob[:len(keys)], x.ds[:len(keys)]
 	dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
 	dotsInHalves(ds, t.do[r*t.doStep:][:t.vdim], x.keys.v, x.keys.vStep, keys)
-	s, z := x.x.scores(prob, k0, keys), x.x.dropout(k0, keys)
+	s, z := x.s.scores(prob, k0, keys), x.s.dropout(k0, keys)
 	for c := range s {
 		w := exp(s[c] - lse)
 		prob[c], ds[c] = w*z[c], w*(z[c]*ds[c]-delta)
@@ -50,9 +50,9 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 
 // uncapped turns gradients of capped scores into those of scores.
 func (x *gradPairs) uncapped(ds []float32) []float32 {
-	if x.x.score.Softcap != 0 {
+	if x.s.score.Softcap != 0 {
 		for c := range ds {
-			ds[c] *= x.x.uncap[c]
+			ds[c] *= x.s.uncap[c]
 		}
 	}
 	return ds

@@ -2,13 +2,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// What features add to a pair of the portable kernels, in nanoseconds: any at all, which
-// takes other code, and each by itself.
-const anyFeatureTime = 5
-
+// featureTimes is the time that each feature adds to a pair, in nanoseconds.
 var featureTimes = [...]struct {
 	feature flashkit.Feature
-	pair    float64
+	pair    float64 // of the portable kernels
 	forward float64 // of the forward kernels in assembly; a pace has its own unit
 	keys    float64 // likewise, where a bias or mask is the same for all rows
 	vector  float64 // of the backward kernels in assembly
@@ -62,9 +59,9 @@ func vectorTime(c *flashkit.Call) (sum float64) {
 	return sum
 }
 
-// pairTime returns what the features of c add to a pair.
-func pairTime(c *flashkit.Call) float64 {
-	sum, asked := float64(anyFeatureTime), c.Features()
+// pairTime returns what the features of c add to a pair of the portable kernels.
+func pairTime(c *flashkit.Call) (sum float64) {
+	asked := c.Features()
 	for _, f := range featureTimes {
 		if asked&f.feature != 0 {
 			sum += f.pair
@@ -108,14 +105,14 @@ func longestPairs(c *flashkit.Call, f *featurePlan, n int, keys bool) float64 {
 	return share(&p, n, of, across) * float64(p.Area())
 }
 
-// fwdFeatureTimes is fwdGenericTimes of a call with features.
-func fwdFeatureTimes(c *flashkit.Call) timedPhase {
-	t, f := &fwdGenericPace, planFeatures(c)
-	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
-	pair := 2*dims*t.flop + t.pair + pairTime(c)
-	rows, _ := rowsAndKeys(c)
-	read := pairs / float64(max(1, f.rows)) * dims
-	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*t.element + converted(&c.Problem, read)*t.widen +
-		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
-	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
+// halfTime is what the portable kernels take to widen an element of f16, which
+// has its own exponent, in nanoseconds.
+const halfTime = 3
+
+// halfTimes returns the time to widen so many elements if they are of f16.
+func halfTimes(t flashkit.DType, elements float64) float64 {
+	if t == flashkit.Float16 {
+		return elements * halfTime
+	}
+	return 0
 }

@@ -3,6 +3,7 @@ package simd
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -10,220 +11,212 @@ import (
 
 // fwd_generic computes, for each query row i,
 //
-//	m, l, o = -Inf, 0, 0
+//	m, l, o = -Inf, 0, 0, or as earlier keys and the sink have left them
 //	for each tile of keys that row i sees:
-//		s = K·q
-//		if max(s) > m: a = exp(scale*(m-max(s))); o, l, m = a*o, a*l, max(s)
-//		w = exp(scale * (s - m))
-//		l += sum(w); o += w·V, in runs of portableRun keys
-//	O[i] = o / l; LSE[i] = scale*m + ln(l)
+//		s = scale * K·q, changed as score features say
+//		if max(s) > m: a = exp(m-max(s)); o, l, m = a*o, a*l, max(s)
+//		w = exp(s - m)
+//		l += sum(w); o += w·V, in runs of portableRun keys, without dropped weights
+//	O[i] = o / l; LSE[i] = m + ln(l)
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
 // item is one tile of query rows of one head. Every row walks exactly the keys
-// that it sees, so a masked key costs nothing and cannot leak. Within a tile of keys
-// all rows have their scores first, then their weights, then their values, block by
-// block, so that a block stays in the cache. Calls with features have tiles of their
-// own, so that plain ones do not pay for them.
+// that it sees, so a masked key costs nothing and cannot leak. Rows go in pairs: two rows
+// that see the same keys load V once.
 func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
 	j := b.newJob(c)
-	if hasFeatures(c) {
-		j.cut()
-		return b.do(ctx, j, fwdFeatureTile, j.features.queryItems, fwdFeatureFloats(c, &j.features))
-	}
-	return b.do(ctx, j, fwdGenericTile, fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem))
+	j.cut()
+	return b.do(ctx, j, fwdGenericTile, j.features.queryItems, fwdGenericFloats(c, &j.features))
 }
 
-func fwdGenericFloats(p flashkit.Problem) int {
-	rows, keys := tileSize(&p)
-	r, k, dim, vdim := float64(rows), float64(keys), float64(p.Dim), float64(p.VDim)
-	return count(r*(dim+2*(vdim+1)+1+k) + k*(dim+vdim))
+func fwdGenericFloats(c *flashkit.Call, f *featurePlan) int {
+	rows, keys, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
+	return count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))
 }
 
 func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
-	if hasFeatures(c) {
-		f := planFeatures(c)
-		return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdFeatureFloats(c, &f)}) + f.tables(c)}
-	}
-	return flashkit.Memory{Host: memory(c, phase{fwdGenericItems(c.Problem), fwdGenericFloats(c.Problem)})}
+	f := planFeatures(c)
+	return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdGenericFloats(c, &f)}) + f.tables(c)}
 }
 
-func fwdGenericItems(p flashkit.Problem) int { return p.Batch * p.Heads * ceilDiv(p.QLen, tileQ) }
+func fwdGenericCost(c *flashkit.Call) time.Duration { return cost(c, fwdGenericTimes(c)) }
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
-func fwdGenericCost(c *flashkit.Call) time.Duration {
-	if hasFeatures(c) {
-		return cost(c, fwdFeatureTimes(c))
-	}
-	return cost(c, fwdGenericTimes(c.Problem))
-}
-
-// fwdGenericTimes computes no pair that is not seen, but reads the keys of a tile.
-func fwdGenericTimes(p flashkit.Problem) timedPhase {
-	c := &fwdGenericPace
-	met, dims := pairs(&p, 1, 1), float64(p.Dim+p.VDim)
-	read := readKeys(&p, tileQ, 1) * dims
-	sum := float64(fwdGenericItems(p))*c.start + met*(2*dims*c.flop+c.pair) + rowElements(&p, 1)*c.element + converted(&p, read)*c.widen
-	sum += halfTimes(p.KVType(), read) + halfTimes(p.DType, rowElements(&p, 1))
-	return timedPhase{items: fwdGenericItems(p), nanoseconds: sum}
-}
-
-// halfTime is what the portable kernels take to widen an element of f16, which
-// has its own exponent, in nanoseconds.
-const halfTime = 3
-
-// halfTimes returns the time to widen so many elements if they are of f16.
-func halfTimes(t flashkit.DType, elements float64) float64 {
-	if t == flashkit.Float16 {
-		return elements * halfTime
-	}
-	return 0
-}
-
-// A queryTile is the rows [from, to) of one query head.
-type queryTile struct{ b, h, kvHead, from, to int }
-
-// queryTile returns the tile of an item. The last rows of a causal mask see the
-// most keys, so they come first and the short items fill the gaps at the end.
-func (j *job) queryTile(item int) queryTile {
-	p := &j.p
-	heads := p.Batch * p.Heads
-	from := (ceilDiv(p.QLen, tileQ) - 1 - item/heads) * tileQ
-	b, h := item%heads/p.Heads, item%p.Heads
-	return queryTile{b, h, h / (p.Heads / p.KVHeads), from, min(from+tileQ, p.QLen)}
+// fwdGenericTimes counts the pairs that the band lets through, and the keys of whole tiles.
+func fwdGenericTimes(c *flashkit.Call) timedPhase {
+	t, f := &fwdGenericPace, planFeatures(c)
+	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
+	pair := 2*dims*t.flop + t.pair + pairTime(c)
+	rows, _ := rowsAndKeys(c)
+	read := pairs / float64(max(1, f.rows)) * dims
+	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*t.element + converted(&c.Problem, read)*t.widen +
+		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
+	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
 }
 
 func fwdGenericTile(j *job, ws *arena, item int) {
-	p, f, t := &j.p, j.args, j.queryTile(item)
-	rows, width := t.to-t.from, p.VDim+1 // of o and l
-	x := fwdRows{p: p, from: t.from, rows: rows, width: width}
-	_, x.keys = tileSize(p)
-	x.q, x.qStep = view(&f.Q, t.b, t.h, t.from, rows, ws.take(rows*p.Dim))
-	x.sums, x.m, x.w = ws.take(rows*2*width), ws.take(rows), ws.take(rows*x.keys)
-	clear(x.sums)
-	for i := range x.m {
-		x.m[i] = float32(math.Inf(-1))
-	}
-	kbuf, vbuf := ws.take(x.keys*p.Dim), ws.take(x.keys*p.VDim)
-
-	first, _ := p.Keys(t.from)
-	_, last := p.Keys(t.to - 1)
-	for x.k0 = first; x.k0 < last; x.k0 += tileK {
-		x.k1 = min(x.k0+tileK, last)
-		x.k, x.kStep = view(&f.K, t.b, t.kvHead, x.k0, x.k1-x.k0, kbuf)
-		x.v, x.vStep = view(&f.V, t.b, t.kvHead, x.k0, x.k1-x.k0, vbuf)
-		if (x.k0-first)%portableRun == 0 {
-			for i := range rows {
-				addRun(x.row(i)[width:], x.row(i)[:width])
-			}
+	var x fwdRows
+	x.begin(j, ws, j.rowTile(item))
+	first, last := x.keysSeen()
+	for k0 := first; k0 < last; k0 += tileK {
+		k1 := min(k0+tileK, last)
+		x.kv.load(j, &x.Seq, x.b, x.g, k0, k1-k0)
+		if (k0-first)%portableRun == 0 {
+			x.endRun()
 		}
-		if !x.scores(j) || !x.weights(j) || !x.values(j) {
-			return // canceled
-		}
-	}
-	for i := range rows {
-		row := x.row(i)
-		addRun(row[width:], row[:width])
-		j.finishRow(t, t.from+i, x.m[i], row[2*width-1], row[width:2*width-1])
-	}
-}
-
-// fwdRows is the rows of a tile, and the keys [k0, k1) that they are at.
-type fwdRows struct {
-	p                       *flashkit.Problem
-	from, rows, width, keys int
-	q, k, v                 []float32
-	qStep, kStep, vStep     int
-	sums                    []float32 // o and l of each row, of the run at hand, then of those before
-	m                       []float32 // of each row
-	w                       []float32 // scores, then weights, [rows, keys]
-	k0, k1                  int
-}
-
-// blockFloats is how much of K, or of V, rows take turns with: half of a small first-level cache.
-const blockFloats = 4096
-
-// blockKeys is the keys of a block for rows of a width.
-func blockKeys(width int) int { return max(4, blockFloats/max(1, width)&^3) }
-
-func (x *fwdRows) row(i int) []float32 { return x.sums[i*2*x.width:][:2*x.width] }
-
-// seen returns which of the keys row i sees, block keys from number c on. Keys are
-// numbered from k0.
-func (x *fwdRows) seen(i, c, block int) (lo, hi int) {
-	lo, hi = x.p.Keys(x.from + i)
-	lo = max(lo-x.k0, 0) + c
-	return lo, min(hi-x.k0, x.k1-x.k0, lo+block)
-}
-
-// scores sets w to the dot products. Like weights and values, it reports whether the call goes on.
-func (x *fwdRows) scores(j *job) bool {
-	block := blockKeys(x.p.Dim)
-	for c := 0; c < x.k1-x.k0; c += block {
-		for i := range x.rows {
-			if j.canceled() {
-				return false
-			}
-			if lo, hi := x.seen(i, c, block); lo < hi {
-				dots(x.w[i*x.keys:][lo:hi], x.q[i*x.qStep:][:x.p.Dim], x.k[lo*x.kStep:], x.kStep, everyKey[:hi-lo])
-			}
-		}
-	}
-	return true
-}
-
-// weights turns w into weights, and adds them to l.
-func (x *fwdRows) weights(j *job) bool {
-	for i := range x.rows {
-		if j.canceled() {
-			return false
-		}
-		if lo, hi := x.seen(i, 0, tileK); lo < hi {
-			row := x.row(i)
-			top, sum := j.accumulate(x.w[i*x.keys:][lo:hi], x.m[i], row)
-			x.m[i] = top
-			row[x.p.VDim] += sum
-		}
-	}
-	return true
-}
-
-// values adds the weighted rows of V to o, to that of two rows at a time while they see the same.
-func (x *fwdRows) values(j *job) bool {
-	block := blockKeys(x.p.VDim)
-	for c := 0; c < x.k1-x.k0; c += block {
 		for i := 0; i < x.rows; i += 2 {
 			if j.canceled() {
-				return false
+				return
 			}
-			lo, hi := x.seen(i, c, block)
-			if i+1 < x.rows {
-				lo1, hi1 := x.seen(i+1, c, block)
-				if n := (min(hi, hi1) - lo) &^ 3; lo == lo1 && n > 0 {
-					w0, w1 := x.w[i*x.keys+lo:][:n], x.w[(i+1)*x.keys+lo:][:n]
-					axpyTwo(x.row(i)[:x.p.VDim], x.row(i + 1)[:x.p.VDim], w0, w1, x.v[lo*x.vStep:], x.vStep)
-					lo, lo1 = lo+n, lo+n
-				}
-				x.addValues(i+1, lo1, hi1)
+			first := x.weigh(i, k0, k1)
+			if j.canceled() {
+				return
 			}
-			x.addValues(i, lo, hi)
+			x.addValues(i, first, x.weigh(i+1, k0, k1))
 		}
 	}
-	return true
+	x.endRun()
+	for i := range x.rows {
+		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.met[i] || l == 0 { // else O and LSE stay
+			j.endRow(&x.seqTile, x.from+i, x.m[i], l, o)
+		}
+	}
+	j.clearRows(&x.seqTile)
 }
 
-// addValues adds the weighted rows of V of the keys [lo, hi) to o of row i.
-func (x *fwdRows) addValues(i, lo, hi int) {
-	if lo < hi {
-		axpy(x.row(i)[:x.p.VDim], x.w[i*x.keys+lo:], 1, hi-lo, x.v[lo*x.vStep:], x.vStep)
+// fwdRows is a tile of query rows with their maxima and sums.
+type fwdRows struct {
+	seqTile
+	rows, dim, vdim int
+	q               []float32
+	qStep           int
+	sums            []float32 // o and l of each row, of the run at hand, then of those before
+	m               [tileQ]float64
+	met             [tileQ]bool // the row has seen a key
+	kv              kvTile
+	s               scorer
+
+	// Scratch of a pair of rows.
+	seen [2][tileK]int
+	w    []float32 // [2][keys]
+}
+
+// rowWeights holds the weights of a row, and the numbers of their keys in the tile.
+type rowWeights struct {
+	keys []int
+	w    []float32
+}
+
+func (x *fwdRows) begin(j *job, ws *arena, t seqTile) {
+	p := &j.p
+	x.seqTile, x.rows, x.dim, x.vdim = t, t.to-t.from, p.Dim, p.VDim
+	x.q, x.qStep = view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, x.rows, ws.take(x.rows*p.Dim))
+	x.sums = ws.take(x.rows * 2 * (p.VDim + 1))
+	for i := range x.rows {
+		x.m[i] = j.beginRow(&t, t.from+i, x.row(i))
+	}
+	x.kv, x.w = newKVTile(j, ws), ws.take(2*j.features.keys)
+	x.s.begin(j)
+	x.s.setHead(&t.Seq, t.b, t.h)
+}
+
+// row returns the sums of row i.
+func (x *fwdRows) row(i int) []float32 { return x.sums[i*2*(x.vdim+1):][:2*(x.vdim+1)] }
+
+// o returns the sum of the values of row i over the run at hand.
+func (x *fwdRows) o(i int) []float32 { return x.row(i)[:x.vdim] }
+
+// total returns the sums of row i over the runs that have ended.
+func (x *fwdRows) total(i int) (o []float32, l float32) {
+	past := x.row(i)[x.vdim+1:]
+	return past[:x.vdim], past[x.vdim]
+}
+
+func (x *fwdRows) endRun() {
+	for i := range x.rows {
+		row := x.row(i)
+		addRun(row[x.vdim+1:], row[:x.vdim+1])
 	}
 }
 
-// accumulate turns the scores s into weights relative to the running maximum m,
-// raising m first and rescaling the sums so far where s tops it. It returns the
-// new m and the sum of the weights. Scores are scaled in float64, as those of calls with
-// features are: large ones lose nothing, and a sequence gives the bits of a dense call.
-func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float32) {
+// weigh returns the weights of row i for the keys [k0, k1), and adds them to l. A row beyond
+// the tile has none. The weights are valid until the next row of the same parity.
+func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
+	if i == x.rows {
+		return rowWeights{}
+	}
+	lo, hi := x.Keys(x.from + i)
+	x.s.setRow(x.from + i)
+	keys := x.s.seen(&x.seen[i%2], k0, max(lo, k0), min(hi, k1))
+	if len(keys) == 0 {
+		return rowWeights{}
+	}
+	x.met[i] = true
+	w := x.w[i%2*len(x.w)/2:][:len(keys)]
+	dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
+	row, sum := x.row(i), float32(0)
+	x.m[i], sum = accumulate(w, x.s.scores(w, k0, keys), x.m[i], row)
+	row[x.vdim] += sum
+	if x.s.score.Dropout != 0 {
+		for c, z := range x.s.dropout(k0, keys) {
+			w[c] *= z
+		}
+	}
+	return rowWeights{keys, w}
+}
+
+// addValues adds the weighted rows of V to o of rows i and i+1: to both at once as long as
+// they have the same keys.
+func (x *fwdRows) addValues(i int, first, second rowWeights) {
+	n := min(len(first.keys), len(second.keys)) &^ 3
+	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {
+		mixTwo(x.o(i), x.o(i+1), first.w[:n], second.w, x.kv.v, x.kv.vStep, first.keys)
+	} else {
+		n = 0
+	}
+	for r, of := range [2]rowWeights{first, second} {
+		if n < len(of.keys) {
+			mixAt(x.o(i+r), of.w[n:], x.kv.v, x.kv.vStep, of.keys[n:])
+		}
+	}
+}
+
+// keysSeen returns the keys that some row of the tile sees.
+func (t *seqTile) keysSeen() (first, last int) {
+	if t.from == t.to {
+		return 0, 0
+	}
+	first, _ = t.Keys(t.from)
+	_, last = t.Keys(t.to - 1)
+	return first, last
+}
+
+// beginRow sets the sums of row i to the earlier keys' O and LSE and to the sink. It returns
+// the row's maximum so far.
+func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
+	clear(sums)
+	past, m := sums[len(sums)/2:], math.Inf(-1)
+	o, l := past[:len(past)-1], &past[len(past)-1]
+	if lse := j.earlierLSE(t.QBatch, t.h, t.Q0+i); !math.IsInf(lse, -1) {
+		m, *l = lse, 1
+		load(o, &j.args.O, j.args.O.Offset(t.QBatch, t.h, t.Q0+i))
+	}
+	if j.p.Score.Sink {
+		sink := j.sinkOf(t.h)
+		if top := max(m, sink); !math.IsInf(top, -1) {
+			scale(past, exp(m-top))
+			*l += exp(sink - top)
+			m = top
+		}
+	}
+	return m
+}
+
+// accumulate turns the scores s into weights w relative to the running maximum m, raising
+// m first and rescaling the sums where s tops it. It returns the new m and the sum of the
+// weights, whose error is that of O and LSE in every element.
+func accumulate(w []float32, s []float64, m float64, sums []float32) (top float64, sum float32) {
 	top = m
 	for _, x := range s {
 		if x > top {
@@ -231,45 +224,37 @@ func (j *job) accumulate(s []float32, m float32, sums []float32) (top, sum float
 		}
 	}
 	if top > m {
-		scale(sums, exp(j.scaled(m)-j.scaled(top)))
+		scale(sums, exp(m-top))
 	}
-	shift := j.scaled(top)
-	if math.IsInf(shift, -1) {
+	shift := top
+	if math.IsInf(top, -1) {
 		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
 	}
-	l := 0.0 // its error is that of O and LSE in every element
-	for i, x := range s {
-		d, w := j.scaled(x)-shift, float32(0)
+	w = w[:len(s)]
+	l := 0.0
+	for c, x := range s {
+		d := x - shift
 		if d >= expLow && d < expHigh {
-			w = expWithin(d)
+			w[c] = expWithin(d)
 		} else {
-			w = exp(d)
+			w[c] = exp(d)
 		}
-		s[i] = w
-		l += float64(w)
+		l += float64(w[c])
 	}
 	return top, float32(l)
 }
 
-// scaled returns a dot product times the softmax scale, rounded by itself: fused with
-// what follows it would be another number.
-func (j *job) scaled(x float32) float64 { return float64(float64(x) * j.scale) }
-
-// finishRow divides once and writes row i of the head of t.
-func (j *job) finishRow(t queryTile, i int, m, l float32, o []float32) {
-	lse := j.normalize(o, m, l)
-	store(&j.args.O, j.args.O.Offset(t.b, t.h, i), o)
-	j.storeLSE(t.b, t.h, i, lse)
-}
-
-// normalize divides o by l and returns the row's LSE.
-func (j *job) normalize(o []float32, m, l float32) float32 {
+// endRow divides once and writes row i.
+func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
+	f, lse := j.args, math.Inf(-1)
 	if l == 0 { // no key, or none with a score above -Inf
 		clear(o)
-		return float32(math.Inf(-1))
+	} else {
+		scale(o, 1/l)
+		lse = m + math.Log(float64(l))
 	}
-	scale(o, 1/l)
-	return float32(j.scaled(m) + math.Log(float64(l)))
+	store(&f.O, f.O.Offset(t.QBatch, t.h, t.Q0+i), o)
+	j.storeLSE(t.QBatch, t.h, t.Q0+i, float32(lse))
 }
 
 // storeLSE writes the LSE of row i of head h, if it is wanted.

@@ -15,10 +15,6 @@ const (
 	tileK = 64
 )
 
-// tileSize returns the most rows and keys that a tile of the problem has, so that
-// workspace is not many times the tensors where heads are wide and few.
-func tileSize(p *flashkit.Problem) (rows, keys int) { return min(tileQ, p.QLen), min(tileK, p.KVLen) }
-
 // ceilDiv returns how many tiles of the given size cover n rows.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
@@ -98,36 +94,35 @@ func dotInHalves(x, y []float32) float32 {
 	return dot(x[:half], y[:half]) + dot(x[half:], y[half:])
 }
 
-// axpy adds to dst the sum over j in [0, n) of weights[j*every] * row j. Row j
-// begins at rows[j*step]. Products are rounded by themselves, as dot's are: which of them a
-// compiler would fuse may differ from function to function, and axpyTwo and mixAt give the same bits.
-func axpy(dst, weights []float32, every, n int, rows []float32, step int) {
-	d := len(dst)
-	j := 0
-	for ; j+4 <= n; j += 4 {
-		w0, w1, w2, w3 := weights[j*every], weights[(j+1)*every], weights[(j+2)*every], weights[(j+3)*every]
-		r0, r1, r2, r3 := rows[j*step:][:d], rows[(j+1)*step:][:d], rows[(j+2)*step:][:d], rows[(j+3)*step:][:d]
+// mixAt adds to dst the sum over j of weights[j] * row at[j]. Row i begins at rows[i*step].
+// Products are rounded by themselves, as dot's are: which of them a compiler would fuse may
+// differ from function to function, and mixTwo gives the same bits.
+func mixAt(dst, weights, rows []float32, step int, at []int) {
+	for len(at) >= 4 && len(weights) >= 4 { // with an index too, the inner loop would lack a register
+		w0, w1, w2, w3 := weights[0], weights[1], weights[2], weights[3]
+		r0, r1, r2, r3 := rows[at[0]*step:][:len(dst)], rows[at[1]*step:][:len(dst)], rows[at[2]*step:][:len(dst)], rows[at[3]*step:][:len(dst)]
 		for i := range dst {
 			dst[i] += float32(w0*r0[i]) + float32(w1*r1[i]) + float32(w2*r2[i]) + float32(w3*r3[i])
 		}
+		at, weights = at[4:], weights[4:]
 	}
-	for ; j < n; j++ {
-		w, r := weights[j*every], rows[j*step:][:d]
+	for j, row := range at {
+		w, r := weights[j], rows[row*step:][:len(dst)]
 		for i := range dst {
 			dst[i] += float32(w * r[i])
 		}
 	}
 }
 
-// axpyTwo is axpy, bit for bit, of two rows and as many weights of each, a multiple of
+// mixTwo is mixAt, bit for bit, of two rows and as many weights of each, a multiple of
 // four: a row that is read once serves both.
-func axpyTwo(dst0, dst1, weights0, weights1, rows []float32, step int) {
+func mixTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) {
 	d := len(dst0)
-	dst1, weights1 = dst1[:d], weights1[:len(weights0)]
+	dst1, weights1, at = dst1[:d], weights1[:len(weights0)], at[:len(weights0)]
 	for j := 0; j < len(weights0)-3; j += 4 {
 		a0, a1, a2, a3 := weights0[j], weights0[j+1], weights0[j+2], weights0[j+3]
 		b0, b1, b2, b3 := weights1[j], weights1[j+1], weights1[j+2], weights1[j+3]
-		r0, r1, r2, r3 := rows[j*step:][:d], rows[(j+1)*step:][:d], rows[(j+2)*step:][:d], rows[(j+3)*step:][:d]
+		r0, r1, r2, r3 := rows[at[j]*step:][:d], rows[at[j+1]*step:][:d], rows[at[j+2]*step:][:d], rows[at[j+3]*step:][:d]
 		for i := range dst0 {
 			x0, x1, x2, x3 := r0[i], r1[i], r2[i], r3[i]
 			dst0[i] += float32(a0*x0) + float32(a1*x1) + float32(a2*x2) + float32(a3*x3)

@@ -33,7 +33,6 @@ type scorer struct {
 	s     [tileK]float64 // scores, of those keys of the tile that take part
 	uncap [tileK]float32 // the derivatives of the caps
 	z     [tileK]float32 // what dropout multiplies weights by
-	keys  [tileK]int     // that take part
 }
 
 // begin prepares for the tiles of a call.
@@ -91,9 +90,9 @@ func (x *scorer) setRow(i int) {
 	}
 }
 
-// seen returns which of the keys from lo up to but not including hi take part, where
-// k0 is the tile's first key. It is valid until the next call.
-func (x *scorer) seen(k0, lo, hi int) []int {
+// seen returns which of the keys [lo, hi) the mask lets through, where k0 is the tile's
+// first key. The result may be in buf.
+func (x *scorer) seen(buf *[tileK]int, k0, lo, hi int) []int {
 	if lo >= hi {
 		return nil
 	}
@@ -102,12 +101,12 @@ func (x *scorer) seen(k0, lo, hi int) []int {
 	}
 	n := 0
 	for c, on := range x.mask[lo:hi] {
-		x.keys[n&(tileK-1)] = lo - k0 + c
+		buf[n&(tileK-1)] = lo - k0 + c
 		if on {
 			n++
 		}
 	}
-	return x.keys[:n]
+	return buf[:n]
 }
 
 // scores returns the scores of the keys, from their dot products with the row. They are
@@ -216,23 +215,4 @@ func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (row
 		}
 	}
 	return buf, dim
-}
-
-// mixAt adds to dst the weighted sum of the rows of the given numbers.
-func mixAt(dst, weights, rows []float32, step int, at []int) {
-	d := len(dst)
-	j := 0
-	for ; j+4 <= len(at); j += 4 {
-		w0, w1, w2, w3 := weights[j], weights[j+1], weights[j+2], weights[j+3]
-		r0, r1, r2, r3 := rows[at[j]*step:][:d], rows[at[j+1]*step:][:d], rows[at[j+2]*step:][:d], rows[at[j+3]*step:][:d]
-		for i := range dst {
-			dst[i] += float32(w0*r0[i]) + float32(w1*r1[i]) + float32(w2*r2[i]) + float32(w3*r3[i])
-		}
-	}
-	for ; j < len(at); j++ {
-		w, r := weights[j], rows[at[j]*step:][:d]
-		for i := range dst {
-			dst[i] += float32(w * r[i])
-		}
-	}
 }

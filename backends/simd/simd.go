@@ -43,6 +43,11 @@ func New(opts ...Option) *Backend {
 // Name returns "simd".
 func (b *Backend) Name() string { return "simd" }
 
+// portableFeatures is what the portable kernels take, by name: what is new must be
+// taught first.
+const portableFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi |
+	flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
+
 // Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := append(withOthers(b.vectorKernels()),

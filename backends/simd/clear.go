@@ -1,0 +1,59 @@
+package simd
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// clearRows writes the rows of O and LSE that the sequence does not have.
+func (j *job) clearRows(t *seqTile) {
+	clearRows(&j.args.O, t.QBatch, t.h, t.to, t.end)
+	for i := t.to; i < t.end; i++ {
+		j.storeLSE(t.QBatch, t.h, i, float32(math.Inf(-1)))
+	}
+}
+
+// clearRows writes zeros to rows [from, to) of a head, which are padding: at once where they
+// lie together, and not by way of the caches.
+func clearRows(t *flashkit.Tensor, b, h, from, to int) {
+	n, wide := to-from, t.Shape()[3]
+	if n > 1 && rowStep(t) == wide {
+		n, wide = 1, n*wide
+	}
+	for i := range n {
+		clearPadding(bytesOf(t, t.Offset(b, h, from+i), wide))
+	}
+}
+
+// clearGradRows writes zeros to the rows of dQ that the sequence does not have.
+func (j *job) clearGradRows(t *seqTile) {
+	if !j.call.Traits.PackedQ {
+		clearRows(&j.args.DQ, t.QBatch, t.h, t.to, t.end)
+	}
+}
+
+// clearGradKeys writes zeros to the rows of dK and dV that the sequence does not have.
+func (j *job) clearGradKeys(t *seqTile) {
+	clearRows(&j.args.DK, t.KVBatch, t.g, t.to, t.end)
+	clearRows(&j.args.DV, t.KVBatch, t.g, t.to, t.end)
+}
+
+// clearElements writes n zeros from the given element on.
+func clearElements(t *flashkit.Tensor, at, n int) { clear(bytesOf(t, at, n)) }
+
+// bytesOf returns the memory of n elements from the given one on. Where there are none they
+// may begin anywhere: there is no memory behind them.
+func bytesOf(t *flashkit.Tensor, at, n int) []byte {
+	switch {
+	case n <= 0:
+		return nil
+	case t.DType() == flashkit.Float32:
+		x := t.Float32s()[at:][:n]
+		return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*n)
+	default:
+		x := t.Uint16s()[at:][:n]
+		return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 2*n)
+	}
+}
