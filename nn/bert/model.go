@@ -12,7 +12,7 @@ import (
 //
 //	x = norm(word + type + position)
 //	for each layer:
-//		x = norm(x + attention(x Wq, x Wk, x Wv) Wout)
+//		x = norm(x + attention(x Wqkv) Wout)
 //		x = norm(x + act(x Wup) Wdown)
 type Model struct {
 	config Config
@@ -25,7 +25,7 @@ type Model struct {
 }
 
 type layer struct {
-	q, k, v, out, up, down    *nn.Linear
+	qkv, out, up, down        *nn.Linear // qkv has the queries, the keys and the values
 	attentionNorm, outputNorm *nn.LayerNorm
 }
 
@@ -55,7 +55,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 	for n := 0; n < c.Layers && i.Err() == nil; n++ {
 		l := c.newLayer(i.In(fmt.Sprintf("encoder.layer.%d", n)))
 		m.layers = append(m.layers, l)
-		products = append(products, l.q, l.k, l.v, l.out, l.up, l.down)
+		products = append(products, l.qkv, l.out, l.up, l.down)
 	}
 	if i.Err() != nil {
 		return nil, i.Err()
@@ -101,13 +101,32 @@ func (c *Config) newLayer(i *nn.Init) layer {
 		return l
 	}
 	h := c.Hidden
+	q, k, v := linear("attention.self.query", h, h), linear("attention.self.key", h, h), linear("attention.self.value", h, h)
 	l := layer{
-		q: linear("attention.self.query", h, h), k: linear("attention.self.key", h, h), v: linear("attention.self.value", h, h),
 		out: linear("attention.output.dense", h, h), attentionNorm: c.newNorm(i.In("attention.output")),
 		up: linear("intermediate.dense", h, c.Intermediate), down: linear("output.dense", c.Intermediate, h), outputNorm: c.newNorm(i.In("output")),
 	}
 	l.up.Activation = activations[c.Activation]
+	if i.Err() == nil { // else a config may ask for more memory than the file has
+		l.qkv = joined(q, k, v)
+	}
 	return l
+}
+
+// joined returns one layer that has the features of all layers, one after the other.
+func joined(layers ...*nn.Linear) *nn.Linear {
+	out := 0
+	for _, l := range layers {
+		out += l.Weight.Shape[0]
+	}
+	all := nn.NewLinear(nn.Blank(), layers[0].Weight.Shape[1], out, true)
+	all.Precision = layers[0].Precision
+	weight, bias := all.Weight.Data, all.Bias.Data
+	for _, l := range layers {
+		weight = weight[copy(weight, l.Weight.Data):]
+		bias = bias[copy(bias, l.Bias.Data):]
+	}
+	return all
 }
 
 func (c *Config) newNorm(i *nn.Init) *nn.LayerNorm {
@@ -123,7 +142,8 @@ func (m *Model) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	x = s.Keep(start, m.norm.Forward(s, m.position.Forward(s, x)))
 	for i := range m.layers {
 		l := &m.layers[i]
-		mixed := m.attention.Forward(s, l.q.Forward(s, x), l.k.Forward(s, x), l.v.Forward(s, x))
+		qkv, h := l.qkv.Forward(s, x), m.config.Hidden
+		mixed := m.attention.Forward(s, qkv.Columns(0, h), qkv.Columns(h, h), qkv.Columns(2*h, h))
 		x = s.Keep(start, l.attentionNorm.Forward(s, l.out.ForwardAdd(s, mixed, x)))
 		x = s.Keep(start, l.outputNorm.Forward(s, l.down.ForwardAdd(s, l.up.Forward(s, x), x)))
 	}
