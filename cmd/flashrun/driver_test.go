@@ -25,7 +25,7 @@ const hostsAtOnce = 4
 
 // boundCalls returns the calls of the driver that the GPU's backend binds.
 func boundCalls(t *testing.T) (list []string) {
-	text, err := os.ReadFile("../../backends/cuda/driver_open.go")
+	text, err := os.ReadFile("../../backends/cuda/driver_calls.go")
 	require.NoError(t, err)
 	for _, m := range regexp.MustCompile("`cu:\"(\\w+)\"").FindAllStringSubmatch(string(text), -1) {
 		list = append(list, m[1])

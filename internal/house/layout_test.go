@@ -46,7 +46,7 @@ var rooms = []struct {
 	{"conformance/mkvec", []string{"conformance", "internal/outfile"}},
 	{"conformance/mutants", []string{".", "internal/*"}},
 	{"conformance/oracle", []string{"."}},
-	{"backends/cuda/mkcosts", nil},
+	{"backends/cuda/mkcosts", []string{"internal/outfile"}},
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
 	{"dispatch", []string{".", "internal/fastest", "internal/outfile"}},
 	{"cmd/flashrun", []string{anything}},
