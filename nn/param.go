@@ -76,11 +76,7 @@ func (p *Param) checkShape(layer string, rows, columns int) error {
 
 // checkData refuses data that does not fill a shape which checkShape has accepted.
 func (p *Param) checkData() error {
-	n := 1
-	for _, k := range p.Shape {
-		n *= k
-	}
-	if len(p.Data) != n {
+	if len(p.Data) != countOf(p.Shape) {
 		return problem(p.Name+".Data.len", len(p.Data), "must be that of shape %v", p.Shape)
 	}
 	return nil
@@ -136,6 +132,15 @@ func (i *Init) Uniform(name string, bound float64, shape ...int) *Param {
 // Normal returns a parameter of normally distributed numbers of mean 0.
 func (i *Init) Normal(name string, deviation float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return deviation * r.NormFloat64() })
+}
+
+// countOf returns the number of elements of a shape.
+func countOf(shape []int) int {
+	n := 1
+	for _, k := range shape {
+		n *= k
+	}
+	return n
 }
 
 // Constant returns a parameter whose elements are x.

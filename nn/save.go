@@ -78,11 +78,7 @@ func tensorData(t safetensors.Tensor, shape []int) ([]float32, error) {
 	case !slices.Equal(t.Shape, shape):
 		return nil, problem("tensor "+t.Name, fmt.Sprint(t.Shape), "must be of shape %v", shape)
 	}
-	n := uint64(1)
-	for _, k := range shape {
-		n *= uint64(k)
-	}
-	if x := inPlace(t.Data); uint64(len(x)) == n {
+	if x := inPlace(t.Data); len(x) == countOf(shape) {
 		return x, nil
 	}
 	return t.Float32s()

@@ -66,7 +66,7 @@ type staging struct {
 	whole int // bytes of a chunk of a call with features
 }
 
-// stagingBytes bounds the pinned memory of all buffers, unless one unit needs more.
+// stagingBytes bounds the pinned memory of the buffers of one call, unless one unit needs more.
 const stagingBytes = 512 << 20
 
 // chunkBytes bounds the bytes of a dense chunk of several units, both ways: enough to fill the

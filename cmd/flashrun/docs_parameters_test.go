@@ -16,12 +16,8 @@ import (
 func TestDocsOfParameters(t *testing.T) {
 	names, flags := "| in the name | field | to |\n|---|---|---|\n", "| flag | to |\n|---|---|\n"
 	for _, x := range flashkit.Parameters() {
-		form := "-" + x.Name
-		if x.Value != "" {
-			form += "{" + x.Value + "}"
-		}
 		about := strings.ReplaceAll(x.About, "*", `\*`)
-		names += fmt.Sprintf("| `%s` | `%s` | %s |\n", form, x.Field, about)
+		names += fmt.Sprintf("| `%s` | `%s` | %s |\n", parameterForm(&x), x.Field, about)
 		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
 			flags += fmt.Sprintf("| `--%s %s` | %s |\n", x.Name, x.Value, about)
 		}

@@ -36,13 +36,17 @@ func (l *explained) why() string {
 func parameterList() string {
 	var b strings.Builder
 	for _, x := range flashkit.Parameters() {
-		form := "[-" + x.Name + "]"
-		if x.Value != "" {
-			form = "[-" + x.Name + "{" + x.Value + "}]"
-		}
-		fmt.Fprintf(&b, "\n  %-14s %s", form, x.About)
+		fmt.Fprintf(&b, "\n  %-14s %s", "["+parameterForm(&x)+"]", x.About)
 	}
 	return b.String()
+}
+
+// parameterForm returns the form of a parameter in the name of a problem, such as -softcap{c}.
+func parameterForm(x *flashkit.Parameter) string {
+	if x.Value == "" {
+		return "-" + x.Name
+	}
+	return "-" + x.Name + "{" + x.Value + "}"
 }
 
 func newExplain() *cobra.Command {

@@ -73,12 +73,13 @@ func drawArgs(p *flashkit.Problem, r *rand.Rand) flashkit.Args {
 		drawSequences(p, &args, r)
 	}
 	form := r.IntN(3)
+	hasBackward := p.Features()&flashkit.ForwardFeatures == 0
 	for _, a := range flashkit.Arguments() {
 		role := a.Role(p, flashkit.PassForward)
-		if p.Features()&flashkit.ForwardFeatures == 0 {
-			role |= a.Role(p, flashkit.PassBackward) &^ flashkit.Output
+		if role == 0 && hasBackward {
+			role = a.Role(p, flashkit.PassBackward)
 		}
-		if output := a.Role(p, flashkit.PassForward)&flashkit.Output != 0; role&flashkit.Input == 0 || output && !p.Carry {
+		if role&flashkit.Input == 0 {
 			continue
 		}
 		if a.Name == "DLSE" && r.IntN(2) == 0 {
@@ -195,16 +196,10 @@ func view(t flashkit.Tensor, shape [4]int) flashkit.Tensor {
 }
 
 func clone(t flashkit.Tensor) flashkit.Tensor {
-	shape, strides := t.Shape(), t.Strides()
-	switch t.DType() {
-	case flashkit.Float32:
-		t = flashkit.F32(append([]float32{}, t.Float32s()...), shape[0], shape[1], shape[2], shape[3])
-	case flashkit.Float16:
-		t = flashkit.F16(append([]uint16{}, t.Uint16s()...), shape[0], shape[1], shape[2], shape[3])
-	default:
-		t = flashkit.BF16(append([]uint16{}, t.Uint16s()...), shape[0], shape[1], shape[2], shape[3])
-	}
-	return t.WithStrides(strides[0], strides[1], strides[2])
+	x, strides := flashkit.Zeros(t.DType(), 1, 1, 1, t.Len()), t.Strides()
+	copy(x.Float32s(), t.Float32s())
+	copy(x.Uint16s(), t.Uint16s())
+	return view(x, t.Shape()).WithStrides(strides[0], strides[1], strides[2])
 }
 
 // fill sets every element of the tensor's memory.

@@ -46,7 +46,7 @@ type subject struct {
 }
 
 func run(ctx context.Context) error {
-	list, err := subjects(ctx)
+	list, portable, err := subjects(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func run(ctx context.Context) error {
 		for p.Validate() != nil || p.FLOPs(flashkit.PassForward) > 4e7 {
 			p = drawProblem(r)
 		}
-		if err := compare(ctx, list, p, r); err != nil {
+		if err := compare(ctx, list, portable, p, r); err != nil {
 			return err
 		}
 	}
@@ -66,37 +66,40 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// subjects returns the kernels of all backends that this machine can run.
-func subjects(ctx context.Context) (list []*subject, err error) {
+// subjects returns the kernels of all backends that this machine can run, and the forward kernel in plain Go.
+func subjects(ctx context.Context) (list []*subject, portable flashkit.Kernel, err error) {
 	which, err := regexp.Compile(*kernels)
 	if err != nil {
-		return nil, err
+		return nil, portable, err
 	}
 	backends := []flashkit.Backend{simd.New()}
 	w, err := wasm.New(ctx)
 	if err != nil {
-		return nil, err
+		return nil, portable, err
 	}
 	backends = append(backends, w)
 	switch g, err := cuda.OpenContext(ctx); {
 	case err == nil:
 		backends = append(backends, g)
 	case !errors.Is(err, flashkit.ErrUnavailable):
-		return nil, err
+		return nil, portable, err
 	}
 	for _, b := range backends {
 		for _, k := range b.Kernels() {
 			if which.MatchString(k.Name) {
 				list = append(list, &subject{Kernel: k, sum: sha256.New()})
 			}
+			if k.Name == "simd/fwd_generic" {
+				portable = k
+			}
 		}
 	}
-	return list, nil
+	return list, portable, nil
 }
 
 // compare runs the problem by every kernel that takes it. Backward kernels read the O and LSE of
 // the portable kernel.
-func compare(ctx context.Context, list []*subject, p flashkit.Problem, r *rand.Rand) error {
+func compare(ctx context.Context, list []*subject, portable flashkit.Kernel, p flashkit.Problem, r *rand.Rand) error {
 	in := drawArgs(&p, r)
 	passes := []flashkit.Pass{flashkit.PassForward}
 	if p.Features()&flashkit.ForwardFeatures == 0 {
@@ -127,23 +130,13 @@ func compare(ctx context.Context, list []*subject, p flashkit.Problem, r *rand.R
 		}
 		if pass == flashkit.PassForward && len(passes) > 1 {
 			args, _ := withOutputs(&p, pass, in)
-			if err := portable(ctx, p, args); err != nil {
+			if err := portable.Compute(ctx, p, args); err != nil {
 				return err
 			}
 			in.O, in.LSE = args.O, args.LSE
 		}
 	}
 	return nil
-}
-
-// portable runs the forward kernel in plain Go.
-func portable(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
-	for _, k := range simd.New().Kernels() {
-		if k.Name == "simd/fwd_generic" {
-			return k.Compute(ctx, p, args)
-		}
-	}
-	return errors.New("simd/fwd_generic is gone")
 }
 
 // withOutputs returns the arguments with fresh outputs of the pass, all NaN, and the outputs.
