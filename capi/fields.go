@@ -14,7 +14,7 @@ import (
 // knownFeatures are the bits of fk_problem.features.
 const knownFeatures = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_ORIGIN | C.FK_RAGGED | C.FK_CARRY
 
-// setParameters sets those of a problem from a C program's one.
+// setParameters sets the parameters of a problem from a C program's problem.
 func setParameters(to *flashkit.Problem, from *C.fk_problem) {
 	to.Scale = float32(from.scale)
 	to.Score.Softcap = float32(from.softcap)

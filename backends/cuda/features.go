@@ -46,8 +46,7 @@ const plainFeatures = flashkit.FeatureShift
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// setFeatures describes what a call has beyond dense attention in a band, but for its tensors
-// and sequences.
+// setFeatures describes the features of a call, without their tensors and sequences.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
 	if x.featured = featured(&c.Problem); !x.featured {

@@ -79,7 +79,7 @@ func (l *launch) block(mapped bool) unsafe.Pointer {
 	return unsafe.Pointer(&l.x.params)
 }
 
-// mapTensors makes the tensor maps of Q, K, V, and O or dO, of which a copy moves so many rows each.
+// mapTensors makes the tensor maps of Q, K, V, and O or dO. A copy moves tiles[i] rows of map i.
 func (l *launch) mapTensors(tiles [4]int) error {
 	shapes := l.x.shapes
 	if !l.x.featured {
@@ -143,7 +143,7 @@ func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
 	return w, err
 }
 
-// carriedWords are those of the LSE that a call continues.
+// carriedWords returns the words of workspace for the LSE that a call continues.
 func carriedWords(p *flashkit.Problem) int {
 	if p.Carry {
 		return p.Batch * p.Heads * p.QLen
@@ -302,7 +302,7 @@ func (w *workspace) bytes() int {
 	return n
 }
 
-// within runs main in a workspace, after the copy of what the sequences say, and before the sums of DBias and DSink. The
+// within runs main in a workspace, after the copy of the sequence lists, and before the sums of DBias and DSink. The
 // workspace is allocated and freed in the order of the stream.
 func (l *launch) within(w *workspace, main func() error) error {
 	b, x, s := l.b, l.x, l.s

@@ -51,7 +51,7 @@ func drawCall(r *rand.Rand) (p flashkit.Problem, pass flashkit.Pass) {
 	}
 }
 
-// drawScore draws what a problem does with scores: often one thing alone.
+// drawScore draws the score features of a problem: often one alone.
 func drawScore(p *flashkit.Problem, r *rand.Rand) {
 	s, only := &p.Score, r.IntN(14)
 	has := func(n int) bool { return n == only || only > 7 && r.IntN(5) == 0 }

@@ -119,7 +119,7 @@ func recordCalls(t *testing.T, calls int, all io.Writer) (launches, choices stri
 	return fmt.Sprintf("%x", both[0].Sum(nil)[:16]), fmt.Sprintf("%x", both[1].Sum(nil)[:16])
 }
 
-// recorders are those of launchDevices. They stay open, as loading the images takes longest.
+// recorders holds one recorder for each of launchDevices. They stay open, as loading the images takes longest.
 var recorders []*recorder
 
 // A recorder is a backend whose driver writes down the launches.
@@ -254,7 +254,7 @@ func (x *recorder) launched(kind string, fn *fakeFunction, a unsafe.Pointer, gri
 	fmt.Fprintln(x.details)
 }
 
-// record draws a call, and writes down what the backend does with it.
+// record draws a call, and writes down the backend's launches or its reason to refuse.
 func (x *recorder) record(r *rand.Rand) {
 	p, pass := drawCall(r)
 	b := x.b
@@ -297,7 +297,7 @@ func (x *recorder) record(r *rand.Rand) {
 	}
 }
 
-// run writes down what a kernel does with a call.
+// run writes down a kernel's launches for a call.
 func (x *recorder) run(k *flashkit.Kernel, p flashkit.Problem, args *flashkit.Args, o Options) {
 	b, host := x.b, p.Ask(k.Pass)
 	device := p.Ask(k.Pass)

@@ -85,7 +85,7 @@ func (pl *plan) biasGradFloats(lanes int) int {
 	return 0
 }
 
-// progress returns how many counters so many blocks need.
+// progress returns the number of counters for the blocks.
 func (pl *plan) progress(blocks int) int {
 	if kind := pl.biasKind(); kind == pairBias || kind == rowBias {
 		return 2 * blocks

@@ -17,7 +17,7 @@ type decodePlan struct {
 	one      kvSplit // of the last sequence: of all sequences if they are equal
 }
 
-// A decodeShape is what the splits of a call's sequences have in common.
+// A decodeShape holds the sizes that all splits of a call share.
 type decodeShape struct {
 	kvHeads  int
 	group    int // query heads of one

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The tables of parameters in docs/library.md and docs/flashrun.md are what the root's list
-// says of them. make docs writes them.
+// The tables of parameters in docs/library.md and docs/flashrun.md follow from the root's list.
+// make docs writes them.
 func TestDocsOfParameters(t *testing.T) {
 	names, flags := "| in the name | field | to |\n|---|---|---|\n", "| flag | to |\n|---|---|\n"
 	for _, x := range flashkit.Parameters() {

@@ -287,7 +287,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
 	return in, f.finishInput(cmd, in)
 }
 
-// problemFlags are the flags that --problem replaces, beside those of numbers.
+// problemFlags are the flags that --problem replaces, as it replaces every flag of a number.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
 func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {

@@ -1,4 +1,4 @@
-// Package fastest chooses among kernels by predicted times, and remembers what was decided of
+// Package fastest chooses among kernels by predicted times, and remembers the choices of
 // recent calls, so that a call in a loop is neither predicted again nor allocates.
 package fastest
 
@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Subject is what a choice depends on: a call without its arguments.
+// A Subject is a call without its arguments: a choice depends on it alone.
 type Subject struct {
 	Problem flashkit.Problem
 	Pass    flashkit.Pass
@@ -43,7 +43,7 @@ const (
 	ways = 4
 )
 
-// A Cache keeps what was decided of recent subjects. Its size is bounded, and its methods do
+// A Cache keeps the values of recent subjects. Its size is bounded, and its methods do
 // not lock. The zero Cache is empty.
 type Cache[T any] struct {
 	recent  [sets][ways]atomic.Pointer[entry[T]]
@@ -68,7 +68,7 @@ func (c *Cache[T]) set(s *Subject) *[ways]atomic.Pointer[entry[T]] {
 	return &c.recent[maphash.Comparable(seed, key)%sets]
 }
 
-// Find returns what is kept of a subject.
+// Find returns the value that is kept for a subject.
 func (c *Cache[T]) Find(s *Subject) (value T, ok bool) {
 	set := c.set(s)
 	for i := range set {

@@ -27,7 +27,7 @@ type fitted struct {
 	Features []feature        `json:"features"`
 }
 
-// A feature is what it adds to the time of a step, by field.
+// A feature holds the times that it adds to a step, by field.
 type feature struct {
 	Name  string                 `json:"name"` // AllFeatures, FeatureSoftcap
 	Times map[string]json.Number `json:"times"`

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tables are what is made of costs.json.
+// The tables follow from costs.json.
 func TestTablesAreCurrent(t *testing.T) {
 	text, err := os.ReadFile("../costs.json")
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 
 const nilAlpha = "A nil alpha counts as 0, whatever o held."
 
-// nilMasks returns what a comment says of masks that are nil.
+// nilMasks returns the comment about masks that are nil.
 func nilMasks(avx512 bool) string {
 	if avx512 {
 		return ""
