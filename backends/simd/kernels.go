@@ -12,31 +12,56 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What the kernels in assembly take beyond dense attention, by name: what is new must be
-// taught first.
-const (
-	bwdTake = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
-		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
-	fwdTake = bwdTake | flashkit.FeaturePage | flashkit.FeatureCarry
-)
-
-// withOthers returns the kernels in assembly in the order of abouts: own, and those that this
-// program cannot run, as they are for another platform, or a build tag turns them off.
-func withOthers(own []flashkit.Kernel) (list []flashkit.Kernel) {
-	for _, k := range abouts {
-		i := slices.IndexFunc(own, func(o flashkit.Kernel) bool { return o.Name == k.Name })
-		switch {
-		case i >= 0:
-			list = append(list, own[i])
-		case k.Requires != "":
-			list = append(list, without(k))
+// Kernels returns the backend's kernels, on every platform the same ones.
+func (b *Backend) Kernels() []flashkit.Kernel {
+	own, list := append(b.vectorKernels(), b.portableKernels()...), slices.Clone(abouts[:])
+	for i := range list {
+		k := &list[i]
+		k.DTypes = slices.Clone(k.DTypes)
+		if k.Requires != "" {
+			k.Code = flashkit.CodeVector
 		}
+		if at := slices.IndexFunc(own, func(o flashkit.Kernel) bool { return o.Name == k.Name }); at >= 0 {
+			o := &own[at]
+			k.Missing, k.Refuses, k.Cost, k.Needs, k.Run = o.Missing, o.Refuses, o.Cost, o.Needs, o.Run
+		} else {
+			leaveOut(k)
+		}
+		b.pool.bound(k)
 	}
 	return list
 }
 
-// without returns k as a kernel that this program cannot run.
-func without(k flashkit.Kernel) flashkit.Kernel {
+// kernel returns the functions of a kernel, whose cost, memory and run follow from one plan.
+func (b *Backend) kernel(name string, missing func() string, refuses func(flashkit.Problem) string,
+	plan func(*plan), times func(*plan) [3]timedPhase, run func(context.Context, *job)) flashkit.Kernel {
+	return flashkit.Kernel{
+		Name:    "simd/" + name,
+		Missing: missing,
+		Refuses: func(c *flashkit.Call) string { return refuses(c.Problem) },
+		Cost: func(c *flashkit.Call) time.Duration {
+			pl := planned(c, plan)
+			defer pl.forget()
+			f := times(pl)
+			return cost(c, f[:]...)
+		},
+		Needs: func(c *flashkit.Call) flashkit.Memory {
+			pl := planned(c, plan)
+			defer pl.forget()
+			return flashkit.Memory{Host: pl.memory()}
+		},
+		Run: func(ctx context.Context, c *flashkit.Call) error {
+			j := b.newJob(c)
+			plan(&j.plan)
+			run(ctx, j)
+			return b.release(ctx, j)
+		},
+	}
+}
+
+// leaveOut gives k the functions of a kernel that this program cannot run, as it is for another
+// platform, or a build tag turns it off.
+func leaveOut(k *flashkit.Kernel) {
 	reason := "requires " + k.Requires
 	if strings.Contains(k.Requires, runtime.GOARCH) {
 		reason = "requires assembly, which a build tag left out"
@@ -44,13 +69,4 @@ func without(k flashkit.Kernel) flashkit.Kernel {
 	k.Missing = func() string { return reason }
 	k.Cost = func(*flashkit.Call) time.Duration { return math.MaxInt64 / 2 }
 	k.Run = func(context.Context, *flashkit.Call) error { return errors.New(reason) }
-	switch {
-	case strings.Contains(k.Name, "/bwd_"):
-		k.Pass, k.Takes = flashkit.PassBackward, bwdTake
-	case slices.Contains(k.DTypes, flashkit.Float32):
-		k.Takes = fwdTake | flashkit.FeatureMixed
-	default: // of bf16 alone, as Q is
-		k.Takes = fwdTake
-	}
-	return k
 }

@@ -7,12 +7,12 @@ import "github.com/flashkit-go/flashkit"
 // vectorKernels returns the kernels in assembly.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
-		b.vector("fwd_neon", neon.missing, neon.refuses, fwdTake|flashkit.FeatureMixed, neonLanes.planForward, neonLanes.fwdTimes, forward(neonLanes.fwdItem)),
-		b.vector("fwd_neonbf16", neonBF16.missing, fitsNEONBF16, fwdTake, fwdNEONBF16Plan, fwdNEONBF16Times, forward(fwdNEONBF16Item)),
-		b.vector("decode_neon", neon.missing, fitsDecodeNEON, fwdTake|flashkit.FeatureMixed, planDecodeLanes, neonDecode.times, decode(neonDecode.chunks, neonDecode.merge)),
-		b.vector("decode_neonfhm", neonFHM.missing, fitsDecodeNEONFHM, fwdTake, planDecodeLanes, neonFHMDecode.times, decode(neonFHMDecode.chunks, neonFHMDecode.merge)),
-		b.vector("decode_neonbf16", neonBF16.missing, fitsDecodeNEONBF16, fwdTake, planDecodeLanes, neonBF16Decode.times, decode(neonBF16Decode.chunks, neonBF16Decode.merge)),
-		b.vector("bwd_neon", neon.missing, neon.refuses, bwdTake, neonLanes.planBackward, neonLanes.bwdTimes, neonLanes.backward(neonLanes.bwdPrepare, neonLanes.bwdBlock, neonLanes.bwdFinish)),
+		b.kernel("fwd_neon", neon.missing, neon.refuses, neonLanes.planForward, neonLanes.fwdTimes, forward(neonLanes.fwdItem)),
+		b.kernel("fwd_neonbf16", neonBF16.missing, fitsNEONBF16, fwdNEONBF16Plan, fwdNEONBF16Times, forward(fwdNEONBF16Item)),
+		b.kernel("decode_neon", neon.missing, fitsDecodeNEON, planDecodeLanes, neonDecode.times, decode(neonDecode.chunks, neonDecode.merge)),
+		b.kernel("decode_neonfhm", neonFHM.missing, fitsDecodeNEONFHM, planDecodeLanes, neonFHMDecode.times, decode(neonFHMDecode.chunks, neonFHMDecode.merge)),
+		b.kernel("decode_neonbf16", neonBF16.missing, fitsDecodeNEONBF16, planDecodeLanes, neonBF16Decode.times, decode(neonBF16Decode.chunks, neonBF16Decode.merge)),
+		b.kernel("bwd_neon", neon.missing, neon.refuses, neonLanes.planBackward, neonLanes.bwdTimes, neonLanes.backward(neonLanes.bwdPrepare, neonLanes.bwdBlock, neonLanes.bwdFinish)),
 	}
 }
 

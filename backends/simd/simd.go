@@ -43,28 +43,12 @@ func New(opts ...Option) *Backend {
 // Name returns "simd".
 func (b *Backend) Name() string { return "simd" }
 
-// portableFeatures is what the portable kernels take, by name: what is new must be
-// taught first.
-const portableFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi |
-	flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
-
-// Kernels returns the backend's kernels, on every platform the same ones.
-func (b *Backend) Kernels() []flashkit.Kernel {
-	list := append(withOthers(b.vectorKernels()),
-		flashkit.Kernel{
-			Name: "simd/fwd_generic", Pass: flashkit.PassForward, Takes: portableFeatures | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed,
-			Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric,
-		},
-		flashkit.Kernel{
-			Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: portableFeatures,
-			Cost: bwdGenericCost, Needs: bwdGenericNeeds, Run: b.bwdGeneric,
-		},
-	)
-	for i := range list {
-		setAbout(&list[i])
-		b.pool.bound(&list[i])
+// portableKernels returns the kernels in Go.
+func (b *Backend) portableKernels() []flashkit.Kernel {
+	return []flashkit.Kernel{
+		{Name: "simd/fwd_generic", Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric},
+		{Name: "simd/bwd_generic", Cost: bwdGenericCost, Needs: bwdGenericNeeds, Run: b.bwdGeneric},
 	}
-	return list
 }
 
 // Close lets the helpers end that no other backend needs. Calls in progress finish; a later call runs on the
