@@ -119,7 +119,7 @@ func (j *job) keyGradients(ws *arena, t seqTile) {
 				}
 				lo, hi := t.Keys(i)
 				keys, prob, ds := x.pairs(i, i-q0, t.from, max(lo, t.from), min(hi, t.to))
-				m.setRow(i-q0, keys, prob, x.uncapped(ds))
+				m.setRow(i-q0, keys, prob, x.s.uncapped(ds))
 			}
 			for c := range n {
 				if j.canceled() {
@@ -178,7 +178,7 @@ func (j *job) queryGradients(ws *arena, t seqTile) {
 			if j.features.ownBias {
 				scatter(&f.DBias, f.DBias.Offset(t.b, t.h, i)+k0, keys, ds)
 			}
-			mixAt(dq[r*p.Dim:][:p.Dim], x.uncapped(ds), x.keys.k, x.keys.kStep, keys)
+			mixAt(dq[r*p.Dim:][:p.Dim], x.s.uncapped(ds), x.keys.k, x.keys.kStep, keys)
 		}
 	}
 	addRun(dq, past)

@@ -48,16 +48,6 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	return keys, prob, ds
 }
 
-// uncapped turns gradients of capped scores into those of scores.
-func (x *gradPairs) uncapped(ds []float32) []float32 {
-	if x.s.score.Softcap != 0 {
-		for c := range ds {
-			ds[c] *= x.s.uncap[c]
-		}
-	}
-	return ds
-}
-
 // A gradTile is a tile of query rows with the operands of its gradients.
 type gradTile struct {
 	dim, vdim int

@@ -236,10 +236,7 @@ func (pl *plan) maskFloats() int {
 }
 
 // featured reports whether features change scores or weights.
-func (pl *plan) featured() bool {
-	s := &pl.p.Score
-	return s.Softcap != 0 || s.ALiBi || s.Bias || s.Dropout != 0
-}
+func (pl *plan) featured() bool { return adjusts(pl.call) || pl.p.Score.Dropout != 0 }
 
 // scoreFloats returns the workspace of a gradScore.
 func (pl *plan) scoreFloats(lanes int) int {

@@ -53,11 +53,6 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	return j
 }
 
-// adjusts reports whether scores are more than dot products times the scale.
-func adjusts(c *flashkit.Call) bool {
-	return c.Score.Softcap != 0 || c.Score.ALiBi || c.Score.Bias
-}
-
 // do runs the items [0, n) as parallel does and gives j back to the pool.
 func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n, floats int) error {
 	j.parallel(ctx, run, n, floats)

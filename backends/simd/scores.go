@@ -9,6 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
+// adjusts reports whether scores are more than dot products times the scale.
+func adjusts(c *flashkit.Call) bool {
+	return c.Score.Softcap != 0 || c.Score.ALiBi || c.Score.Bias
+}
+
 // A scorer makes the scores of one query row after the other out of dot products: the
 // softmax scale, the cap, bias and slope. It says which keys of a tile take part, and
 // whose weights dropout leaves. Keys of a tile are numbered from the tile's first one.
@@ -132,6 +137,16 @@ func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 		}
 	}
 	return s
+}
+
+// uncapped turns gradients of the last scores into gradients of scaled dot products.
+func (x *scorer) uncapped(ds []float32) []float32 {
+	if x.score.Softcap != 0 {
+		for c := range ds {
+			ds[c] *= x.uncap[c]
+		}
+	}
+	return ds
 }
 
 // addBias adds the biases of the keys of a tile, which begin at the given element.
