@@ -4,36 +4,16 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-type biasKind int
-
 const (
-	noBias    biasKind = iota // no dBias is wanted
-	ownBias                   // every pair has its own
-	pairBias                  // sequences or heads share one for each pair
-	rowBias                   // all query rows share one
-	biasRun   = 512           // blocks that are added up in one float32, before those of the next
-	maxPanels = 16            // of a block
-	biasPart  = 64            // keys of a rowBias that are written at a time
+	biasRun   = 512 // blocks that are added up in one float32, before those of the next
+	maxPanels = 16  // of a block
+	biasPart  = 64  // keys of a rowBias that are written at a time
 )
-
-// biasKind returns what a call wants. Without arguments that is nothing.
-func (pl *plan) biasKind() biasKind {
-	if pl.call == nil || pl.call.Args == nil || !pl.p.Score.Bias || pl.call.Args.DBias.IsZero() {
-		return noBias
-	}
-	switch p, s := &pl.p, pl.call.Args.DBias.Shape(); {
-	case s == [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}:
-		return ownBias
-	case s[2] == 1:
-		return rowBias
-	}
-	return pairBias
-}
 
 // tilesFirst reports whether a block takes a tile of all heads before the next tile, as
 // they share biases. It must not depend on whether dBias is wanted.
 func (pl *plan) tilesFirst() bool {
-	if !pl.p.Score.Bias || pl.call == nil || pl.call.Args == nil {
+	if !pl.p.Score.Bias || pl.call.Args == nil {
 		return false
 	}
 	s := pl.call.Args.Bias.Shape()

@@ -1,11 +1,6 @@
 package simd
 
-import (
-	"context"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
-)
+import "context"
 
 // bwd_generic recomputes, for each query row i and key j that it sees,
 //
@@ -25,71 +20,27 @@ import (
 //
 // No two items add to the same sum: nothing is added atomically and nothing waits. The
 // price is that P and dP are computed twice, seven products instead of five.
-func (b *Backend) bwdGeneric(ctx context.Context, c *flashkit.Call) error {
-	j := b.newJob(c)
-	j.cut()
-	return b.do(ctx, j, bwdGenericItem, j.features.backwardItems(), bwdGenericFloats(c, &j.features))
-}
-
-func (f *featurePlan) backwardItems() int {
-	return f.biasItems + f.keyItems + f.queryItems + f.sinkItems
-}
-
-func bwdGenericFloats(c *flashkit.Call, f *featurePlan) int {
-	rows, keys, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
-	keyItem := 2*keys*(dim+vdim) + 2*rows*tileK
-	biasItem := 0.0
-	if f.biasItems > 0 {
-		s := c.Args.DBias.Shape()
-		biasItem = 2 * float64(min(tileQ, s[2])) * float64(min(tileK, s[3]))
-	}
-	return count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyItem, 2*rows*dim, biasItem))
-}
-
-func bwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
-	f := planFeatures(c)
-	return flashkit.Memory{Host: memory(c, phase{f.backwardItems(), bwdGenericFloats(c, &f)}) + f.tables(c)}
-}
-
-func bwdGenericCost(c *flashkit.Call) time.Duration { return cost(c, bwdGenericTimes(c)) }
-
-var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
-
-// bwdGenericTimes counts seven products for a pair: four in a tile of keys, three in one of
-// rows. A DBias that repeats takes two products more, and the scores once more. Where there
-// are few keys, their items are the longest.
-func bwdGenericTimes(c *flashkit.Call) timedPhase {
-	t, f := &bwdGenericPace, planFeatures(c)
-	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
-	rows, keys := rowsAndKeys(c)
-	pair, half := t.pair/2+pairTime(c), halfTimes(c.DType, 1)
-	keyPair, rowPair, biasPair := 4*dims*t.flop+pair, 3*dims*t.flop+pair, 2*dims*t.flop+pair
-	read := pairs * dims * half
-
-	keyTime := float64(f.keyItems)*t.start + pairs*keyPair + keys*dims*(t.element+half) + read/float64(max(1, f.keys))
-	rowTime := float64(f.queryItems)*t.start + pairs*rowPair + rows*dims*(t.element+2*half) + read/float64(max(1, f.rows))
-	sum := keyTime + rowTime + float64(f.sinkItems)*t.start
-	group := float64(c.Heads / c.KVHeads)
-	most := max(keyTime/float64(max(1, f.keyItems)), longestPairs(c, &f, tileK, true)*group*keyPair, longestPairs(c, &f, tileQ, false)*rowPair)
-	if f.biasItems > 0 {
-		biasTime := float64(f.biasItems)*t.start + pairs*biasPair
-		sum, most = sum+biasTime, max(most, biasTime/float64(f.biasItems))
-	}
-	return timedPhase{f.backwardItems(), sum, most}
+func runBwdGeneric(ctx context.Context, j *job) {
+	j.cutRows()
+	j.byKey.cut(&j.plan, false, tileK, itemOrder{heads: j.p.KVHeads, longestFirst: true})
+	j.parallel(ctx, bwdGenericItem, j.work[0].items, j.work[0].floats)
 }
 
 // bwdGenericItem runs an item. Those of a repeated DBias come first: they are the longest.
 func bwdGenericItem(j *job, ws *arena, item int) {
-	f := &j.features
+	x := &j.portable
+	var t seqTile
 	switch {
-	case item < f.biasItems:
+	case item < x.biasItems:
 		j.biasTile(ws, item)
-	case item < f.biasItems+f.keyItems:
-		j.keyGradients(ws, j.keyTile(item-f.biasItems))
-	case item < f.biasItems+f.keyItems+f.queryItems:
-		j.queryGradients(ws, j.rowTile(item-f.biasItems-f.keyItems))
+	case item < x.biasItems+x.keyItems:
+		t.findKeys(&j.plan, item-x.biasItems)
+		j.keyGradients(ws, t)
+	case item < x.biasItems+x.keyItems+x.queryItems:
+		t.findRows(&j.plan, item-x.biasItems-x.keyItems)
+		j.queryGradients(ws, t)
 	default:
-		j.sinkGradient(ws, item-f.biasItems-f.keyItems-f.queryItems)
+		j.sinkGradient(ws, item-x.biasItems-x.keyItems-x.queryItems)
 	}
 }
 
@@ -100,7 +51,7 @@ func (j *job) keyGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	run, past := twoSums(ws, n*(p.Dim+p.VDim))
 	dk, dv := run[:n*p.Dim], run[n*p.Dim:]
-	m := pairMatrix{prob: ws.take(j.features.rows * tileK), ds: ws.take(j.features.rows * tileK)}
+	m := pairMatrix{prob: ws.take(j.portable.rows * tileK), ds: ws.take(j.portable.rows * tileK)}
 	first, last := t.rowsSeen()
 	if first < last {
 		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
@@ -158,7 +109,7 @@ func (j *job) queryGradients(ws *arena, t seqTile) {
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.features.ownBias && i < t.end; i++ { // some of them are added to at once
+	for i := t.from; j.portable.ownBias && i < t.end; i++ { // some of them are added to at once
 		clearElements(&f.DBias, f.DBias.Offset(t.b, t.h, i), f.DBias.Shape()[3])
 	}
 	first, last := t.keysSeen()
@@ -175,7 +126,7 @@ func (j *job) queryGradients(ws *arena, t seqTile) {
 			i := t.from + r
 			lo, hi := t.Keys(i)
 			keys, _, ds := x.pairs(i, r, k0, max(lo, k0), min(hi, k1))
-			if j.features.ownBias {
+			if j.portable.ownBias {
 				scatter(&f.DBias, f.DBias.Offset(t.b, t.h, i)+k0, keys, ds)
 			}
 			mixAt(dq[r*p.Dim:][:p.Dim], x.s.uncapped(ds), x.keys.k, x.keys.kStep, keys)
@@ -187,4 +138,52 @@ func (j *job) queryGradients(ws *arena, t seqTile) {
 		store(&f.DQ, f.DQ.Offset(t.QBatch, t.h, t.Q0+t.from+r), dq[r*p.Dim:][:p.Dim])
 	}
 	j.clearGradRows(&t)
+}
+
+// planBwdGeneric plans a call of bwd_generic.
+func planBwdGeneric(pl *plan) {
+	x, p, biasFloats := &pl.portable, &pl.p, 0.0
+	switch pl.biasKind() {
+	case ownBias:
+		x.ownBias = true
+	case pairBias, rowBias:
+		s := pl.call.Args.DBias.Shape()
+		x.biasItems = s[0] * s[1] * ceilDiv(s[2], tileQ) * ceilDiv(s[3], tileK)
+		biasFloats = 2 * float64(min(tileQ, s[2])) * float64(min(tileK, s[3]))
+	}
+	pl.planPortable()
+	if x.keyItems = p.KVHeads * pl.keyTiles(tileK); pl.call.Args != nil && !pl.call.Args.DSink.IsZero() {
+		x.sinkItems = p.Heads
+	}
+	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(p.Dim), float64(p.VDim)
+	keyFloats := 2*keys*(dim+vdim) + 2*rows*tileK
+	pl.tables, pl.work[0] = 2, phase{
+		x.biasItems + x.keyItems + x.queryItems + x.sinkItems,
+		count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyFloats, 2*rows*dim, biasFloats)),
+	}
+}
+
+var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
+
+// bwdGenericTimes counts seven products for a pair: four in a tile of keys, three in one of
+// rows. A DBias that repeats takes two products more, and the scores once more. Where there
+// are few keys, their items are the longest.
+func bwdGenericTimes(pl *plan) [3]timedPhase {
+	t, c, x := &bwdGenericPace, pl.call, &pl.portable
+	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
+	rows, keys := rowsAndKeys(c)
+	pair, half := t.pair/2+pairTime(c), halfTimes(c.DType, 1)
+	keyPair, rowPair, biasPair := 4*dims*t.flop+pair, 3*dims*t.flop+pair, 2*dims*t.flop+pair
+	read := pairs * dims * half
+
+	keyTime := float64(x.keyItems)*t.start + pairs*keyPair + keys*dims*(t.element+half) + read/float64(max(1, x.keys))
+	rowTime := float64(x.queryItems)*t.start + pairs*rowPair + rows*dims*(t.element+2*half) + read/float64(max(1, x.rows))
+	sum := keyTime + rowTime + float64(x.sinkItems)*t.start
+	group := float64(c.Heads / c.KVHeads)
+	most := max(keyTime/float64(max(1, x.keyItems)), pl.longestPairs(tileK, true)*group*keyPair, pl.longestPairs(tileQ, false)*rowPair)
+	if x.biasItems > 0 {
+		biasTime := float64(x.biasItems)*t.start + pairs*biasPair
+		sum, most = sum+biasTime, max(most, biasTime/float64(x.biasItems))
+	}
+	return [3]timedPhase{{pl.work[0].items, sum, most}}
 }

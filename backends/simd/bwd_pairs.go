@@ -61,7 +61,7 @@ type gradTile struct {
 }
 
 func newGradTile(j *job, ws *arena) gradTile {
-	p, rows := &j.p, j.features.rows
+	p, rows := &j.p, j.portable.rows
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, lse: ws.take(rows), delta: ws.take(rows),
 		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(min(rows, 1) * p.VDim), // without rows no memory backs a row

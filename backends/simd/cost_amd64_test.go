@@ -52,7 +52,7 @@ func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 		return all[:n]
 	}
 	return map[string][]timedPhase{
-		"simd/fwd_generic": {fwdGenericTimes(f)}, "simd/bwd_generic": {bwdGenericTimes(b)},
+		"simd/fwd_generic": of(f, planFwdGeneric, fwdGenericTimes), "simd/bwd_generic": of(b, planBwdGeneric, bwdGenericTimes),
 		"simd/fwd_avx2": of(f, avx2Lanes.planForward, avx2Lanes.fwdTimes), "simd/bwd_avx2": of(b, avx2Lanes.planBackward, avx2Lanes.bwdTimes),
 		"simd/fwd_avx512": of(f, avx512Lanes.planForward, avx512Lanes.fwdTimes), "simd/bwd_avx512": of(b, avx512Lanes.planBackward, avx512Lanes.bwdTimes),
 		"simd/decode_avx2": of(f, planDecodeLanes, avx2Decode.times), "simd/decode_avx512": of(f, planDecodeLanes, avx512Decode.times),

@@ -92,7 +92,8 @@ func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 
 // longestPairs returns how many pairs the longest item of a ragged call has, which
 // takes n rows or keys of the longest sequence at a time: 0 where all are equal.
-func longestPairs(c *flashkit.Call, f *featurePlan, n int, keys bool) float64 {
+func (pl *plan) longestPairs(n int, keys bool) float64 {
+	c, f := pl.call, &pl.portable
 	if c.Args == nil || !c.Ragged {
 		return 0
 	}

@@ -1,12 +1,8 @@
 package simd
 
 import (
-	"context"
 	"math"
 	"slices"
-	"time"
-
-	"github.com/flashkit-go/flashkit"
 )
 
 // fwd_generic computes, for each query row i,
@@ -23,41 +19,10 @@ import (
 // item is one tile of query rows of one head. Every row walks exactly the keys
 // that it sees, so a masked key costs nothing and cannot leak. Rows go in pairs: two rows
 // that see the same keys load V once.
-func (b *Backend) fwdGeneric(ctx context.Context, c *flashkit.Call) error {
-	j := b.newJob(c)
-	j.cut()
-	return b.do(ctx, j, fwdGenericTile, j.features.queryItems, fwdGenericFloats(c, &j.features))
-}
-
-func fwdGenericFloats(c *flashkit.Call, f *featurePlan) int {
-	rows, keys, dim, vdim := float64(f.rows), float64(f.keys), float64(c.Dim), float64(c.VDim)
-	return count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))
-}
-
-func fwdGenericNeeds(c *flashkit.Call) flashkit.Memory {
-	f := planFeatures(c)
-	return flashkit.Memory{Host: memory(c, phase{f.queryItems, fwdGenericFloats(c, &f)}) + f.tables(c)}
-}
-
-func fwdGenericCost(c *flashkit.Call) time.Duration { return cost(c, fwdGenericTimes(c)) }
-
-var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
-
-// fwdGenericTimes counts the pairs that the band lets through, and the keys of whole tiles.
-func fwdGenericTimes(c *flashkit.Call) timedPhase {
-	t, f := &fwdGenericPace, planFeatures(c)
-	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
-	pair := 2*dims*t.flop + t.pair + pairTime(c)
-	rows, _ := rowsAndKeys(c)
-	read := pairs / float64(max(1, f.rows)) * dims
-	sum := float64(f.queryItems)*t.start + pairs*pair + rows*dims*t.element + converted(&c.Problem, read)*t.widen +
-		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
-	return timedPhase{f.queryItems, sum, longestPairs(c, &f, tileQ, false) * pair}
-}
-
 func fwdGenericTile(j *job, ws *arena, item int) {
 	var x fwdRows
-	x.begin(j, ws, j.rowTile(item))
+	x.findRows(&j.plan, item)
+	x.begin(j, ws)
 	first, last := x.keysSeen()
 	for k0 := first; k0 < last; k0 += tileK {
 		k1 := min(k0+tileK, last)
@@ -108,15 +73,15 @@ type rowWeights struct {
 	w    []float32
 }
 
-func (x *fwdRows) begin(j *job, ws *arena, t seqTile) {
-	p := &j.p
-	x.seqTile, x.rows, x.dim, x.vdim = t, t.to-t.from, p.Dim, p.VDim
+func (x *fwdRows) begin(j *job, ws *arena) {
+	p, t := &j.p, &x.seqTile
+	x.rows, x.dim, x.vdim = t.to-t.from, p.Dim, p.VDim
 	x.q, x.qStep = view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, x.rows, ws.take(x.rows*p.Dim))
 	x.sums = ws.take(x.rows * 2 * (p.VDim + 1))
 	for i := range x.rows {
-		x.m[i] = j.beginRow(&t, t.from+i, x.row(i))
+		x.m[i] = j.beginRow(t, t.from+i, x.row(i))
 	}
-	x.kv, x.w = newKVTile(j, ws), ws.take(2*j.features.keys)
+	x.kv, x.w = newKVTile(j, ws), ws.take(2*j.portable.keys)
 	x.s.begin(j)
 	x.s.setHead(&t.Seq, t.b, t.h)
 }
@@ -262,4 +227,26 @@ func (j *job) storeLSE(b, h, i int, lse float32) {
 	if t := &j.args.LSE; !t.IsZero() {
 		t.Float32s()[t.Offset(b, h, i)] = lse
 	}
+}
+
+// planFwdGeneric plans a call of fwd_generic.
+func planFwdGeneric(pl *plan) {
+	pl.planPortable()
+	x := &pl.portable
+	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(pl.p.Dim), float64(pl.p.VDim)
+	pl.work[0] = phase{x.queryItems, count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))}
+}
+
+var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
+
+// fwdGenericTimes counts the pairs that the band lets through, and the keys of whole tiles.
+func fwdGenericTimes(pl *plan) [3]timedPhase {
+	t, c, items := &fwdGenericPace, pl.call, pl.work[0].items
+	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
+	pair := 2*dims*t.flop + t.pair + pairTime(c)
+	rows, _ := rowsAndKeys(c)
+	read := pairs / float64(max(1, pl.portable.rows)) * dims
+	sum := float64(items)*t.start + pairs*pair + rows*dims*t.element + converted(&c.Problem, read)*t.widen +
+		halfTimes(c.DType, rows*dims) + halfTimes(c.KVType(), read)
+	return [3]timedPhase{{items, sum, pl.longestPairs(tileQ, false) * pair}}
 }

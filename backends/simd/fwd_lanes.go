@@ -2,8 +2,6 @@
 
 package simd
 
-import "context"
-
 // The kernels fwd_avx512 and fwd_avx2 compute what fwd_generic computes, with
 // the query rows of a tile in the lanes of two vectors. Then a key is one row of
 // everything: S, P [keys][lanes] and O transposed [vdim][lanes] are products of
@@ -15,14 +13,6 @@ import "context"
 // keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
 // at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
 // not depend on its neighbors in the item.
-
-// forward returns the run of a kernel that computes query rows.
-func forward(item func(*job, *arena, int)) func(context.Context, *job) {
-	return func(ctx context.Context, j *job) {
-		j.cutRows()
-		j.parallel(ctx, item, j.work[0].items, j.work[0].floats)
-	}
-}
 
 func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 	p, lanes := &j.p, isa.lanes

@@ -39,17 +39,9 @@ func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
 }
 
-// headGroups returns the groups of headsPerItem heads of a sequence.
-func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
-
 // setItems sets the items of planned rows and their workspace, in floats for each tile and for the tiles together.
 func (pl *plan) setItems(perTile, perItem int) {
 	pl.work[0] = phase{pl.headGroups() * pl.rowTiles(pl.rows), pl.tilesPerItem*perTile + perItem}
-}
-
-// cutRows makes the table of a planned call.
-func (pl *plan) cutRows() {
-	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.headGroups(), turns: pl.turns, longestFirst: true, lastFirst: true})
 }
 
 // joinedHeads returns the heads per item of a call whose heads have one tile and one block: to begin an item takes

@@ -158,7 +158,7 @@ func (pl *plan) side(b int, rows bool) (n, room, other int) {
 
 // rowRoom returns the rows that tensors have for a sequence of n query rows.
 func (pl *plan) rowRoom(n int) int {
-	if pl.call.Traits.PackedQ && !pl.features.ownBias {
+	if pl.call.Traits.PackedQ && !pl.portable.ownBias {
 		return n
 	}
 	return pl.p.QLen

@@ -53,12 +53,6 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	return j
 }
 
-// do runs the items [0, n) as parallel does and gives j back to the pool.
-func (b *Backend) do(ctx context.Context, j *job, run func(*job, *arena, int), n, floats int) error {
-	j.parallel(ctx, run, n, floats)
-	return b.release(ctx, j)
-}
-
 // parallel runs the items [0, n) on as many goroutines as the call may use, each with a
 // workspace of the given number of floats, until the context is done.
 func (j *job) parallel(ctx context.Context, run func(*job, *arena, int), n, floats int) {

@@ -14,7 +14,10 @@ import (
 
 // Kernels returns the backend's kernels, on every platform the same ones.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	own, list := append(b.vectorKernels(), b.portableKernels()...), slices.Clone(abouts[:])
+	own, list := append(b.vectorKernels(),
+		b.kernel("fwd_generic", nil, refusesNothing, planFwdGeneric, fwdGenericTimes, forward(fwdGenericTile)),
+		b.kernel("bwd_generic", nil, refusesNothing, planBwdGeneric, bwdGenericTimes, runBwdGeneric),
+	), slices.Clone(abouts[:])
 	for i := range list {
 		k := &list[i]
 		k.DTypes = slices.Clone(k.DTypes)
@@ -58,6 +61,16 @@ func (b *Backend) kernel(name string, missing func() string, refuses func(flashk
 		},
 	}
 }
+
+// forward returns the run of a kernel that computes query rows.
+func forward(item func(*job, *arena, int)) func(context.Context, *job) {
+	return func(ctx context.Context, j *job) {
+		j.cutRows()
+		j.parallel(ctx, item, j.work[0].items, j.work[0].floats)
+	}
+}
+
+func refusesNothing(flashkit.Problem) string { return "" }
 
 // leaveOut gives k the functions of a kernel that this program cannot run, as it is for another
 // platform, or a build tag turns it off.

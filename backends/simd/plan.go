@@ -23,7 +23,7 @@ type plan struct {
 	forwardPlan
 	backwardPlan
 	decode   decodePlan
-	features featurePlan
+	portable portablePlan
 }
 
 // A forwardPlan is the part of kernels with query rows in lanes.
@@ -45,7 +45,7 @@ type backwardPlan struct {
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, workersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.rows = [2]phase{}, 0, 1, 0
-	pl.forwardPlan, pl.backwardPlan, pl.features = forwardPlan{headsPerItem: 1}, backwardPlan{}, featurePlan{}
+	pl.forwardPlan, pl.backwardPlan, pl.portable = forwardPlan{headsPerItem: 1}, backwardPlan{}, portablePlan{}
 	pl.decode.decodeShape = decodeShape{}
 }
 
@@ -65,6 +65,39 @@ func (pl *plan) forget() {
 
 // plans are kept, so that Cost and Needs allocate nothing.
 var plans = sync.Pool{New: func() any { return new(plan) }}
+
+// headGroups returns the groups of headsPerItem heads of a sequence.
+func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
+
+// cutRows makes the table of query rows of a planned call. The last rows of a causal mask see the most keys, so
+// they come first.
+func (pl *plan) cutRows() {
+	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.headGroups(), turns: pl.turns, longestFirst: true, lastFirst: true})
+}
+
+// A biasKind says who shares an element of DBias.
+type biasKind int
+
+const (
+	noBias   biasKind = iota // no DBias is wanted
+	ownBias                  // every pair has its own
+	pairBias                 // sequences or heads share one for each pair
+	rowBias                  // all query rows share one
+)
+
+// biasKind returns the kind of the call's DBias: noBias without arguments.
+func (pl *plan) biasKind() biasKind {
+	if pl.call.Args == nil || !pl.p.Score.Bias || pl.call.Args.DBias.IsZero() {
+		return noBias
+	}
+	switch p, s := &pl.p, pl.call.Args.DBias.Shape(); {
+	case s == [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}:
+		return ownBias
+	case s[2] == 1:
+		return rowBias
+	}
+	return pairBias
+}
 
 // equalLengths reports whether nothing says that sequences differ in length. There may
 // then be more of them than anybody could walk, as nothing backs them.

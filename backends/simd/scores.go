@@ -202,7 +202,7 @@ type kvTile struct {
 }
 
 func newKVTile(j *job, ws *arena) kvTile {
-	return kvTile{kBuf: ws.take(j.features.keys * j.p.Dim), vBuf: ws.take(j.features.keys * j.p.VDim)}
+	return kvTile{kBuf: ws.take(j.portable.keys * j.p.Dim), vBuf: ws.take(j.portable.keys * j.p.VDim)}
 }
 
 // load fills x with n keys of KV head g of sequence b, from key k0 on.

@@ -7,8 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-
-	"github.com/flashkit-go/flashkit"
 )
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call
@@ -42,14 +40,6 @@ func New(opts ...Option) *Backend {
 
 // Name returns "simd".
 func (b *Backend) Name() string { return "simd" }
-
-// portableKernels returns the kernels in Go.
-func (b *Backend) portableKernels() []flashkit.Kernel {
-	return []flashkit.Kernel{
-		{Name: "simd/fwd_generic", Cost: fwdGenericCost, Needs: fwdGenericNeeds, Run: b.fwdGeneric},
-		{Name: "simd/bwd_generic", Cost: bwdGenericCost, Needs: bwdGenericNeeds, Run: b.bwdGeneric},
-	}
-}
 
 // Close lets the helpers end that no other backend needs. Calls in progress finish; a later call runs on the
 // caller's goroutine alone. A backend that is collected needs no Close.

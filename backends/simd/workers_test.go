@@ -32,7 +32,8 @@ func TestWorkers(t *testing.T) {
 		var now, top, came atomic.Int64
 		var highest sync.Mutex
 		k := flashkit.Kernel{Name: "simd/fwd_test", Cost: func(*flashkit.Call) time.Duration { return time.Second }, Run: func(ctx context.Context, c *flashkit.Call) error {
-			return b.do(ctx, b.newJob(c), func(*job, *arena, int) {
+			j := b.newJob(c)
+			j.parallel(ctx, func(*job, *arena, int) {
 				highest.Lock()
 				top.Store(max(top.Load(), now.Add(1)))
 				highest.Unlock()
@@ -46,6 +47,7 @@ func TestWorkers(t *testing.T) {
 				time.Sleep(time.Millisecond) // for one too many
 				now.Add(-1)
 			}, 40, 0)
+			return b.release(ctx, j)
 		}}
 		b.pool.bound(&k)
 		args := flashkit.NewArgs(p, flashkit.PassForward)
