@@ -71,9 +71,9 @@ func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
 	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1
 	x.ahead.clear()
 	if h == lastHead && t < first+tilesBefore && x.ahead.kept == 0 {
-		if next := j.next.Load(); next < j.items {
+		if next, ok := j.Next(); ok {
 			var y seqTile
-			y.findKeys(&j.plan, int(next))
+			y.findKeys(&j.plan, next)
 			x.ahead.add(&f.V, y.KVBatch, y.g, y.K0+y.from, y.to-y.from)
 			x.ahead.add(&f.K, y.KVBatch, y.g, y.K0+y.from, y.to-y.from)
 		}

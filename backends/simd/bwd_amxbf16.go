@@ -51,14 +51,14 @@ func (pl *plan) wideFloats() int {
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
-func bwdAMXBF16Prepare(j *job, ws *arena, item int) {
+func bwdAMXBF16Prepare(j *job, ws *Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x, words := avx512Lanes.stats(j, y.b, y.h, t), pairWords(p.VDim)
 	avx512Lanes.clearSums(j, &x, &y, t)
 	o, buf, doBuf := takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words)
-	s, top := ws.take(pairLanes*pairLanes), ws.take(pairLanes)
+	s, top := ws.Take(pairLanes*pairLanes), ws.Take(pairLanes)
 	for r := y.from; r < y.to; r += pairLanes {
 		n, at, row := min(pairLanes, y.to-r), r-y.from, y.Q0+r
 		pairColumns(o, buf, &f.O, y.QBatch, y.h, row, n)
@@ -89,7 +89,7 @@ type gradBlock struct {
 	top                []float32 // [lanes], of no use
 }
 
-func bwdAMXBF16Block(j *job, ws *arena, item int) {
+func bwdAMXBF16Block(j *job, ws *Arena, item int) {
 	p, f := &j.p, j.args
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	x := gradBlock{
@@ -98,13 +98,13 @@ func bwdAMXBF16Block(j *job, ws *arena, item int) {
 		k: packedRows{pairs: takeWords(ws, pairFloats(p.Dim, j.keys))},
 		q: newPackedRows(ws, p.Dim, j.rows), do: newPackedRows(ws, p.VDim, j.rows),
 		qBuf: halves(takeWords(ws, j.rows*words)), doBuf: halves(takeWords(ws, j.rows*vwords)),
-		s: ws.take(j.rows * pairLanes), dp: ws.take(j.rows * pairLanes),
+		s: ws.Take(j.rows * pairLanes), dp: ws.Take(j.rows * pairLanes),
 		p: takeWords(ws, j.rows/2*pairLanes), ds: takeWords(ws, j.rows/2*pairLanes),
 		dsRows: halves(takeWords(ws, j.rows*tileDSStep(&j.plan)/2)),
-		wide:   ws.take(j.wideFloats()),
-		masks:  takeWords(ws, j.rows), top: ws.take(pairLanes),
+		wide:   ws.Take(j.wideFloats()),
+		masks:  takeWords(ws, j.rows), top: ws.Take(pairLanes),
 	}
-	rows, by, buf := ws.take(pairLanes*max(dim, vdim)), ws.take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
+	rows, by, buf := ws.Take(pairLanes*max(dim, vdim)), ws.Take(pairLanes), takeWords(ws, pairLanes*max(words, vwords))
 	for k := x.from; k < x.to; k += pairLanes {
 		n, at := min(pairLanes, x.to-k), k-x.from
 		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.KVBatch, x.g, x.K0+k, n)

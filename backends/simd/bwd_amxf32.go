@@ -42,15 +42,15 @@ func bwdAMXF32Times(pl *plan) [3]timedPhase {
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
-func bwdAMXF32Prepare(j *job, ws *arena, item int) {
+func bwdAMXF32Prepare(j *job, ws *Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.clearSums(j, &x, &y, t)
 	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
-	lanes, s := takeWords(ws, planeWords(pairLanes, p.VDim)), ws.take(pairLanes*pairLanes)
-	top, row := ws.take(pairLanes), ws.take(p.VDim)
+	lanes, s := takeWords(ws, planeWords(pairLanes, p.VDim)), ws.Take(pairLanes*pairLanes)
+	top, row := ws.Take(pairLanes), ws.Take(p.VDim)
 	for r := y.from; r < y.to; r += pairLanes {
 		n, at, first := min(pairLanes, y.to-r), r-y.from, y.Q0+r
 		do.load(&f.DO, y.QBatch, y.h, first, n, row)
@@ -101,12 +101,12 @@ type scorePanel struct {
 	masks    []uint32  // [rows], the keys that a row sees
 }
 
-func newScorePanel(j *job, ws *arena) scorePanel {
+func newScorePanel(j *job, ws *Arena) scorePanel {
 	n := j.rows * pairLanes
-	return scorePanel{s: ws.take(n), dp: ws.take(n), masks: takeWords(ws, j.rows)}
+	return scorePanel{s: ws.Take(n), dp: ws.Take(n), masks: takeWords(ws, j.rows)}
 }
 
-func bwdAMXF32Block(j *job, ws *arena, item int) {
+func bwdAMXF32Block(j *job, ws *Arena, item int) {
 	p, f := &j.p, j.args
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
 	x := planeGrads{
@@ -117,7 +117,7 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 		qColumns: takeWords(ws, planeWords(j.rows, p.Dim)), doColumns: takeWords(ws, planeWords(j.rows, p.VDim)),
 		pairs: takeWords(ws, j.rows*pairWords(widest)),
 		now:   newScorePanel(j, ws), next: newScorePanel(j, ws),
-		top: ws.take(pairLanes), row: ws.take(widest), sum: ws.take(pairLanes * pairLanes),
+		top: ws.Take(pairLanes), row: ws.Take(widest), sum: ws.Take(pairLanes * pairLanes),
 		kPlane: planeOf(j.keys * dim / 2), vPlane: planeOf(j.keys * vdim / 2),
 		pPlane: planeOf(j.rows / 2 * pairLanes), dsPlane: planeOf(j.rows * tileDSStep(&j.plan) / 2),
 	}
@@ -135,7 +135,7 @@ func bwdAMXF32Block(j *job, ws *arena, item int) {
 	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.k.wild}
 	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.v.wild}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
-	rows := ws.take(pairLanes * max(dim, vdim))
+	rows := ws.Take(pairLanes * max(dim, vdim))
 	x.store(j, &f.DK, x.dk, rows, ones[:])
 	x.store(j, &f.DV, x.dv, rows, ones[:])
 }

@@ -27,8 +27,8 @@ func bwdAVX512BF16Plan(pl *plan) {
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	avx512Lanes.planBackward(pl)
 	tile, block := &pl.work[0], &pl.work[1]
-	tile.floats = max(tile.floats, 3*pairLanes*vwords)
-	block.floats += pl.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
+	tile.Floats = max(tile.Floats, 3*pairLanes*vwords)
+	block.Floats += pl.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
 		pl.rows/2*(p.Dim+p.VDim+2*pairLanes+dsStep(pl))
 }
 
@@ -38,9 +38,9 @@ func bwdAVX512BF16Times(pl *plan) [3]timedPhase {
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.
-func bwdAVX512BF16Prepare(j *job, ws *arena, item int) {
+func bwdAVX512BF16Prepare(j *job, ws *Arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
-	ws.reset()
+	ws.Reset()
 	p, f := &j.p, j.args
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -67,7 +67,7 @@ type pairBlock struct {
 	ds16               []uint16 // [rows][dsStep]
 }
 
-func bwdAVX512BF16Block(j *job, ws *arena, item int) {
+func bwdAVX512BF16Block(j *job, ws *Arena, item int) {
 	p, f := &j.p, j.args
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	x := pairBlock{
@@ -93,7 +93,7 @@ func bwdAVX512BF16Block(j *job, ws *arena, item int) {
 }
 
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
-func bwdAVX512BF16Finish(j *job, _ *arena, item int) {
+func bwdAVX512BF16Finish(j *job, _ *Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
@@ -124,7 +124,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	}
 	x.score.setTile(j, &x.keyRange, h, from, n)
 	for k := x.from; k < x.to; k += pairLanes {
-		if j.canceled() {
+		if j.Canceled() {
 			return
 		}
 		y.whole = wholeFrom <= k && k < wholeTo

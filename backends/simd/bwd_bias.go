@@ -37,7 +37,7 @@ type biasTile struct {
 
 // biasTile writes one tile of a DBias that repeats: the sum over sequences, then heads,
 // then query rows.
-func (j *job) biasTile(ws *arena, item int) {
+func (j *job) biasTile(ws *Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
 	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%ceilDiv(s[2], tileQ)*tileQ, item/s[0]/s[1]/ceilDiv(s[2], tileQ)*tileK
@@ -54,7 +54,7 @@ func (j *job) biasTile(ws *arena, item int) {
 		h1 = c.Heads
 	}
 	for b := b0; b < b1 && c.QLen > 0; b++ {
-		if j.canceled() {
+		if j.Canceled() {
 			return
 		}
 		seq := c.Seq(b)
@@ -90,7 +90,7 @@ func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bo
 		q1 := min(q0+tileQ, last)
 		x.setRows(j, seq, b, h, q0, q1)
 		for i := q0; i < q1; i++ {
-			if j.canceled() {
+			if j.Canceled() {
 				return false
 			}
 			lo, hi := seq.Keys(i)
@@ -121,7 +121,7 @@ func (t *biasTile) endOf(rows int) {
 
 // sinkGradient writes DSink of head h: minus the sum of delta, each times the weight
 // that the sink has in its row.
-func (j *job) sinkGradient(ws *arena, h int) {
+func (j *job) sinkGradient(ws *Arena, h int) {
 	c, f := j.call, j.args
 	sink := j.sinkOf(h)
 	x := newGradTile(j, ws)
@@ -129,7 +129,7 @@ func (j *job) sinkGradient(ws *arena, h int) {
 	for b := 0; b < c.Batch && c.QLen > 0; b++ {
 		seq := c.Seq(b)
 		for q0 := 0; q0 < seq.N; q0 += tileQ {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			n := min(tileQ, seq.N-q0)

@@ -24,16 +24,16 @@ type biasGrad struct {
 	seen  [maxPanels][2]int
 }
 
-func newBiasGrad(j *job, ws *arena, lanes int) biasGrad {
+func newBiasGrad(j *job, ws *Arena, lanes int) biasGrad {
 	g := biasGrad{kind: j.biasKind(), lanes: lanes, rows: j.rows}
 	switch g.kind {
 	case ownBias:
-		g.db = ws.take(j.rows * lanes)
+		g.db = ws.Take(j.rows * lanes)
 	case pairBias:
-		g.db = ws.take(j.rows * j.keys)
+		g.db = ws.Take(j.rows * j.keys)
 	case rowBias:
-		g.db, g.sum = ws.take(j.rows*lanes), ws.take(lanes)
-		g.sums = doubles(ws.take(2*j.keys + 1))[:j.keys]
+		g.db, g.sum = ws.Take(j.rows*lanes), ws.Take(lanes)
+		g.sums = doubles(ws.Take(2*j.keys + 1))[:j.keys]
 		clear(g.sums)
 	}
 	return g
@@ -224,7 +224,7 @@ func (j *job) place(n, c, t int) int {
 // How far items have come with dBias is noted behind how far they have come with dQ.
 
 func (j *job) waitForBias(t biasTurn) bool {
-	return t.item < 0 || j.waitFor(int(j.items)+t.item, int64(t.at))
+	return t.item < 0 || j.waitFor(j.Items+t.item, int64(t.at))
 }
 
-func (j *job) passBias(item int, at int64) { j.passed[int(j.items)+item].Store(at + 1) }
+func (j *job) passBias(item int, at int64) { j.passed[j.Items+item].Store(at + 1) }

@@ -24,7 +24,7 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 		x.sum, x.step = t.Float32s()[t.Offset(b, h, row)+k:], t.Strides()[2]
 	}
 	if j.biasSums() > 0 {
-		x.past, x.pastStep = j.shared.all[((b*s[1]+h)*s[2]+row)*s[3]+k:], s[3]
+		x.past, x.pastStep = j.Shared.All[((b*s[1]+h)*s[2]+row)*s[3]+k:], s[3]
 	}
 	if x.sum == nil {
 		x.sum, x.step, x.past = x.past, x.pastStep, nil
@@ -44,7 +44,7 @@ func (x *biasSum) endRun(rows, keys int) {
 }
 
 // keySums returns the sums of a rowBias, [batches][heads][keys].
-func (j *job) keySums() []float64 { return doubles(j.shared.all[:j.biasSums()]) }
+func (j *job) keySums() []float64 { return doubles(j.Shared.All[:j.biasSums()]) }
 
 // biasItem returns the rows of an item, of a head of dBias.
 func (j *job) biasItem(item int) (b, h, from, to int) {
@@ -57,11 +57,11 @@ func (j *job) biasItem(item int) (b, h, from, to int) {
 // beginDBias sets dBias to 0 where blocks will add to it, and where no block will come.
 func (j *job) beginDBias(ctx context.Context) {
 	if n := j.biasItems(); n > 0 {
-		j.parallel(ctx, beginDBias, n, 0)
+		j.parallel(ctx, beginDBias, Phase{Items: n})
 	}
 }
 
-func beginDBias(j *job, _ *arena, item int) {
+func beginDBias(j *job, _ *Arena, item int) {
 	t, kind := &j.args.DBias, j.biasKind()
 	b, h, from, to := j.biasItem(item)
 	width := t.Shape()[3]
@@ -116,16 +116,16 @@ func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 // endDBias writes what was summed up elsewhere.
 func (j *job) endDBias(ctx context.Context) {
 	if j.biasSums() > 0 {
-		j.parallel(ctx, endDBias, j.biasItems(), biasPart)
+		j.parallel(ctx, endDBias, Phase{j.biasItems(), biasPart})
 	}
 }
 
-func endDBias(j *job, ws *arena, item int) {
+func endDBias(j *job, ws *Arena, item int) {
 	t := &j.args.DBias
 	b, h, from, to := j.biasItem(item)
 	width := t.Shape()[3]
 	if j.biasKind() == rowBias {
-		part := ws.take(biasPart)
+		part := ws.Take(biasPart)
 		for k := 0; k < width; k += len(part) {
 			n := min(len(part), width-k)
 			for i, x := range j.keySums()[(b*t.Shape()[1]+h)*width+k:][:n] {

@@ -23,11 +23,11 @@ import "context"
 func runBwdGeneric(ctx context.Context, j *job) {
 	j.cutRows()
 	j.byKey.cut(&j.plan, false, tileK, itemOrder{heads: j.p.KVHeads, longestFirst: true})
-	j.parallel(ctx, bwdGenericItem, j.work[0].items, j.work[0].floats)
+	j.parallel(ctx, bwdGenericItem, j.work[0])
 }
 
 // bwdGenericItem runs an item. Those of a repeated DBias come first: they are the longest.
-func bwdGenericItem(j *job, ws *arena, item int) {
+func bwdGenericItem(j *job, ws *Arena, item int) {
 	x := &j.portable
 	var t seqTile
 	switch {
@@ -45,13 +45,13 @@ func bwdGenericItem(j *job, ws *arena, item int) {
 }
 
 // keyGradients writes dK and dV of one tile of keys.
-func (j *job) keyGradients(ws *arena, t seqTile) {
+func (j *job) keyGradients(ws *Arena, t seqTile) {
 	p, f, n := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
 	run, past := twoSums(ws, n*(p.Dim+p.VDim))
 	dk, dv := run[:n*p.Dim], run[n*p.Dim:]
-	m := pairMatrix{prob: ws.take(j.portable.rows * tileK), ds: ws.take(j.portable.rows * tileK)}
+	m := pairMatrix{prob: ws.Take(j.portable.rows * tileK), ds: ws.Take(j.portable.rows * tileK)}
 	first, last := t.rowsSeen()
 	if first < last {
 		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
@@ -65,7 +65,7 @@ func (j *job) keyGradients(ws *arena, t seqTile) {
 			q1 := min(q0+tileQ, last)
 			x.setRows(j, &t.Seq, t.b, h, q0, q1)
 			for i := q0; i < q1; i++ {
-				if j.canceled() {
+				if j.Canceled() {
 					return
 				}
 				lo, hi := t.Keys(i)
@@ -73,7 +73,7 @@ func (j *job) keyGradients(ws *arena, t seqTile) {
 				m.setRow(i-q0, keys, prob, x.s.uncapped(ds))
 			}
 			for c := range n {
-				if j.canceled() {
+				if j.Canceled() {
 					return
 				}
 				rows, prob, ds := m.column(c, q1-q0)
@@ -103,7 +103,7 @@ func (t *seqTile) rowsSeen() (first, last int) {
 
 // queryGradients writes dQ of one tile of query rows, and those rows of DBias
 // that are theirs alone.
-func (j *job) queryGradients(ws *arena, t seqTile) {
+func (j *job) queryGradients(ws *Arena, t seqTile) {
 	p, f, rows := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
@@ -120,7 +120,7 @@ func (j *job) queryGradients(ws *arena, t seqTile) {
 		k1 := min(k0+tileK, last)
 		x.keys.load(j, &t.Seq, t.b, t.g, k0, k1-k0)
 		for r := range rows {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			i := t.from + r
@@ -157,7 +157,7 @@ func planBwdGeneric(pl *plan) {
 	}
 	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(p.Dim), float64(p.VDim)
 	keyFloats := 2*keys*(dim+vdim) + 2*rows*tileK
-	pl.tables, pl.work[0] = 2, phase{
+	pl.tables, pl.work[0] = 2, Phase{
 		x.biasItems + x.keyItems + x.queryItems + x.sinkItems,
 		count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyFloats, 2*rows*dim, biasFloats)),
 	}
@@ -185,5 +185,5 @@ func bwdGenericTimes(pl *plan) [3]timedPhase {
 		biasTime := float64(x.biasItems)*t.start + pairs*biasPair
 		sum, most = sum+biasTime, max(most, biasTime/float64(x.biasItems))
 	}
-	return [3]timedPhase{{pl.work[0].items, sum, most}}
+	return [3]timedPhase{{pl.work[0].Items, sum, most}}
 }

@@ -39,38 +39,38 @@ import (
 // belongs, if that is float32; every other one in float32 workspace of its size.
 
 // backward returns the run of a kernel that computes tiles of query rows, blocks of keys, and tiles again.
-func (isa *laneISA) backward(prepare, block, finish func(*job, *arena, int)) func(context.Context, *job) {
+func (isa *laneISA) backward(prepare, block, finish func(*job, *Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
 		j.cutBlocks()
-		j.shared.reserve(j.plan.shared)
+		j.Shared.Reserve(j.plan.shared)
 		if len(j.passed) < j.counters {
 			j.passed = make([]atomic.Int64, j.counters)
 		}
 		for i := range j.counters {
 			j.passed[i].Store(0)
 		}
-		j.hold(tiles, blocks)
-		j.parallel(ctx, prepare, tiles.items, tiles.floats)
+		j.Hold(j.workers, tiles, blocks)
+		j.parallel(ctx, prepare, tiles)
 		isa.storeDSink(j)
 		j.beginDBias(ctx)
-		j.parallel(ctx, block, blocks.items, blocks.floats)
+		j.parallel(ctx, block, blocks)
 		j.endDBias(ctx)
 		if isa.copies(&j.plan) > 0 {
-			j.parallel(ctx, finish, tiles.items, 0)
+			j.parallel(ctx, finish, Phase{Items: tiles.Items})
 		}
 	}
 }
 
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
-func (isa *laneISA) bwdPrepare(j *job, ws *arena, item int) {
+func (isa *laneISA) bwdPrepare(j *job, ws *Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.clearSums(j, &x, &y, t)
-	q, do, o := ws.take(lanes*pad(p.Dim)), ws.take(lanes*pad(p.VDim)), ws.take(lanes*pad(p.VDim))
-	buf, sums := ws.take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.take(lanes)
+	q, do, o := ws.Take(lanes*pad(p.Dim)), ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
+	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
 	x.wild[0] = 0
 	for r := y.from; r < y.to; r += lanes {
 		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
@@ -115,7 +115,7 @@ type keyBlock struct {
 
 // newBlock loads the keys of an item. It multiplies dS by the given factor where features
 // make it.
-func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
+func (isa *laneISA) newBlock(j *job, ws *Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	r := keyRange{predecessor: -1}
@@ -123,18 +123,18 @@ func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
 	x := keyBlock{
 		keyRange: r,
 		gradSum:  j.newGradSum(ws, dim, vdim, r.N), // [keys][padded dim]
-		kT:       ws.take(j.keys * dim), vT: ws.take(j.keys * vdim),
-		q: ws.take(j.rows * dim), do: ws.take(j.rows * vdim),
-		s: ws.take(j.rows * lanes), dp: ws.take(j.rows * lanes), ds: ws.take(j.rows * dsStep(&j.plan)),
-		masks: takeWords(ws, j.rows), top: ws.take(lanes), score: isa.newGradScore(j, ws, by),
+		kT:       ws.Take(j.keys * dim), vT: ws.Take(j.keys * vdim),
+		q: ws.Take(j.rows * dim), do: ws.Take(j.rows * vdim),
+		s: ws.Take(j.rows * lanes), dp: ws.Take(j.rows * lanes), ds: ws.Take(j.rows * dsStep(&j.plan)),
+		masks: takeWords(ws, j.rows), top: ws.Take(lanes), score: isa.newGradScore(j, ws, by),
 	}
 	if p.Score.Mask {
-		x.mask, x.row = isa.newRowMask(j, ws), ws.take(max(dim, vdim))
-		x.tameQ, x.tameDO = ws.take(j.rows*dim), ws.take(j.rows*vdim)
+		x.mask, x.row = isa.newRowMask(j, ws), ws.Take(max(dim, vdim))
+		x.tameQ, x.tameDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
 	}
-	rows := ws.take(j.keys * dim)
+	rows := ws.Take(j.keys * dim)
 	x.k, x.kStep = isa.rows(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
-	buf := ws.take(lanes * max(dim, vdim))
+	buf := ws.Take(lanes * max(dim, vdim))
 	for k := x.from; k < x.to; k += lanes {
 		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
 		isa.transposed(panel, buf, &f.K, x.KVBatch, x.g, x.K0+k, n)
@@ -148,7 +148,7 @@ func (isa *laneISA) newBlock(j *job, ws *arena, item int, by float64) keyBlock {
 }
 
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
-func (isa *laneISA) bwdBlock(j *job, ws *arena, item int) {
+func (isa *laneISA) bwdBlock(j *job, ws *Arena, item int) {
 	x := isa.newBlock(j, ws, item, j.scale)
 	x.score.parts = ceilDiv(j.rows, fetchRows)
 	isa.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
@@ -173,7 +173,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 		add(h, t, int64(at))
 		score.endTile(j, x, item, c, t, int64(at))
 	}
-	for t := end - 1; tilesFirst && t >= first && !j.canceled(); t-- {
+	for t := end - 1; tilesFirst && t >= first && !j.Canceled(); t-- {
 		for c := range group {
 			visit(c, t)
 		}
@@ -185,13 +185,13 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 	for c := c0; c < group; c++ {
 		h := x.g*group + c
 		seen := first < end && !(!tilesFirst && j.skips(&x.seqTile, h, x.from))
-		for t := end - 1; !tilesFirst && seen && t >= first && !j.canceled(); t-- {
+		for t := end - 1; !tilesFirst && seen && t >= first && !j.Canceled(); t-- {
 			visit(c, t)
 		}
 		score.endHead(j, x, item, c)
 	}
 	isa.endRows(sum)
-	if !j.canceled() { // else whoever waits would add to dQ where earlier items still do
+	if !j.Canceled() { // else whoever waits would add to dQ where earlier items still do
 		j.passed[item].Store(math.MaxInt64)
 	}
 	j.clearGradKeys(&x.seqTile)
@@ -200,7 +200,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 // storeBlock writes dK and dV.
 func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
 	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
-	for k := x.from; k < x.to && !j.canceled(); k += isa.lanes {
+	for k := x.from; k < x.to && !j.Canceled(); k += isa.lanes {
 		n, at := min(isa.lanes, x.to-k), k-x.from
 		isa.storeRows(&f.DK, x.KVBatch, x.g, x.K0+k, n, x.dk[at*dim:], dim)
 		isa.storeRows(&f.DV, x.KVBatch, x.g, x.K0+k, n, x.dv[at*vdim:], vdim)
@@ -240,7 +240,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
 	isa.lookBehind(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
-		if j.canceled() {
+		if j.Canceled() {
 			return
 		}
 		if k+isa.lanes >= x.to && step == p.Dim && j.hasPassed(before, at) {
@@ -287,7 +287,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 }
 
 // bwdFinish adds up and writes dQ of one tile of query rows.
-func (isa *laneISA) bwdFinish(j *job, _ *arena, item int) {
+func (isa *laneISA) bwdFinish(j *job, _ *Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)

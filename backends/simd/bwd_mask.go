@@ -20,7 +20,7 @@ type rowMask struct {
 	bits []uint32         // [rows], scratch
 }
 
-func (isa *laneISA) newRowMask(j *job, ws *arena) rowMask {
+func (isa *laneISA) newRowMask(j *job, ws *Arena) rowMask {
 	if !j.p.Score.Mask {
 		return rowMask{}
 	}

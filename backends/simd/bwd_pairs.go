@@ -16,7 +16,7 @@ type gradPairs struct {
 	seen [tileK]int     // scratch of the scorer
 }
 
-func (x *gradPairs) begin(j *job, ws *arena) {
+func (x *gradPairs) begin(j *job, ws *Arena) {
 	x.rows, x.keys = newGradTile(j, ws), newKVTile(j, ws)
 	x.s.begin(j)
 }
@@ -60,11 +60,11 @@ type gradTile struct {
 	qBuf, doBuf, oBuf []float32
 }
 
-func newGradTile(j *job, ws *arena) gradTile {
+func newGradTile(j *job, ws *Arena) gradTile {
 	p, rows := &j.p, j.portable.rows
 	return gradTile{
-		dim: p.Dim, vdim: p.VDim, lse: ws.take(rows), delta: ws.take(rows),
-		qBuf: ws.take(rows * p.Dim), doBuf: ws.take(rows * p.VDim), oBuf: ws.take(min(rows, 1) * p.VDim), // without rows no memory backs a row
+		dim: p.Dim, vdim: p.VDim, lse: ws.Take(rows), delta: ws.Take(rows),
+		qBuf: ws.Take(rows * p.Dim), doBuf: ws.Take(rows * p.VDim), oBuf: ws.Take(min(rows, 1) * p.VDim), // without rows no memory backs a row
 	}
 }
 

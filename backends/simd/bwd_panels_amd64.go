@@ -14,7 +14,7 @@ type gradPanels struct {
 }
 
 // newGradPanels multiplies dS by the given factor where features make it.
-func newGradPanels(j *job, ws *arena, item int, by float64) gradPanels {
+func newGradPanels(j *job, ws *Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
@@ -27,7 +27,7 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	_, last := x.Keys(row + n - 1)
 	lo, hi := max(first&^(pairLanes-1), x.from), min(last, x.to)
 	for k := lo; k < hi; k += pairLanes {
-		if j.canceled() {
+		if j.Canceled() {
 			return
 		}
 		panel(k)
@@ -77,7 +77,7 @@ func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float3
 	dim := t.Shape()[3]
 	padded := pad(dim)
 	for k := x.from; k < x.to; k += pairLanes {
-		if j.canceled() {
+		if j.Canceled() {
 			return
 		}
 		avx512Lanes.fromLanes(rows, padded, panels[(k-x.from)*upToTiles(dim):], padded, by)

@@ -90,7 +90,7 @@ func mostSeen(p *flashkit.Problem) int {
 // setBlocks sets the items of planned tiles and blocks, their workspace, and what the workers share.
 func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
-	pl.work = [2]phase{{tiles, perTile}, {blocks, perBlock}}
+	pl.work = [2]Phase{{tiles, perTile}, {blocks, perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
 	pl.counters, pl.tables = pl.progress(blocks), 2
 }
@@ -108,7 +108,7 @@ func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
 
 // cut returns how a planned call is cut.
 func (isa *laneISA) cut(pl *plan) bwdCut {
-	return bwdCut{pl.rows, pl.keys, pl.work[0].items, pl.work[1].items, isa.copies(pl) > 0}
+	return bwdCut{pl.rows, pl.keys, pl.work[0].Items, pl.work[1].Items, isa.copies(pl) > 0}
 }
 
 // A keyRange is the keys of one item.

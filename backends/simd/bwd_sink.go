@@ -35,7 +35,7 @@ func (isa *laneISA) storeDSink(j *job) {
 	}
 	for h := range j.p.Heads {
 		sum := 0.0
-		for b := 0; b < batch && !j.canceled(); b++ {
+		for b := 0; b < batch && !j.Canceled(); b++ {
 			for tile := range ceilDiv(j.call.Seq(b).N, j.rows) {
 				x := isa.stats(j, b, h, tile)
 				sum += math.Float64frombits(uint64(math.Float32bits(x.sink[0])) | uint64(math.Float32bits(x.sink[1]))<<32)

@@ -65,7 +65,7 @@ func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
 // stats returns the place of tile t of query head h of sequence b.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
-	x := j.shared.all[j.biasSums()+j.byRow.index(b, h, t)*size:][:size]
+	x := j.Shared.All[j.biasSums()+j.byRow.index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
 	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+16:]}
 }
@@ -121,5 +121,5 @@ func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[i
 // waitFor returns when the item before in the chain has passed the place at, or
 // false when the call is canceled. The first block of a chain has none before it.
 func (j *job) waitFor(before int, at int64) bool {
-	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.canceled)
+	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.Canceled)
 }

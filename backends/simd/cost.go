@@ -47,7 +47,7 @@ const crowding = .5
 
 // cost returns the time of a call: that of its phases, one after the other.
 func cost(c *flashkit.Call, phases ...timedPhase) time.Duration {
-	t, n := float64(callTime), workersOf(c)
+	t, n := float64(callTime), WorkersOf(c)
 	for _, f := range phases {
 		t += f.time(n)
 	}
@@ -141,7 +141,7 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 // tiles of whole lanes. It takes keys in steps. Rows that share a key while it is in
 // cache load it once, be they of one item or of neighbors.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
-	items := pl.work[0].items
+	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
 		return c.forwardOf(&p, c.feature*forwardTime(pl.call), lanes, step, items, pl.rows, sharing)
 	})

@@ -33,7 +33,7 @@ func lastItems(t *testing.T, name string, p flashkit.Problem) (items, workers in
 				DQ: tensors[4], DK: tensors[5], DV: tensors[6], DO: tensors[7]}))
 		}
 		j := b.last.Load()
-		return int(j.items), j.workers
+		return j.Items, j.workers
 	}
 	return -1, 0
 }
@@ -94,7 +94,7 @@ func TestCostOfBackwardPlan(t *testing.T) {
 		} {
 			pl := planned(p.Ask(flashkit.PassBackward), plan)
 			f := timedPhases(p, 0)[kernel]
-			assert.Equal(t, []int{pl.work[0].items, pl.work[1].items}, []int{f[0].items, f[1].items}, "%s of %s", kernel, name)
+			assert.Equal(t, []int{pl.work[0].Items, pl.work[1].Items}, []int{f[0].items, f[1].items}, "%s of %s", kernel, name)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestCostOfMoreWorkers(t *testing.T) {
 			p := parsed(t, name)
 			key, now := k.Name+name, k.Cost(p.Ask(k.Pass))
 			if last, ok := before[key]; ok {
-				assert.LessOrEqual(t, now, last, "%s with %d workers", name, workers())
+				assert.LessOrEqual(t, now, last, "%s with %d workers", name, helpers.Procs())
 			}
 			before[key] = now
 		}

@@ -84,12 +84,12 @@ type tileItem struct {
 	idle  []float32 // [decodePad][oStep]
 }
 
-func decodeAMXBF16Chunks(j *job, ws *arena, item int) {
+func decodeAMXBF16Chunks(j *job, ws *Arena, item int) {
 	var x tileItem
 	x.setItem(j, ws, item)
 	isa := avx512Decode.laneISA
 	from, to := x.first+x.from*x.chunk, min(x.last, x.first+x.to*x.chunk)
-	for from < to && !j.canceled() {
+	for from < to && !j.Canceled() {
 		c := (from - x.first) / x.chunk
 		block := x.cut(from, min(to, x.first+(c+1)*x.chunk))
 		from += block.n
@@ -108,15 +108,15 @@ func decodeAMXBF16Chunks(j *job, ws *arena, item int) {
 }
 
 // setItem packs the query rows of an item.
-func (x *tileItem) setItem(j *job, ws *arena, item int) {
+func (x *tileItem) setItem(j *job, ws *Arena, item int) {
 	p, q := &j.p, &j.args.Q
 	x.decodeSums.setItem(j, ws, item, 0)
 	x.block = decodeBlock // nothing of a block waits for the next one
 	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(x.rows, tileQueries))*tileQueries
-	x.q, x.s = takeWords(ws, padded*words), ws.take(padded*decodeStep)
-	x.keys, x.k, x.v = ws.take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
+	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
+	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
 	x.pairs, x.p = takeWords(ws, 4*tileQueries*tileQueries), halves(takeWords(ws, weightRows*weightStep/2))
-	x.sum, x.wild, x.idle = ws.take(4*tileQueries*vwords), ws.take(decodeBlock*p.VDim), ws.take(decodePad*x.oStep)
+	x.sum, x.wild, x.idle = ws.Take(4*tileQueries*vwords), ws.Take(decodeBlock*p.VDim), ws.Take(decodePad*x.oStep)
 	x.setScores(&avx512Lanes, j, ws, &x.itemOfKeys)
 	rows := halves(takeWords(ws, tileQueries*words))
 	for at := 0; at < x.rows; at += tileQueries {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // BenchmarkDecode measures the decode kernels where K and V come from memory.
@@ -101,7 +102,7 @@ func readAll(read func(x *byte, n int), memory []byte) {
 	const piece = 1 << 20
 	var next atomic.Int64
 	var wait sync.WaitGroup
-	for range workers() {
+	for range workers.Procs() {
 		wait.Go(func() {
 			for {
 				from := int(next.Add(piece)) - piece

@@ -61,7 +61,7 @@ func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]time
 			f[1].nanoseconds += float64(d.heads) * rows * float64(d.chunks) * chunk
 		}
 	}
-	f[0].items, f[1].items = pl.work[0].items, pl.work[1].items
+	f[0].items, f[1].items = pl.work[0].Items, pl.work[1].Items
 	return f
 }
 

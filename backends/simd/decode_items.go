@@ -46,7 +46,7 @@ func (x *itemOfKeys) setHead(j *job, results, head int) {
 	}
 	x.g = head % j.p.KVHeads
 	if n := x.chunks * x.part; x.isSplit() {
-		x.results = j.shared.all[results+head*n:][:n]
+		x.results = j.Shared.All[results+head*n:][:n]
 	}
 }
 

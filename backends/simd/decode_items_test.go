@@ -21,7 +21,7 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	j.args = args
 	planDecodeLanes(&j.plan)
 	j.cutDecode()
-	j.shared.reserve(j.plan.shared)
+	j.Shared.Reserve(j.plan.shared)
 	return j
 }
 
@@ -60,7 +60,7 @@ func TestDecodeItems(t *testing.T) {
 		}
 		j := tableOf(t, p, args)
 		chunks, rows, results := map[string]int{}, map[string]int{}, map[*float32]bool{}
-		for item, last := 0, 1<<60; item < j.work[0].items; item++ {
+		for item, last := 0, 1<<60; item < j.work[0].Items; item++ {
 			var x itemOfKeys
 			for turn, turns := 0, 1; turn < turns; turn++ {
 				turns = x.setItem(j, item, turn)
@@ -78,7 +78,7 @@ func TestDecodeItems(t *testing.T) {
 				last = min(x.last-x.first, x.run*x.chunk)
 			}
 		}
-		for item := range j.work[1].items {
+		for item := range j.work[1].Items {
 			var x itemOfKeys
 			first, from, to := x.setRows(j, item)
 			for row := from; row < to; row++ {
@@ -140,8 +140,8 @@ func TestDecodeSpreads(t *testing.T) {
 		"b1-h2-g2-n1-m65536-d64-f32-window4096.0": {16, 64, 1},
 	} {
 		work := planned(parsed(t, name).Ask(flashkit.PassForward), func(pl *plan) { pl.planDecode(1, 0) }).work
-		require.GreaterOrEqual(t, work[0].items, want.least, name)
-		require.LessOrEqual(t, work[0].items, want.most, name)
-		require.Equal(t, want.merges, min(1, work[1].items), name)
+		require.GreaterOrEqual(t, work[0].Items, want.least, name)
+		require.LessOrEqual(t, work[0].Items, want.most, name)
+		require.Equal(t, want.merges, min(1, work[1].Items), name)
 	}
 }

@@ -61,9 +61,9 @@ func keyFloats(c *flashkit.Call, dim int) int {
 func placesOf(ahead int) int { return nearestKeys + decodeBlock + ahead + tileKeys }
 
 // set makes r the rows of t that an item reads.
-func (r *keyRows) set(j *job, ws *arena, x *decodeItem, t *flashkit.Tensor) {
+func (r *keyRows) set(j *job, ws *Arena, x *decodeItem, t *flashkit.Tensor) {
 	dim, size := t.Shape()[3], x.as.Size()
-	r.t, r.bytes, r.step, r.page, r.buf = t, dim*size, rowStep(t)*size, j.p.Page, ws.take(decodeBlock*dim)
+	r.t, r.bytes, r.step, r.page, r.buf = t, dim*size, rowStep(t)*size, j.p.Page, ws.Take(decodeBlock*dim)
 	r.headStep = t.Strides()[1] * size
 	h := &x.one
 	if h.first == h.last {
@@ -77,7 +77,7 @@ func (r *keyRows) set(j *job, ws *arena, x *decodeItem, t *flashkit.Tensor) {
 		r.pages, r.pageStep = all[h.b*width:][:width], t.Strides()[0]*size
 		n := placesOf(r.tiles)
 		for i := range r.at {
-			all := unsafe.Slice((*int)(unsafe.Pointer(&ws.take(2 * 2 * n)[0])), 2*n)
+			all := unsafe.Slice((*int)(unsafe.Pointer(&ws.Take(2 * 2 * n)[0])), 2*n)
 			r.at[i] = places{all[:n], all[n:]}
 		}
 		batch, row = 0, 0

@@ -33,15 +33,15 @@ import (
 // the batch.
 
 // decode returns the run of a kernel that computes chunks and merges them.
-func decode(chunks, merge func(*job, *arena, int)) func(context.Context, *job) {
+func decode(chunks, merge func(*job, *Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutDecode()
-		j.shared.reserve(j.plan.shared)
-		j.hold(j.work[:]...)
+		j.Shared.Reserve(j.plan.shared)
+		j.Hold(j.workers, j.work[:]...)
 		j.holdOthers(j.work[0])
-		j.parallel(ctx, chunks, j.work[0].items, j.work[0].floats)
-		if j.work[1].items > 0 {
-			j.parallel(ctx, merge, j.work[1].items, j.work[1].floats)
+		j.parallel(ctx, chunks, j.work[0])
+		if j.work[1].Items > 0 {
+			j.parallel(ctx, merge, j.work[1])
 		}
 	}
 }
@@ -50,14 +50,12 @@ func decode(chunks, merge func(*job, *arena, int)) func(context.Context, *job) {
 func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
 // holdOthers reserves the heads that take turns, where some do.
-func (j *job) holdOthers(work phase) {
+func (j *job) holdOthers(work Phase) {
 	if j.decode.turns == 1 {
 		return
 	}
-	for w := range poolSize(j.workers, []phase{work}) {
-		if j.spaces[w].others == nil {
-			j.spaces[w].others = new(otherHeads)
-		}
+	for len(j.others) < Size(j.workers, work) {
+		j.others = append(j.others, otherHeads{})
 	}
 }
 
@@ -102,13 +100,13 @@ func decodeFloats(c *flashkit.Call) int {
 	return n
 }
 
-func (isa *decodeISA) chunks(j *job, ws *arena, item int) {
+func (isa *decodeISA) chunks(j *job, ws *Arena, item int) {
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
 	first, chunk := x.one.first, x.one.chunk
 	from, to := first+x.one.from*chunk, min(x.one.last, first+x.one.to*chunk)
 	var before seenKeys
-	for from < to && !j.canceled() {
+	for from < to && !j.Canceled() {
 		c := (from - first) / chunk
 		keys := x.one.cut(from, min(to, first+(c+1)*chunk))
 		if from += keys.n; keys.rows == 0 {
@@ -141,19 +139,21 @@ func (isa *decodeISA) chunks(j *job, ws *arena, item int) {
 }
 
 // setItem loads the query rows of an item.
-func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *arena, item int) {
+func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *Arena, item int) {
 	h := &x.one
-	x.others = ws.others
+	if j.decode.turns > 1 {
+		x.others = &j.others[ws.Slot]
+	}
 	x.turns = h.setItem(j, ws, item, 0)
 	x.as = isa.storage(j)
-	x.idle = ws.take(decodePad * h.oStep)
+	x.idle = ws.Take(decodePad * h.oStep)
 	x.k.set(j, ws, x, &j.args.K)
 	x.v.set(j, ws, x, &j.args.V)
 	for i := range x.s {
-		x.s[i] = ws.take((h.rows + decodePad) * decodeStep)
+		x.s[i] = ws.Take((h.rows + decodePad) * decodeStep)
 	}
 	if j.p.Score.Mask {
-		x.before = ws.take(h.rows * h.oStep)
+		x.before = ws.Take(h.rows * h.oStep)
 	}
 	for i := range x.turns {
 		if h = x.head(i); i > 0 {
@@ -166,9 +166,9 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *arena, item int) {
 }
 
 // loadQueries loads the query rows of a head.
-func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *arena) {
+func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *Arena) {
 	q := &j.args.Q
-	h.q = ws.take((h.rows + decodePad) * h.qStep)
+	h.q = ws.Take((h.rows + decodePad) * h.qStep)
 	clear(h.q)
 	for r := range h.rows {
 		row := h.q[r*h.qStep:][:h.qStep]

@@ -117,7 +117,7 @@ func (pl *plan) planDecode(most, floats int) {
 		all.add(d.one.span().counts)
 	}
 	merge := 2*d.oStep + decodeWidest // floats to merge a row
-	pl.work, pl.shared = [2]phase{{all.items, floats}, {all.merges, merge}}, all.results
+	pl.work, pl.shared = [2]Phase{{all.items, floats}, {all.merges, merge}}, all.results
 }
 
 // cutDecode makes the table of chunks of a planned call.

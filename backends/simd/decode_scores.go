@@ -43,13 +43,13 @@ func scoreFloats(c *flashkit.Call, rows int) int {
 }
 
 // setScores prepares for the rows of an item.
-func (f *decodeScores) setScores(isa *laneISA, j *job, ws *arena, x *itemOfKeys) {
+func (f *decodeScores) setScores(isa *laneISA, j *job, ws *Arena, x *itemOfKeys) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) {
 		return
 	}
 	f.words = decodeBlock / isa.lanes
-	f.top, f.places, f.slopes = ws.take(isa.lanes), ws.take(isa.lanes), ws.take(x.rows)
+	f.top, f.places, f.slopes = ws.Take(isa.lanes), ws.Take(isa.lanes), ws.Take(x.rows)
 	for i := range f.places {
 		f.places[i] = -float32(i) / float32(isa.lanes)
 	}
@@ -61,10 +61,10 @@ func (f *decodeScores) setScores(isa *laneISA, j *job, ws *arena, x *itemOfKeys)
 		}
 	}
 	if score.Bias {
-		f.bias = ws.take(x.rows * decodeStep)
+		f.bias = ws.Take(x.rows * decodeStep)
 	}
 	if score.Mask && x.rows > 0 {
-		f.bools = unsafe.Slice((*bool)(unsafe.Pointer(&ws.take(isa.lanes)[0])), isa.lanes)
+		f.bools = unsafe.Slice((*bool)(unsafe.Pointer(&ws.Take(isa.lanes)[0])), isa.lanes)
 		for i := range f.seen {
 			f.seen[i] = takeWords(ws, x.rows*f.words)
 		}

@@ -26,12 +26,12 @@ func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWides
 
 // setItem makes x that of an item that has seen no key, of the KV head whose turn it is, and returns how
 // many take turns.
-func (x *decodeSums) setItem(j *job, ws *arena, item, turn int) (turns int) {
+func (x *decodeSums) setItem(j *job, ws *Arena, item, turn int) (turns int) {
 	turns = x.itemOfKeys.setItem(j, item, turn)
-	x.l, x.by = ws.take(x.rows), ws.take(decodeWidest)
+	x.l, x.by = ws.Take(x.rows), ws.Take(decodeWidest)
 	if !x.isSplit() {
-		x.m, x.o = ws.take(x.rows), ws.take(x.rows*x.oStep)
-		x.allM, x.all = ws.take(x.rows), ws.take(x.rows*x.oStep)
+		x.m, x.o = ws.Take(x.rows), ws.Take(x.rows*x.oStep)
+		x.allM, x.all = ws.Take(x.rows), ws.Take(x.rows*x.oStep)
 	}
 	x.at = x.from
 	x.begin()
@@ -117,10 +117,10 @@ func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
 }
 
 // merge adds up the chunks of rows and writes O and LSE.
-func (isa *decodeISA) merge(j *job, ws *arena, item int) {
+func (isa *decodeISA) merge(j *job, ws *Arena, item int) {
 	var x itemOfKeys
 	results, from, to := x.setRows(j, item)
-	all, buf, by := ws.take(x.oStep), ws.take(x.oStep), ws.take(decodeWidest)
+	all, buf, by := ws.Take(x.oStep), ws.Take(x.oStep), ws.Take(decodeWidest)
 	for row := from; row < to; row++ {
 		r := row % x.written
 		x.setHead(j, results, row/x.written)

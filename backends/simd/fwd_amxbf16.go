@@ -49,15 +49,15 @@ type tileScratch struct {
 	biasRows  []uint32 // place for rows of it that must be copied
 }
 
-func fwdAMXBF16Item(j *job, ws *arena, item int) {
+func fwdAMXBF16Item(j *job, ws *Arena, item int) {
 	p := &j.p
 	at := j.laneRange(item)
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
 	x := tileScratch{
 		laneScratch: laneScratch{
-			s: ws.take(tileBlock * pairLanes), masks: takeWords(ws, tileBlock),
-			rows: ws.take(pairLanes * vdim),
-			top:  ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
+			s: ws.Take(tileBlock * pairLanes), masks: takeWords(ws, tileBlock),
+			rows: ws.Take(pairLanes * vdim),
+			top:  ws.Take(pairLanes), hidden: ws.Take(pairLanes), factors: ws.Take(pairLanes),
 		},
 		laneRange: at,
 		pPairs:    takeWords(ws, tileBlock/2*pairLanes),
@@ -81,7 +81,7 @@ func fwdAMXBF16Item(j *job, ws *arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *tileScratch) compute(j *job, ws *arena, group []pairTile) {
+func (x *tileScratch) compute(j *job, ws *Arena, group []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
 		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)

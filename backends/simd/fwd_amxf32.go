@@ -56,19 +56,19 @@ type planeScratch struct {
 	row      []float32
 }
 
-func fwdAMXF32Item(j *job, ws *arena, item int) {
+func fwdAMXF32Item(j *job, ws *Arena, item int) {
 	p := &j.p
 	at := j.laneRange(item)
 	vdim := upToTiles(p.VDim)
 	x := planeScratch{
 		laneScratch: laneScratch{
-			s: ws.take(planeBlock * pairLanes), masks: takeWords(ws, planeBlock), rows: ws.take(pairLanes * vdim),
-			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
+			s: ws.Take(planeBlock * pairLanes), masks: takeWords(ws, planeBlock), rows: ws.Take(pairLanes * vdim),
+			top: ws.Take(pairLanes), hidden: ws.Take(pairLanes), factors: ws.Take(pairLanes),
 		},
 		laneRange: at,
 		k:         newPlaneRows(ws, p.Dim, planeBlock), v: newPlaneRows(ws, p.VDim, planeBlock),
 		vPairs: takeWords(ws, planeBlock*pairWords(p.VDim)), vColumns: takeWords(ws, planeWords(planeBlock, p.VDim)),
-		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.take(max(p.Dim, p.VDim)),
+		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.Take(max(p.Dim, p.VDim)),
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
 	if j.tilesPerItem == 1 {
@@ -81,7 +81,7 @@ func fwdAMXF32Item(j *job, ws *arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *planeScratch) compute(j *job, ws *arena, group []planeTile) {
+func (x *planeScratch) compute(j *job, ws *Arena, group []planeTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
 		x.begin(j, ws, &group[len(group)-1], r, min(pairLanes, x.to-r))
@@ -98,7 +98,7 @@ func (x *planeScratch) compute(j *job, ws *arena, group []planeTile) {
 }
 
 // begin makes t, which is empty, n query rows, loaded and packed.
-func (x *planeScratch) begin(j *job, ws *arena, t *planeTile, from, n int) {
+func (x *planeScratch) begin(j *job, ws *Arena, t *planeTile, from, n int) {
 	t.laneTile.begin(j, ws, &avx512Lanes, &x.seqTile, from, n, upToTiles(j.p.VDim), planeBlock)
 	t.q = takeWords(ws, planeWords(pairLanes, j.p.Dim))
 	x.q.load(&j.args.Q, x.QBatch, x.h, x.Q0+from, n, x.row)

@@ -47,15 +47,15 @@ type pairScratch struct {
 	buf            []uint32 // rows of Q
 }
 
-func fwdAVX512BF16Item(j *job, ws *arena, item int) {
+func fwdAVX512BF16Item(j *job, ws *Arena, item int) {
 	p := &j.p
 	at := j.laneRange(item)
 	vdim, keys := pad(p.VDim), avx512Lanes.keys
 	x := pairScratch{
 		laneScratch: laneScratch{
-			s: ws.take(keys * pairLanes), masks: takeWords(ws, keys),
-			vBuf: ws.take(keys * vdim), rows: ws.take(pairLanes * vdim),
-			top: ws.take(pairLanes), hidden: ws.take(pairLanes), factors: ws.take(pairLanes),
+			s: ws.Take(keys * pairLanes), masks: takeWords(ws, keys),
+			vBuf: ws.Take(keys * vdim), rows: ws.Take(pairLanes * vdim),
+			top: ws.Take(pairLanes), hidden: ws.Take(pairLanes), factors: ws.Take(pairLanes),
 		},
 		laneRange: at,
 		pPairs:    takeWords(ws, keys/2*pairLanes), v: packedRows{pairs: takeWords(ws, keys/2*vdim)},
@@ -73,7 +73,7 @@ func fwdAVX512BF16Item(j *job, ws *arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *pairScratch) compute(j *job, ws *arena, group []pairTile) {
+func (x *pairScratch) compute(j *job, ws *Arena, group []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
@@ -82,7 +82,7 @@ func (x *pairScratch) compute(j *job, ws *arena, group []pairTile) {
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))
 		for t := range group {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			t := &group[t]
@@ -100,7 +100,7 @@ func (x *pairScratch) compute(j *job, ws *arena, group []pairTile) {
 
 // begin makes t, which is empty, n query rows, loaded and packed. Its O has vdim rows, and
 // blocks are of so many keys. buf has place for the rows.
-func (t *pairTile) begin(j *job, ws *arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
+func (t *pairTile) begin(j *job, ws *Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
 	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
 	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
 	pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)

@@ -19,7 +19,7 @@ import (
 // item is one tile of query rows of one head. Every row walks exactly the keys
 // that it sees, so a masked key costs nothing and cannot leak. Rows go in pairs: two rows
 // that see the same keys load V once.
-func fwdGenericTile(j *job, ws *arena, item int) {
+func fwdGenericTile(j *job, ws *Arena, item int) {
 	var x fwdRows
 	x.findRows(&j.plan, item)
 	x.begin(j, ws)
@@ -31,11 +31,11 @@ func fwdGenericTile(j *job, ws *arena, item int) {
 			x.endRun()
 		}
 		for i := 0; i < x.rows; i += 2 {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			first := x.weigh(i, k0, k1)
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			x.addValues(i, first, x.weigh(i+1, k0, k1))
@@ -73,15 +73,15 @@ type rowWeights struct {
 	w    []float32
 }
 
-func (x *fwdRows) begin(j *job, ws *arena) {
+func (x *fwdRows) begin(j *job, ws *Arena) {
 	p, t := &j.p, &x.seqTile
 	x.rows, x.dim, x.vdim = t.to-t.from, p.Dim, p.VDim
-	x.q, x.qStep = view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, x.rows, ws.take(x.rows*p.Dim))
-	x.sums = ws.take(x.rows * 2 * (p.VDim + 1))
+	x.q, x.qStep = view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, x.rows, ws.Take(x.rows*p.Dim))
+	x.sums = ws.Take(x.rows * 2 * (p.VDim + 1))
 	for i := range x.rows {
 		x.m[i] = j.beginRow(t, t.from+i, x.row(i))
 	}
-	x.kv, x.w = newKVTile(j, ws), ws.take(2*j.portable.keys)
+	x.kv, x.w = newKVTile(j, ws), ws.Take(2*j.portable.keys)
 	x.s.begin(j)
 	x.s.setHead(&t.Seq, t.b, t.h)
 }
@@ -234,14 +234,14 @@ func planFwdGeneric(pl *plan) {
 	pl.planPortable()
 	x := &pl.portable
 	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(pl.p.Dim), float64(pl.p.VDim)
-	pl.work[0] = phase{x.queryItems, count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))}
+	pl.work[0] = Phase{x.queryItems, count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))}
 }
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
 // fwdGenericTimes counts the pairs that the band lets through, and the keys of whole tiles.
 func fwdGenericTimes(pl *plan) [3]timedPhase {
-	t, c, items := &fwdGenericPace, pl.call, pl.work[0].items
+	t, c, items := &fwdGenericPace, pl.call, pl.work[0].Items
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)
 	pair := 2*dims*t.flop + t.pair + pairTime(c)
 	rows, _ := rowsAndKeys(c)

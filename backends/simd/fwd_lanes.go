@@ -14,14 +14,14 @@ package simd
 // at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
 // not depend on its neighbors in the item.
 
-func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
+func (isa *laneISA) fwdItem(j *job, ws *Arena, item int) {
 	p, lanes := &j.p, isa.lanes
 	at := j.laneRange(item)
 	x := laneScratch{
-		s: ws.take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
-		kBuf: ws.take(isa.keys * pad(p.Dim)), vBuf: ws.take(isa.keys * pad(p.VDim)),
-		rows: ws.take(lanes * max(pad(p.Dim), pad(p.VDim))),
-		top:  ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
+		s: ws.Take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
+		kBuf: ws.Take(isa.keys * pad(p.Dim)), vBuf: ws.Take(isa.keys * pad(p.VDim)),
+		rows: ws.Take(lanes * max(pad(p.Dim), pad(p.VDim))),
+		top:  ws.Take(lanes), hidden: ws.Take(lanes), factors: ws.Take(lanes),
 	}
 	x.setFeatures(j, ws, lanes, isa.keys, 1)
 	if j.tilesPerItem == 1 { // a short item has no time to clear many
@@ -33,17 +33,17 @@ func (isa *laneISA) fwdItem(j *job, ws *arena, item int) {
 }
 
 // fwdHeads computes a tile of each head of an item.
-func (isa *laneISA) fwdHeads(j *job, ws *arena, x *laneScratch, at *laneRange) {
-	free := ws.free
+func (isa *laneISA) fwdHeads(j *job, ws *Arena, x *laneScratch, at *laneRange) {
+	free := ws.Free
 	for end := min(at.h+j.headsPerItem, j.p.Heads); at.h < end; at.h++ {
 		var one [1]laneTile
-		ws.free, at.g = free, at.h/(j.p.Heads/j.p.KVHeads)
+		ws.Free, at.g = free, at.h/(j.p.Heads/j.p.KVHeads)
 		isa.fwdTiles(j, ws, x, at, one[:0])
 	}
 }
 
 // fwdTiles computes the tiles of an item, in the place of a group.
-func (isa *laneISA) fwdTiles(j *job, ws *arena, x *laneScratch, at *laneRange, group []laneTile) {
+func (isa *laneISA) fwdTiles(j *job, ws *Arena, x *laneScratch, at *laneRange, group []laneTile) {
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &group[:1][0])
 		return
@@ -56,7 +56,7 @@ func (isa *laneISA) fwdTiles(j *job, ws *arena, x *laneScratch, at *laneRange, g
 		isa.loadBlock(j, x, at, lo)
 		isa.lookAhead(j, &x.ahead, at, x.hi)
 		for t := range group {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			isa.meet(j, &group[t], x.factors, lo)

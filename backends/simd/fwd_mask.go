@@ -39,7 +39,7 @@ type keysOfMask struct {
 	some     bool
 }
 
-func (j *job) newMask(ws *arena, keys, step int) (x keyMask) {
+func (j *job) newMask(ws *Arena, keys, step int) (x keyMask) {
 	if j.p.Score.Mask {
 		x.ofKeys, x.step = j.args.Mask.Shape()[2] == 1, step
 		x.ofRows = !x.ofKeys

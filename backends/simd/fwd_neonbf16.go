@@ -60,14 +60,14 @@ type quadScratch struct {
 	kPages, vPages []uint16 // place for both if they lie in pages
 }
 
-func fwdNEONBF16Item(j *job, ws *arena, item int) {
+func fwdNEONBF16Item(j *job, ws *Arena, item int) {
 	p, lanes, keys := &j.p, neonLanes.lanes, neonLanes.keys
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	x := quadScratch{
 		laneScratch: laneScratch{
-			s: ws.take(keys * lanes), masks: takeWords(ws, keys),
-			vBuf: ws.take(keys * vdim), rows: ws.take(lanes * vdim),
-			top: ws.take(lanes), hidden: ws.take(lanes), factors: ws.take(lanes),
+			s: ws.Take(keys * lanes), masks: takeWords(ws, keys),
+			vBuf: ws.Take(keys * vdim), rows: ws.Take(lanes * vdim),
+			top: ws.Take(lanes), hidden: ws.Take(lanes), factors: ws.Take(lanes),
 		},
 		laneRange: j.laneRange(item),
 		weights:   halves(takeWords(ws, keys*lanes/2)), padded: halves(takeWords(ws, keys*dim/2)),
@@ -85,7 +85,7 @@ func fwdNEONBF16Item(j *job, ws *arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *quadScratch) compute(j *job, ws *arena, group []quadTile) {
+func (x *quadScratch) compute(j *job, ws *Arena, group []quadTile) {
 	lanes := neonLanes.lanes
 	for r := x.from; r < x.to; r += lanes {
 		group = group[:len(group)+1]
@@ -94,7 +94,7 @@ func (x *quadScratch) compute(j *job, ws *arena, group []quadTile) {
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, neonLanes.blockEnd(&x.laneRange, lo))
 		for t := range group {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			t := &group[t]
@@ -111,7 +111,7 @@ func (x *quadScratch) compute(j *job, ws *arena, group []quadTile) {
 }
 
 // begin makes t, which is empty, n query rows, loaded and packed.
-func (x *quadScratch) begin(j *job, ws *arena, t *quadTile, from, n int) {
+func (x *quadScratch) begin(j *job, ws *Arena, t *quadTile, from, n int) {
 	dim, lanes := j.p.Dim, neonLanes.lanes
 	t.laneTile.begin(j, ws, &neonLanes, &x.seqTile, from, n, pad(j.p.VDim), neonLanes.keys)
 	t.queries = halves(takeWords(ws, lanes*pad(dim)/2))

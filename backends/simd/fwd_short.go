@@ -15,15 +15,15 @@ func (isa *laneISA) isShort(j *job, at *laneRange) bool {
 
 // fwdShort computes the tiles of an item, one after the other. Those that are not whole take
 // the place of t.
-func (isa *laneISA) fwdShort(j *job, ws *arena, x *laneScratch, at *laneRange, t *laneTile) {
+func (isa *laneISA) fwdShort(j *job, ws *Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
 	isa.lookAhead(j, &x.ahead, at, at.last)
-	free := ws.free
+	free := ws.Free
 	for r := at.from; r < at.to; r += isa.lanes {
-		if j.canceled() {
+		if j.Canceled() {
 			return
 		}
-		ws.free = free
+		ws.Free = free
 		n := min(isa.lanes, at.to-r)
 		if from, to := x.wholeKeys(at, r, n); from < to {
 			isa.wholeTile(j, ws, x, &at.seqTile, r, n, from, to)
@@ -65,9 +65,9 @@ func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 }
 
 // wholeTile computes n rows, from row r on, of which each sees the same keys of the block.
-func (isa *laneISA) wholeTile(j *job, ws *arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
+func (isa *laneISA) wholeTile(j *job, ws *Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
-	queries, totals := ws.take(isa.lanes*padded), ws.take(4*isa.lanes)
+	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)
 	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)
 	o := &j.args.O
 	direct, rows, step := o.DType() == flashkit.Float32, x.rows, vdim

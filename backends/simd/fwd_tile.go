@@ -51,9 +51,9 @@ type laneScratch struct {
 }
 
 // beginTile makes t, which is empty, n query rows, loaded and transposed.
-func (isa *laneISA) beginTile(j *job, ws *arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
+func (isa *laneISA) beginTile(j *job, ws *Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
-	t.q = ws.take(isa.lanes * pad(j.p.Dim))
+	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
 }
 
@@ -92,11 +92,11 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
 		a.add(&f.O, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}
 	if k == at.last {
-		next := j.next.Load()
-		if next >= j.items {
+		next, ok := j.Next()
+		if !ok {
 			return
 		}
-		at = j.laneRange(int(next))
+		at = j.laneRange(next)
 		k = at.first
 		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}

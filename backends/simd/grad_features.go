@@ -48,15 +48,15 @@ type gradScore struct {
 }
 
 // newGradScore multiplies dS by the given factor.
-func (isa *laneISA) newGradScore(j *job, ws *arena, by float64) gradScore {
+func (isa *laneISA) newGradScore(j *job, ws *Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
 	if !g.on {
 		return g
 	}
-	g.top = ws.take(isa.lanes)
+	g.top = ws.Take(isa.lanes)
 	if s.Softcap != 0 {
-		g.uncap = ws.take(j.rows * isa.lanes)
+		g.uncap = ws.Take(j.rows * isa.lanes)
 		// What is so far above every score that it caps none is left out: the
 		// quotient would be a denormal number.
 		if g.softcap = s.Softcap; math.Abs(j.scale/float64(s.Softcap)) < 0x1p-126 {
@@ -64,7 +64,7 @@ func (isa *laneISA) newGradScore(j *job, ws *arena, by float64) gradScore {
 		}
 	}
 	if s.Bias {
-		g.widened = ws.take(j.rows * j.keys)
+		g.widened = ws.Take(j.rows * j.keys)
 		g.db = newBiasGrad(j, ws, isa.lanes)
 	}
 	if s.Dropout > 0 {

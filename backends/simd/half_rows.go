@@ -77,7 +77,7 @@ func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bo
 }
 
 // newPage returns place for a block of 16-bit keys that lie in pages.
-func (j *job) newPage(ws *arena, keys, dim int) []uint16 {
+func (j *job) newPage(ws *Arena, keys, dim int) []uint16 {
 	if n := j.pageFloats(keys, dim); n > 0 {
 		return halves(takeWords(ws, n))
 	}

@@ -30,7 +30,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		} else {
 			leaveOut(k)
 		}
-		b.pool.bound(k)
+		b.pool.Bound(k)
 	}
 	return list
 }
@@ -63,10 +63,10 @@ func (b *Backend) kernel(name string, missing func() string, refuses func(flashk
 }
 
 // forward returns the run of a kernel that computes query rows.
-func forward(item func(*job, *arena, int)) func(context.Context, *job) {
+func forward(item func(*job, *Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutRows()
-		j.parallel(ctx, item, j.work[0].items, j.work[0].floats)
+		j.parallel(ctx, item, j.work[0])
 	}
 }
 

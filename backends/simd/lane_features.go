@@ -33,26 +33,26 @@ const biasKeys = 32
 
 // setFeatures makes place for blocks of so many keys. Products take step keys, all of them or
 // none.
-func (x *featureScratch) setFeatures(j *job, ws *arena, lanes, keys, step int) {
+func (x *featureScratch) setFeatures(j *job, ws *Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
 		return
 	}
 	x.mask, x.adjusts, x.drops = j.newMask(ws, keys, step), adjusts(j.call), score.Dropout != 0
 	if score.ALiBi {
-		x.lanes = ws.take(lanes)
+		x.lanes = ws.Take(lanes)
 		for i := range x.lanes {
 			x.lanes[i] = float32(i)
 		}
 	}
 	if score.Bias {
-		x.biasTile, x.biasBuf = ws.take(lanes*biasKeys), ws.take(lanes*biasStep(keys))
+		x.biasTile, x.biasBuf = ws.Take(lanes*biasKeys), ws.Take(lanes*biasStep(keys))
 	}
 	if x.drops {
 		x.limit, x.numbers = philox.Below(score.Dropout), takeWords(ws, lanes)
 	}
 	if j.p.Carry {
-		x.earlier = ws.take(upToTiles(j.p.VDim))
+		x.earlier = ws.Take(upToTiles(j.p.VDim))
 	}
 }
 

@@ -83,7 +83,7 @@ func laneMask(from, to, n int) uint32 {
 }
 
 // takeWords returns workspace as n words.
-func takeWords(ws *arena, n int) []uint32 { return asWords(ws.take(n)) }
+func takeWords(ws *Arena, n int) []uint32 { return asWords(ws.Take(n)) }
 
 // asWords returns the memory of floats as words.
 func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }

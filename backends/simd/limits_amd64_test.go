@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // BenchmarkLimits measures what the machine can do at most, on as many cores as
@@ -48,7 +49,7 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 		for b.Loop() {
 			onAll(f)
 		}
-		b.ReportMetric(number*chunks*float64(workers())*float64(b.N)/b.Elapsed().Seconds()/1e9, unit)
+		b.ReportMetric(number*chunks*float64(workers.Procs())*float64(b.N)/b.Elapsed().Seconds()/1e9, unit)
 	})
 }
 
@@ -66,8 +67,8 @@ func PeakNow(kernel string) float64 {
 		loop = loopAVX2
 	}
 	const slices, rounds = 6, 8000 // of a slice: 20 µs
-	best := make(chan float64, workers())
-	for range workers() {
+	best := make(chan float64, workers.Procs())
+	for range workers.Procs() {
 		go func() {
 			least := time.Hour // the first slice of a core may wait for another thing to end
 			for range slices {
@@ -79,7 +80,7 @@ func PeakNow(kernel string) float64 {
 		}()
 	}
 	sum := 0.0
-	for range workers() {
+	for range workers.Procs() {
 		sum += <-best
 	}
 	return sum

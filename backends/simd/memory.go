@@ -6,7 +6,7 @@ import "unsafe"
 func (pl *plan) memory() float64 {
 	others := 0.
 	if pl.decode.turns > 1 {
-		others = float64(poolSize(pl.workers, pl.work[:1])) * float64(unsafe.Sizeof(otherHeads{}))
+		others = float64(Size(pl.workers, pl.work[0])) * float64(unsafe.Sizeof(otherHeads{}))
 	}
-	return memory(pl.call, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
+	return 4*Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // Peak measures the multiply-adds that the CPU does at most, in FLOP/s, with the
@@ -42,7 +43,7 @@ func (l peakLoop) rate(times int) float64 {
 	for range times {
 		onAll(func() { l.run(rounds) })
 	}
-	return l.flops * rounds * chunks * float64(times*workers()) / time.Since(start).Seconds()
+	return l.flops * rounds * chunks * float64(times*workers.Procs()) / time.Since(start).Seconds()
 }
 
 // portableLoop is for CPUs without assembly: what the compiler makes of it.
@@ -66,8 +67,8 @@ const chunks = 64
 func onAll(f func()) {
 	var wait sync.WaitGroup
 	var next atomic.Int64
-	total := int64(chunks * workers())
-	for range workers() {
+	total := int64(chunks * workers.Procs())
+	for range workers.Procs() {
 		wait.Go(func() {
 			for next.Add(1) <= total {
 				f()

@@ -132,7 +132,7 @@ type planeRows struct {
 	rows []uint16
 }
 
-func newPlaneRows(ws *arena, dim, size int) planeRows {
+func newPlaneRows(ws *Arena, dim, size int) planeRows {
 	return planeRows{size: size, step: upToTiles(dim), rows: halves(takeWords(ws, planeWords(size, dim)))}
 }
 

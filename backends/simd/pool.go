@@ -13,14 +13,14 @@ import (
 // A pool is what a backend has of the process's helpers: up to GOMAXPROCS - 1, or to the
 // limit less one, whatever the number of calls. It must not refer to its backend, which
 // could then never be collected.
-type pool struct {
+type Pool struct {
 	helpers.Pool
 }
 
 // bound makes a kernel's calls, and what is asked of them, those of no more goroutines than
 // the limit. Small ones run on one; to predict that, too, would make the next larger ones
 // look faster.
-func (c *pool) bound(k *flashkit.Kernel) {
+func (c *Pool) Bound(k *flashkit.Kernel) {
 	run, cost, needs, size := k.Run, k.Cost, k.Needs, &sizing{cost: k.Cost}
 	if c.Limit() < 0 {
 		err := &flashkit.ProblemError{Field: "simd.Workers", Value: strconv.Itoa(c.Limit()), Reason: "must be at least 1, or 0 for GOMAXPROCS"}
@@ -55,7 +55,7 @@ func (c *pool) bound(k *flashkit.Kernel) {
 }
 
 // allow lowers how many goroutines a call may have to the limit.
-func (c *pool) allow(call *flashkit.Call) {
+func (c *Pool) allow(call *flashkit.Call) {
 	if n := c.Limit(); n > 0 && (call.Workers == 0 || call.Workers > n) {
 		call.Workers = n
 	}
@@ -95,7 +95,7 @@ type sizing struct {
 // isSmall reports whether a call that may have helpers is predicted to take one goroutine
 // no more than smallTime.
 func (s *sizing) isSmall(c *flashkit.Call) bool {
-	if workersOf(c) == 1 {
+	if WorkersOf(c) == 1 {
 		return false
 	}
 	if !s.mu.TryLock() {
@@ -114,8 +114,5 @@ func (s *sizing) predict(c *flashkit.Call) bool {
 	return s.cost(c) <= smallTime
 }
 
-// workersOf returns how many goroutines the call may use.
-func workersOf(c *flashkit.Call) int { return helpers.Most(c.Workers) }
-
-// workers returns how many goroutines any call may use.
-func workers() int { return helpers.Procs() }
+// WorkersOf returns how many goroutines the call may use.
+func WorkersOf(c *flashkit.Call) int { return helpers.Most(c.Workers) }

@@ -20,8 +20,8 @@ type keySum struct {
 	begun bool      // o holds something
 }
 
-func newKeySum(ws *arena, lanes, vdim int) keySum {
-	x := ws.take((vdim + 1) * lanes)
+func newKeySum(ws *Arena, lanes, vdim int) keySum {
+	x := ws.Take((vdim + 1) * lanes)
 	return keySum{all: x, o: x[:vdim*lanes], l: x[vdim*lanes:]}
 }
 
@@ -66,15 +66,15 @@ func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
 
 // begin makes t, which is empty, n query rows that have seen no key. Its O has vdim rows, not
 // begun, and its Q is left to the caller. Blocks are of so many keys.
-func (t *laneTile) begin(j *job, ws *arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
+func (t *laneTile) begin(j *job, ws *Arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
 	t.seq, t.from, t.n, t.run = *seq, from, n, j.runKeys(block)
-	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.take(isa.lanes)
+	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.Take(isa.lanes)
 	clear(t.l)
 	for i := range t.m {
 		t.m[i] = float32(math.Inf(-1))
 	}
 	if t.run > 0 {
-		t.past, t.pastM = newKeySum(ws, isa.lanes, vdim), ws.take(isa.lanes)
+		t.past, t.pastM = newKeySum(ws, isa.lanes, vdim), ws.Take(isa.lanes)
 	}
 }
 
@@ -87,12 +87,12 @@ type gradSum struct {
 }
 
 // newGradSum has so many elements for each key, and sums up n query rows.
-func (j *job) newGradSum(ws *arena, dim, vdim, n int) gradSum {
-	x := ws.take(j.keys * (dim + vdim))
+func (j *job) newGradSum(ws *Arena, dim, vdim, n int) gradSum {
+	x := ws.Take(j.keys * (dim + vdim))
 	clear(x)
 	s := gradSum{all: x, dk: x[:j.keys*dim], dv: x[j.keys*dim:]}
 	if j.rowRuns(n) {
-		s.past = ws.take(len(x))
+		s.past = ws.Take(len(x))
 		clear(s.past)
 	}
 	return s

@@ -136,8 +136,8 @@ func mixTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) 
 const portableRun = 4 * tileK
 
 // twoSums returns two empty sums: of the run at hand, and of those before it.
-func twoSums(ws *arena, n int) (run, past []float32) {
-	x := ws.take(2 * n)
+func twoSums(ws *Arena, n int) (run, past []float32) {
+	x := ws.Take(2 * n)
 	clear(x)
 	return x[:n], x[n:]
 }

@@ -201,8 +201,8 @@ type kvTile struct {
 	kBuf, vBuf   []float32
 }
 
-func newKVTile(j *job, ws *arena) kvTile {
-	return kvTile{kBuf: ws.take(j.portable.keys * j.p.Dim), vBuf: ws.take(j.portable.keys * j.p.VDim)}
+func newKVTile(j *job, ws *Arena) kvTile {
+	return kvTile{kBuf: ws.Take(j.portable.keys * j.p.Dim), vBuf: ws.Take(j.portable.keys * j.p.VDim)}
 }
 
 // load fills x with n keys of KV head g of sequence b, from key k0 on.

@@ -44,7 +44,7 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 	for k0 := first / size * size; k0 < last; k0 += size {
 		load(max(k0, first), min(k0+size, last))
 		for t := range n {
-			if j.canceled() {
+			if j.Canceled() {
 				return
 			}
 			accumulate(t)
@@ -161,7 +161,7 @@ type packedRows struct {
 
 // newPackedRows has place for so many rows, a multiple of tileStep. Routines read
 // pairs beyond the last row.
-func newPackedRows(ws *arena, dim, rows int) packedRows {
+func newPackedRows(ws *Arena, dim, rows int) packedRows {
 	return packedRows{pairs: takeWords(ws, pairFloats(dim, rows)), columns: takeWords(ws, upToTiles(dim)*rows/2), step: rows / 2}
 }
 

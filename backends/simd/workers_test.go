@@ -33,7 +33,7 @@ func TestWorkers(t *testing.T) {
 		var highest sync.Mutex
 		k := flashkit.Kernel{Name: "simd/fwd_test", Cost: func(*flashkit.Call) time.Duration { return time.Second }, Run: func(ctx context.Context, c *flashkit.Call) error {
 			j := b.newJob(c)
-			j.parallel(ctx, func(*job, *arena, int) {
+			j.parallel(ctx, func(*job, *Arena, int) {
 				highest.Lock()
 				top.Store(max(top.Load(), now.Add(1)))
 				highest.Unlock()
@@ -46,10 +46,10 @@ func TestWorkers(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond) // for one too many
 				now.Add(-1)
-			}, 40, 0)
+			}, Phase{Items: 40})
 			return b.release(ctx, j)
 		}}
-		b.pool.bound(&k)
+		b.pool.Bound(&k)
 		args := flashkit.NewArgs(p, flashkit.PassForward)
 		args.Workers = most.call
 		require.NoError(t, k.Compute(t.Context(), p, args))
