@@ -3,6 +3,7 @@
 package simd
 
 import (
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -51,7 +52,7 @@ func (pl *plan) wideFloats() int {
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
 // bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
-func bwdAMXBF16Prepare(j *job, ws *Arena, item int) {
+func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -89,7 +90,7 @@ type gradBlock struct {
 	top                []float32 // [lanes], of no use
 }
 
-func bwdAMXBF16Block(j *job, ws *Arena, item int) {
+func bwdAMXBF16Block(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	dim, vdim, words, vwords := upToTiles(p.Dim), upToTiles(p.VDim), pairWords(p.Dim), pairWords(p.VDim)
 	x := gradBlock{

@@ -2,6 +2,8 @@
 
 package simd
 
+import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+
 // bwd_amxf32 computes what bwd_avx512 computes, in the order of bwd_amxbf16, with the
 // products of fwd_amxf32: each of float32 as six of bf16.
 //
@@ -42,7 +44,7 @@ func bwdAMXF32Times(pl *plan) [3]timedPhase {
 }
 
 // bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
-func bwdAMXF32Prepare(j *job, ws *Arena, item int) {
+func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -101,12 +103,12 @@ type scorePanel struct {
 	masks    []uint32  // [rows], the keys that a row sees
 }
 
-func newScorePanel(j *job, ws *Arena) scorePanel {
+func newScorePanel(j *job, ws *pool.Arena) scorePanel {
 	n := j.rows * pairLanes
 	return scorePanel{s: ws.Take(n), dp: ws.Take(n), masks: takeWords(ws, j.rows)}
 }
 
-func bwdAMXF32Block(j *job, ws *Arena, item int) {
+func bwdAMXF32Block(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	dim, vdim, widest := upToTiles(p.Dim), upToTiles(p.VDim), max(p.Dim, p.VDim)
 	x := planeGrads{

@@ -2,6 +2,8 @@
 
 package simd
 
+import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+
 // bwd_avx512bf16 computes what bwd_avx512 computes, in the same blocks, panels,
 // tiles and order, with VDPBF16PS: each product is of two pairs of bf16, added to
 // a float32.
@@ -38,7 +40,7 @@ func bwdAVX512BF16Times(pl *plan) [3]timedPhase {
 }
 
 // bwdAVX512BF16Prepare sets the stats of one tile of query rows.
-func bwdAVX512BF16Prepare(j *job, ws *Arena, item int) {
+func bwdAVX512BF16Prepare(j *job, ws *pool.Arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.Reset()
 	p, f := &j.p, j.args
@@ -67,7 +69,7 @@ type pairBlock struct {
 	ds16               []uint16 // [rows][dsStep]
 }
 
-func bwdAVX512BF16Block(j *job, ws *Arena, item int) {
+func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	x := pairBlock{
@@ -93,7 +95,7 @@ func bwdAVX512BF16Block(j *job, ws *Arena, item int) {
 }
 
 // bwdAVX512BF16Finish writes dQ of one tile of query rows.
-func bwdAVX512BF16Finish(j *job, _ *Arena, item int) {
+func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -37,7 +38,7 @@ type biasTile struct {
 
 // biasTile writes one tile of a DBias that repeats: the sum over sequences, then heads,
 // then query rows.
-func (j *job) biasTile(ws *Arena, item int) {
+func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
 	b0, h0, r0, k0 := item%s[0], item/s[0]%s[1], item/s[0]/s[1]%ceilDiv(s[2], tileQ)*tileQ, item/s[0]/s[1]/ceilDiv(s[2], tileQ)*tileK
@@ -121,7 +122,7 @@ func (t *biasTile) endOf(rows int) {
 
 // sinkGradient writes DSink of head h: minus the sum of delta, each times the weight
 // that the sink has in its row.
-func (j *job) sinkGradient(ws *Arena, h int) {
+func (j *job) sinkGradient(ws *pool.Arena, h int) {
 	c, f := j.call, j.args
 	sink := j.sinkOf(h)
 	x := newGradTile(j, ws)

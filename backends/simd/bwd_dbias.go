@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // dBias of a pair is written by the block that computes it, if the pair has a bias of its
 // own. Where biases repeat, blocks of the same keys add to the same place one after the
@@ -24,7 +27,7 @@ type biasGrad struct {
 	seen  [maxPanels][2]int
 }
 
-func newBiasGrad(j *job, ws *Arena, lanes int) biasGrad {
+func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 	g := biasGrad{kind: j.biasKind(), lanes: lanes, rows: j.rows}
 	switch g.kind {
 	case ownBias:

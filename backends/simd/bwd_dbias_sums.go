@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A biasSum is where rows of a dBias that repeats are summed up, from one of them on.
@@ -57,11 +58,11 @@ func (j *job) biasItem(item int) (b, h, from, to int) {
 // beginDBias sets dBias to 0 where blocks will add to it, and where no block will come.
 func (j *job) beginDBias(ctx context.Context) {
 	if n := j.biasItems(); n > 0 {
-		j.parallel(ctx, beginDBias, Phase{Items: n})
+		j.parallel(ctx, beginDBias, pool.Phase{Items: n})
 	}
 }
 
-func beginDBias(j *job, _ *Arena, item int) {
+func beginDBias(j *job, _ *pool.Arena, item int) {
 	t, kind := &j.args.DBias, j.biasKind()
 	b, h, from, to := j.biasItem(item)
 	width := t.Shape()[3]
@@ -116,11 +117,11 @@ func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 // endDBias writes what was summed up elsewhere.
 func (j *job) endDBias(ctx context.Context) {
 	if j.biasSums() > 0 {
-		j.parallel(ctx, endDBias, Phase{j.biasItems(), biasPart})
+		j.parallel(ctx, endDBias, pool.Phase{Items: j.biasItems(), Floats: biasPart})
 	}
 }
 
-func endDBias(j *job, ws *Arena, item int) {
+func endDBias(j *job, ws *pool.Arena, item int) {
 	t := &j.args.DBias
 	b, h, from, to := j.biasItem(item)
 	width := t.Shape()[3]

@@ -1,6 +1,10 @@
 package simd
 
-import "context"
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // bwd_generic recomputes, for each query row i and key j that it sees,
 //
@@ -27,7 +31,7 @@ func runBwdGeneric(ctx context.Context, j *job) {
 }
 
 // bwdGenericItem runs an item. Those of a repeated DBias come first: they are the longest.
-func bwdGenericItem(j *job, ws *Arena, item int) {
+func bwdGenericItem(j *job, ws *pool.Arena, item int) {
 	x := &j.portable
 	var t seqTile
 	switch {
@@ -45,7 +49,7 @@ func bwdGenericItem(j *job, ws *Arena, item int) {
 }
 
 // keyGradients writes dK and dV of one tile of keys.
-func (j *job) keyGradients(ws *Arena, t seqTile) {
+func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	p, f, n := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
@@ -103,7 +107,7 @@ func (t *seqTile) rowsSeen() (first, last int) {
 
 // queryGradients writes dQ of one tile of query rows, and those rows of DBias
 // that are theirs alone.
-func (j *job) queryGradients(ws *Arena, t seqTile) {
+func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	p, f, rows := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
@@ -157,9 +161,9 @@ func planBwdGeneric(pl *plan) {
 	}
 	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(p.Dim), float64(p.VDim)
 	keyFloats := 2*keys*(dim+vdim) + 2*rows*tileK
-	pl.tables, pl.work[0] = 2, Phase{
-		x.biasItems + x.keyItems + x.queryItems + x.sinkItems,
-		count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyFloats, 2*rows*dim, biasFloats)),
+	pl.tables, pl.work[0] = 2, pool.Phase{
+		Items:  x.biasItems + x.keyItems + x.queryItems + x.sinkItems,
+		Floats: count(rows*(dim+vdim+2) + min(rows, 1)*vdim + keys*(dim+vdim) + max(keyFloats, 2*rows*dim, biasFloats)),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
@@ -39,7 +40,7 @@ import (
 // belongs, if that is float32; every other one in float32 workspace of its size.
 
 // backward returns the run of a kernel that computes tiles of query rows, blocks of keys, and tiles again.
-func (isa *laneISA) backward(prepare, block, finish func(*job, *Arena, int)) func(context.Context, *job) {
+func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
 		j.cutBlocks()
@@ -57,13 +58,13 @@ func (isa *laneISA) backward(prepare, block, finish func(*job, *Arena, int)) fun
 		j.parallel(ctx, block, blocks)
 		j.endDBias(ctx)
 		if isa.copies(&j.plan) > 0 {
-			j.parallel(ctx, finish, Phase{Items: tiles.Items})
+			j.parallel(ctx, finish, pool.Phase{Items: tiles.Items})
 		}
 	}
 }
 
 // bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
-func (isa *laneISA) bwdPrepare(j *job, ws *Arena, item int) {
+func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -115,7 +116,7 @@ type keyBlock struct {
 
 // newBlock loads the keys of an item. It multiplies dS by the given factor where features
 // make it.
-func (isa *laneISA) newBlock(j *job, ws *Arena, item int, by float64) keyBlock {
+func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	r := keyRange{predecessor: -1}
@@ -148,7 +149,7 @@ func (isa *laneISA) newBlock(j *job, ws *Arena, item int, by float64) keyBlock {
 }
 
 // bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
-func (isa *laneISA) bwdBlock(j *job, ws *Arena, item int) {
+func (isa *laneISA) bwdBlock(j *job, ws *pool.Arena, item int) {
 	x := isa.newBlock(j, ws, item, j.scale)
 	x.score.parts = ceilDiv(j.rows, fetchRows)
 	isa.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
@@ -287,7 +288,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 }
 
 // bwdFinish adds up and writes dQ of one tile of query rows.
-func (isa *laneISA) bwdFinish(j *job, _ *Arena, item int) {
+func (isa *laneISA) bwdFinish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // What a mask hides has the weight 0 in P and dS. That is no shield against NaN and
@@ -20,7 +21,7 @@ type rowMask struct {
 	bits []uint32         // [rows], scratch
 }
 
-func (isa *laneISA) newRowMask(j *job, ws *Arena) rowMask {
+func (isa *laneISA) newRowMask(j *job, ws *pool.Arena) rowMask {
 	if !j.p.Score.Mask {
 		return rowMask{}
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // gradPairs computes the gradients of the scores of a tile of query rows and a tile of keys.
@@ -16,7 +17,7 @@ type gradPairs struct {
 	seen [tileK]int     // scratch of the scorer
 }
 
-func (x *gradPairs) begin(j *job, ws *Arena) {
+func (x *gradPairs) begin(j *job, ws *pool.Arena) {
 	x.rows, x.keys = newGradTile(j, ws), newKVTile(j, ws)
 	x.s.begin(j)
 }
@@ -60,7 +61,7 @@ type gradTile struct {
 	qBuf, doBuf, oBuf []float32
 }
 
-func newGradTile(j *job, ws *Arena) gradTile {
+func newGradTile(j *job, ws *pool.Arena) gradTile {
 	p, rows := &j.p, j.portable.rows
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, lse: ws.Take(rows), delta: ws.Take(rows),

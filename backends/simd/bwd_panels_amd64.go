@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // A gradPanels is the keys of one item of a backward pass on tiles, and their dK and
 // dV, in panels of as many keys as there are lanes.
@@ -14,7 +17,7 @@ type gradPanels struct {
 }
 
 // newGradPanels multiplies dS by the given factor where features make it.
-func newGradPanels(j *job, ws *Arena, item int, by float64) gradPanels {
+func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}

@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 const (
 	bwdRows   = 128 // query rows of a tile: each tile loads and stores the sums of dK and dV
@@ -90,7 +93,7 @@ func mostSeen(p *flashkit.Problem) int {
 // setBlocks sets the items of planned tiles and blocks, their workspace, and what the workers share.
 func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
-	pl.work = [2]Phase{{tiles, perTile}, {blocks, perBlock}}
+	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
 	pl.counters, pl.tables = pl.progress(blocks), 2
 }

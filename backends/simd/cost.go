@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A pace is what the parts of a kernel's work take on one core, in nanoseconds.
@@ -47,7 +48,7 @@ const crowding = .5
 
 // cost returns the time of a call: that of its phases, one after the other.
 func cost(c *flashkit.Call, phases ...timedPhase) time.Duration {
-	t, n := float64(callTime), WorkersOf(c)
+	t, n := float64(callTime), pool.WorkersOf(c)
 	for _, f := range phases {
 		t += f.time(n)
 	}

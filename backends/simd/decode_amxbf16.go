@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // decode_amxbf16 computes what decode_avx512 computes, in the same chunks, with AMX. Its
@@ -84,7 +85,7 @@ type tileItem struct {
 	idle  []float32 // [decodePad][oStep]
 }
 
-func decodeAMXBF16Chunks(j *job, ws *Arena, item int) {
+func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 	var x tileItem
 	x.setItem(j, ws, item)
 	isa := avx512Decode.laneISA
@@ -108,7 +109,7 @@ func decodeAMXBF16Chunks(j *job, ws *Arena, item int) {
 }
 
 // setItem packs the query rows of an item.
-func (x *tileItem) setItem(j *job, ws *Arena, item int) {
+func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	p, q := &j.p, &j.args.Q
 	x.decodeSums.setItem(j, ws, item, 0)
 	x.block = decodeBlock // nothing of a block waits for the next one

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A keyRows is the rows of K or V of a KV head. They are read where they lie, unless they
@@ -61,7 +62,7 @@ func keyFloats(c *flashkit.Call, dim int) int {
 func placesOf(ahead int) int { return nearestKeys + decodeBlock + ahead + tileKeys }
 
 // set makes r the rows of t that an item reads.
-func (r *keyRows) set(j *job, ws *Arena, x *decodeItem, t *flashkit.Tensor) {
+func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor) {
 	dim, size := t.Shape()[3], x.as.Size()
 	r.t, r.bytes, r.step, r.page, r.buf = t, dim*size, rowStep(t)*size, j.p.Page, ws.Take(decodeBlock*dim)
 	r.headStep = t.Strides()[1] * size

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // The kernels decode_avx512 and decode_avx2 are for few query rows. Their time
@@ -33,7 +34,7 @@ import (
 // the batch.
 
 // decode returns the run of a kernel that computes chunks and merges them.
-func decode(chunks, merge func(*job, *Arena, int)) func(context.Context, *job) {
+func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutDecode()
 		j.Shared.Reserve(j.plan.shared)
@@ -50,11 +51,11 @@ func decode(chunks, merge func(*job, *Arena, int)) func(context.Context, *job) {
 func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
 // holdOthers reserves the heads that take turns, where some do.
-func (j *job) holdOthers(work Phase) {
+func (j *job) holdOthers(work pool.Phase) {
 	if j.decode.turns == 1 {
 		return
 	}
-	for len(j.others) < Size(j.workers, work) {
+	for len(j.others) < pool.Size(j.workers, work) {
 		j.others = append(j.others, otherHeads{})
 	}
 }
@@ -100,7 +101,7 @@ func decodeFloats(c *flashkit.Call) int {
 	return n
 }
 
-func (isa *decodeISA) chunks(j *job, ws *Arena, item int) {
+func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
 	first, chunk := x.one.first, x.one.chunk
@@ -139,7 +140,7 @@ func (isa *decodeISA) chunks(j *job, ws *Arena, item int) {
 }
 
 // setItem loads the query rows of an item.
-func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *Arena, item int) {
+func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 	h := &x.one
 	if j.decode.turns > 1 {
 		x.others = &j.others[ws.Slot]
@@ -166,7 +167,7 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *Arena, item int) {
 }
 
 // loadQueries loads the query rows of a head.
-func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *Arena) {
+func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
 	q := &j.args.Q
 	h.q = ws.Take((h.rows + decodePad) * h.qStep)
 	clear(h.q)

@@ -1,6 +1,9 @@
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 const (
 	decodeBlock = 128 // keys of a block, at most
@@ -117,7 +120,7 @@ func (pl *plan) planDecode(most, floats int) {
 		all.add(d.one.span().counts)
 	}
 	merge := 2*d.oStep + decodeWidest // floats to merge a row
-	pl.work, pl.shared = [2]Phase{{all.items, floats}, {all.merges, merge}}, all.results
+	pl.work, pl.shared = [2]pool.Phase{{Items: all.items, Floats: floats}, {Items: all.merges, Floats: merge}}, all.results
 }
 
 // cutDecode makes the table of chunks of a planned call.

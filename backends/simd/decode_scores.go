@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -43,7 +44,7 @@ func scoreFloats(c *flashkit.Call, rows int) int {
 }
 
 // setScores prepares for the rows of an item.
-func (f *decodeScores) setScores(isa *laneISA, j *job, ws *Arena, x *itemOfKeys) {
+func (f *decodeScores) setScores(isa *laneISA, j *job, ws *pool.Arena, x *itemOfKeys) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) {
 		return

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -26,7 +27,7 @@ func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWides
 
 // setItem makes x that of an item that has seen no key, of the KV head whose turn it is, and returns how
 // many take turns.
-func (x *decodeSums) setItem(j *job, ws *Arena, item, turn int) (turns int) {
+func (x *decodeSums) setItem(j *job, ws *pool.Arena, item, turn int) (turns int) {
 	turns = x.itemOfKeys.setItem(j, item, turn)
 	x.l, x.by = ws.Take(x.rows), ws.Take(decodeWidest)
 	if !x.isSplit() {
@@ -117,7 +118,7 @@ func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
 }
 
 // merge adds up the chunks of rows and writes O and LSE.
-func (isa *decodeISA) merge(j *job, ws *Arena, item int) {
+func (isa *decodeISA) merge(j *job, ws *pool.Arena, item int) {
 	var x itemOfKeys
 	results, from, to := x.setRows(j, item)
 	all, buf, by := ws.Take(x.oStep), ws.Take(x.oStep), ws.Take(decodeWidest)

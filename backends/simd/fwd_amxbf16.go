@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // fwd_amxbf16 computes what fwd_avx512bf16 computes, in the same tiles, with AMX:
@@ -49,7 +50,7 @@ type tileScratch struct {
 	biasRows  []uint32 // place for rows of it that must be copied
 }
 
-func fwdAMXBF16Item(j *job, ws *Arena, item int) {
+func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 	p := &j.p
 	at := j.laneRange(item)
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
@@ -81,7 +82,7 @@ func fwdAMXBF16Item(j *job, ws *Arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *tileScratch) compute(j *job, ws *Arena, group []pairTile) {
+func (x *tileScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
 		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)

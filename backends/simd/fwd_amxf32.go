@@ -2,6 +2,8 @@
 
 package simd
 
+import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+
 // fwd_amxf32 computes what fwd_avx512 computes, in the tiles of fwd_amxbf16, with
 // AMX: a float32 is the sum of three bf16, and a product of float32 six products
 // of bf16, added to float32 from the smallest on. What is left out is below half a
@@ -56,7 +58,7 @@ type planeScratch struct {
 	row      []float32
 }
 
-func fwdAMXF32Item(j *job, ws *Arena, item int) {
+func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	p := &j.p
 	at := j.laneRange(item)
 	vdim := upToTiles(p.VDim)
@@ -81,7 +83,7 @@ func fwdAMXF32Item(j *job, ws *Arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *planeScratch) compute(j *job, ws *Arena, group []planeTile) {
+func (x *planeScratch) compute(j *job, ws *pool.Arena, group []planeTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
 		x.begin(j, ws, &group[len(group)-1], r, min(pairLanes, x.to-r))
@@ -98,7 +100,7 @@ func (x *planeScratch) compute(j *job, ws *Arena, group []planeTile) {
 }
 
 // begin makes t, which is empty, n query rows, loaded and packed.
-func (x *planeScratch) begin(j *job, ws *Arena, t *planeTile, from, n int) {
+func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) {
 	t.laneTile.begin(j, ws, &avx512Lanes, &x.seqTile, from, n, upToTiles(j.p.VDim), planeBlock)
 	t.q = takeWords(ws, planeWords(pairLanes, j.p.Dim))
 	x.q.load(&j.args.Q, x.QBatch, x.h, x.Q0+from, n, x.row)

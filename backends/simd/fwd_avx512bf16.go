@@ -2,6 +2,8 @@
 
 package simd
 
+import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+
 // fwd_avx512bf16 computes what fwd_avx512 computes, in the same tiles, with
 // VDPBF16PS: each product is of two pairs of bf16, added to a float32.
 //
@@ -47,7 +49,7 @@ type pairScratch struct {
 	buf            []uint32 // rows of Q
 }
 
-func fwdAVX512BF16Item(j *job, ws *Arena, item int) {
+func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 	p := &j.p
 	at := j.laneRange(item)
 	vdim, keys := pad(p.VDim), avx512Lanes.keys
@@ -73,7 +75,7 @@ func fwdAVX512BF16Item(j *job, ws *Arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *pairScratch) compute(j *job, ws *Arena, group []pairTile) {
+func (x *pairScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
@@ -100,7 +102,7 @@ func (x *pairScratch) compute(j *job, ws *Arena, group []pairTile) {
 
 // begin makes t, which is empty, n query rows, loaded and packed. Its O has vdim rows, and
 // blocks are of so many keys. buf has place for the rows.
-func (t *pairTile) begin(j *job, ws *Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
+func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
 	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
 	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
 	pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)

@@ -3,6 +3,8 @@ package simd
 import (
 	"math"
 	"slices"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // fwd_generic computes, for each query row i,
@@ -19,7 +21,7 @@ import (
 // item is one tile of query rows of one head. Every row walks exactly the keys
 // that it sees, so a masked key costs nothing and cannot leak. Rows go in pairs: two rows
 // that see the same keys load V once.
-func fwdGenericTile(j *job, ws *Arena, item int) {
+func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	var x fwdRows
 	x.findRows(&j.plan, item)
 	x.begin(j, ws)
@@ -73,7 +75,7 @@ type rowWeights struct {
 	w    []float32
 }
 
-func (x *fwdRows) begin(j *job, ws *Arena) {
+func (x *fwdRows) begin(j *job, ws *pool.Arena) {
 	p, t := &j.p, &x.seqTile
 	x.rows, x.dim, x.vdim = t.to-t.from, p.Dim, p.VDim
 	x.q, x.qStep = view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, x.rows, ws.Take(x.rows*p.Dim))
@@ -234,7 +236,7 @@ func planFwdGeneric(pl *plan) {
 	pl.planPortable()
 	x := &pl.portable
 	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(pl.p.Dim), float64(pl.p.VDim)
-	pl.work[0] = Phase{x.queryItems, count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))}
+	pl.work[0] = pool.Phase{Items: x.queryItems, Floats: count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))}
 }
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}

@@ -2,6 +2,8 @@
 
 package simd
 
+import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+
 // The kernels fwd_avx512 and fwd_avx2 compute what fwd_generic computes, with
 // the query rows of a tile in the lanes of two vectors. Then a key is one row of
 // everything: S, P [keys][lanes] and O transposed [vdim][lanes] are products of
@@ -14,7 +16,7 @@ package simd
 // at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
 // not depend on its neighbors in the item.
 
-func (isa *laneISA) fwdItem(j *job, ws *Arena, item int) {
+func (isa *laneISA) fwdItem(j *job, ws *pool.Arena, item int) {
 	p, lanes := &j.p, isa.lanes
 	at := j.laneRange(item)
 	x := laneScratch{
@@ -33,7 +35,7 @@ func (isa *laneISA) fwdItem(j *job, ws *Arena, item int) {
 }
 
 // fwdHeads computes a tile of each head of an item.
-func (isa *laneISA) fwdHeads(j *job, ws *Arena, x *laneScratch, at *laneRange) {
+func (isa *laneISA) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRange) {
 	free := ws.Free
 	for end := min(at.h+j.headsPerItem, j.p.Heads); at.h < end; at.h++ {
 		var one [1]laneTile
@@ -43,7 +45,7 @@ func (isa *laneISA) fwdHeads(j *job, ws *Arena, x *laneScratch, at *laneRange) {
 }
 
 // fwdTiles computes the tiles of an item, in the place of a group.
-func (isa *laneISA) fwdTiles(j *job, ws *Arena, x *laneScratch, at *laneRange, group []laneTile) {
+func (isa *laneISA) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, group []laneTile) {
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &group[:1][0])
 		return

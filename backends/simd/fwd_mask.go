@@ -2,7 +2,11 @@
 
 package simd
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // A Mask hides pairs that the band lets through. Its bits are read for groups of keys, which
 // begin at multiples of maskGroup. Where all rows of a tile see the same keys of a group, and
@@ -39,7 +43,7 @@ type keysOfMask struct {
 	some     bool
 }
 
-func (j *job) newMask(ws *Arena, keys, step int) (x keyMask) {
+func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
 	if j.p.Score.Mask {
 		x.ofKeys, x.step = j.args.Mask.Shape()[2] == 1, step
 		x.ofRows = !x.ofKeys

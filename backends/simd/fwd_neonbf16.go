@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // fwd_neonbf16 computes what fwd_neon computes, in the same tiles, with BFMMLA: an instruction adds
 // the products of two rows of four bf16 with two rows of four to 2 x 2 sums of float32.
@@ -60,7 +63,7 @@ type quadScratch struct {
 	kPages, vPages []uint16 // place for both if they lie in pages
 }
 
-func fwdNEONBF16Item(j *job, ws *Arena, item int) {
+func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 	p, lanes, keys := &j.p, neonLanes.lanes, neonLanes.keys
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	x := quadScratch{
@@ -85,7 +88,7 @@ func fwdNEONBF16Item(j *job, ws *Arena, item int) {
 }
 
 // compute computes the tiles of an item, in the place of a group.
-func (x *quadScratch) compute(j *job, ws *Arena, group []quadTile) {
+func (x *quadScratch) compute(j *job, ws *pool.Arena, group []quadTile) {
 	lanes := neonLanes.lanes
 	for r := x.from; r < x.to; r += lanes {
 		group = group[:len(group)+1]
@@ -111,7 +114,7 @@ func (x *quadScratch) compute(j *job, ws *Arena, group []quadTile) {
 }
 
 // begin makes t, which is empty, n query rows, loaded and packed.
-func (x *quadScratch) begin(j *job, ws *Arena, t *quadTile, from, n int) {
+func (x *quadScratch) begin(j *job, ws *pool.Arena, t *quadTile, from, n int) {
 	dim, lanes := j.p.Dim, neonLanes.lanes
 	t.laneTile.begin(j, ws, &neonLanes, &x.seqTile, from, n, pad(j.p.VDim), neonLanes.keys)
 	t.queries = halves(takeWords(ws, lanes*pad(dim)/2))

@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 const (
 	itemRows       = 256 // query rows of an item
@@ -41,7 +44,7 @@ func (pl *plan) planHeads(lanes, headsPerItem int) {
 
 // setItems sets the items of planned rows and their workspace, in floats for each tile and for the tiles together.
 func (pl *plan) setItems(perTile, perItem int) {
-	pl.work[0] = Phase{pl.headGroups() * pl.rowTiles(pl.rows), pl.tilesPerItem*perTile + perItem}
+	pl.work[0] = pool.Phase{Items: pl.headGroups() * pl.rowTiles(pl.rows), Floats: pl.tilesPerItem*perTile + perItem}
 }
 
 // joinedHeads returns the heads per item of a call whose heads have one tile and one block: to begin an item takes

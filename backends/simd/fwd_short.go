@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // Where a tile's keys are one block that all its rows see, one routine computes it all. Its
 // bits are those of the routines that others take, so a short sequence beside long ones has
@@ -15,7 +18,7 @@ func (isa *laneISA) isShort(j *job, at *laneRange) bool {
 
 // fwdShort computes the tiles of an item, one after the other. Those that are not whole take
 // the place of t.
-func (isa *laneISA) fwdShort(j *job, ws *Arena, x *laneScratch, at *laneRange, t *laneTile) {
+func (isa *laneISA) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
 	isa.lookAhead(j, &x.ahead, at, at.last)
 	free := ws.Free
@@ -65,7 +68,7 @@ func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 }
 
 // wholeTile computes n rows, from row r on, of which each sees the same keys of the block.
-func (isa *laneISA) wholeTile(j *job, ws *Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
+func (isa *laneISA) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
 	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)
 	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)

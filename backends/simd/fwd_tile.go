@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // A laneRange is the query rows of an item, and the keys of which some row sees each.
 type laneRange struct {
@@ -51,7 +54,7 @@ type laneScratch struct {
 }
 
 // beginTile makes t, which is empty, n query rows, loaded and transposed.
-func (isa *laneISA) beginTile(j *job, ws *Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
+func (isa *laneISA) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)

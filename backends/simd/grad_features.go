@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -48,7 +49,7 @@ type gradScore struct {
 }
 
 // newGradScore multiplies dS by the given factor.
-func (isa *laneISA) newGradScore(j *job, ws *Arena, by float64) gradScore {
+func (isa *laneISA) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
 	if !g.on {

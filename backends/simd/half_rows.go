@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // What the kernels share that multiply 16-bit elements as they lie, some of a row or a column at a time.
@@ -77,7 +78,7 @@ func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bo
 }
 
 // newPage returns place for a block of 16-bit keys that lie in pages.
-func (j *job) newPage(ws *Arena, keys, dim int) []uint16 {
+func (j *job) newPage(ws *pool.Arena, keys, dim int) []uint16 {
 	if n := j.pageFloats(keys, dim); n > 0 {
 		return halves(takeWords(ws, n))
 	}

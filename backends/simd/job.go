@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A job is one call in progress. Its work is cut into items.
@@ -14,18 +15,18 @@ import (
 //
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
-	Queue
+	pool.Queue
 	plan
 	args  *flashkit.Args
 	scale float64 // of the dot products
 	unit  float64 // of the scores: scale, or 1 where features have made them out of dot products
 	base2 float32 // unit * log2(e)
 
-	run    func(j *job, ws *Arena, item int)
+	run    func(j *job, ws *pool.Arena, item int)
 	others []otherHeads   // of a decode kernel's items, one for each worker
 	passed []atomic.Int64 // how far each item has come, where later items wait for it
 
-	pool *Pool
+	pool *pool.Pool
 }
 
 // newJob returns a job for c.
@@ -49,13 +50,13 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 }
 
 // parallel runs the items of a phase on as many goroutines as the call may use, until the context is done.
-func (j *job) parallel(ctx context.Context, run func(*job, *Arena, int), work Phase) {
+func (j *job) parallel(ctx context.Context, run func(*job, *pool.Arena, int), work pool.Phase) {
 	j.run = run
 	j.Queue.Run(ctx, j.pool, j, j.workers, work)
 }
 
 // Item computes an item.
-func (j *job) Item(ws *Arena, item int) { j.run(j, ws, item) }
+func (j *job) Item(ws *pool.Arena, item int) { j.run(j, ws, item) }
 
 // count returns x, a number of floats, as an int. What no int can count no tensor
 // holds: then it is a problem that is only asked about.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // Kernels returns the backend's kernels, on every platform the same ones.
@@ -30,7 +31,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 		} else {
 			leaveOut(k)
 		}
-		b.pool.Bound(k)
+		b.pool.Wrap(k)
 	}
 	return list
 }
@@ -63,7 +64,7 @@ func (b *Backend) kernel(name string, missing func() string, refuses func(flashk
 }
 
 // forward returns the run of a kernel that computes query rows.
-func forward(item func(*job, *Arena, int)) func(context.Context, *job) {
+func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutRows()
 		j.parallel(ctx, item, j.work[0])

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -33,7 +34,7 @@ const biasKeys = 32
 
 // setFeatures makes place for blocks of so many keys. Products take step keys, all of them or
 // none.
-func (x *featureScratch) setFeatures(j *job, ws *Arena, lanes, keys, step int) {
+func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
 		return

@@ -5,6 +5,8 @@ package simd
 import (
 	"math"
 	"unsafe"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A laneISA is an instruction set for kernels that have query rows in the lanes
@@ -83,7 +85,7 @@ func laneMask(from, to, n int) uint32 {
 }
 
 // takeWords returns workspace as n words.
-func takeWords(ws *Arena, n int) []uint32 { return asWords(ws.Take(n)) }
+func takeWords(ws *pool.Arena, n int) []uint32 { return asWords(ws.Take(n)) }
 
 // asWords returns the memory of floats as words.
 func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }

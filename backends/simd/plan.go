@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A plan splits a call into items. It follows from the call and the number of its workers.
@@ -15,10 +16,10 @@ type plan struct {
 	ragged  bool             // sequences have lengths of their own
 
 	byRow, byKey itemTable
-	work         [2]Phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
-	shared       int      // floats of workspace that the workers share
-	tables       int      // that Run fills
-	rows         int      // query rows of an item, or of a tile backward
+	work         [2]pool.Phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
+	shared       int           // floats of workspace that the workers share
+	tables       int           // that Run fills
+	rows         int           // query rows of an item, or of a tile backward
 
 	forwardPlan
 	backwardPlan
@@ -43,8 +44,8 @@ type backwardPlan struct {
 
 // reset makes pl, whose tables keep their memory, the plan of a call.
 func (pl *plan) reset(c *flashkit.Call) {
-	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, WorkersOf(c), !equalLengths(c)
-	pl.work, pl.shared, pl.tables, pl.rows = [2]Phase{}, 0, 1, 0
+	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
+	pl.work, pl.shared, pl.tables, pl.rows = [2]pool.Phase{}, 0, 1, 0
 	pl.forwardPlan, pl.backwardPlan, pl.portable = forwardPlan{headsPerItem: 1}, backwardPlan{}, portablePlan{}
 	pl.decode.decodeShape = decodeShape{}
 }

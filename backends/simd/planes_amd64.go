@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -132,7 +133,7 @@ type planeRows struct {
 	rows []uint16
 }
 
-func newPlaneRows(ws *Arena, dim, size int) planeRows {
+func newPlaneRows(ws *pool.Arena, dim, size int) planeRows {
 	return planeRows{size: size, step: upToTiles(dim), rows: halves(takeWords(ws, planeWords(size, dim)))}
 }
 

@@ -2,7 +2,11 @@
 
 package simd
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
 
 // One float32 sum of very many keys keeps few digits: the larger it is, the more of
 // what is added to it is rounded away. So there are three levels of sums. A block of
@@ -20,7 +24,7 @@ type keySum struct {
 	begun bool      // o holds something
 }
 
-func newKeySum(ws *Arena, lanes, vdim int) keySum {
+func newKeySum(ws *pool.Arena, lanes, vdim int) keySum {
 	x := ws.Take((vdim + 1) * lanes)
 	return keySum{all: x, o: x[:vdim*lanes], l: x[vdim*lanes:]}
 }
@@ -66,7 +70,7 @@ func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
 
 // begin makes t, which is empty, n query rows that have seen no key. Its O has vdim rows, not
 // begun, and its Q is left to the caller. Blocks are of so many keys.
-func (t *laneTile) begin(j *job, ws *Arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
+func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
 	t.seq, t.from, t.n, t.run = *seq, from, n, j.runKeys(block)
 	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.Take(isa.lanes)
 	clear(t.l)
@@ -87,7 +91,7 @@ type gradSum struct {
 }
 
 // newGradSum has so many elements for each key, and sums up n query rows.
-func (j *job) newGradSum(ws *Arena, dim, vdim, n int) gradSum {
+func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
 	x := ws.Take(j.keys * (dim + vdim))
 	clear(x)
 	s := gradSum{all: x, dk: x[:j.keys*dim], dv: x[j.keys*dim:]}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -136,7 +137,7 @@ func mixTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) 
 const portableRun = 4 * tileK
 
 // twoSums returns two empty sums: of the run at hand, and of those before it.
-func twoSums(ws *Arena, n int) (run, past []float32) {
+func twoSums(ws *pool.Arena, n int) (run, past []float32) {
 	x := ws.Take(2 * n)
 	clear(x)
 	return x[:n], x[n:]

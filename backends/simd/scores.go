@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/ends"
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/philox"
@@ -201,7 +202,7 @@ type kvTile struct {
 	kBuf, vBuf   []float32
 }
 
-func newKVTile(j *job, ws *Arena) kvTile {
+func newKVTile(j *job, ws *pool.Arena) kvTile {
 	return kvTile{kBuf: ws.Take(j.portable.keys * j.p.Dim), vBuf: ws.Take(j.portable.keys * j.p.VDim)}
 }
 

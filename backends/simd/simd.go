@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call
@@ -15,26 +17,26 @@ import (
 type Backend struct {
 	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
 	jobs sync.Pool           // *job, of calls that ran at the same time
-	pool *Pool
+	pool *pool.Pool
 
 	poisoned atomic.Bool // tests: see Poison
 }
 
 // An Option changes what New returns.
-type Option func(*Pool)
+type Option func(*pool.Pool)
 
 // Workers bounds the goroutines of a call, the caller's among them, and the helpers of
 // all calls together to one less. 0 is no bound but GOMAXPROCS. With a negative number
 // every call is a *flashkit.ProblemError. Results do not depend on it.
-func Workers(n int) Option { return func(c *Pool) { c.SetLimit(n) } }
+func Workers(n int) Option { return func(c *pool.Pool) { c.SetLimit(n) } }
 
 // New returns the CPU backend. It is available on every machine.
 func New(opts ...Option) *Backend {
-	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: new(Pool)}
+	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: new(pool.Pool)}
 	for _, set := range opts {
 		set(b.pool)
 	}
-	runtime.AddCleanup(b, (*Pool).Close, b.pool)
+	runtime.AddCleanup(b, (*pool.Pool).Close, b.pool)
 	return b
 }
 

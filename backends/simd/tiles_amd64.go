@@ -4,6 +4,7 @@ package simd
 
 import (
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -161,7 +162,7 @@ type packedRows struct {
 
 // newPackedRows has place for so many rows, a multiple of tileStep. Routines read
 // pairs beyond the last row.
-func newPackedRows(ws *Arena, dim, rows int) packedRows {
+func newPackedRows(ws *pool.Arena, dim, rows int) packedRows {
 	return packedRows{pairs: takeWords(ws, pairFloats(dim, rows)), columns: takeWords(ws, upToTiles(dim)*rows/2), step: rows / 2}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
 // moreProcs sets GOMAXPROCS for a test.
@@ -33,7 +34,7 @@ func TestWorkers(t *testing.T) {
 		var highest sync.Mutex
 		k := flashkit.Kernel{Name: "simd/fwd_test", Cost: func(*flashkit.Call) time.Duration { return time.Second }, Run: func(ctx context.Context, c *flashkit.Call) error {
 			j := b.newJob(c)
-			j.parallel(ctx, func(*job, *Arena, int) {
+			j.parallel(ctx, func(*job, *pool.Arena, int) {
 				highest.Lock()
 				top.Store(max(top.Load(), now.Add(1)))
 				highest.Unlock()
@@ -46,10 +47,10 @@ func TestWorkers(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond) // for one too many
 				now.Add(-1)
-			}, Phase{Items: 40})
+			}, pool.Phase{Items: 40})
 			return b.release(ctx, j)
 		}}
-		b.pool.Bound(&k)
+		b.pool.Wrap(&k)
 		args := flashkit.NewArgs(p, flashkit.PassForward)
 		args.Workers = most.call
 		require.NoError(t, k.Compute(t.Context(), p, args))

@@ -35,6 +35,8 @@ var rooms = []struct {
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
+	{"backends/simd", []string{".", "internal/*", "backends/simd/internal/*"}},
+	{"backends/simd/internal/*", []string{".", "internal/*"}},
 	{"backends/*", []string{".", "internal/*"}},
 	{"ring", []string{".", "internal/workers", "internal/half"}},
 	{"ring/peer", []string{".", "ring", "backends/cuda"}},

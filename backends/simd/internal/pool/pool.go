@@ -1,4 +1,6 @@
-package simd
+// Package pool runs the calls of the CPU backend on goroutines, item by item, each with a
+// workspace that stays from call to call.
+package pool
 
 import (
 	"context"
@@ -7,20 +9,19 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
-	helpers "github.com/flashkit-go/flashkit/internal/workers"
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A pool is what a backend has of the process's helpers: up to GOMAXPROCS - 1, or to the
+// A Pool is a backend's share of the process's helpers: up to GOMAXPROCS - 1, or to the
 // limit less one, whatever the number of calls. It must not refer to its backend, which
 // could then never be collected.
 type Pool struct {
-	helpers.Pool
+	workers.Pool
 }
 
-// bound makes a kernel's calls, and what is asked of them, those of no more goroutines than
-// the limit. Small ones run on one; to predict that, too, would make the next larger ones
-// look faster.
-func (c *Pool) Bound(k *flashkit.Kernel) {
+// Wrap limits the goroutines of a kernel's calls, predictions included. Small calls run on
+// one goroutine; Cost ignores that, or the next larger calls would look faster.
+func (c *Pool) Wrap(k *flashkit.Kernel) {
 	run, cost, needs, size := k.Run, k.Cost, k.Needs, &sizing{cost: k.Cost}
 	if c.Limit() < 0 {
 		err := &flashkit.ProblemError{Field: "simd.Workers", Value: strconv.Itoa(c.Limit()), Reason: "must be at least 1, or 0 for GOMAXPROCS"}
@@ -115,4 +116,4 @@ func (s *sizing) predict(c *flashkit.Call) bool {
 }
 
 // WorkersOf returns how many goroutines the call may use.
-func WorkersOf(c *flashkit.Call) int { return helpers.Most(c.Workers) }
+func WorkersOf(c *flashkit.Call) int { return workers.Most(c.Workers) }

@@ -1,0 +1,83 @@
+package pool
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// task counts how often each item comes and calls f.
+type task struct {
+	came []atomic.Int32
+	f    func(ws *Arena, item int)
+}
+
+func (t *task) Item(ws *Arena, item int) {
+	t.came[item].Add(1)
+	t.f(ws, item)
+}
+
+// Every item comes once, to workers with slots and workspaces of their own.
+func TestQueue(t *testing.T) {
+	var q Queue
+	p := new(Pool)
+	defer p.Close()
+	for _, workers := range []int{1, 3} {
+		for _, items := range []int{0, 1, 2, 100} {
+			x := task{came: make([]atomic.Int32, items), f: func(ws *Arena, item int) {
+				require.GreaterOrEqual(t, ws.Slot, 0)
+				require.Less(t, ws.Slot, max(1, min(workers, items)))
+				a, b := ws.Take(3), ws.Take(4)
+				a = append(a, 1) // must not reach b
+				require.NotSame(t, &a[3], &b[0])
+				if next, ok := q.Next(); ok {
+					require.Greater(t, next, item)
+				}
+			}}
+			q.Run(t.Context(), p, &x, workers, Phase{items, 7})
+			for i := range x.came {
+				require.EqualValues(t, 1, x.came[i].Load(), "item %d of %d", i, items)
+			}
+			_, ok := q.Next()
+			require.False(t, ok)
+		}
+	}
+}
+
+func TestQueueEndsWithItsContext(t *testing.T) {
+	var q Queue
+	ctx, cancel := context.WithCancel(t.Context())
+	x := task{came: make([]atomic.Int32, 10), f: func(*Arena, int) { cancel() }}
+	require.False(t, q.Canceled())
+	q.Run(ctx, new(Pool), &x, 1, Phase{10, 0})
+	require.True(t, q.Canceled())
+	require.EqualValues(t, 1, x.came[0].Load())
+	require.EqualValues(t, 0, x.came[1].Load())
+}
+
+// A worker that a phase has no item for needs none of its workspace.
+func TestFloats(t *testing.T) {
+	require.EqualValues(t, 10+10+7, Floats(4, Phase{2, 10}, Phase{3, 7}))
+	require.EqualValues(t, 10, Floats(1, Phase{2, 10}, Phase{3, 7}))
+	require.EqualValues(t, 0, Floats(4, Phase{0, math.MaxInt}))
+	require.Equal(t, 3, Size(4, Phase{2, 10}, Phase{3, 7}))
+	require.Equal(t, 1, Size(4))
+}
+
+// A poisoned queue hands out NaN, and no float beyond the reserved ones.
+func TestPoison(t *testing.T) {
+	var q Queue
+	q.Poison()
+	x := task{came: make([]atomic.Int32, 2), f: func(ws *Arena, _ int) {
+		require.Len(t, ws.Free, 5)
+		for i, v := range ws.Take(5) {
+			require.True(t, v != v, i)
+			ws.All[i] = 0
+		}
+	}}
+	q.Run(t.Context(), new(Pool), &x, 1, Phase{2, 5})
+	require.EqualValues(t, 1, x.came[1].Load())
+}
