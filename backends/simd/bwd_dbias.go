@@ -177,7 +177,7 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
 	group, span := p.Heads/p.KVHeads, x.b // sequences take turns in the order of their items
 	if j.ragged {
-		span = j.byKey.place(item)
+		span = j.byKey.Place(item)
 	}
 	turn, each, g, last, step := biasTurn{item: -1, before: -1}, 1, x.g, c, p.KVHeads
 	if s[1] == 1 { // heads share a bias
@@ -197,10 +197,10 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 		turn.item, turn.at, turn.before = item-step, j.place(x.N, last, t), turn.number-1
 	default:
 		for i := span - 1; i >= 0 && turn.item < 0; i-- {
-			y, z := &j.byKey.spans[i], j.tileOf(j.byKey.spans[i].b, 0, g)
+			y, z := &j.byKey.Spans[i], j.tileOf(j.byKey.Spans[i].B, 0, g)
 			z.setKeys(&j.plan, x.from, j.keys)
 			if first, end := j.visited(&z); z.from < z.to && (t < 0 || first <= t && t < end) {
-				turn.item, turn.at = y.items+x.from/j.keys*y.heads+g, j.place(z.N, last, t)
+				turn.item, turn.at = y.Items+x.from/j.keys*y.Heads+g, j.place(z.N, last, t)
 				turn.before = i * each
 				if s[1] == 1 {
 					turn.before += p.Heads - 1

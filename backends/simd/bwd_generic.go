@@ -26,7 +26,7 @@ import (
 // price is that P and dP are computed twice, seven products instead of five.
 func runBwdGeneric(ctx context.Context, j *job) {
 	j.cutRows()
-	j.byKey.cut(&j.plan, false, tileK, itemOrder{heads: j.p.KVHeads, longestFirst: true})
+	j.cutTiles(&j.byKey, false, tileK, Order{Heads: j.p.KVHeads, LongestFirst: true})
 	j.parallel(ctx, bwdGenericItem, j.work[0])
 }
 

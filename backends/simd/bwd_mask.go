@@ -114,7 +114,7 @@ func (j *job) predecessorOf(x *keyRange, item, h int) int {
 		if item = j.predecessor(&y, item); item < 0 {
 			return item
 		}
-		_, _, block := j.byKey.find(item)
+		_, _, block := j.byKey.Find(item)
 		if y.from = block * j.keys; !j.skips(&y.seqTile, h, y.from) {
 			return item
 		}

@@ -100,8 +100,8 @@ func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
 
 // cutBlocks makes the tables of tiles of query rows and of blocks of keys.
 func (pl *plan) cutBlocks() {
-	pl.byRow.cut(pl, true, pl.rows, itemOrder{heads: pl.p.Heads, turns: 1})
-	pl.byKey.cut(pl, false, pl.keys, itemOrder{heads: pl.p.KVHeads, longestFirst: true})
+	pl.cutTiles(&pl.byRow, true, pl.rows, Order{Heads: pl.p.Heads, Turns: 1})
+	pl.cutTiles(&pl.byKey, false, pl.keys, Order{Heads: pl.p.KVHeads, LongestFirst: true})
 }
 
 // bwdTimes predicts the time of a planned call.
@@ -158,7 +158,7 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	if x.from < back {
 		return -1
 	}
-	return item - back/pl.keys*pl.byKey.span(item).turns // all heads of the span have a block before the next keys
+	return item - back/pl.keys*pl.byKey.Span(item).Turns // all heads of the span have a block before the next keys
 }
 
 // gradRun is the length of a run: query rows of dK and dV, keys of a chain of dQ.

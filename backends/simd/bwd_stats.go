@@ -65,7 +65,7 @@ func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
 // stats returns the place of tile t of query head h of sequence b.
 func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
-	x := j.Shared.All[j.biasSums()+j.byRow.index(b, h, t)*size:][:size]
+	x := j.Shared.All[j.biasSums()+j.byRow.Index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
 	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+16:]}
 }

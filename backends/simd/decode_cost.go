@@ -55,8 +55,8 @@ func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]time
 		keys, rows := float64(d.last-d.first), float64(d.rows)
 		each := key(d.rows) + rows*(step*float64(d.blocks(pl.call))+chunk*float64(d.chunks))/max(1, keys)
 		ends := item + rows*start
-		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.tiles))
-		f[0].longest = max(f[0].longest, float64(x.length)*each+ends)
+		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
+		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
 		if d.isSplit() {
 			f[1].nanoseconds += float64(d.heads) * rows * float64(d.chunks) * chunk
 		}

@@ -19,22 +19,22 @@ func (x *itemOfKeys) setSplit(j *job, b int) {
 
 // setItem makes x the chunks of an item, of the KV head whose turn it is, and returns how many take turns.
 func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
-	s := j.byKey.span(item)
-	x.setSplit(j, s.b)
-	first, run := (item-s.items)/s.tiles*x.turns, (item-s.items)%s.tiles
+	s := j.byKey.Span(item)
+	x.setSplit(j, s.B)
+	first, run := (item-s.Items)/s.Tiles*x.turns, (item-s.Items)%s.Tiles
 	x.from, x.to = run*x.run, min((run+1)*x.run, x.chunks)
-	x.setHead(j, s.results, first+turn)
+	x.setHead(j, s.Results, first+turn)
 	return min(x.turns, x.heads-first)
 }
 
 // setRows makes x the chunks of all heads of a sequence. It returns where their results begin, and which of
 // their rows the item merges.
 func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
-	s := j.byKey.mergeSpan(item)
-	x.setSplit(j, s.b)
+	s := j.byKey.MergeSpan(item)
+	x.setSplit(j, s.B)
 	n := x.merged()
-	from = (item - s.merges) * n
-	return s.results, from, min(from+n, x.heads*x.written)
+	from = (item - s.Merges) * n
+	return s.Results, from, min(from+n, x.heads*x.written)
 }
 
 // setHead makes x the chunks of a head of its sequence, or of all equal sequences, whose results begin

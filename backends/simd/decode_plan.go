@@ -114,23 +114,23 @@ func (pl *plan) planDecode(most, floats int) {
 	if parts*float64(d.group*c.QLen)*float64(d.oStep) <= afford {
 		d.itemKeys = min(d.itemKeys, longestChunk)
 	}
-	var all counts
+	var all Counts
 	for b := range pl.sequences() {
 		pl.splitSequence(&d.one, b)
-		all.add(d.one.span().counts)
+		all.Add(d.one.span().Counts)
 	}
 	merge := 2*d.oStep + decodeWidest // floats to merge a row
-	pl.work, pl.shared = [2]pool.Phase{{Items: all.items, Floats: floats}, {Items: all.merges, Floats: merge}}, all.results
+	pl.work, pl.shared = [2]pool.Phase{{Items: all.Items, Floats: floats}, {Items: all.Merges, Floats: merge}}, all.Results
 }
 
 // cutDecode makes the table of chunks of a planned call.
 func (pl *plan) cutDecode() {
 	t := &pl.byKey
-	t.reset(itemOrder{longestFirst: true}, 0, pl.sequences())
+	t.Reset(Order{LongestFirst: true}, 0, pl.sequences())
 	for b := range pl.sequences() {
-		t.spans = append(t.spans, pl.splitOf(b).span())
+		t.Spans = append(t.Spans, pl.splitOf(b).span())
 	}
-	t.arrange()
+	t.Arrange()
 }
 
 // splitOf returns the split of sequence b, until the next call.
@@ -198,14 +198,14 @@ func (d *kvSplit) merged() int {
 }
 
 // span returns the items of the sequence, with its own counts. A tile is a run of chunks.
-func (d *kvSplit) span() itemSpan {
-	s := itemSpan{b: d.b, heads: ceilDiv(d.heads, d.turns), tiles: 1, length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
+func (d *kvSplit) span() Span {
+	s := Span{B: d.b, Heads: ceilDiv(d.heads, d.turns), Tiles: 1, Length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {
-		s.tiles = ceilDiv(d.chunks, d.run)
-		s.merges = ceilDiv(d.heads*d.written, d.merged())
-		s.results = count(float64(d.heads) * float64(d.chunks) * float64(d.part))
+		s.Tiles = ceilDiv(d.chunks, d.run)
+		s.Merges = ceilDiv(d.heads*d.written, d.merged())
+		s.Results = count(float64(d.heads) * float64(d.chunks) * float64(d.part))
 	}
-	s.items = s.heads * s.tiles
+	s.Items = s.Heads * s.Tiles
 	return s
 }
 

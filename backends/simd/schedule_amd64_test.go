@@ -48,7 +48,7 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 	p, rows := &j.p, j.rows
 	busy, free := 0.0, make([]float64, len(speeds))
 	for item := range p.Batch * p.Heads * ceilDiv(p.QLen, rows) {
-		_, _, tile := j.byRow.find(item)
+		_, _, tile := j.byRow.Find(item)
 		from := tile * rows
 		cost := 0.0
 		for r := from; r < min(from+rows, p.QLen); r += lanes {

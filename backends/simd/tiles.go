@@ -1,0 +1,140 @@
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// cutTiles makes t the table of tiles of the query rows, or of the keys, of all sequences.
+func (pl *plan) cutTiles(t *Table, rows bool, size int, o Order) {
+	t.Reset(o, size, pl.sequences())
+	for b := range pl.sequences() {
+		n, room, other := pl.side(b, rows)
+		s := Span{B: b, Heads: o.Heads * pl.alike(), Tiles: tilesOf(n, room, size), Length: other}
+		s.Items = s.Heads * s.Tiles
+		if s.Turns = o.Turns; o.Turns == 0 {
+			s.Turns = s.Heads
+		}
+		t.Spans = append(t.Spans, s)
+	}
+	t.Arrange()
+}
+
+// tableBytes returns the memory of the tables.
+func (pl *plan) tableBytes() float64 {
+	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(Span{}))
+}
+
+// sequences returns how many sequences have a span.
+func (pl *plan) sequences() int {
+	if pl.ragged {
+		return pl.p.Batch
+	}
+	return min(1, pl.p.Batch)
+}
+
+// alike returns how many sequences share a span.
+func (pl *plan) alike() int {
+	if pl.ragged {
+		return 1
+	}
+	return pl.p.Batch
+}
+
+// side returns the query rows, or the keys, of sequence b, for how many the tensors have
+// room, and the length of the other side.
+func (pl *plan) side(b int, rows bool) (n, room, other int) {
+	q, kv := pl.p.QLen, pl.p.KVLen
+	if pl.ragged {
+		s := pl.call.Seq(b)
+		q, kv = s.N, s.M
+	}
+	if rows {
+		return q, pl.rowRoom(q), kv
+	}
+	return kv, pl.keyRoom(kv), q
+}
+
+// rowRoom returns the rows that tensors have for a sequence of n query rows.
+func (pl *plan) rowRoom(n int) int {
+	if pl.call.Traits.PackedQ && !pl.portable.ownBias {
+		return n
+	}
+	return pl.p.QLen
+}
+
+// keyRoom returns the rows that tensors have for a sequence of n keys.
+func (pl *plan) keyRoom(n int) int {
+	if pl.call.Traits.PackedKV {
+		return n
+	}
+	return pl.p.KVLen
+}
+
+// tilesOf returns the tiles of n rows: at least one where tensors have room for more rows,
+// which that tile clears.
+func tilesOf(n, room, size int) int {
+	if n == 0 && room > 0 {
+		return 1
+	}
+	return ceilDiv(n, size)
+}
+
+// rowTiles returns the tiles of query rows of one head of every sequence.
+func (pl *plan) rowTiles(size int) int { return pl.sideTiles(size, true) }
+
+// keyTiles returns the tiles of keys of one head of every sequence.
+func (pl *plan) keyTiles(size int) int { return pl.sideTiles(size, false) }
+
+func (pl *plan) sideTiles(size int, rows bool) int {
+	sum := 0
+	for b := range pl.sequences() {
+		n, room, _ := pl.side(b, rows)
+		sum += tilesOf(n, room, size)
+	}
+	return sum * pl.alike()
+}
+
+// A seqTile is the query rows, or the keys, [from, to) of a head of sequence b. The rows
+// [to, end) are padding of the tensors.
+type seqTile struct {
+	flashkit.Seq
+	b, h, g       int // h is the query head
+	from, to, end int
+}
+
+// tileOf returns a tile of sequence b, query head h and KV head g without rows or keys.
+func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
+
+// setRows makes t up to n query rows. The last ones bring the padding.
+func (t *seqTile) setRows(pl *plan, from, n int) {
+	t.from, t.to = from, max(from, min(from+n, t.N))
+	if t.end = t.to; t.to == t.N {
+		t.end = pl.rowRoom(t.N)
+	}
+}
+
+// setKeys makes t up to n keys. The last ones bring the padding.
+func (t *seqTile) setKeys(pl *plan, from, n int) {
+	t.from, t.to = from, max(from, min(from+n, t.M))
+	if t.end = t.to; t.to == t.M {
+		t.end = pl.keyRoom(t.M)
+	}
+}
+
+// findRows makes t the query rows of an item, of its first head, and returns the number of the tile in that head.
+func (t *seqTile) findRows(pl *plan, item int) (tile int) {
+	b, head, tile := pl.byRow.Find(item)
+	h := head * pl.headsPerItem
+	t.b, t.h, t.g, t.Seq = b, h, h/(pl.p.Heads/pl.p.KVHeads), pl.call.Seq(b)
+	t.setRows(pl, tile*pl.byRow.Size, pl.byRow.Size)
+	return tile
+}
+
+// findKeys makes t the keys of an item.
+func (t *seqTile) findKeys(pl *plan, item int) {
+	b, g, tile := pl.byKey.Find(item)
+	t.b, t.h, t.g, t.Seq = b, 0, g, pl.call.Seq(b)
+	t.setKeys(pl, tile*pl.byKey.Size, pl.byKey.Size)
+}
