@@ -3,6 +3,7 @@ package simd
 import (
 	"context"
 
+	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
@@ -26,7 +27,7 @@ import (
 // price is that P and dP are computed twice, seven products instead of five.
 func runBwdGeneric(ctx context.Context, j *job) {
 	j.cutRows()
-	j.cutTiles(&j.byKey, false, tileK, Order{Heads: j.p.KVHeads, LongestFirst: true})
+	j.cutTiles(&j.byKey, false, tileK, items.Order{Heads: j.p.KVHeads, LongestFirst: true})
 	j.parallel(ctx, bwdGenericItem, j.work[0])
 }
 

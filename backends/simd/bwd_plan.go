@@ -4,6 +4,7 @@ package simd
 
 import (
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
@@ -100,8 +101,8 @@ func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
 
 // cutBlocks makes the tables of tiles of query rows and of blocks of keys.
 func (pl *plan) cutBlocks() {
-	pl.cutTiles(&pl.byRow, true, pl.rows, Order{Heads: pl.p.Heads, Turns: 1})
-	pl.cutTiles(&pl.byKey, false, pl.keys, Order{Heads: pl.p.KVHeads, LongestFirst: true})
+	pl.cutTiles(&pl.byRow, true, pl.rows, items.Order{Heads: pl.p.Heads, Turns: 1})
+	pl.cutTiles(&pl.byKey, false, pl.keys, items.Order{Heads: pl.p.KVHeads, LongestFirst: true})
 }
 
 // bwdTimes predicts the time of a planned call.

@@ -2,6 +2,7 @@ package simd
 
 import (
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
@@ -114,7 +115,7 @@ func (pl *plan) planDecode(most, floats int) {
 	if parts*float64(d.group*c.QLen)*float64(d.oStep) <= afford {
 		d.itemKeys = min(d.itemKeys, longestChunk)
 	}
-	var all Counts
+	var all items.Counts
 	for b := range pl.sequences() {
 		pl.splitSequence(&d.one, b)
 		all.Add(d.one.span().Counts)
@@ -126,7 +127,7 @@ func (pl *plan) planDecode(most, floats int) {
 // cutDecode makes the table of chunks of a planned call.
 func (pl *plan) cutDecode() {
 	t := &pl.byKey
-	t.Reset(Order{LongestFirst: true}, 0, pl.sequences())
+	t.Reset(items.Order{LongestFirst: true}, 0, pl.sequences())
 	for b := range pl.sequences() {
 		t.Spans = append(t.Spans, pl.splitOf(b).span())
 	}
@@ -198,8 +199,8 @@ func (d *kvSplit) merged() int {
 }
 
 // span returns the items of the sequence, with its own counts. A tile is a run of chunks.
-func (d *kvSplit) span() Span {
-	s := Span{B: d.b, Heads: ceilDiv(d.heads, d.turns), Tiles: 1, Length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
+func (d *kvSplit) span() items.Span {
+	s := items.Span{B: d.b, Heads: ceilDiv(d.heads, d.turns), Tiles: 1, Length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {
 		s.Tiles = ceilDiv(d.chunks, d.run)
 		s.Merges = ceilDiv(d.heads*d.written, d.merged())

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
@@ -15,7 +16,7 @@ type plan struct {
 	workers int              // goroutines that the call may use
 	ragged  bool             // sequences have lengths of their own
 
-	byRow, byKey Table
+	byRow, byKey items.Table
 	work         [2]pool.Phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
 	shared       int           // floats of workspace that the workers share
 	tables       int           // that Run fills
@@ -73,7 +74,7 @@ func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
 // cutRows makes the table of query rows of a planned call. The last rows of a causal mask see the most keys, so
 // they come first.
 func (pl *plan) cutRows() {
-	pl.cutTiles(&pl.byRow, true, pl.rows, Order{Heads: pl.headGroups(), Turns: pl.turns, LongestFirst: true, LastFirst: true})
+	pl.cutTiles(&pl.byRow, true, pl.rows, items.Order{Heads: pl.headGroups(), Turns: pl.turns, LongestFirst: true, LastFirst: true})
 }
 
 // A biasKind says who shares an element of DBias.

@@ -4,14 +4,15 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 )
 
 // cutTiles makes t the table of tiles of the query rows, or of the keys, of all sequences.
-func (pl *plan) cutTiles(t *Table, rows bool, size int, o Order) {
+func (pl *plan) cutTiles(t *items.Table, rows bool, size int, o items.Order) {
 	t.Reset(o, size, pl.sequences())
 	for b := range pl.sequences() {
 		n, room, other := pl.side(b, rows)
-		s := Span{B: b, Heads: o.Heads * pl.alike(), Tiles: tilesOf(n, room, size), Length: other}
+		s := items.Span{B: b, Heads: o.Heads * pl.alike(), Tiles: tilesOf(n, room, size), Length: other}
 		s.Items = s.Heads * s.Tiles
 		if s.Turns = o.Turns; o.Turns == 0 {
 			s.Turns = s.Heads
@@ -23,7 +24,7 @@ func (pl *plan) cutTiles(t *Table, rows bool, size int, o Order) {
 
 // tableBytes returns the memory of the tables.
 func (pl *plan) tableBytes() float64 {
-	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(Span{}))
+	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(items.Span{}))
 }
 
 // sequences returns how many sequences have a span.

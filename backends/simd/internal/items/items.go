@@ -1,4 +1,6 @@
-package simd
+// Package items finds the work of an item: a tile of a head of a sequence, whether sequences are equal, padded,
+// packed or in pages.
+package items
 
 import (
 	"math"
