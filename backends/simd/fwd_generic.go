@@ -231,6 +231,17 @@ func (j *job) storeLSE(b, h, i int, lse float32) {
 	}
 }
 
+// planPortable plans the tiles of query rows. Without arguments, sequences are as long as they may be.
+func (pl *plan) planPortable() {
+	x := &pl.portable
+	for b := range pl.sequences() {
+		s := pl.call.Seq(b)
+		x.n, x.m = max(x.n, s.N), max(x.m, s.M)
+	}
+	x.rows, x.keys = min(tileQ, x.n), min(tileK, x.m)
+	pl.rows, x.queryItems = tileQ, pl.p.Heads*pl.rowTiles(tileQ)
+}
+
 // planFwdGeneric plans a call of fwd_generic.
 func planFwdGeneric(pl *plan) {
 	pl.planPortable()

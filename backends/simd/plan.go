@@ -2,6 +2,7 @@ package simd
 
 import (
 	"sync"
+	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
@@ -43,6 +44,17 @@ type backwardPlan struct {
 	counters int // of how far items have come
 }
 
+// A portablePlan is the part of the portable kernels.
+type portablePlan struct {
+	n, m       int // rows and keys of the longest sequence
+	rows, keys int // of the largest tile
+
+	// Items of a backward pass: tiles of query rows, of keys, of a DBias that repeats, and heads of DSink.
+	queryItems, keyItems, biasItems, sinkItems int
+
+	ownBias bool // an item of query rows writes their rows of DBias, padding included
+}
+
 // reset makes pl, whose tables keep their memory, the plan of a call.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
@@ -63,6 +75,15 @@ func planned(c *flashkit.Call, make func(*plan)) *plan {
 func (pl *plan) forget() {
 	pl.call = nil
 	plans.Put(pl)
+}
+
+// memory returns the bytes that a planned call needs beside its tensors: workspace, counters and tables.
+func (pl *plan) memory() float64 {
+	others := 0.
+	if pl.decode.turns > 1 {
+		others = float64(pool.Size(pl.workers, pl.work[0])) * float64(unsafe.Sizeof(otherHeads{}))
+	}
+	return 4*pool.Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
 }
 
 // plans are kept, so that Cost and Needs allocate nothing.
