@@ -16,7 +16,7 @@ type Table struct {
 	Spans []Span
 }
 
-// An Order is the order of the items of a table.
+// An Order is the order of the items of a Table.
 type Order struct {
 	Heads        int  // of a sequence
 	Turns        int  // neighboring heads that take turns, tile by tile; 0: all heads of a span

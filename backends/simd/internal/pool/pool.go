@@ -55,15 +55,15 @@ func (c *Pool) Wrap(k *flashkit.Kernel) {
 	}
 }
 
-// allow lowers how many goroutines a call may have to the limit.
+// allow lowers a call's workers to the limit.
 func (c *Pool) allow(call *flashkit.Call) {
 	if n := c.Limit(); n > 0 && (call.Workers == 0 || call.Workers > n) {
 		call.Workers = n
 	}
 }
 
-// copied returns a copy of a call that is asked about, as others may ask about it too. It
-// is to be forgotten.
+// copied returns a copy of a call for Cost or Needs, since the caller may use the call at the
+// same time. Give the copy back to forget.
 func copied(call *flashkit.Call) *flashkit.Call {
 	x := copies.Get().(*flashkit.Call)
 	*x = *call
@@ -75,15 +75,15 @@ func forget(x *flashkit.Call) {
 	copies.Put(x)
 }
 
-// copies are those of calls that were asked about, so that one allocates nothing.
+// copies keeps the copies, so that Cost and Needs allocate nothing.
 var copies = sync.Pool{New: func() any { return new(flashkit.Call) }}
 
-// smallTime is what a call takes that has no helper: to wake one may take as long, and
-// keeps a processor from others.
+// smallTime is the longest predicted time of a small call. To wake a helper may take as long,
+// and keeps a processor from others.
 const smallTime = 12 * time.Microsecond
 
-// A sizing says which calls of a kernel are small. It remembers the last one, as a
-// prediction takes longer than to see that a call is like that.
+// A sizing tells which calls of a kernel are small. It caches the last prediction, which takes
+// longer than a comparison of problems.
 type sizing struct {
 	cost func(*flashkit.Call) time.Duration
 
@@ -93,8 +93,8 @@ type sizing struct {
 	small   bool
 }
 
-// isSmall reports whether a call that may have helpers is predicted to take one goroutine
-// no more than smallTime.
+// isSmall reports whether a call may have helpers and its predicted time on one goroutine is
+// at most smallTime.
 func (s *sizing) isSmall(c *flashkit.Call) bool {
 	if WorkersOf(c) == 1 {
 		return false
@@ -115,5 +115,5 @@ func (s *sizing) predict(c *flashkit.Call) bool {
 	return s.cost(c) <= smallTime
 }
 
-// WorkersOf returns how many goroutines the call may use.
+// WorkersOf returns the number of goroutines that the call may use.
 func WorkersOf(c *flashkit.Call) int { return workers.Most(c.Workers) }

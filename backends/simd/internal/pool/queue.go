@@ -77,7 +77,7 @@ func (q *Queue) Hold(workers int, phases ...Phase) {
 	}
 }
 
-// Forget drops what belongs to a call.
+// Forget drops the references to the last call.
 func (q *Queue) Forget() { q.task, q.done = nil, nil }
 
 // Poison fills all workspace with NaN, whenever a call or an item begins.
@@ -88,7 +88,7 @@ func (q *Queue) Poison() {
 	}
 }
 
-// Size returns how many of the workers have something to do in a phase.
+// Size returns the number of workers that have an item in some phase, at least 1.
 func Size(workers int, phases ...Phase) int {
 	items := 1
 	for _, f := range phases {
