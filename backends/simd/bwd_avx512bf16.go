@@ -90,7 +90,7 @@ func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
 		tamePairs(x.kPairs)
 	}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
-	scale(x.dk, float32(j.scale))
+	Scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
 
@@ -100,7 +100,7 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.addChains(j, &x, &y, t)
-	scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
+	Scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
 	avx512Lanes.storeSums(j, &x, &y)
 }
 

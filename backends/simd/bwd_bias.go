@@ -137,7 +137,7 @@ func (j *job) sinkGradient(ws *pool.Arena, h int) {
 			x.load(j, seq.QBatch, h, seq.Q0+q0, n)
 			for i := range n {
 				if lse := float64(x.lse[i]); !math.IsInf(lse, -1) {
-					sum -= float64(exp(sink-lse)) * float64(x.delta[i])
+					sum -= float64(Exp(sink-lse)) * float64(x.delta[i])
 				}
 			}
 		}

@@ -39,11 +39,11 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	x.s.setRow(i)
 	keys = x.s.seen(&x.seen, k0, lo, hi)
 	prob, ds = x.prob[:len(keys)], x.ds[:len(keys)]
-	dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
+	Dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
 	dotsInHalves(ds, t.do[r*t.doStep:][:t.vdim], x.keys.v, x.keys.vStep, keys)
 	s, z := x.s.scores(prob, k0, keys), x.s.dropout(k0, keys)
 	for c := range s {
-		w := exp(s[c] - lse)
+		w := Exp(s[c] - lse)
 		prob[c], ds[c] = w*z[c], w*(z[c]*ds[c]-delta)
 	}
 	return keys, prob, ds
@@ -112,4 +112,25 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 		}
 	}
 	return m.rows[:k], m.colP[:k], m.colDS[:k]
+}
+
+// dotsInHalves is Dots of the halves of x and of rows, added up: dP, from which a delta is
+// subtracted that is about as large, keeps more digits.
+func dotsInHalves(dst, x, rows []float32, step int, at []int) {
+	if len(at) == 0 {
+		return // nor rows
+	}
+	var second [tileK]float32
+	half := len(x) / 2 &^ 3
+	Dots(dst, x[:half], rows, step, at)
+	Dots(second[:], x[half:], rows[half:], step, at)
+	for j := range at {
+		dst[j] += second[j]
+	}
+}
+
+// dotInHalves is dotsInHalves of one row.
+func dotInHalves(x, y []float32) float32 {
+	half := len(x) / 2 &^ 3
+	return Dot(x[:half], y[:half]) + Dot(x[half:], y[half:])
 }

@@ -29,7 +29,7 @@ func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 	if j.p.Score.Sink && !exact {
 		for i, m := range t.m[:t.n] {
 			if d := sink - j.unit*float64(m); d <= sinkReach {
-				t.l[i] += exp(d)
+				t.l[i] += Exp(d)
 			} else {
 				exact = true
 			}
@@ -67,8 +67,8 @@ func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 		x.hidden[i] = 0
 		return
 	}
-	weight, carried := exp(relative(m, top)), exp(relative(before, top))
-	l := float64(t.l[i])*float64(weight) + float64(carried) + float64(exp(relative(sink, top)))
+	weight, carried := Exp(relative(m, top)), Exp(relative(before, top))
+	l := float64(t.l[i])*float64(weight) + float64(carried) + float64(Exp(relative(sink, top)))
 	x.top[i] = float32(top + math.Log(l))
 	x.factors[i], x.hidden[i] = float32(float64(weight)/l), float32(float64(carried)/l)
 }

@@ -45,7 +45,7 @@ func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
 		for i, m := range t.m {
 			factors[i] = 1
 			if before := t.pastM[i]; before != m {
-				factors[i] = exp((float64(before) - float64(m)) * j.unit)
+				factors[i] = Exp((float64(before) - float64(m)) * j.unit)
 			}
 		}
 		isa.addSum(&t.past.all[0], &t.all[0], len(t.all)/isa.lanes, &factors[0])

@@ -1,35 +1,10 @@
 package simd
 
-import (
-	"math"
+import "math"
 
-	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
-	"github.com/flashkit-go/flashkit/internal/half"
-)
-
-// The portable kernels work on tiles of up to tileQ query rows and tileK keys:
-// small enough for the first-level cache at common head dims, large enough that
-// a key tile is widened from 16 bits once for many rows.
-const (
-	tileQ = 64
-	tileK = 64
-)
-
-// ceilDiv returns how many tiles of the given size cover n rows.
-func ceilDiv(n, size int) int { return (n + size - 1) / size }
-
-// everyKey is the numbers of the keys of a tile.
-var everyKey = func() (at [tileK]int) {
-	for i := range at {
-		at[i] = i
-	}
-	return at
-}()
-
-// dots sets dst[j] = dot(x, row at[j]) for every j in at, bit for bit. Row i begins at
+// Dots sets dst[j] = Dot(x, row at[j]) for every j in at, bit for bit. Row i begins at
 // rows[i*step].
-func dots(dst, x, rows []float32, step int, at []int) {
+func Dots(dst, x, rows []float32, step int, at []int) {
 	n := len(x)
 	j := 0
 	for ; j+4 <= len(at); j += 4 {
@@ -53,14 +28,14 @@ func dots(dst, x, rows []float32, step int, at []int) {
 		dst[j], dst[j+1], dst[j+2], dst[j+3] = s0, s1, s2, s3
 	}
 	for ; j < len(at); j++ {
-		dst[j] = dot(x, rows[at[j]*step:][:n])
+		dst[j] = Dot(x, rows[at[j]*step:][:n])
 	}
 }
 
-// dot adds four products at a time, for a quarter of the roundings of the sum. Each is
+// Dot returns the dot product of x and y. It adds four products at a time, for a quarter of the roundings of the sum. Each is
 // rounded by itself, fused by no compiler: wasm/*_scalar sums in the same order, so that
 // one's LSE serves the other.
-func dot(x, y []float32) float32 {
+func Dot(x, y []float32) float32 {
 	n := len(x)
 	y = y[:n]
 	var s float32
@@ -74,31 +49,10 @@ func dot(x, y []float32) float32 {
 	return s
 }
 
-// dotsInHalves is dots of the halves of x and of rows, added up: dP, from which a delta is
-// subtracted that is about as large, keeps more digits.
-func dotsInHalves(dst, x, rows []float32, step int, at []int) {
-	if len(at) == 0 {
-		return // nor rows
-	}
-	var second [tileK]float32
-	half := len(x) / 2 &^ 3
-	dots(dst, x[:half], rows, step, at)
-	dots(second[:], x[half:], rows[half:], step, at)
-	for j := range at {
-		dst[j] += second[j]
-	}
-}
-
-// dotInHalves is dotsInHalves of one row.
-func dotInHalves(x, y []float32) float32 {
-	half := len(x) / 2 &^ 3
-	return dot(x[:half], y[:half]) + dot(x[half:], y[half:])
-}
-
-// mixAt adds to dst the sum over j of weights[j] * row at[j]. Row i begins at rows[i*step].
-// Products are rounded by themselves, as dot's are: which of them a compiler would fuse may
-// differ from function to function, and mixTwo gives the same bits.
-func mixAt(dst, weights, rows []float32, step int, at []int) {
+// AddRows adds to dst the sum over j of weights[j] * row at[j]. Row i begins at rows[i*step].
+// Products are rounded by themselves, as Dot's are: which of them a compiler would fuse may
+// differ from function to function, and AddRowsToTwo gives the same bits.
+func AddRows(dst, weights, rows []float32, step int, at []int) {
 	for len(at) >= 4 && len(weights) >= 4 { // with an index too, the inner loop would lack a register
 		w0, w1, w2, w3 := weights[0], weights[1], weights[2], weights[3]
 		r0, r1, r2, r3 := rows[at[0]*step:][:len(dst)], rows[at[1]*step:][:len(dst)], rows[at[2]*step:][:len(dst)], rows[at[3]*step:][:len(dst)]
@@ -115,9 +69,9 @@ func mixAt(dst, weights, rows []float32, step int, at []int) {
 	}
 }
 
-// mixTwo is mixAt, bit for bit, of two rows and as many weights of each, a multiple of
-// four: a row that is read once serves both.
-func mixTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) {
+// AddRowsToTwo is AddRows, bit for bit, for two sums with the same number of weights, a multiple
+// of four. It reads each row once for both.
+func AddRowsToTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) {
 	d := len(dst0)
 	dst1, weights1, at = dst1[:d], weights1[:len(weights0)], at[:len(weights0)]
 	for j := 0; j < len(weights0)-3; j += 4 {
@@ -132,55 +86,36 @@ func mixTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) 
 	}
 }
 
-// portableRun is the keys, or query rows, of a run, after which the portable kernels
-// begin another sum: one sum of very many keeps few digits.
-const portableRun = 4 * tileK
-
-// twoSums returns two empty sums: of the run at hand, and of those before it.
-func twoSums(ws *pool.Arena, n int) (run, past []float32) {
-	x := ws.Take(2 * n)
-	clear(x)
-	return x[:n], x[n:]
-}
-
-// addRun adds the sum of a run to that of the runs before, and clears it.
-func addRun(sum, run []float32) {
-	run = run[:len(sum)]
-	for i, x := range run {
-		sum[i] += x
-	}
-	clear(run)
-}
-
-func scale(x []float32, by float32) {
+// Scale multiplies x by a number.
+func Scale(x []float32, by float32) {
 	for i := range x {
 		x[i] *= by
 	}
 }
 
-// exp returns e^x to within 0.52 ulp, 0 where that underflows, and NaN for NaN.
+// Exp returns e^x to within 0.52 ulp, 0 where that underflows, and NaN for NaN.
 // The argument is float64 for the sake of large scores: a difference of two of
 // them, rounded to float32, would show in e^x.
-func exp(x float64) float32 {
+func Exp(x float64) float32 {
 	switch {
-	case x < expLow: // below half the smallest float32
+	case x < ExpLow: // below half the smallest float32
 		return 0
-	case !(x < expHigh): // infinite, or NaN
+	case !(x < ExpHigh): // infinite, or NaN
 		return float32(x * math.Inf(1))
 	}
-	return expWithin(x)
+	return ExpWithin(x)
 }
 
-// Below expLow exp is 0, and from expHigh on infinite.
-const expLow, expHigh = -104, 89
+// Below ExpLow Exp is 0, and from ExpHigh on infinite.
+const ExpLow, ExpHigh = -104, 89
 
-// expWithin is exp between the two: small enough to be a part of a loop.
+// ExpWithin is Exp between ExpLow and ExpHigh. It is small enough for the compiler to inline.
 //
 // With 32*x*log2(e) = 32*n + k + f, n and k whole and |f| <= 1/2, it is 2^n * 2^(k/32)
 // times the Taylor polynomial of 2^(f/32), in float64 throughout so that the only
 // rounding that shows is the last one. No product is fused with a sum, so that the bits
 // are the same on every processor.
-func expWithin(x float64) float32 {
+func ExpWithin(x float64) float32 {
 	const (
 		c1 = math.Ln2 / 32 // (ln(2)/32)^k / k!
 		c2 = c1 * c1 / 2
@@ -205,64 +140,4 @@ var exp2Of32nds = [32]float64{
 	0x1.8ace5422aa0dbp+0, 0x1.93737b0cdc5e5p+0, 0x1.9c49182a3f090p+0, 0x1.a5503b23e255dp+0,
 	0x1.ae89f995ad3adp+0, 0x1.b7f76f2fb5e47p+0, 0x1.c199bdd85529cp+0, 0x1.cb720dcef9069p+0,
 	0x1.d5818dcfba487p+0, 0x1.dfc97337b9b5fp+0, 0x1.ea4afa2a490dap+0, 0x1.f50765b6e4540p+0,
-}
-
-// view returns n rows of head h of batch b of t, from row r on, as float32, and
-// the distance between them. Float32 rows are read where they lie; 16-bit rows
-// are widened into buf.
-func view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
-	if n == 0 {
-		return nil, 0
-	}
-	if t.DType() == flashkit.Float32 {
-		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
-	}
-	dim := t.Shape()[3]
-	for i := range n {
-		load(buf[i*dim:][:dim], t, t.Offset(b, h, r+i))
-	}
-	return buf, dim
-}
-
-// rowStep returns the distance between rows. With one row it is never used and
-// may hold anything.
-func rowStep(t *flashkit.Tensor) int {
-	if t.Shape()[2] == 1 {
-		return 0
-	}
-	return t.Strides()[2]
-}
-
-// load widens the row of t that begins at offset from.
-func load(dst []float32, t *flashkit.Tensor, from int) {
-	switch t.DType() {
-	case flashkit.Float32:
-		copy(dst, t.Float32s()[from:])
-	case flashkit.Float16:
-		for i, x := range t.Uint16s()[from:][:len(dst)] {
-			dst[i] = half.FromF16(x)
-		}
-	case flashkit.BFloat16:
-		for i, x := range t.Uint16s()[from:][:len(dst)] {
-			dst[i] = half.FromBF16(x)
-		}
-	}
-}
-
-// store rounds src into the row of t that begins at offset to.
-func store(t *flashkit.Tensor, to int, src []float32) {
-	switch t.DType() {
-	case flashkit.Float32:
-		copy(t.Float32s()[to:], src)
-	case flashkit.Float16:
-		dst := t.Uint16s()[to:][:len(src)]
-		for i, x := range src {
-			dst[i] = half.ToF16(x)
-		}
-	case flashkit.BFloat16:
-		dst := t.Uint16s()[to:][:len(src)]
-		for i, x := range src {
-			dst[i] = half.ToBF16(x)
-		}
-	}
 }

@@ -17,7 +17,7 @@ func TestExp(t *testing.T) {
 	for bits := uint32(0); ; bits += step {
 		x := math.Float32frombits(bits)
 		want := math.Exp(float64(x))
-		got := exp(float64(x))
+		got := Exp(float64(x))
 		ok := true
 		switch nearest := float32(want); {
 		case x != x:
@@ -39,9 +39,9 @@ func TestExp(t *testing.T) {
 
 func TestExpSpecialValues(t *testing.T) {
 	inf := math.Inf(1)
-	require.Equal(t, float32(inf), exp(inf))
-	require.Equal(t, float32(inf), exp(89))
-	require.Equal(t, float32(0), exp(-inf))
-	require.Equal(t, float32(0), exp(-104.5))
-	require.Equal(t, float32(1), exp(0))
+	require.Equal(t, float32(inf), Exp(inf))
+	require.Equal(t, float32(inf), Exp(89))
+	require.Equal(t, float32(0), Exp(-inf))
+	require.Equal(t, float32(0), Exp(-104.5))
+	require.Equal(t, float32(1), Exp(0))
 }

@@ -1,0 +1,66 @@
+package simd
+
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
+)
+
+// view returns n rows of head h of batch b of t, from row r on, as float32, and
+// the distance between them. Float32 rows are read where they lie; 16-bit rows
+// are widened into buf.
+func view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if n == 0 {
+		return nil, 0
+	}
+	if t.DType() == flashkit.Float32 {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	dim := t.Shape()[3]
+	for i := range n {
+		load(buf[i*dim:][:dim], t, t.Offset(b, h, r+i))
+	}
+	return buf, dim
+}
+
+// rowStep returns the distance between rows. With one row it is never used and
+// may hold anything.
+func rowStep(t *flashkit.Tensor) int {
+	if t.Shape()[2] == 1 {
+		return 0
+	}
+	return t.Strides()[2]
+}
+
+// load widens the row of t that begins at offset from.
+func load(dst []float32, t *flashkit.Tensor, from int) {
+	switch t.DType() {
+	case flashkit.Float32:
+		copy(dst, t.Float32s()[from:])
+	case flashkit.Float16:
+		for i, x := range t.Uint16s()[from:][:len(dst)] {
+			dst[i] = half.FromF16(x)
+		}
+	case flashkit.BFloat16:
+		for i, x := range t.Uint16s()[from:][:len(dst)] {
+			dst[i] = half.FromBF16(x)
+		}
+	}
+}
+
+// store rounds src into the row of t that begins at offset to.
+func store(t *flashkit.Tensor, to int, src []float32) {
+	switch t.DType() {
+	case flashkit.Float32:
+		copy(t.Float32s()[to:], src)
+	case flashkit.Float16:
+		dst := t.Uint16s()[to:][:len(src)]
+		for i, x := range src {
+			dst[i] = half.ToF16(x)
+		}
+	case flashkit.BFloat16:
+		dst := t.Uint16s()[to:][:len(src)]
+		for i, x := range src {
+			dst[i] = half.ToBF16(x)
+		}
+	}
+}
