@@ -2,7 +2,10 @@
 
 package simd
 
-import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+import (
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
+)
 
 // bwd_avx512bf16 computes what bwd_avx512 computes, in the same blocks, panels,
 // tiles and order, with VDPBF16PS: each product is of two pairs of bf16, added to
@@ -90,7 +93,7 @@ func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
 		tamePairs(x.kPairs)
 	}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
-	Scale(x.dk, float32(j.scale))
+	scalar.Scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
 
@@ -100,7 +103,7 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.addChains(j, &x, &y, t)
-	Scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
+	scalar.Scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
 	avx512Lanes.storeSums(j, &x, &y)
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -137,7 +138,7 @@ func (j *job) sinkGradient(ws *pool.Arena, h int) {
 			x.load(j, seq.QBatch, h, seq.Q0+q0, n)
 			for i := range n {
 				if lse := float64(x.lse[i]); !math.IsInf(lse, -1) {
-					sum -= float64(Exp(sink-lse)) * float64(x.delta[i])
+					sum -= float64(scalar.Exp(sink-lse)) * float64(x.delta[i])
 				}
 			}
 		}

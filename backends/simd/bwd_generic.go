@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
 // bwd_generic recomputes, for each query row i and key j that it sees,
@@ -82,13 +83,13 @@ func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 					return
 				}
 				rows, prob, ds := m.column(c, q1-q0)
-				AddRows(dv[c*p.VDim:][:p.VDim], prob, x.rows.do, x.rows.doStep, rows)
-				AddRows(dk[c*p.Dim:][:p.Dim], ds, x.rows.q, x.rows.qStep, rows)
+				scalar.AddRows(dv[c*p.VDim:][:p.VDim], prob, x.rows.do, x.rows.doStep, rows)
+				scalar.AddRows(dk[c*p.Dim:][:p.Dim], ds, x.rows.q, x.rows.qStep, rows)
 			}
 		}
 	}
 	addRun(run, past)
-	Scale(dk, float32(j.scale))
+	scalar.Scale(dk, float32(j.scale))
 	for c := range n {
 		store(&f.DK, f.DK.Offset(t.KVBatch, t.g, t.K0+t.from+c), dk[c*p.Dim:][:p.Dim])
 		store(&f.DV, f.DV.Offset(t.KVBatch, t.g, t.K0+t.from+c), dv[c*p.VDim:][:p.VDim])
@@ -134,11 +135,11 @@ func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 			if j.portable.ownBias {
 				scatter(&f.DBias, f.DBias.Offset(t.b, t.h, i)+k0, keys, ds)
 			}
-			AddRows(dq[r*p.Dim:][:p.Dim], x.s.uncapped(ds), x.keys.k, x.keys.kStep, keys)
+			scalar.AddRows(dq[r*p.Dim:][:p.Dim], x.s.uncapped(ds), x.keys.k, x.keys.kStep, keys)
 		}
 	}
 	addRun(dq, past)
-	Scale(dq, float32(j.scale))
+	scalar.Scale(dq, float32(j.scale))
 	for r := range rows {
 		store(&f.DQ, f.DQ.Offset(t.QBatch, t.h, t.Q0+t.from+r), dq[r*p.Dim:][:p.Dim])
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
 // gradPairs computes the gradients of the scores of a tile of query rows and a tile of keys.
@@ -39,11 +40,11 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	x.s.setRow(i)
 	keys = x.s.seen(&x.seen, k0, lo, hi)
 	prob, ds = x.prob[:len(keys)], x.ds[:len(keys)]
-	Dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
+	scalar.Dots(prob, t.q[r*t.qStep:][:t.dim], x.keys.k, x.keys.kStep, keys)
 	dotsInHalves(ds, t.do[r*t.doStep:][:t.vdim], x.keys.v, x.keys.vStep, keys)
 	s, z := x.s.scores(prob, k0, keys), x.s.dropout(k0, keys)
 	for c := range s {
-		w := Exp(s[c] - lse)
+		w := scalar.Exp(s[c] - lse)
 		prob[c], ds[c] = w*z[c], w*(z[c]*ds[c]-delta)
 	}
 	return keys, prob, ds
@@ -122,8 +123,8 @@ func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	}
 	var second [tileK]float32
 	half := len(x) / 2 &^ 3
-	Dots(dst, x[:half], rows, step, at)
-	Dots(second[:], x[half:], rows[half:], step, at)
+	scalar.Dots(dst, x[:half], rows, step, at)
+	scalar.Dots(second[:], x[half:], rows[half:], step, at)
 	for j := range at {
 		dst[j] += second[j]
 	}
@@ -132,5 +133,5 @@ func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 // dotInHalves is dotsInHalves of one row.
 func dotInHalves(x, y []float32) float32 {
 	half := len(x) / 2 &^ 3
-	return Dot(x[:half], y[:half]) + Dot(x[half:], y[half:])
+	return scalar.Dot(x[:half], y[:half]) + scalar.Dot(x[half:], y[half:])
 }

@@ -2,7 +2,11 @@
 
 package simd
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
+)
 
 // dSink of a head is minus the sum over rows of delta, each times the weight that the
 // sink has in its row. Tiles of query rows are summed as they are prepared, and then one
@@ -16,7 +20,7 @@ func (j *job) sumDSink(x *tileStats, y *seqTile) {
 	sink, sum, lse := j.sinkOf(y.h), 0.0, &j.args.LSE
 	for i := range y.to - y.from {
 		if !math.IsInf(float64(lse.Float32s()[lse.Offset(y.QBatch, y.h, y.Q0+y.from+i)]), -1) {
-			sum -= float64(Exp(sink-float64(x.lse[i]))) * float64(x.delta[i])
+			sum -= float64(scalar.Exp(sink-float64(x.lse[i]))) * float64(x.delta[i])
 		}
 	}
 	bits := math.Float64bits(sum)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -85,11 +86,11 @@ func (isa *laneISA) addChunk(all []float32, allM float32, o []float32, m float32
 		isa.addSum(&all[0], &o[0], rows, &ones[0])
 		return m
 	case m > allM:
-		setAll(by[:isa.lanes], Exp(unit*(float64(allM)-float64(m))))
+		setAll(by[:isa.lanes], scalar.Exp(unit*(float64(allM)-float64(m))))
 		isa.addSum(&all[0], &o[0], rows, &by[0])
 		return m
 	}
-	setAll(by[:isa.lanes], Exp(unit*(float64(m)-float64(allM))))
+	setAll(by[:isa.lanes], scalar.Exp(unit*(float64(m)-float64(allM))))
 	isa.addSum(&o[0], &all[0], rows, &by[0])
 	copy(all, o)
 	return allM
@@ -162,7 +163,7 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 	}
 	o, buf = o[:p.VDim], buf[:p.VDim]
 	if isa.halves {
-		Scale(o, 1./weightUnit)
+		scalar.Scale(o, 1./weightUnit)
 	}
 	h, i := x.queryOf(x.g, r)
 	i += x.Q0
@@ -180,7 +181,7 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 	case l == 0: // no key, or none with a score above -Inf
 		clear(o)
 	default:
-		Scale(o, float32(j.keep()/float64(l)))
+		scalar.Scale(o, float32(j.keep()/float64(l)))
 		lse = j.unit*float64(m) + math.Log(float64(l))
 	}
 	isa.store(&j.args.O, at, o)
@@ -206,7 +207,7 @@ func addBeside(o []float32, m, l, sink, before, keep float64, past []float32) fl
 	}
 	w, earlier := weightOf(m, top), weightOf(before, top)
 	sum := l*w + weightOf(sink, top) + earlier
-	Scale(o, float32(keep*w/sum))
+	scalar.Scale(o, float32(keep*w/sum))
 	if earlier > 0 {
 		by := float32(earlier / sum)
 		for i, x := range past {

@@ -5,6 +5,7 @@ package simd
 import (
 	"math"
 
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
@@ -29,7 +30,7 @@ func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 	if j.p.Score.Sink && !exact {
 		for i, m := range t.m[:t.n] {
 			if d := sink - j.unit*float64(m); d <= sinkReach {
-				t.l[i] += Exp(d)
+				t.l[i] += scalar.Exp(d)
 			} else {
 				exact = true
 			}
@@ -67,8 +68,8 @@ func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 		x.hidden[i] = 0
 		return
 	}
-	weight, carried := Exp(relative(m, top)), Exp(relative(before, top))
-	l := float64(t.l[i])*float64(weight) + float64(carried) + float64(Exp(relative(sink, top)))
+	weight, carried := scalar.Exp(relative(m, top)), scalar.Exp(relative(before, top))
+	l := float64(t.l[i])*float64(weight) + float64(carried) + float64(scalar.Exp(relative(sink, top)))
 	x.top[i] = float32(top + math.Log(l))
 	x.factors[i], x.hidden[i] = float32(float64(weight)/l), float32(float64(carried)/l)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
 // fwd_generic computes, for each query row i,
@@ -121,7 +122,7 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	}
 	x.met[i] = true
 	w := x.w[i%2*len(x.w)/2:][:len(keys)]
-	Dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
+	scalar.Dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
 	row, sum := x.row(i), float32(0)
 	x.m[i], sum = accumulate(w, x.s.scores(w, k0, keys), x.m[i], row)
 	row[x.vdim] += sum
@@ -138,13 +139,13 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	n := min(len(first.keys), len(second.keys)) &^ 3
 	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {
-		AddRowsToTwo(x.o(i), x.o(i+1), first.w[:n], second.w, x.kv.v, x.kv.vStep, first.keys)
+		scalar.AddRowsToTwo(x.o(i), x.o(i+1), first.w[:n], second.w, x.kv.v, x.kv.vStep, first.keys)
 	} else {
 		n = 0
 	}
 	for r, of := range [2]rowWeights{first, second} {
 		if n < len(of.keys) {
-			AddRows(x.o(i+r), of.w[n:], x.kv.v, x.kv.vStep, of.keys[n:])
+			scalar.AddRows(x.o(i+r), of.w[n:], x.kv.v, x.kv.vStep, of.keys[n:])
 		}
 	}
 }
@@ -172,8 +173,8 @@ func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 	if j.p.Score.Sink {
 		sink := j.sinkOf(t.h)
 		if top := max(m, sink); !math.IsInf(top, -1) {
-			Scale(past, Exp(m-top))
-			*l += Exp(sink - top)
+			scalar.Scale(past, scalar.Exp(m-top))
+			*l += scalar.Exp(sink - top)
 			m = top
 		}
 	}
@@ -191,7 +192,7 @@ func accumulate(w []float32, s []float64, m float64, sums []float32) (top float6
 		}
 	}
 	if top > m {
-		Scale(sums, Exp(m-top))
+		scalar.Scale(sums, scalar.Exp(m-top))
 	}
 	shift := top
 	if math.IsInf(top, -1) {
@@ -201,10 +202,10 @@ func accumulate(w []float32, s []float64, m float64, sums []float32) (top float6
 	l := 0.0
 	for c, x := range s {
 		d := x - shift
-		if d >= ExpLow && d < ExpHigh {
-			w[c] = ExpWithin(d)
+		if d >= scalar.ExpLow && d < scalar.ExpHigh {
+			w[c] = scalar.ExpWithin(d)
 		} else {
-			w[c] = Exp(d)
+			w[c] = scalar.Exp(d)
 		}
 		l += float64(w[c])
 	}
@@ -217,7 +218,7 @@ func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 	if l == 0 { // no key, or none with a score above -Inf
 		clear(o)
 	} else {
-		Scale(o, 1/l)
+		scalar.Scale(o, 1/l)
 		lse = m + math.Log(float64(l))
 	}
 	store(&f.O, f.O.Offset(t.QBatch, t.h, t.Q0+i), o)

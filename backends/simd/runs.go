@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
 // One float32 sum of very many keys keeps few digits: the larger it is, the more of
@@ -45,7 +46,7 @@ func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
 		for i, m := range t.m {
 			factors[i] = 1
 			if before := t.pastM[i]; before != m {
-				factors[i] = Exp((float64(before) - float64(m)) * j.unit)
+				factors[i] = scalar.Exp((float64(before) - float64(m)) * j.unit)
 			}
 		}
 		isa.addSum(&t.past.all[0], &t.all[0], len(t.all)/isa.lanes, &factors[0])

@@ -1,4 +1,5 @@
-package simd
+// Package scalar is the arithmetic of kernels in Go: products and sums in a fixed order, and the exponential.
+package scalar
 
 import "math"
 

@@ -1,4 +1,4 @@
-package simd
+package scalar
 
 import (
 	"math"
