@@ -40,8 +40,16 @@ type features struct {
 	_                   [52]byte // the driver copies the block with the padding of its alignment to 64
 }
 
-// plainFeatures are those that plain instances of every kernel take, as numbers.
-const plainFeatures = flashkit.FeatureShift
+// Sets of features.
+const (
+	plainFeatures  = flashkit.FeatureShift                                                                        // that plain instances of every kernel take, as numbers
+	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // that leave scores as they are
+
+	// What kernels take beyond dense attention in a band.
+	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
+	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
+	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
+)
 
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }

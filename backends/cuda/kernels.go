@@ -58,9 +58,6 @@ var stems = [...]stem{
 	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, &decodeCosts, nil},
 }
 
-// layoutFeatures leave scores as they are.
-const layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry
-
 // A refusal is why a stem does not take a call, 0 if it does.
 type refusal uint8
 
@@ -141,13 +138,6 @@ func (s *stem) reason(dev *Device, c *flashkit.Call) string {
 func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }
-
-// What kernels take beyond dense attention in a band.
-const (
-	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
-	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
-	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
-)
 
 // Kernels returns the backend's kernels. They take host tensors and stream them
 // through the device. Those of the zero Backend, which has no device, describe the
