@@ -34,7 +34,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
-		g.tile = firstTile(&s.plans.tiles[s.pad(p)], &p, &whole)
+		g.tile = firstTile(s.shape(&p), &p, &whole)
 	}
 	return g
 }
@@ -42,7 +42,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
 // several tiles of rows, or so many of keys that their turns take longest.
 func (s *stem) byRows(p *flashkit.Problem) bool {
-	t := &s.plans.tiles[s.pad(*p)]
+	t := s.shape(p)
 	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.dims[s.pad(*p)].dim == groupedDim)
 }
 
@@ -55,7 +55,7 @@ func rising(p *flashkit.Problem) bool {
 // apart reports whether dV has blocks of its own.
 func (s *stem) apart(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
-	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.plans.tiles[s.pad(*p)].rows)
+	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
 	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
@@ -69,8 +69,7 @@ func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
 
 // backwardBlocks returns how many blocks have the tiles of keys of a problem.
 func (s *stem) backwardBlocks(p *flashkit.Problem) int {
-	d := s.pad(*p)
-	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[d].keys) * s.dims[d].shares
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.dims[s.pad(*p)].shares
 }
 
 // What instances of bwd_sm90 are for.
@@ -98,7 +97,7 @@ func (g *backwardPlan) describe(a *params) {
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
 // firstTile returns the tile of rows of a whole that a part begins with or, below 0, the tile of keys, as the bands say.
-func firstTile(t *tile, p, whole *flashkit.Problem) int16 {
+func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
 		return int16(at / t.rows)
@@ -127,11 +126,11 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 	if !s.hopper || featured(p) || p.Batch*p.QLen*p.KVLen == 0 {
 		return cut
 	}
-	t := &s.plans.tiles[s.pad(*p)]
-	cut.skew = s.skew(t, *p, sms, cut)
-	least := s.cutCycles(s.plans, t, *p, sms, cut)
+	t := s.tile(s.plans, p)
+	cut.skew = s.skew(&t.blockShape, *p, sms, cut)
+	least := s.cutCycles(s.plans, &t, *p, sms, cut)
 	take := func(x backwardCut) {
-		if cycles := s.cutCycles(s.plans, t, *p, sms, x); cycles < least {
+		if cycles := s.cutCycles(s.plans, &t, *p, sms, x); cycles < least {
 			cut, least = x, cycles
 		}
 	}
@@ -144,7 +143,7 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 	}
 	if pairs && s.dims[s.pad(*p)].dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
 		halves := backwardCut{splits: 1, halves: true}
-		halves.skew = s.skew(t, *p, sms, halves)
+		halves.skew = s.skew(&t.blockShape, *p, sms, halves)
 		take(halves)
 	}
 	return cut
@@ -185,7 +184,7 @@ const (
 
 // skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
 // j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
-func (s *stem) skew(t *tile, p flashkit.Problem, sms int, cut backwardCut) int8 {
+func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.dims[s.pad(p)].shares
 	if cut.halves {

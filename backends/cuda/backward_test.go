@@ -80,7 +80,7 @@ func TestPlansBackwardOfAll(t *testing.T) {
 			continue
 		}
 		skewed++
-		tile := s.costs.tiles[s.pad(p)]
+		tile := s.shape(&p)
 		rows, last := ceilDiv(p.QLen, tile.rows), ceilDiv(p.KVLen, tile.keys)-1
 		if g.halves {
 			rows = ceilDiv(rows, 2)

@@ -66,18 +66,26 @@ type costs struct {
 	boxes   float64 // fwd_sm90: what pages of 8 keys add to a step, as a multiple of what large ones do
 	blind   float64 // backward: further steps for each step of blocks with rows that see no key
 
-	tiles []tile // by padded head dim
+	tiles []tileCosts // by padded head dim
 }
 
-// A tile is the plan of an instance on Hopper, and its cycles.
+// tileCosts are the cycles of the blocks of an instance.
+type tileCosts struct {
+	begin float64 // cycles before the first step of a block and after its last
+	step  float64 // cycles of a step when the multiprocessor holds all its blocks
+	alone float64 // cycles of a step at least, as a block waits for its own results; fwd_sm90: of a tile
+	share float64 // of what features add to a step of the kernel
+}
+
+// A tile is a block of an instance.
 type tile struct {
-	rows, keys int     // of a step; decode_sm80: rows of a block, keys of a warp
-	warps      int     // of a block
-	perSM      int     // blocks that a multiprocessor holds
-	begin      float64 // cycles before the first step of a block and after its last
-	step       float64 // cycles of a step when the multiprocessor holds all its blocks
-	alone      float64 // cycles of a step at least, as a block waits for its own results; fwd_sm90: of a tile
-	share      float64 // of what features add to a step of the kernel
+	blockShape
+	tileCosts
+}
+
+// tile returns the blocks of the instance for a problem.
+func (s *stem) tile(c *costs, p *flashkit.Problem) tile {
+	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
 // A surcharge is what features add: factors of a step and of the time for bytes, and cycles of a block.
@@ -104,7 +112,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	if s.pass == flashkit.PassForward && s.rows == 0 {
 		p, _ = folded(p)
 	}
-	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
+	t := s.tile(c, &p)
 	if x.begin > 0 { // which nothing hides
 		own := *c
 		own.hidden *= t.begin / (t.begin + x.begin)

@@ -89,30 +89,20 @@ func fittedJSON() string {
 	lines := func(list []string) string { return strings.Join(list, ",\n    ") }
 	var tables, features []string
 	for _, name := range slices.Sorted(maps.Keys(fittedTables)) {
-		c, fields := fittedTables[name], map[string]float64{}
-		for _, x := range numbersOf(c) {
-			if *x.at != 0 {
-				fields[x.name] = rounded(*x.at)
-			}
+		c := fittedTables[name]
+		tiles := []map[string]float64{}
+		for i := range c.tiles {
+			tiles = append(tiles, roundedNumbers(&c.tiles[i]))
 		}
-		tiles := [][]float64{}
-		for _, t := range c.tiles {
-			tiles = append(tiles, []float64{float64(t.rows), float64(t.keys), float64(t.warps), float64(t.perSM), rounded(t.begin), rounded(t.step), rounded(t.alone), rounded(t.share)})
-		}
-		tables = append(tables, fmt.Sprintf("%q: {\"fields\": %s,\n      \"tiles\": %s}", name, toJSON(fields), toJSON(tiles)))
+		tables = append(tables, fmt.Sprintf("%q: {\"fields\": %s,\n      \"tiles\": %s}", name, toJSON(roundedNumbers(c)), toJSON(tiles)))
 	}
 	for i := range featureTimes {
-		x, times := &featureTimes[i], map[string]float64{}
-		for _, y := range numbersOf(x) {
-			if *y.at != 0 {
-				times[y.name] = rounded(*y.at)
-			}
-		}
+		x := &featureTimes[i]
 		name := map[flashkit.Feature]string{flashkit.AllFeatures: "AllFeatures", flashkit.FeatureALiBi: "FeatureALiBi"}[x.feature]
 		if text := x.feature.String(); name == "" {
 			name = "Feature" + strings.ToUpper(text[:1]) + text[1:]
 		}
-		features = append(features, fmt.Sprintf("{\"name\": %q, \"times\": %s}", name, toJSON(times)))
+		features = append(features, fmt.Sprintf("{\"name\": %q, \"times\": %s}", name, toJSON(roundedNumbers(x))))
 	}
 	return "{\n  \"costs\": {\n    " + lines(tables) + "\n  },\n  \"features\": [\n    " + lines(features) + "\n  ]\n}\n"
 }
@@ -123,6 +113,17 @@ func toJSON(x any) string {
 		panic(err)
 	}
 	return string(text)
+}
+
+// roundedNumbers returns the numbers of a table other than 0.
+func roundedNumbers(table any) map[string]float64 {
+	numbers := map[string]float64{}
+	for _, x := range numbersOf(table) {
+		if *x.at != 0 {
+			numbers[x.name] = rounded(*x.at)
+		}
+	}
+	return numbers
 }
 
 // rounded returns a number with three digits.

@@ -34,7 +34,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		return h
 	}
 	s := &stems[fwdSM90]
-	t, heads := &s.plans.tiles[s.pad(p)], p.Batch*p.Heads
+	t, heads := s.tile(s.plans, &p), p.Batch*p.Heads
 	groups, least := t.rows/groupRows, 0.
 	masked := banded(p)
 	if masked {
@@ -50,14 +50,14 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	for g := groups; g > 0; g-- {
 		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
 		if n := low * heads; masked && n > sms && n <= 2*sms {
-			if c := s.cutHopper(&p, t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
+			if c := s.cutHopper(&p, &t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
 				h, least = c, c.cycles
 			}
 		}
 		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; {
 			steps := ceilDiv(pieces, splits)
 			if splits == 1 && masked || splits > 1 && g <= splitGroups {
-				if c := s.cutHopper(&p, t, g, splits, steps, sms); least == 0 || c.cycles < least {
+				if c := s.cutHopper(&p, &t, g, splits, steps, sms); least == 0 || c.cycles < least {
 					h, least = c, c.cycles
 				}
 			}
@@ -79,7 +79,7 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	case h.cycles > 0:
 		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
 	case banded(w):
-		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].plans.tiles[stems[fwdSM90].pad(p)].rows))
+		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].shape(&p).rows))
 	}
 	if h.splits > 1 {
 		rows := p.Batch * p.Heads * p.QLen

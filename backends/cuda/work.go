@@ -194,8 +194,7 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 	if banded(*p) {
 		most = min(256<<20/one, backwardTogether)
 	}
-	d := min(s.pad(*p), len(s.dims)-1)
-	t, dim := &s.plans.tiles[d], s.dims[d].dim
+	t, dim := s.shape(p), s.dims[min(s.pad(*p), len(s.dims)-1)].dim
 	short := p.QLen*group < p.KVLen/2
 	if dim > groupedDim {
 		short = p.QLen <= t.rows
