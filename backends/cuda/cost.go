@@ -73,8 +73,8 @@ type costs struct {
 type tileCosts struct {
 	begin float64 // cycles before the first step of a block and after its last
 	step  float64 // cycles of a step when the multiprocessor holds all its blocks
-	alone float64 // cycles of a step at least, as a block waits for its own results; fwd_sm90: of a tile
-	share float64 // of what features add to a step of the kernel
+	alone float64 // cycles of a step at least, as a block waits for its own results; 0 if less than step
+	share float64 // of what features add to a step of the kernel; 0 without instances for features
 }
 
 // A tile is a block of an instance.
@@ -169,7 +169,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
-	cycles := max((float64(begins)-float64(begins-1)*c.hidden)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	cycles := (float64(begins)-float64(begins-1)*c.hidden)*t.begin + float64(h.steps)*t.step*share
 	if h.splits > 1 {
 		cycles += partsCycles(4*h.partO, partBytes, sms)
 	}

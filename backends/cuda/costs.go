@@ -9,9 +9,9 @@ var bwdF32Costs = costs{
 	tiles: []tileCosts{
 		{alone: 8070, begin: 100, share: 1.71, step: 17800},
 		{alone: 11600, begin: 10000, share: 0.569, step: 17200},
-		{alone: 4570, begin: 19700, share: 1.17, step: 38000},
-		{alone: 1310, begin: 80.4, share: 0.623, step: 120000},
-		{alone: 13900, begin: 5000, share: 0.768, step: 262000},
+		{begin: 19700, share: 1.17, step: 38000},
+		{begin: 80.4, share: 0.623, step: 120000},
+		{begin: 5000, share: 0.768, step: 262000},
 	},
 }
 
@@ -30,11 +30,11 @@ var bwdSM80Costs = costs{
 var bwdSM90Costs = costs{
 	again: 0.00444, bandwidth: 1.17, column: 9.26, edge: 0.0434, empty: 4910, ends: 12100, exposed: 0.707, first: 0.0195, hidden: 0.326, hop: 1510, lag: 0.435, later: 889, launch: 7.83, lists: 5.47, meet: 6990, narrow: 0.0192, odd: 1.03, overlap: 0.204, plus: 2650, sector: 0.00239, several: 9.71, sinks: 0.0704, spread: 0.0134, sum: 422, tail: 0.357, told: 898, width: 0.14,
 	tiles: []tileCosts{
-		{alone: 3860, begin: 9230, share: 1.28, step: 3090},
-		{alone: 3910, begin: 8690, share: 0.477, step: 2030},
-		{alone: 3860, begin: 14800, share: 1, step: 5460},
-		{alone: 4900, begin: 17200, share: 0.348, step: 3010},
-		{alone: 7380, begin: 18300, share: 0.303, step: 7480},
+		{begin: 9230, share: 1.28, step: 3860},
+		{begin: 8690, share: 0.477, step: 3910},
+		{begin: 14800, step: 5460},
+		{begin: 17200, step: 4900},
+		{begin: 18300, share: 0.303, step: 7480},
 	},
 }
 
@@ -43,7 +43,7 @@ var decodeCosts = costs{
 	tiles: []tileCosts{
 		{alone: 1340, begin: 5760, share: 0.576, step: 896},
 		{alone: 1540, begin: 7720, share: 0.495, step: 1000},
-		{alone: 815, begin: 12000, share: 0.631, step: 1310},
+		{begin: 12000, share: 0.631, step: 1310},
 	},
 }
 
@@ -57,12 +57,12 @@ var decodeF32Costs = costs{
 }
 
 var fwdF32Costs = costs{
-	bandwidth: 0.568, carries: 3.11, carry: 3.3, edge: 0.184, empty: 4110, exposed: 0.322, few: 1, first: 9.64, hidden: 0.277, launch: 5.2, lists: 1.91, loose: 1.08, odd: 0.0248, plus: 11500, sector: 0.0687, tail: 0.246, unused: 0.159, width: 1.18,
+	bandwidth: 0.568, carries: 3.11, carry: 3.3, edge: 0.184, empty: 4110, exposed: 0.322, first: 9.64, hidden: 0.277, launch: 5.2, lists: 1.91, loose: 1.08, odd: 0.0248, plus: 11500, sector: 0.0687, tail: 0.246, unused: 0.159, width: 1.18,
 	tiles: []tileCosts{
 		{alone: 5500, begin: 20.7, share: 0.743, step: 10500},
 		{alone: 8380, begin: 1320, share: 0.772, step: 13700},
 		{alone: 14000, begin: 14300, share: 1.17, step: 17200},
-		{alone: 19800, begin: 20400, share: 0.943, step: 1940},
+		{alone: 19800, begin: 20400, share: 0.943},
 		{alone: 13000, begin: 20000, share: 0.996, step: 25000},
 	},
 }
@@ -74,21 +74,21 @@ var fwdSM80Costs = costs{
 		{alone: 2870, begin: 8320, share: 1.51, step: 4660},
 		{alone: 2660, begin: 8920, share: 1.61, step: 3900},
 		{alone: 3330, begin: 10200, share: 1.65, step: 5150},
-		{alone: 4560, begin: 5890, share: 0.568, step: 4490},
-		{alone: 6310, begin: 6770, share: 0.347, step: 6160},
+		{begin: 5890, share: 0.568, step: 4560},
+		{begin: 6770, share: 0.347, step: 6310},
 	},
 }
 
 var fwdSM90Costs = costs{
 	bandwidth: 0.974, boxes: 4.05, carries: 5.91, carry: 0.291, deep: 1.17, duo: 0.73, edge: 0.000183, empty: 10100, exposed: 0.508, extra: 3.22, few: 0.768, first: 4.66, hidden: 0.00241, launch: 5.95, lists: 0.725, lone: 0.638, narrow: 0.256, odd: 0.00233, plus: 2610, sector: 0.153, several: 2.14, tail: 0.000956, width: 0.0523,
 	tiles: []tileCosts{
-		{alone: 449, begin: 4730, share: 1.06, step: 2230},
-		{alone: 449, begin: 3990, share: 1.61, step: 2760},
-		{alone: 449, begin: 3820, share: 1.61, step: 2090},
-		{alone: 684, begin: 4070, share: 1.02, step: 2560},
-		{alone: 900, begin: 2110, share: 0.631, step: 4320},
-		{alone: 1500, begin: 3540, share: 0.545, step: 3420},
-		{alone: 2820, begin: 4750, share: 0.503, step: 3350},
+		{begin: 4730, share: 1.06, step: 2230},
+		{begin: 3990, step: 2760},
+		{begin: 3820, step: 2090},
+		{begin: 4070, share: 1.02, step: 2560},
+		{begin: 2110, share: 0.631, step: 4320},
+		{begin: 3540, share: 0.545, step: 3420},
+		{begin: 4750, share: 0.503, step: 3350},
 	},
 }
 

@@ -42,7 +42,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	} else {
 		var taken float64
 		h.rows, taken = cutRows(p.QLen, heads, groups, sms)
-		least = taken * max(t.alone, t.begin+float64(ceilDiv(p.KVLen, t.keys))*t.step)
+		least = taken * (t.begin + float64(ceilDiv(p.KVLen, t.keys))*t.step)
 	}
 	if n := ceilDiv(p.QLen, t.rows) * heads; n == 0 || n > 2*sms || n > sms && !masked {
 		return h

@@ -4,25 +4,25 @@ package cuda
 // which order it sums, so they stay when costs are fitted anew.
 
 var fwdSM90Plans = costs{
-	tail: .0453, hidden: .5, edge: .0143, empty: 1150, few: .713, lone: .524,
+	hidden: .5, few: .713, lone: .524,
 	tiles: []tileCosts{
-		{begin: 3750, step: 2900, alone: 449},
-		{begin: 3750, step: 3050, alone: 449},
-		{begin: 3750, step: 2980, alone: 449},
-		{begin: 3590, step: 2710, alone: 684},
-		{begin: 2780, step: 3480, alone: 900},
-		{begin: 3530, step: 3980, alone: 1500},
-		{begin: 4050, step: 3880, alone: 2820},
+		{begin: 3750, step: 2900},
+		{begin: 3750, step: 3050},
+		{begin: 3750, step: 2980},
+		{begin: 3590, step: 2710},
+		{begin: 2780, step: 3480},
+		{begin: 3530, step: 3980},
+		{begin: 4050, step: 3880},
 	},
 }
 
 var bwdSM90Plans = costs{
 	tail: .411, edge: .0774, empty: 3590, hop: 4350, column: 9.43, lag: 2.05, spread: .0853, overlap: .4, later: 34.1, again: .877, meet: 10600, sum: 480,
 	tiles: []tileCosts{
-		{begin: 5700, step: 3700, alone: 6010},
-		{begin: 35500, step: 3700, alone: 6460},
-		{begin: 46400, step: 6000, alone: 9000},
-		{begin: 27200, step: 5200, alone: 8890},
-		{begin: 26100, step: 6500, alone: 10900},
+		{begin: 5700, step: 6010},
+		{begin: 35500, step: 6460},
+		{begin: 46400, step: 9000},
+		{begin: 27200, step: 8890},
+		{begin: 26100, step: 10900},
 	},
 }

@@ -160,7 +160,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 			taken /= groupShare(g, groups)
 			t.step *= c.shareOf(g, groups)
 		}
-		return taken*max(t.alone, t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
+		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // how much of a tile a head's last one is
@@ -171,8 +171,6 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	case l.blocks > 1:
 		l.spared = 1 - last
 	}
-	t.begin = max(t.begin, t.alone-l.steps*t.step)
-	t.alone = t.step
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
