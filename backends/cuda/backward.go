@@ -261,6 +261,37 @@ func (l *launch) backward() error {
 	})
 }
 
+// backwardF32 launches the kernels of bwd_f32: that of delta, and one whose blocks own keys or query rows.
+func (l *launch) backwardF32() error {
+	p := &l.p
+	main, err := l.get(l.instance(1, false))
+	if err != nil {
+		return err
+	}
+	delta, err := l.get(l.known() | traitDelta)
+	if err != nil {
+		return err
+	}
+	columns := f32Columns
+	if l.x.featured { // which take registers
+		columns = f32KeyColumns
+	}
+	w, heads := planBackward(l.id, *p), p.Batch*p.Heads
+	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
+	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
+	return l.within(&w, func() error {
+		if l.x.featured {
+			if err := l.placeDelta(); err != nil {
+				return err
+			}
+		}
+		if err := l.run(delta, heads*ceilDiv(p.QLen, delta.rows), false); err != nil {
+			return err
+		}
+		return l.run(main, keys+rows, false)
+	})
+}
+
 // slotBlocks returns the blocks of bwd_sm90 for packed sequences: as many as their tiles where most are much shorter than the longest.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager

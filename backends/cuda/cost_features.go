@@ -7,20 +7,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A featureTime is what a feature adds to the time of a step, as fractions of it: any at all, which takes
-// other code, and each by itself. Products of 16 bits take less time beside them, and
-// decode hides much behind its reading. Alone, a feature of Hopper's has an instance of its own.
-// BenchmarkFeatures measures them.
-type featureTime struct {
-	feature             flashkit.Feature
-	float32             float64 // both passes
-	sm90, sm90Alone     float64 // forward of 16 bits
-	sm80                float64
-	back90, back90Alone float64 // backward of 16 bits
-	back80              float64
-	decode              float64
-}
-
 // share returns what a feature adds to a call by the stem.
 func (s *stem) share(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {

@@ -88,12 +88,6 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	return h
 }
 
-// banded reports whether some rows do not see all keys.
-func banded(p flashkit.Problem) bool {
-	lo, hi := band(p)
-	return hi < p.KVLen-1 || p.QLen-1+lo > 0
-}
-
 // pairSteps returns the steps of the multiprocessor that has most of them, where each takes a tile in the
 // kernel's order, the longest first, and those that come last take one of the others before the first ones do.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
