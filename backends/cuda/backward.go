@@ -23,7 +23,7 @@ type backwardCut struct {
 
 // planBackward adds to the workspace of a pass what the cut of a whole takes, of which p is a part.
 func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPlan {
-	g := backwardPlan{workspace: planBackward(id, p), backwardCut: backwardCut{splits: 1}}
+	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &stems[id]
 	if !s.hopper || featured(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
 		return g
@@ -43,7 +43,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // several tiles of rows, or so many of keys that their turns take longest.
 func (s *stem) byRows(p *flashkit.Problem) bool {
 	t := s.shape(p)
-	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.dims[s.pad(*p)].dim == groupedDim)
+	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
 // rising reports whether rows see all keys up to some, and earlier rows fewer.
@@ -69,7 +69,7 @@ func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
 
 // backwardBlocks returns how many blocks have the tiles of keys of a problem.
 func (s *stem) backwardBlocks(p *flashkit.Problem) int {
-	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.dims[s.pad(*p)].shares
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.padded(p).shares
 }
 
 // What instances of bwd_sm90 are for.
@@ -107,7 +107,7 @@ func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 
 // groupWords are the sums of dK, and of dV, of so many parts of each group.
 func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
-	d, rows := s.dims[s.pad(*p)], p.Batch*p.KVHeads*parts*p.KVLen
+	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
@@ -141,7 +141,7 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 		}
 		take(backwardCut{splits: n})
 	}
-	if pairs && s.dims[s.pad(*p)].dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
+	if pairs && s.padded(p).dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
 		halves := backwardCut{splits: 1, halves: true}
 		halves.skew = s.skew(&t.blockShape, *p, sms, halves)
 		take(halves)
@@ -186,7 +186,7 @@ const (
 // j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
 func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
-	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.dims[s.pad(p)].shares
+	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
 	if cut.halves {
 		rows, blocks = ceilDiv(rows, 2), 2*blocks
 	}
@@ -204,7 +204,7 @@ func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut)
 // backward launches the kernels of bwd_sm80 or bwd_sm90: that of delta, the main one, the one that rounds dQ, and the one that
 // adds up the parts of groups.
 func (l *launch) backward() error {
-	p, x, d := &l.p, l.x, l.stem.dims[l.stem.pad(l.p)]
+	p, x, d := &l.p, l.x, l.stem.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
 	i := l.instance(w.splits, w.halves)
 	var kernels [4]*function
@@ -276,7 +276,7 @@ func (l *launch) backwardF32() error {
 	if l.x.featured { // which take registers
 		columns = f32KeyColumns
 	}
-	w, heads := planBackward(l.id, *p), p.Batch*p.Heads
+	w, heads := backwardWorkspace(l.id, *p), p.Batch*p.Heads
 	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
 	return l.within(&w, func() error {

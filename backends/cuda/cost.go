@@ -134,7 +134,7 @@ func (s *stem) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
 	}
-	d, unit := s.dims[min(s.pad(*p), len(s.dims)-1)], 1
+	d, unit := s.padded(p), 1
 	if p.DType == flashkit.Float32 && s.rows == 0 {
 		unit = min(d.dim, sliceColumns)
 	}
@@ -144,7 +144,7 @@ func (s *stem) padding(p *flashkit.Problem) float64 {
 
 // wide returns the padded head dim, in 128 columns.
 func (s *stem) wide(p *flashkit.Problem) float64 {
-	return float64(s.dims[min(s.pad(*p), len(s.dims)-1)].dim) / 128
+	return float64(s.padded(p).dim) / 128
 }
 
 // sectorBytes are those of memory that come at once.
@@ -180,7 +180,7 @@ func (s *stem) bytes(p flashkit.Problem) float64 {
 		n += rows * float64(p.VDim*p.DType.Size())
 		if p.DType != flashkit.Float32 { // tiles of dQ are written whole
 			padded := rows / float64(max(1, p.QLen)) * float64(ceilDiv(p.QLen, backwardRows)*backwardRows)
-			n += (rows + padded - 2*blind) * float64(4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
+			n += (rows + padded - 2*blind) * float64(4*s.padded(&p).dim)
 		}
 	}
 	return n

@@ -44,7 +44,7 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	if d.splits, d.cluster = cutDecode(d.tiles, pieces, warps, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
 		return d
 	}
-	dim, parts := stems[id].dims[stems[id].pad(p)].dim, p.Batch*p.Heads*p.QLen*d.splits
+	dim, parts := stems[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
 	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.turn = d.tiles

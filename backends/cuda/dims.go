@@ -51,6 +51,11 @@ func (s *stem) pad(p flashkit.Problem) int {
 	return len(s.dims)
 }
 
+// padded returns the head dims of the instances for a problem, the widest if none holds it.
+func (s *stem) padded(p *flashkit.Problem) headDims {
+	return s.dims[min(s.pad(*p), len(s.dims)-1)]
+}
+
 func (s *stem) widest() int { return s.dims[len(s.dims)-1].dim }
 
 // A blockShape is the geometry of an instance's blocks on Hopper; elsewhere some differ a little.

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -42,7 +43,7 @@ func (f *fit) report(when string, most int) {
 		}
 		sum += x
 	}
-	slices.SortFunc(order, func(a, b int) int { return -compare(logs[a], logs[b]) })
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(logs[b], logs[a]) })
 	fmt.Printf("%s: %d problems, regret %.4f, worst %.3f, %d above 1.1\n", when, len(logs), math.Exp(sum/float64(len(logs))), math.Exp(logs[order[0]]), above)
 	for _, n := range order[:min(most, len(order))] {
 		first := &f.lines[f.problems[n][0]]
@@ -66,16 +67,6 @@ func (f *fit) report(when string, most int) {
 				stems[i].name, len(off), at(.05), at(.25), at(.5), at(.75), at(.95))
 		}
 	}
-}
-
-func compare(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // fittedTables are the tables of costs by name.

@@ -137,9 +137,8 @@ const (
 func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	if splits > 1 {
-		m := &stems[decodeSM80]
-		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
-		h.partO, h.partLSE = parts*dim, 2*parts
+		merged, parts := s.parts(*p), p.Batch*p.Heads*p.QLen*splits
+		h.partO, h.partLSE = parts*stems[decodeSM80].padded(&merged).dim, 2*parts
 	}
 	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
@@ -147,7 +146,7 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 
 // parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
 func (s *stem) parts(p flashkit.Problem) flashkit.Problem {
-	p.Dim = s.dims[s.pad(p)].vDim
+	p.Dim = s.padded(&p).vDim
 	return p
 }
 

@@ -95,7 +95,7 @@ const (
 
 // f32Parts returns the blocks among which the columns of a result are dealt out.
 func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
-	if s := &stems[id]; s.dims[s.pad(p)].dim <= each {
+	if s := &stems[id]; s.padded(&p).dim <= each {
 		return 1
 	}
 	return ceilDiv(columns, each)
@@ -115,23 +115,23 @@ const (
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
-// planBackward makes room for delta, twice where tiles of keys and of query rows sum
+// backwardWorkspace makes room for delta, twice where tiles of keys and of query rows sum
 // dP in another order. Where blocks of keys add to dQ it makes room for LSE beside
 // delta, for dQ in float32, and for the counters by which its sums keep their order:
 // two for each tile of query rows, and one that deals out the tiles of keys.
-func planBackward(id stemID, p flashkit.Problem) workspace {
+func backwardWorkspace(id stemID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
 	}
 	s := &stems[id]
 	if id == bwdSM90 {
-		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)].dim
+		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.padded(&p).dim
 		return workspace{delta: 2 * rows, dqSum: rows * dim, turn: 1 + rows/backwardRows*dim/hopperDQColumns}
 	}
 	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
 		delta: 2 * padded * backwardRows,
-		dqSum: padded * backwardRows * s.dims[s.pad(p)].dim,
+		dqSum: padded * backwardRows * s.padded(&p).dim,
 		turn:  1 + 2*padded,
 	}
 }

@@ -124,7 +124,7 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
 func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
-	pad, all := s.dims[min(s.pad(*p), len(s.dims)-1)], s == &stems[fwdSM80]
+	pad, all := s.padded(p), s == &stems[fwdSM80]
 	cycles := c.loose / float64(t.warps)
 	row := cycles * c.looseColumns(p, pad, all || s == &stems[bwdSM80])
 	t.begin += cycles * c.looseColumns(p, pad, all) * float64(own)
@@ -192,7 +192,7 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 	if banded(*p) {
 		most = min(256<<20/one, backwardTogether)
 	}
-	t, dim := s.shape(p), s.dims[min(s.pad(*p), len(s.dims)-1)].dim
+	t, dim := s.shape(p), s.padded(p).dim
 	short := p.QLen*group < p.KVLen/2
 	if dim > groupedDim {
 		short = p.QLen <= t.rows
@@ -206,7 +206,7 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 
 // walked are the bytes of Q, dO and dQ of a head.
 func (s *stem) walked(p *flashkit.Problem) int {
-	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.dims[min(s.pad(*p), len(s.dims)-1)].dim * 8
+	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
 // mostWaves of blocks begin together; later ones begin as others end.
@@ -239,7 +239,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p, heads))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
 		t.step, t.alone = t.step*far, t.alone*far
 	}
-	d := s.dims[min(s.pad(p), len(s.dims)-1)]
+	d := s.padded(&p)
 	hop, blind := c.hop+c.column*float64(d.dim)/float64(max(1, d.shares)), 0.
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
@@ -301,7 +301,7 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	step = max(t.alone, step)
 	if loose {
 		s := &stems[decodeSM80]
-		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)], false)
+		row := c.loose * c.looseColumns(&p, s.padded(&p), false)
 		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
