@@ -169,9 +169,8 @@ func (s *stem) costsOf(t flashkit.DType) *costs {
 func (s *stem) bytes(p flashkit.Problem) float64 {
 	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blind(&p))
 	if p.QLen > 0 {
-		first, _ := p.Keys(0)
-		_, last := p.Keys(p.QLen - 1)
-		unseen, p.KVLen = p.KVLen-max(0, last-first), max(0, last-first)
+		seen := seenKeys(&p)
+		unseen, p.KVLen = p.KVLen-seen, seen
 	}
 	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
 	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded; zeros of dK and dV

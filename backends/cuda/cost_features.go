@@ -149,9 +149,7 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 // cutOf returns how decode_sm80 cuts a problem.
 func (s *stem) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
-	first, _ := p.Keys(0)
-	_, last := p.Keys(p.QLen - 1)
-	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(max(0, last-first), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
+	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x
 }
 

@@ -286,13 +286,10 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	for team*warpRows < rows {
 		team *= 2
 	}
-	first, _ := p.Keys(0)
-	_, last := p.Keys(p.QLen - 1)
-	sms := max(1, dev.SMs)
-	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, ceilDiv(max(0, last-first), t.keys)
 	if by.splits == 0 {
-		by.splits, by.cluster = cutDecode(heads, pieces, t.warps, slots, sms, dev.Major == 9)
+		by = stems[decodeSM80].cutOf(dev, &p)
 	}
+	pieces, slots := ceilDiv(seenKeys(&p), t.keys), max(1, dev.SMs)*t.perSM
 	mine := ceilDiv(pieces, by.splits)
 	begin, step := t.begin+c.row*float64(rows)*stems[decodeSM80].wide(&p), t.step*float64(min(team, mine))
 	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
@@ -306,5 +303,5 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(heads*by.splits, slots)) * (begin + steps*step), steps, by
+	return float64(ceilDiv(p.Batch*p.KVHeads*by.splits, slots)) * (begin + steps*step), steps, by
 }
