@@ -295,3 +295,31 @@ func TestParametersNameTheirNumbers(t *testing.T) {
 		require.Equal(t, x.Name, cmp.Or(x.Feature.String(), "scale"))
 	}
 }
+
+// A feature's tensors say whether it depends on heads or on pairs.
+func TestScopesAgreeWithTensors(t *testing.T) {
+	plain := flashkit.Problem{Batch: 2, Heads: 3, KVHeads: 1, QLen: 5, KVLen: 7, Dim: 11, VDim: 13}
+	for _, x := range flashkit.Parameters() {
+		require.NotZero(t, x.Scope, x.Name)
+		p, want := plain, flashkit.Scope(0)
+		switch field := x.Of(&p).(type) {
+		case *bool:
+			*field = true
+		case *float32:
+			*field = .5
+		case *int:
+			*field = 1
+		}
+		for _, a := range flashkit.Arguments() {
+			switch {
+			case a.Role(&plain, flashkit.PassForward) != 0 || a.Role(&p, flashkit.PassForward) == 0:
+			case a.Shape(&p) == [4]int{2, 3, 5, 7}:
+				want |= flashkit.ScopePair
+			default:
+				require.Equal(t, 3, a.Shape(&p)[1], a.Name)
+				want |= flashkit.ScopeHead
+			}
+		}
+		require.Equal(t, want, x.Scope&(flashkit.ScopeHead|flashkit.ScopePair), x.Name)
+	}
+}

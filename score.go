@@ -72,29 +72,42 @@ func (f Feature) String() string {
 	return string(names)
 }
 
+// A Scope is a set of what a feature's effect on a pair of a row and a key depends on. A part of a call has the results of
+// the whole if it keeps all of it. 0 is unknown.
+type Scope uint8
+
+// The scopes.
+const (
+	ScopeCall     Scope = 1 << iota // nothing of the pair
+	ScopeHead                       // the query head, of which a tensor has a number
+	ScopePosition                   // the numbers of row and key in their sequence
+	ScopePair                       // the pair, of which a tensor has an element
+)
+
 // A Parameter describes a field of Problem beyond its dimensions, types and band. The
 // zero value of the field asks for nothing and is left out of the problem's name.
 type Parameter struct {
 	Name    string  // in names of problems, such as "softcap"
 	Field   string  // in Problem, such as "Score.Softcap"
 	Feature Feature // that the field asks for, 0 for Scale
+	Scope   Scope   // of the feature
 	Value   string  // the symbol of its number, such as "c"; "" for a bool
 	About   string  // what it does, in one line
 	of      func(p *Problem) any
 }
 
 var parameters = [...]Parameter{
-	{"scale", "Scale", 0, "x", "multiply Q·K by x (default 1/sqrt(head dim))", func(p *Problem) any { return &p.Scale }},
-	{"softcap", "Score.Softcap", FeatureSoftcap, "c", "bend scores s to c*tanh(s/c), after the scale and before bias and masks", func(p *Problem) any { return &p.Score.Softcap }},
-	{"alibi", "Score.ALiBi", FeatureALiBi, "", "subtract slope times distance from scores", func(p *Problem) any { return &p.Score.ALiBi }},
-	{"bias", "Score.Bias", FeatureBias, "", "add a bias to scores", func(p *Problem) any { return &p.Score.Bias }},
-	{"mask", "Score.Mask", FeatureMask, "", "hide pairs of a row and a key", func(p *Problem) any { return &p.Score.Mask }},
-	{"sink", "Score.Sink", FeatureSink, "", "add a logit to each head that takes weight and has no value", func(p *Problem) any { return &p.Score.Sink }},
-	{"dropout", "Score.Dropout", FeatureDropout, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
-	{"origin", "Score.Origin", FeatureOrigin, "", "of dropout: drop what a call of the whole drops in this part", func(p *Problem) any { return &p.Score.Origin }},
-	{"ragged", "Ragged", FeatureRagged, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
-	{"page", "Page", FeaturePage, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
-	{"carry", "Carry", FeatureCarry, "", "continue O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
+	{"scale", "Scale", 0, ScopeCall, "x", "multiply Q·K by x (default 1/sqrt(head dim))", func(p *Problem) any { return &p.Scale }},
+	{"softcap", "Score.Softcap", FeatureSoftcap, ScopeCall, "c", "bend scores s to c*tanh(s/c), after the scale and before bias and masks", func(p *Problem) any { return &p.Score.Softcap }},
+	{"alibi", "Score.ALiBi", FeatureALiBi, ScopeHead | ScopePosition, "", "subtract slope times distance from scores", func(p *Problem) any { return &p.Score.ALiBi }},
+	{"bias", "Score.Bias", FeatureBias, ScopePair, "", "add a bias to scores", func(p *Problem) any { return &p.Score.Bias }},
+	{"mask", "Score.Mask", FeatureMask, ScopePair, "", "hide pairs of a row and a key", func(p *Problem) any { return &p.Score.Mask }},
+	{"sink", "Score.Sink", FeatureSink, ScopeHead, "", "add a logit to each head that takes weight and has no value", func(p *Problem) any { return &p.Score.Sink }},
+	{"dropout", "Score.Dropout", FeatureDropout, ScopePosition, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
+	{"origin", "Score.Origin", FeatureOrigin, ScopePosition, "", "of dropout: drop what a call of the whole drops in this part", func(p *Problem) any { return &p.Score.Origin }},
+	{"ragged", "Ragged", FeatureRagged, ScopeCall, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
+	{"page", "Page", FeaturePage, ScopeCall, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
+	{"carry", "Carry", FeatureCarry, ScopeCall, "", "continue O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
 }
 
 // Parameters returns the fields of Problem beyond its dimensions, types and band, in the

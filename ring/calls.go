@@ -105,8 +105,7 @@ func (c *Cut) calls(rank, other int) (list []call) {
 			all = append(all, placed{t, q, k, i})
 		}
 	}
-	f := c.p.Features()
-	if !c.packedQ || !c.packedK || f&(flashkit.FeatureALiBi|flashkit.FeatureBias|flashkit.FeatureMask|flashkit.FeatureDropout) != 0 {
+	if !c.packedQ || !c.packedK || c.p.Features()&(featureScopes.position|featureScopes.pair) != 0 {
 		for i := range all {
 			list = append(list, c.alone(&all[i]))
 		}

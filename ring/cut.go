@@ -43,13 +43,16 @@ const (
 
 // NewCut returns the cut of p for so many ranks. The sequences are those of the whole, nil
 // if p is not Ragged. An ordered cut is that of an ordered Ring. The error is a
-// *flashkit.ProblemError.
+// *flashkit.ProblemError, or a *flashkit.UnsupportedError for a feature of unknown Scope.
 func NewCut(p flashkit.Problem, seqs *flashkit.Sequences, size int, ordered bool) (*Cut, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
 	if size < 1 {
 		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: "must be at least 1 rank"}
+	}
+	if err := featureScopes.check(&p); err != nil {
+		return nil, err
 	}
 	if err := checkSeqs(p, seqs); err != nil {
 		return nil, err

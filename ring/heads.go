@@ -59,7 +59,7 @@ func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor 
 // a GPU. The keys of each other part travel beside the kernel for the part before.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
-	if s := j.p.Score; s.ALiBi || s.Bias || s.Mask || s.Sink || heads < 2 {
+	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
 		return runsOf(heads, 1)
 	}
 	for r := range j.size {

@@ -28,10 +28,10 @@ type tiler struct {
 // tiles returns the tiles of sequence b between rows and keys, in which every visible pair
 // lies once.
 func (c *Cut) tiles(b int, rows, keys []Span) []tile {
-	score := c.p.Score
+	f := c.p.Features()
 	t := tiler{c: c, seq: &c.seqs[b], b: b, rows: rows, keys: keys}
-	t.oneRun = score.ALiBi || score.Dropout != 0
-	t.oneRunKV = t.oneRun || score.Bias || score.Mask
+	t.oneRun = f&featureScopes.position != 0
+	t.oneRunKV = t.oneRun || f&featureScopes.pair != 0
 	for _, s := range rows {
 		for i := s.From; i < s.To; i++ {
 			lo, hi := t.seq.Keys(i)

@@ -23,7 +23,7 @@ type backwardCut struct {
 
 // planBackward adds to the workspace of a pass what the cut of a whole takes, of which p is a part.
 func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPlan {
-	g := backwardPlan{workspace: planBackward(id, p), backwardCut: backwardCut{splits: 1}}
+	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &stems[id]
 	if !s.hopper || featured(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
 		return g
@@ -34,7 +34,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 	}
 	if g.skew != 0 { // two sums of dQ
 		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
-		g.tile = firstTile(&s.plans.tiles[s.pad(p)], &p, &whole)
+		g.tile = firstTile(s.shape(&p), &p, &whole)
 	}
 	return g
 }
@@ -42,8 +42,8 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 // byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
 // several tiles of rows, or so many of keys that their turns take longest.
 func (s *stem) byRows(p *flashkit.Problem) bool {
-	t := &s.plans.tiles[s.pad(*p)]
-	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.dims[s.pad(*p)].dim == groupedDim)
+	t := s.shape(p)
+	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
 // rising reports whether rows see all keys up to some, and earlier rows fewer.
@@ -55,7 +55,7 @@ func rising(p *flashkit.Problem) bool {
 // apart reports whether dV has blocks of its own.
 func (s *stem) apart(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
-	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.plans.tiles[s.pad(*p)].rows)
+	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
 	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
@@ -69,8 +69,7 @@ func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
 
 // backwardBlocks returns how many blocks have the tiles of keys of a problem.
 func (s *stem) backwardBlocks(p *flashkit.Problem) int {
-	d := s.pad(*p)
-	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.plans.tiles[d].keys) * s.dims[d].shares
+	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.padded(p).shares
 }
 
 // What instances of bwd_sm90 are for.
@@ -98,7 +97,7 @@ func (g *backwardPlan) describe(a *params) {
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
 // firstTile returns the tile of rows of a whole that a part begins with or, below 0, the tile of keys, as the bands say.
-func firstTile(t *tile, p, whole *flashkit.Problem) int16 {
+func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
 		return int16(at / t.rows)
@@ -108,7 +107,7 @@ func firstTile(t *tile, p, whole *flashkit.Problem) int16 {
 
 // groupWords are the sums of dK, and of dV, of so many parts of each group.
 func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
-	d, rows := s.dims[s.pad(*p)], p.Batch*p.KVHeads*parts*p.KVLen
+	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
@@ -127,11 +126,11 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 	if !s.hopper || featured(p) || p.Batch*p.QLen*p.KVLen == 0 {
 		return cut
 	}
-	t := &s.plans.tiles[s.pad(*p)]
-	cut.skew = s.skew(t, *p, sms, cut)
-	least := s.cutCycles(s.plans, t, *p, sms, cut)
+	t := s.tile(s.plans, p)
+	cut.skew = s.skew(&t.blockShape, *p, sms, cut)
+	least := s.cutCycles(s.plans, &t, *p, sms, cut)
 	take := func(x backwardCut) {
-		if cycles := s.cutCycles(s.plans, t, *p, sms, x); cycles < least {
+		if cycles := s.cutCycles(s.plans, &t, *p, sms, x); cycles < least {
 			cut, least = x, cycles
 		}
 	}
@@ -142,9 +141,9 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 		}
 		take(backwardCut{splits: n})
 	}
-	if pairs && s.dims[s.pad(*p)].dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
+	if pairs && s.padded(p).dim <= groupedDim && 2*all <= sms && p.QLen > t.rows {
 		halves := backwardCut{splits: 1, halves: true}
-		halves.skew = s.skew(t, *p, sms, halves)
+		halves.skew = s.skew(&t.blockShape, *p, sms, halves)
 		take(halves)
 	}
 	return cut
@@ -185,9 +184,9 @@ const (
 
 // skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
 // j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
-func (s *stem) skew(t *tile, p flashkit.Problem, sms int, cut backwardCut) int8 {
+func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
-	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.dims[s.pad(p)].shares
+	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
 	if cut.halves {
 		rows, blocks = ceilDiv(rows, 2), 2*blocks
 	}
@@ -205,7 +204,7 @@ func (s *stem) skew(t *tile, p flashkit.Problem, sms int, cut backwardCut) int8 
 // backward launches the kernels of bwd_sm80 or bwd_sm90: that of delta, the main one, the one that rounds dQ, and the one that
 // adds up the parts of groups.
 func (l *launch) backward() error {
-	p, x, d := &l.p, l.x, l.stem.dims[l.stem.pad(l.p)]
+	p, x, d := &l.p, l.x, l.stem.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
 	i := l.instance(w.splits, w.halves)
 	var kernels [4]*function
@@ -259,6 +258,37 @@ func (l *launch) backward() error {
 			return err
 		}
 		return l.run(sums, 2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sums.rows), false)
+	})
+}
+
+// backwardF32 launches the kernels of bwd_f32: that of delta, and one whose blocks own keys or query rows.
+func (l *launch) backwardF32() error {
+	p := &l.p
+	main, err := l.get(l.instance(1, false))
+	if err != nil {
+		return err
+	}
+	delta, err := l.get(l.known() | traitDelta)
+	if err != nil {
+		return err
+	}
+	columns := f32Columns
+	if l.x.featured { // which take registers
+		columns = f32KeyColumns
+	}
+	w, heads := backwardWorkspace(l.id, *p), p.Batch*p.Heads
+	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
+	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
+	return l.within(&w, func() error {
+		if l.x.featured {
+			if err := l.placeDelta(); err != nil {
+				return err
+			}
+		}
+		if err := l.run(delta, heads*ceilDiv(p.QLen, delta.rows), false); err != nil {
+			return err
+		}
+		return l.run(main, keys+rows, false)
 	})
 }
 

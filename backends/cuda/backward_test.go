@@ -26,7 +26,7 @@ func TestPlanBackward(t *testing.T) {
 		"b1-h4-g1-n0-m100-d64-bf16": {splits: 1}, "b1-h8-g2-n100-m0-d64-bf16": {splits: 1}, "b0-h8-g2-n100-m100-d64-bf16": {splits: 1},
 	} {
 		p := problem(t, name)
-		g, w := b.planBackward(bwdSM90, p, p), planBackward(bwdSM90, p)
+		g, w := b.planBackward(bwdSM90, p, p), backwardWorkspace(bwdSM90, p)
 		require.Equal(t, want, g.backwardCut, name)
 		require.Zero(t, g.tile, name)
 		main := instance(0)
@@ -80,7 +80,7 @@ func TestPlansBackwardOfAll(t *testing.T) {
 			continue
 		}
 		skewed++
-		tile := s.costs.tiles[s.pad(p)]
+		tile := s.shape(&p)
 		rows, last := ceilDiv(p.QLen, tile.rows), ceilDiv(p.KVLen, tile.keys)-1
 		if g.halves {
 			rows = ceilDiv(rows, 2)

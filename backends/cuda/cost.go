@@ -19,65 +19,15 @@ import (
 // shorter what the kernel does not hide behind it. Cycles are of the multiprocessors'
 // highest clock; what the power limit takes away is in the cycles of a step.
 
-// costs are what the parts of a stem cost.
-type costs struct {
-	launch    float64 // microseconds of the launches of a call
-	first     float64 // microseconds more of one with features, whose arguments and code are larger,
-	lists     float64 // of one whose sequences differ,
-	carries   float64 // of one that continues O,
-	sinks     float64 // of a backward pass with sinks,
-	several   float64 // and of one by the instance for all of them, where others are for one alone
-	extra     float64 // microseconds of one more: a counter set to 0, parts put together,
-	cluster   float64 // or put together in a cluster,
-	part      float64 // and nanoseconds for each row of a part
-	bandwidth float64 // fraction of the memory's bandwidth that is reached
-	exposed   float64 // fraction of the shorter of steps and bytes that is not hidden
-	deep      float64 // if not 0, how much of them one step of a block hides
-	loose     float64 // cycles of a warp to copy an element where rows do not begin at multiples of 16 bytes,
-	queries   float64 // decode_sm80: and fraction of them for query rows
-	unused    float64 // and fraction of them for one of padding
-	tail      float64 // blocks by which the last ends late when a mask makes them differ
-	hidden    float64 // fraction of what a block takes before its steps that those before it hide
-	edge      float64 // further steps for a step that the band or the last key cuts
-	empty     float64 // cycles of a block that sees nothing
-
-	few     float64 // forward: fraction of a step when a part of the warps alone has rows
-	lone    float64 // fwd_sm90: or one of three warpgroups,
-	duo     float64 // or two
-	row     float64 // decode_sm80: cycles of a block for each of its query rows,
-	half    float64 // and, if not 0, fraction of a step when warps have at most half of the rows that they may,
-	width   float64 // fraction of what a step takes for its columns, which those of padding do not
-	odd     float64 // fraction by which odd rows of biases and masks add more to a step
-	hop     float64 // backward: cycles until the next block of a head may add its part of dQ,
-	column  float64 // and more of them for each column of dQ,
-	again   float64 // fraction of the waits of the first blocks that those of each further wave wait,
-	lag     float64 // bwd_sm90: under a mask, fraction of the first waits
-	spread  float64 // under a mask, fraction of a step for each doubling of what heads have beyond nearBytes
-	later   float64 // and if the block has another step, which comes first
-	told    float64 // bwd_sm90: and where a lane of its own ends turns, for one tile of rows
-	overlap float64 // of the blocks of some heads, fraction that run beside those of the heads before
-	meet    float64 // bwd_sm90: cycles until the blocks of a pair have begun together, and added up their dK and dV
-	sum     float64 // until 8 columns of a part of a group are read,
-	ends    float64 // and cycles of the blocks for 64 query rows of a head that come before and after
-	plus    float64 // cycles of a block with features
-	carry   float64 // and of one that continues O, for each element of it
-	narrow  float64 // tensor maps: fraction by which rows of 16 bytes make a step longer,
-	sector  float64 // and, of any kernel, those that are not multiples of 32 bytes
-	boxes   float64 // fwd_sm90: what pages of 8 keys add to a step, as a multiple of what large ones do
-	blind   float64 // backward: further steps for each step of blocks with rows that see no key
-
-	tiles []tile // by padded head dim
+// A tile is a block of an instance.
+type tile struct {
+	blockShape
+	tileCosts
 }
 
-// A tile is the plan of an instance on Hopper, and its cycles.
-type tile struct {
-	rows, keys int     // of a step; decode_sm80: rows of a block, keys of a warp
-	warps      int     // of a block
-	perSM      int     // blocks that a multiprocessor holds
-	begin      float64 // cycles before the first step of a block and after its last
-	step       float64 // cycles of a step when the multiprocessor holds all its blocks
-	alone      float64 // cycles of a step at least, as a block waits for its own results; fwd_sm90: of a tile
-	share      float64 // of what features add to a step of the kernel
+// tile returns the blocks of the instance for a problem.
+func (s *stem) tile(c *costs, p *flashkit.Problem) tile {
+	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
 // A surcharge is what features add: factors of a step and of the time for bytes, and cycles of a block.
@@ -104,7 +54,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	if s.pass == flashkit.PassForward && s.rows == 0 {
 		p, _ = folded(p)
 	}
-	t := c.tiles[min(s.pad(p), len(c.tiles)-1)]
+	t := s.tile(c, &p)
 	if x.begin > 0 { // which nothing hides
 		own := *c
 		own.hidden *= t.begin / (t.begin + x.begin)
@@ -161,7 +111,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
-	cycles := max((float64(begins)-float64(begins-1)*c.hidden)*t.begin+float64(h.steps)*t.step*share, t.alone)
+	cycles := (float64(begins)-float64(begins-1)*c.hidden)*t.begin + float64(h.steps)*t.step*share
 	if h.splits > 1 {
 		cycles += partsCycles(4*h.partO, partBytes, sms)
 	}
@@ -184,7 +134,7 @@ func (s *stem) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
 	}
-	d, unit := s.dims[min(s.pad(*p), len(s.dims)-1)], 1
+	d, unit := s.padded(p), 1
 	if p.DType == flashkit.Float32 && s.rows == 0 {
 		unit = min(d.dim, sliceColumns)
 	}
@@ -194,7 +144,7 @@ func (s *stem) padding(p *flashkit.Problem) float64 {
 
 // wide returns the padded head dim, in 128 columns.
 func (s *stem) wide(p *flashkit.Problem) float64 {
-	return float64(s.dims[min(s.pad(*p), len(s.dims)-1)].dim) / 128
+	return float64(s.padded(p).dim) / 128
 }
 
 // sectorBytes are those of memory that come at once.
@@ -219,9 +169,8 @@ func (s *stem) costsOf(t flashkit.DType) *costs {
 func (s *stem) bytes(p flashkit.Problem) float64 {
 	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blind(&p))
 	if p.QLen > 0 {
-		first, _ := p.Keys(0)
-		_, last := p.Keys(p.QLen - 1)
-		unseen, p.KVLen = p.KVLen-max(0, last-first), max(0, last-first)
+		seen := seenKeys(&p)
+		unseen, p.KVLen = p.KVLen-seen, seen
 	}
 	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
 	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded; zeros of dK and dV
@@ -230,7 +179,7 @@ func (s *stem) bytes(p flashkit.Problem) float64 {
 		n += rows * float64(p.VDim*p.DType.Size())
 		if p.DType != flashkit.Float32 { // tiles of dQ are written whole
 			padded := rows / float64(max(1, p.QLen)) * float64(ceilDiv(p.QLen, backwardRows)*backwardRows)
-			n += (rows + padded - 2*blind) * float64(4*s.dims[min(s.pad(p), len(s.dims)-1)].dim)
+			n += (rows + padded - 2*blind) * float64(4*s.padded(&p).dim)
 		}
 	}
 	return n

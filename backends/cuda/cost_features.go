@@ -7,20 +7,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A featureTime is what a feature adds to the time of a step, as fractions of it: any at all, which takes
-// other code, and each by itself. Products of 16 bits take less time beside them, and
-// decode hides much behind its reading. Alone, a feature of Hopper's has an instance of its own.
-// BenchmarkFeatures measures them.
-type featureTime struct {
-	feature             flashkit.Feature
-	float32             float64 // both passes
-	sm90, sm90Alone     float64 // forward of 16 bits
-	sm80                float64
-	back90, back90Alone float64 // backward of 16 bits
-	back80              float64
-	decode              float64
-}
-
 // share returns what a feature adds to a call by the stem.
 func (s *stem) share(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
@@ -123,11 +109,11 @@ func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
 // ownRows returns how many query rows a block of a forward pass has, at most.
 func (s *stem) ownRows(c *flashkit.Call) int {
-	k, rows := s.costsOf(c.DType), c.QLen
+	rows := c.QLen
 	if s.rows > 0 {
 		rows *= c.Heads / max(1, c.KVHeads)
 	}
-	return min(rows, k.tiles[min(s.pad(c.Problem), len(k.tiles)-1)].rows)
+	return min(rows, s.shape(&c.Problem).rows)
 }
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences that are shorter than they may be
@@ -147,8 +133,7 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 	if s.rows > 0 || s.pass == flashkit.PassForward && s.hopper {
 		return t
 	}
-	k := s.costsOf(p.DType)
-	tile := &k.tiles[min(s.pad(p), len(k.tiles)-1)]
+	k, tile := s.costsOf(p.DType), s.shape(&p)
 	blocks := ceilDiv(c.QLen, tile.rows) - ceilDiv(p.QLen, tile.rows)
 	heads := c.Batch * c.Heads
 	if s.pass == flashkit.PassBackward {
@@ -163,11 +148,8 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 
 // cutOf returns how decode_sm80 cuts a problem.
 func (s *stem) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
-	k, sms := s.costsOf(p.DType), max(1, dev.SMs)
-	t := &k.tiles[min(s.pad(*p), len(k.tiles)-1)]
-	first, _ := p.Keys(0)
-	_, last := p.Keys(p.QLen - 1)
-	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(max(0, last-first), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
+	t, sms := s.shape(p), max(1, dev.SMs)
+	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x
 }
 

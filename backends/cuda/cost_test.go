@@ -155,8 +155,8 @@ func TestCostOfExtremes(t *testing.T) {
 	}
 }
 
-// The tiles that are costed are those of the kernels.
-func TestCostsHaveTheKernelsTiles(t *testing.T) {
+// The shapes of blocks that calls are cut by and predicted from are those of the kernels, each with its costs.
+func TestShapesAreTheKernels(t *testing.T) {
 	for id := range stems {
 		s := &stems[id]
 		image, err := readImage(imageFiles, s.name, 90)
@@ -164,13 +164,13 @@ func TestCostsHaveTheKernelsTiles(t *testing.T) {
 		parsed, err := parseImage(image)
 		require.NoError(t, err)
 		for _, dtype := range s.dtypes {
-			c := s.costsOf(dtype)
-			require.Len(t, c.tiles, len(s.dims))
-			for dim := range s.dims {
+			require.Len(t, s.costsOf(dtype).tiles, len(s.dims))
+			require.Len(t, s.shapesOf(dtype), len(s.dims))
+			for dim, x := range s.shapesOf(dtype) {
 				name := kernelKey{stemID(id), 0, dtype, dim}.name()
 				plan := parsed.plans[name+"_plan"]
 				field := func(i int) int { return int(int32(binary.LittleEndian.Uint32(plan[4*i:]))) }
-				require.Equal(t, [3]int{field(2), field(3), field(0) / 32}, [3]int{c.tiles[dim].rows, c.tiles[dim].keys, c.tiles[dim].warps}, name)
+				require.Equal(t, [3]int{field(2), field(3), field(0) / 32}, [3]int{x.rows, x.keys, x.warps}, name)
 			}
 		}
 	}

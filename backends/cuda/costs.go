@@ -4,102 +4,100 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// Tiles are those of Hopper; elsewhere some differ a little.
-
 var bwdF32Costs = costs{
 	bandwidth: 0.958, edge: 0.0114, empty: 654, exposed: 1.3, first: 1.17, hidden: 1, launch: 21.3, lists: 1.47, loose: 2.41, odd: 0.0814, plus: 333, sector: 0.11, sinks: 3.38, tail: 0.12, unused: 0.0903, width: 1,
-	tiles: []tile{
-		{64, 64, 4, 3, 100, 17800, 8070, 1.71},
-		{64, 64, 4, 2, 10000, 17200, 11600, 0.569},
-		{64, 64, 4, 2, 19700, 38000, 4570, 1.17},
-		{64, 64, 4, 2, 80.4, 120000, 1310, 0.623},
-		{64, 64, 4, 2, 5000, 262000, 13900, 0.768},
+	tiles: []tileCosts{
+		{alone: 8070, begin: 100, share: 1.71, step: 17800},
+		{alone: 11600, begin: 10000, share: 0.569, step: 17200},
+		{begin: 19700, share: 1.17, step: 38000},
+		{begin: 80.4, share: 0.623, step: 120000},
+		{begin: 5000, share: 0.768, step: 262000},
 	},
 }
 
 var bwdSM80Costs = costs{
 	bandwidth: 2.27, blind: 0.0179, column: 12.7, edge: 0.214, empty: 3810, ends: 6320, exposed: 1.54, first: 12.4, hidden: 0.00248, hop: 1200, later: 5580, launch: 12.5, lists: 0.0533, loose: 2.72, odd: 0.149, overlap: 0.141, plus: 27, sector: 0.0194, sinks: 3.06, tail: 0.804, unused: 0.00362, width: 0.0539,
-	tiles: []tile{
-		{64, 128, 4, 2, 3390, 6540, 5440, 4.02},
-		{64, 128, 4, 2, 13200, 1120, 8670, 3.19},
-		{64, 128, 8, 1, 12400, 858, 6690, 1.28},
-		{64, 128, 8, 1, 12800, 7460, 7570, 1.37},
-		{64, 64, 8, 1, 6630, 868, 7660, 0.532},
-		{64, 64, 8, 1, 9760, 3720, 9930, 0.608},
+	tiles: []tileCosts{
+		{alone: 5440, begin: 3390, share: 4.02, step: 6540},
+		{alone: 8670, begin: 13200, share: 3.19, step: 1120},
+		{alone: 6690, begin: 12400, share: 1.28, step: 858},
+		{alone: 7570, begin: 12800, share: 1.37, step: 7460},
+		{alone: 7660, begin: 6630, share: 0.532, step: 868},
+		{alone: 9930, begin: 9760, share: 0.608, step: 3720},
 	},
 }
 
 var bwdSM90Costs = costs{
 	again: 0.00444, bandwidth: 1.17, column: 9.26, edge: 0.0434, empty: 4910, ends: 12100, exposed: 0.707, first: 0.0195, hidden: 0.326, hop: 1510, lag: 0.435, later: 889, launch: 7.83, lists: 5.47, meet: 6990, narrow: 0.0192, odd: 1.03, overlap: 0.204, plus: 2650, sector: 0.00239, several: 9.71, sinks: 0.0704, spread: 0.0134, sum: 422, tail: 0.357, told: 898, width: 0.14,
-	tiles: []tile{
-		{128, 128, 12, 1, 9230, 3090, 3860, 1.28},
-		{64, 128, 12, 1, 8690, 2030, 3910, 0.477},
-		{64, 128, 12, 1, 14800, 5460, 3860, 1},
-		{64, 128, 12, 1, 17200, 3010, 4900, 0.348},
-		{64, 128, 12, 1, 18300, 7480, 7380, 0.303},
+	tiles: []tileCosts{
+		{begin: 9230, share: 1.28, step: 3860},
+		{begin: 8690, share: 0.477, step: 3910},
+		{begin: 14800, step: 5460},
+		{begin: 17200, step: 4900},
+		{begin: 18300, share: 0.303, step: 7480},
 	},
 }
 
 var decodeCosts = costs{
 	bandwidth: 0.99, carries: 3.71, carry: 0.0607, cluster: 0.425, deep: 1420, exposed: 0.549, extra: 2.6, first: 4.63, launch: 3.64, lists: 0.0104, loose: 2.84, part: 1.9, plus: 3280, queries: 0.162, row: 266, sector: 0.198, unused: 0.865, width: 0.22,
-	tiles: []tile{
-		{128, 16, 8, 1, 5760, 896, 1340, 0.576},
-		{128, 16, 8, 1, 7720, 1000, 1540, 0.495},
-		{64, 16, 4, 1, 12000, 1310, 815, 0.631},
+	tiles: []tileCosts{
+		{alone: 1340, begin: 5760, share: 0.576, step: 896},
+		{alone: 1540, begin: 7720, share: 0.495, step: 1000},
+		{begin: 12000, share: 0.631, step: 1310},
 	},
 }
 
 var decodeF32Costs = costs{
 	bandwidth: 3.6, carries: 3.95, carry: 0.28, cluster: 2.85, deep: 0.484, exposed: 1.76, extra: 7.39, first: 7.82, half: 0.52, launch: 2.46, lists: 0.116, loose: 5, part: 0.0319, plus: 4300, queries: 0.0199, row: 82.1, sector: 0.305, unused: 0.725, width: 0.000548,
-	tiles: []tile{
-		{64, 8, 8, 1, 6810, 3060, 2040, 0.256},
-		{64, 8, 8, 1, 6130, 4620, 3210, 0.175},
-		{64, 4, 8, 1, 8880, 4130, 2950, 0.126},
+	tiles: []tileCosts{
+		{alone: 2040, begin: 6810, share: 0.256, step: 3060},
+		{alone: 3210, begin: 6130, share: 0.175, step: 4620},
+		{alone: 2950, begin: 8880, share: 0.126, step: 4130},
 	},
 }
 
 var fwdF32Costs = costs{
-	bandwidth: 0.568, carries: 3.11, carry: 3.3, edge: 0.184, empty: 4110, exposed: 0.322, few: 1, first: 9.64, hidden: 0.277, launch: 5.2, lists: 1.91, loose: 1.08, odd: 0.0248, plus: 11500, sector: 0.0687, tail: 0.246, unused: 0.159, width: 1.18,
-	tiles: []tile{
-		{64, 64, 4, 3, 20.7, 10500, 5500, 0.743},
-		{64, 64, 4, 3, 1320, 13700, 8380, 0.772},
-		{64, 64, 4, 2, 14300, 17200, 14000, 1.17},
-		{64, 32, 4, 2, 20400, 1940, 19800, 0.943},
-		{32, 32, 2, 2, 20000, 25000, 13000, 0.996},
+	bandwidth: 0.568, carries: 3.11, carry: 3.3, edge: 0.184, empty: 4110, exposed: 0.322, first: 9.64, hidden: 0.277, launch: 5.2, lists: 1.91, loose: 1.08, odd: 0.0248, plus: 11500, sector: 0.0687, tail: 0.246, unused: 0.159, width: 1.18,
+	tiles: []tileCosts{
+		{alone: 5500, begin: 20.7, share: 0.743, step: 10500},
+		{alone: 8380, begin: 1320, share: 0.772, step: 13700},
+		{alone: 14000, begin: 14300, share: 1.17, step: 17200},
+		{alone: 19800, begin: 20400, share: 0.943},
+		{alone: 13000, begin: 20000, share: 0.996, step: 25000},
 	},
 }
 
 var fwdSM80Costs = costs{
 	bandwidth: 1, carries: 0.71, carry: 0.927, deep: 0.232, edge: 0.0526, empty: 7.12, exposed: 0.121, few: 1.08, first: 14.2, hidden: 0.0159, launch: 4.61, lists: 0.0152, loose: 2.5, odd: 0.285, plus: 3650, sector: 0.0617, tail: 0.26, unused: 0.289, width: 0.00521,
-	tiles: []tile{
-		{128, 64, 4, 3, 5820, 3370, 1920, 1.67},
-		{128, 64, 4, 3, 8320, 4660, 2870, 1.51},
-		{128, 64, 4, 2, 8920, 3900, 2660, 1.61},
-		{128, 64, 4, 2, 10200, 5150, 3330, 1.65},
-		{128, 64, 8, 1, 5890, 4490, 4560, 0.568},
-		{128, 64, 8, 1, 6770, 6160, 6310, 0.347},
+	tiles: []tileCosts{
+		{alone: 1920, begin: 5820, share: 1.67, step: 3370},
+		{alone: 2870, begin: 8320, share: 1.51, step: 4660},
+		{alone: 2660, begin: 8920, share: 1.61, step: 3900},
+		{alone: 3330, begin: 10200, share: 1.65, step: 5150},
+		{begin: 5890, share: 0.568, step: 4560},
+		{begin: 6770, share: 0.347, step: 6310},
 	},
 }
 
 var fwdSM90Costs = costs{
 	bandwidth: 0.974, boxes: 4.05, carries: 5.91, carry: 0.291, deep: 1.17, duo: 0.73, edge: 0.000183, empty: 10100, exposed: 0.508, extra: 3.22, few: 0.768, first: 4.66, hidden: 0.00241, launch: 5.95, lists: 0.725, lone: 0.638, narrow: 0.256, odd: 0.00233, plus: 2610, sector: 0.153, several: 2.14, tail: 0.000956, width: 0.0523,
-	tiles: []tile{
-		{192, 128, 16, 1, 4730, 2230, 449, 1.06},
-		{192, 112, 16, 1, 3990, 2760, 449, 1.61},
-		{192, 96, 16, 1, 3820, 2090, 449, 1.61},
-		{128, 128, 12, 1, 4070, 2560, 684, 1.02},
-		{128, 128, 12, 1, 2110, 4320, 900, 0.631},
-		{128, 112, 12, 1, 3540, 3420, 1500, 0.545},
-		{128, 80, 12, 1, 4750, 3350, 2820, 0.503},
+	tiles: []tileCosts{
+		{begin: 4730, share: 1.06, step: 2230},
+		{begin: 3990, step: 2760},
+		{begin: 3820, step: 2090},
+		{begin: 4070, share: 1.02, step: 2560},
+		{begin: 2110, share: 0.631, step: 4320},
+		{begin: 3540, share: 0.545, step: 3420},
+		{begin: 4750, share: 0.503, step: 3350},
 	},
 }
 
 var fwdSM90ShortCosts = costs{
 	bandwidth: 0.889, edge: 0.00452, empty: 3050, exposed: 0.344, few: 0.759, hidden: 0.00389, launch: 3.91, narrow: 0.453, sector: 0.0843, tail: 0.604, width: 0.175,
-	tiles: []tile{
-		{128, 128, 8, 2, 3010, 4780, 3430, 0},
-		{128, 64, 8, 2, 3710, 3370, 2150, 0},
-		{128, 64, 8, 2, 3870, 3990, 2520, 0},
+	tiles: []tileCosts{
+		{alone: 3430, begin: 3010, step: 4780},
+		{alone: 2150, begin: 3710, step: 3370},
+		{alone: 2520, begin: 3870, step: 3990},
 	},
 }
 

@@ -38,13 +38,11 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	if d.tiles == 0 {
 		return d
 	}
-	first, _ := p.Keys(0)
-	_, last := p.Keys(p.QLen - 1)
-	pieces, warps, slots := ceilDiv(max(0, last-first), f.keys), f.threads/32, b.dev.SMs*max(1, f.perSM)
-	if d.splits, d.cluster = cutDecode(d.tiles, pieces, warps, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
+	slots := b.dev.SMs * max(1, f.perSM)
+	if d.splits, d.cluster = cutDecode(d.tiles, ceilDiv(seenKeys(&p), f.keys), f.threads/32, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
 		return d
 	}
-	dim, parts := stems[id].dims[stems[id].pad(p)].dim, p.Batch*p.Heads*p.QLen*d.splits
+	dim, parts := stems[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
 	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.turn = d.tiles

@@ -51,4 +51,43 @@ func (s *stem) pad(p flashkit.Problem) int {
 	return len(s.dims)
 }
 
+// padded returns the head dims of the instances for a problem, the widest if none holds it.
+func (s *stem) padded(p *flashkit.Problem) headDims {
+	return s.dims[min(s.pad(*p), len(s.dims)-1)]
+}
+
 func (s *stem) widest() int { return s.dims[len(s.dims)-1].dim }
+
+// A blockShape is the geometry of an instance's blocks on Hopper; elsewhere some differ a little.
+type blockShape struct {
+	rows, keys int // of a step; decode_sm80: rows of a block, keys of a warp
+	warps      int // of a block
+	perSM      int // blocks that a multiprocessor holds
+}
+
+// The shapes by padded head dim, whose rows, keys and warps TestShapesAreTheKernels holds.
+var (
+	bwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}}
+	bwdSM80Tiles      = []blockShape{{64, 128, 4, 2}, {64, 128, 4, 2}, {64, 128, 8, 1}, {64, 128, 8, 1}, {64, 64, 8, 1}, {64, 64, 8, 1}}
+	bwdSM90Tiles      = []blockShape{{128, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}}
+	decodeTiles       = []blockShape{{128, 16, 8, 1}, {128, 16, 8, 1}, {64, 16, 4, 1}}
+	decodeF32Tiles    = []blockShape{{64, 8, 8, 1}, {64, 8, 8, 1}, {64, 4, 8, 1}}
+	fwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 3}, {64, 64, 4, 2}, {64, 32, 4, 2}, {32, 32, 2, 2}}
+	fwdSM80Tiles      = []blockShape{{128, 64, 4, 3}, {128, 64, 4, 3}, {128, 64, 4, 2}, {128, 64, 4, 2}, {128, 64, 8, 1}, {128, 64, 8, 1}}
+	fwdSM90Tiles      = []blockShape{{192, 128, 16, 1}, {192, 112, 16, 1}, {192, 96, 16, 1}, {128, 128, 12, 1}, {128, 128, 12, 1}, {128, 112, 12, 1}, {128, 80, 12, 1}}
+	fwdSM90ShortTiles = []blockShape{{128, 128, 8, 2}, {128, 64, 8, 2}, {128, 64, 8, 2}}
+)
+
+// shape returns the blocks of the instances for a problem.
+func (s *stem) shape(p *flashkit.Problem) *blockShape {
+	shapes := s.shapesOf(p.DType)
+	return &shapes[min(s.pad(*p), len(shapes)-1)]
+}
+
+// shapesOf returns the blocks of the stem's instances for a dtype, by padded head dim.
+func (s *stem) shapesOf(t flashkit.DType) []blockShape {
+	if s.rows > 0 && t == flashkit.Float32 {
+		return decodeF32Tiles
+	}
+	return s.shapes
+}

@@ -3,7 +3,6 @@ package cuda
 import (
 	"math"
 	"math/bits"
-	"slices"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/philox"
@@ -40,8 +39,16 @@ type features struct {
 	_                   [52]byte // the driver copies the block with the padding of its alignment to 64
 }
 
-// plainFeatures are those that plain instances of every kernel take, as numbers.
-const plainFeatures = flashkit.FeatureShift
+// Sets of features.
+const (
+	plainFeatures  = flashkit.FeatureShift                                                                        // that plain instances of every kernel take, as numbers
+	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // that leave scores as they are
+
+	// What kernels take beyond dense attention in a band.
+	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
+	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
+	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
+)
 
 // featured reports whether a problem is for the instances with features.
 func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
@@ -121,61 +128,4 @@ func commonDivisor(a, b int) int {
 		a, b = b, a%b
 	}
 	return a
-}
-
-// enqueueSums launches what sums DBias and DSink, when they are wanted.
-func (l *launch) enqueueSums() error {
-	x := l.x
-	if x.dsink.data != 0 {
-		if err := l.sum(sumDSink, l.p.Heads); err != nil {
-			return err
-		}
-	}
-	if x.dbias.data == 0 || x.dbiasApart != 0 {
-		return nil
-	}
-	d := x.dbiasShape
-	return l.sum(sumDBias, ceilDiv(l.p.KVLen, dbiasTile)*ceilDiv(int(d[2]), dbiasTile)*int(d[1])*int(d[0]))
-}
-
-// The tiles of kernels/sums.cu.
-const (
-	carryRows = 256
-	dbiasTile = 64
-)
-
-// A sumID is a kernel of kernels/sums.cu.
-type sumID int
-
-const (
-	sumCarry sumID = iota
-	sumDSink
-	sumDBias // of each dtype
-	numSums  = sumDBias + sumID(len(dtypes))
-)
-
-// sumName returns the name of a kernel of kernels/sums.cu.
-func sumName(id sumID) string {
-	switch id {
-	case sumCarry:
-		return "sums_carry"
-	case sumDSink:
-		return "sums_dsink"
-	}
-	return "sums_dbias_" + dtypes[id-sumDBias].String()
-}
-
-// sum launches a kernel of kernels/sums.cu.
-func (l *launch) sum(id sumID, blocks int) error {
-	if blocks == 0 {
-		return nil
-	}
-	if id == sumDBias {
-		id += sumID(slices.Index(dtypes[:], l.p.DType))
-	}
-	f, err := l.b.images.getSum(l.b.drv, id)
-	if err != nil {
-		return err
-	}
-	return l.run(f, blocks, true)
 }

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -42,7 +43,7 @@ func (f *fit) report(when string, most int) {
 		}
 		sum += x
 	}
-	slices.SortFunc(order, func(a, b int) int { return -compare(logs[a], logs[b]) })
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(logs[b], logs[a]) })
 	fmt.Printf("%s: %d problems, regret %.4f, worst %.3f, %d above 1.1\n", when, len(logs), math.Exp(sum/float64(len(logs))), math.Exp(logs[order[0]]), above)
 	for _, n := range order[:min(most, len(order))] {
 		first := &f.lines[f.problems[n][0]]
@@ -68,16 +69,6 @@ func (f *fit) report(when string, most int) {
 	}
 }
 
-func compare(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
 // fittedTables are the tables of costs by name.
 var fittedTables = map[string]*costs{
 	"fwdSM90": &fwdSM90Costs, "fwdSM90Short": &fwdSM90ShortCosts, "fwdSM80": &fwdSM80Costs, "bwdSM90": &bwdSM90Costs, "bwdSM80": &bwdSM80Costs,
@@ -89,30 +80,20 @@ func fittedJSON() string {
 	lines := func(list []string) string { return strings.Join(list, ",\n    ") }
 	var tables, features []string
 	for _, name := range slices.Sorted(maps.Keys(fittedTables)) {
-		c, fields := fittedTables[name], map[string]float64{}
-		for _, x := range numbersOf(c) {
-			if *x.at != 0 {
-				fields[x.name] = rounded(*x.at)
-			}
+		c := fittedTables[name]
+		tiles := []map[string]float64{}
+		for i := range c.tiles {
+			tiles = append(tiles, roundedNumbers(&c.tiles[i]))
 		}
-		tiles := [][]float64{}
-		for _, t := range c.tiles {
-			tiles = append(tiles, []float64{float64(t.rows), float64(t.keys), float64(t.warps), float64(t.perSM), rounded(t.begin), rounded(t.step), rounded(t.alone), rounded(t.share)})
-		}
-		tables = append(tables, fmt.Sprintf("%q: {\"fields\": %s,\n      \"tiles\": %s}", name, toJSON(fields), toJSON(tiles)))
+		tables = append(tables, fmt.Sprintf("%q: {\"fields\": %s,\n      \"tiles\": %s}", name, toJSON(roundedNumbers(c)), toJSON(tiles)))
 	}
 	for i := range featureTimes {
-		x, times := &featureTimes[i], map[string]float64{}
-		for _, y := range numbersOf(x) {
-			if *y.at != 0 {
-				times[y.name] = rounded(*y.at)
-			}
-		}
+		x := &featureTimes[i]
 		name := map[flashkit.Feature]string{flashkit.AllFeatures: "AllFeatures", flashkit.FeatureALiBi: "FeatureALiBi"}[x.feature]
 		if text := x.feature.String(); name == "" {
 			name = "Feature" + strings.ToUpper(text[:1]) + text[1:]
 		}
-		features = append(features, fmt.Sprintf("{\"name\": %q, \"times\": %s}", name, toJSON(times)))
+		features = append(features, fmt.Sprintf("{\"name\": %q, \"times\": %s}", name, toJSON(roundedNumbers(x))))
 	}
 	return "{\n  \"costs\": {\n    " + lines(tables) + "\n  },\n  \"features\": [\n    " + lines(features) + "\n  ]\n}\n"
 }
@@ -123,6 +104,17 @@ func toJSON(x any) string {
 		panic(err)
 	}
 	return string(text)
+}
+
+// roundedNumbers returns the numbers of a table other than 0.
+func roundedNumbers(table any) map[string]float64 {
+	numbers := map[string]float64{}
+	for _, x := range numbersOf(table) {
+		if *x.at != 0 {
+			numbers[x.name] = rounded(*x.at)
+		}
+	}
+	return numbers
 }
 
 // rounded returns a number with three digits.

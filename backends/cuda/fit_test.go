@@ -189,9 +189,8 @@ func (f *fit) add(s *stem) {
 			param(x.name, x.at, .001)
 		}
 		for i := range c.tiles {
-			tile := &c.tiles[i]
-			for j, x := range [...]*float64{&tile.begin, &tile.step, &tile.alone, &tile.share} {
-				param(fmt.Sprint("tile", i, [...]string{".begin", ".step", ".alone", ".share"}[j]), x, .001)
+			for _, x := range numbersOf(&c.tiles[i]) {
+				param(fmt.Sprint("tile", i, ".", x.name), x.at, .001)
 			}
 		}
 	}

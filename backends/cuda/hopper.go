@@ -34,7 +34,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		return h
 	}
 	s := &stems[fwdSM90]
-	t, heads := &s.plans.tiles[s.pad(p)], p.Batch*p.Heads
+	t, heads := s.tile(s.plans, &p), p.Batch*p.Heads
 	groups, least := t.rows/groupRows, 0.
 	masked := banded(p)
 	if masked {
@@ -42,7 +42,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	} else {
 		var taken float64
 		h.rows, taken = cutRows(p.QLen, heads, groups, sms)
-		least = taken * max(t.alone, t.begin+float64(ceilDiv(p.KVLen, t.keys))*t.step)
+		least = taken * (t.begin + float64(ceilDiv(p.KVLen, t.keys))*t.step)
 	}
 	if n := ceilDiv(p.QLen, t.rows) * heads; n == 0 || n > 2*sms || n > sms && !masked {
 		return h
@@ -50,14 +50,14 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	for g := groups; g > 0; g-- {
 		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
 		if n := low * heads; masked && n > sms && n <= 2*sms {
-			if c := s.cutHopper(&p, t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
+			if c := s.cutHopper(&p, &t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
 				h, least = c, c.cycles
 			}
 		}
 		for splits := 1; splits <= max(1, pieces) && low*heads*splits <= sms; {
 			steps := ceilDiv(pieces, splits)
 			if splits == 1 && masked || splits > 1 && g <= splitGroups {
-				if c := s.cutHopper(&p, t, g, splits, steps, sms); least == 0 || c.cycles < least {
+				if c := s.cutHopper(&p, &t, g, splits, steps, sms); least == 0 || c.cycles < least {
 					h, least = c, c.cycles
 				}
 			}
@@ -79,19 +79,13 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	case h.cycles > 0:
 		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
 	case banded(w):
-		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].plans.tiles[stems[fwdSM90].pad(p)].rows))
+		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].shape(&p).rows))
 	}
 	if h.splits > 1 {
 		rows := p.Batch * p.Heads * p.QLen
 		h.partO, h.partLSE = h.partO/(w.Batch*w.Heads*w.QLen)*rows, 2*rows*h.splits
 	}
 	return h
-}
-
-// banded reports whether some rows do not see all keys.
-func banded(p flashkit.Problem) bool {
-	lo, hi := band(p)
-	return hi < p.KVLen-1 || p.QLen-1+lo > 0
 }
 
 // pairSteps returns the steps of the multiprocessor that has most of them, where each takes a tile in the
@@ -143,9 +137,8 @@ const (
 func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	if splits > 1 {
-		m := &stems[decodeSM80]
-		dim, parts := m.dims[m.pad(s.parts(*p))].dim, p.Batch*p.Heads*p.QLen*splits
-		h.partO, h.partLSE = parts*dim, 2*parts
+		merged, parts := s.parts(*p), p.Batch*p.Heads*p.QLen*splits
+		h.partO, h.partLSE = parts*stems[decodeSM80].padded(&merged).dim, 2*parts
 	}
 	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
@@ -153,7 +146,7 @@ func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sm
 
 // parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
 func (s *stem) parts(p flashkit.Problem) flashkit.Problem {
-	p.Dim = s.dims[s.pad(p)].vDim
+	p.Dim = s.padded(&p).vDim
 	return p
 }
 

@@ -22,7 +22,7 @@ func TestPlanHopper(t *testing.T) {
 		sms := 1 + r.IntN(150)
 		h := planHopper(p, sms)
 		dim := stems[fwdSM90].pad(p)
-		tile, heads := stems[fwdSM90].costs.tiles[dim], p.Batch*p.Heads
+		tile, heads := stems[fwdSM90].shapes[dim], p.Batch*p.Heads
 		require.Positive(t, h.splits, p)
 		if h.cycles == 0 {
 			require.Equal(t, 1, h.splits, p)
@@ -82,7 +82,7 @@ func TestTurns(t *testing.T) {
 	} {
 		p := problem(t, name)
 		h := planHopper(p, 132)
-		require.Equal(t, want, inTurn(h.turn > 0, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), name)
+		require.Equal(t, want, inTurn(h.turn > 0, stems[fwdSM90].shape(&p).rows), name)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestPlanPart(t *testing.T) {
 		if want.cycles > 0 {
 			require.EqualValues(t, ceilDiv(x.QLen, int(h.rows.lowRows)), h.rows.low, p)
 		} else if banded(q) {
-			require.EqualValues(t, ceilDiv(x.QLen, stems[fwdSM90].costs.tiles[stems[fwdSM90].pad(p)].rows), h.rows.tall, p)
+			require.EqualValues(t, ceilDiv(x.QLen, stems[fwdSM90].shape(&p).rows), h.rows.tall, p)
 		}
 	}
 	require.Positive(t, cut)

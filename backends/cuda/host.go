@@ -72,7 +72,7 @@ func (c *hostCall) cut() *chunk {
 		}
 		c.chunk = c.b.staging.chunk / max(1, bytes/max(1, c.units))
 	} else {
-		c.chunk = batchesOf(c.call, c.b.staging.whole)
+		c.chunk = c.featureChunk()
 	}
 	if c.chunk = max(1, min(c.chunk, c.units)); c.chunk < c.units {
 		x = newChunk(c.call, c.perBatch, 0, c.chunk)
@@ -81,22 +81,27 @@ func (c *hostCall) cut() *chunk {
 	return x
 }
 
-// batchesOf returns how many batches of a call with features make a chunk of limit bytes: all of
-// them where sequences differ, or where a result is a sum over batches. The number does not
-// depend on which other optional results are wanted.
-func batchesOf(c *flashkit.Call, limit int) int {
-	a := c.Args
-	summed := c.Pass == flashkit.PassBackward && (!a.DSink.IsZero() || !a.DBias.IsZero() && a.DBias.Shape()[0] != c.Batch)
-	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout is by the number of the batch
-		return c.Batch
-	}
-	in, out, _ := hostBytes(c.Problem, c.Pass)
+// featureChunk returns how many batches of a call with features make a chunk. The number does not depend on
+// which optional results are wanted, other than sums over batches.
+func (c *hostCall) featureChunk() int {
+	a := c.call.Args
+	in, out, _ := hostBytes(c.call.Problem, c.call.Pass)
 	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.Mask} {
-		if s := t.Shape(); s[0] == c.Batch {
+		if s := t.Shape(); s[0] == c.units {
 			in += float64(t.DType().Size()) * float64(s[0]) * float64(s[1]) * float64(s[2]) * float64(s[3])
 		}
 	}
-	return int(float64(limit) * float64(c.Batch) / max(1, in+out))
+	summed := c.call.Pass == flashkit.PassBackward && (!a.DSink.IsZero() || !a.DBias.IsZero() && a.DBias.Shape()[0] != c.units)
+	return batchesOf(c.call, summed, in+out, c.b.staging.whole)
+}
+
+// batchesOf returns how many batches of a call with features and so many bytes make a chunk of limit bytes: all of
+// them where sequences differ, or where a result is a sum over batches.
+func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
+	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout is by the number of the batch
+		return max(1, c.Batch)
+	}
+	return max(1, min(c.Batch, int(float64(limit)*float64(c.Batch)/max(1, bytes))))
 }
 
 // take returns the next chunk, nil if none is left.

@@ -197,3 +197,20 @@ func (x *chunk) sequences() *flashkit.Sequences {
 	s.QStarts, s.KVStarts, s.Pages = fromZero(s.QStarts), fromZero(s.KVStarts), x.table
 	return &s
 }
+
+// hostBytes returns the bytes to the device and back, and how many rows are packed by
+// themselves, as they are not whole multiples of 16 bytes.
+func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
+	size := float64(p.DType.Size())
+	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)
+	qk, v, o := size*float64(p.Dim)*(n+m), size*float64(p.VDim)*m, size*float64(p.VDim)*n
+	for _, dim := range [...]int{p.Dim, p.VDim} {
+		if dim*p.DType.Size()%rowAlignment != 0 {
+			rows += n + m
+		}
+	}
+	if pass == flashkit.PassBackward {
+		return qk + v + 2*o + 4*n, qk + v, 2 * rows
+	}
+	return qk + v, o + 4*n, rows
+}

@@ -37,29 +37,17 @@ func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Durat
 
 	chunk := us(part) + float64(n)/float64(units)*(in*c.pack+out*c.unpack+rows*c.row)/1e3
 	staged, bus, device := float64(ceilDiv(chunks, buffers))*chunk, (in+out)/c.rate*1e6, us(p)
-	most := max(staged, bus, device)
-	return microseconds(c.call + most + c.exposed*(staged+bus+device-most))
+	return c.total(staged, bus, device, c.exposed)
 }
 
-// hostBytes returns the bytes to the device and back, and how many rows are packed by
-// themselves, as they are not whole multiples of 16 bytes.
-func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
-	size := float64(p.DType.Size())
-	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)
-	qk, v, o := size*float64(p.Dim)*(n+m), size*float64(p.VDim)*m, size*float64(p.VDim)*n
-	for _, dim := range [...]int{p.Dim, p.VDim} {
-		if dim*p.DType.Size()%rowAlignment != 0 {
-			rows += n + m
-		}
-	}
-	if pass == flashkit.PassBackward {
-		return qk + v + 2*o + 4*n, qk + v, 2 * rows
-	}
-	return qk + v, o + 4*n, rows
+// total returns the time of a call whose buffers, bus and device work at the same time, but for an exposed fraction.
+func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
+	most := max(staged, bus, device)
+	return microseconds(c.call + most + exposed*(staged+bus+device-most))
 }
 
 // hostCallCost predicts the time of a call with host tensors that has at most so many
-// buffers. One with features goes as one chunk.
+// buffers.
 func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
 	if !featured(&c.Problem) {
 		return s.hostCost(dev, c.Problem, buffers)
@@ -69,13 +57,31 @@ func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Dur
 		part := math.Exp2(-float64(c.Traits.Load) / 8) // rows and keys are to pairs as a root
 		in, out, rows = in*part, out*part, rows*part
 	}
-	pairs := float64(c.Batch) * float64(c.Heads) * float64(c.QLen) * float64(c.KVLen)
-	if c.Score.Bias {
-		in += pairs * float64(c.DType.Size())
+	in += pairBytes(&c.Problem)
+	h, chunks := &hostTensorCosts, featureChunks(c, in+out)
+	buffers = max(1, min(chunks, buffers, int(stagingBytes*float64(chunks)/max(1, in+out))))
+	chunk := (in*h.pack + out*h.unpack + rows*h.row) / 1e3 / float64(chunks)
+	exposed := h.exposed
+	if chunks == 1 { // one after the other
+		exposed = 1
 	}
-	if c.Score.Mask {
-		in += pairs
+	return h.total(float64(ceilDiv(chunks, buffers))*chunk, (in+out)/h.rate*1e6, float64(s.callCost(dev, c))/1e3, exposed)
+}
+
+// featureChunks predicts in how many chunks a call with features goes, by the bytes of its dense tensors.
+func featureChunks(c *flashkit.Call, bytes float64) int {
+	sums := c.Pass == flashkit.PassBackward && c.Score.Sink
+	return max(1, ceilDiv(c.Batch, batchesOf(c, sums, bytes, featureBytes)))
+}
+
+// pairBytes returns the bytes of a dense Bias and Mask.
+func pairBytes(p *flashkit.Problem) (bytes float64) {
+	pairs := float64(p.Batch) * float64(p.Heads) * float64(p.QLen) * float64(p.KVLen)
+	if p.Score.Bias {
+		bytes += pairs * float64(p.DType.Size())
 	}
-	h := &hostTensorCosts
-	return microseconds(h.call+(in*h.pack+out*h.unpack+rows*h.row)/1e3+(in+out)/h.rate*1e6) + s.callCost(dev, c)
+	if p.Score.Mask {
+		bytes += pairs
+	}
+	return bytes
 }

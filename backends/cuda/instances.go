@@ -128,7 +128,7 @@ type scoreTensors struct {
 
 // instanceOf returns the main kernel for a call: of those that know its features, the most specialized.
 func (s *stem) instanceOf(c *instanceCall) instance {
-	d := s.dims[min(s.pad(*c.p), len(s.dims)-1)]
+	d := s.padded(c.p)
 	asked, i := c.p.Features()&^plainFeatures, instance(0)
 	switch {
 	case asked == 0:

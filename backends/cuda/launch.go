@@ -2,20 +2,10 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
 )
-
-// launch enqueues the kernels of a stem. The views of a are set.
-func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
-	err := b.do(func() error { return b.enqueue(id, p, a, s) })
-	if err != nil {
-		return fmt.Errorf("cuda/%s: %w", stems[id].name, err)
-	}
-	return nil
-}
 
 // A launch is a call of a stem in a stream.
 type launch struct {
@@ -25,30 +15,6 @@ type launch struct {
 	p    flashkit.Problem // with groups folded, where that has fewer tiles
 	x    *arguments
 	s    StreamHandle
-}
-
-// enqueue launches the kernels of a call, in the order of the stream.
-func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	l := launch{b, id, &stems[id], p, x, s}
-	forward := l.stem.pass == flashkit.PassForward
-	if forward && l.stem.rows == 0 && x.whole == nil {
-		if q, fewer := folded(p); fewer && x.fold(q) {
-			l.p = q
-		}
-	}
-	switch {
-	case p.Batch == 0 || forward && p.QLen == 0:
-		return l.sumsAlone()
-	case id == fwdSM90:
-		return l.forwardHopper()
-	case id == decodeSM80:
-		return l.decode()
-	case forward:
-		return l.forward()
-	case id == bwdF32:
-		return l.backwardF32()
-	}
-	return l.backward()
 }
 
 // get returns an instance of the stem. Instances are loaded before anything is enqueued, as a later call may be captured.
@@ -129,18 +95,10 @@ const (
 
 // f32Parts returns the blocks among which the columns of a result are dealt out.
 func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
-	if s := &stems[id]; s.dims[s.pad(p)].dim <= each {
+	if s := &stems[id]; s.padded(&p).dim <= each {
 		return 1
 	}
 	return ceilDiv(columns, each)
-}
-
-// plan returns the workspace of a stem for a problem. That of a call with sequences has
-// what they say too.
-func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
-	w, err = b.planParts(id, p)
-	w.carried = carriedWords(&p)
-	return w, err
 }
 
 // carriedWords returns the words of workspace for the LSE that a call continues.
@@ -151,80 +109,31 @@ func carriedWords(p *flashkit.Problem) int {
 	return 0
 }
 
-func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
-	switch id {
-	case fwdSM90:
-		p, _ = folded(p)
-		return planHopper(p, b.dev.SMs).workspace, nil
-	case decodeSM80:
-		i := stems[id].instanceOf(&instanceCall{p: &p, whole: &p})
-		f, err := b.images.get(b.drv, id, i, p)
-		if err != nil {
-			return workspace{}, err
-		}
-		return b.planDecode(f, id, p).workspace, nil
-	case bwdSM90, bwdSM80, bwdF32:
-		return b.planBackward(id, p, p).workspace, nil
-	}
-	return workspace{}, nil
-}
-
 const (
 	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
 	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
-// planBackward makes room for delta, twice where tiles of keys and of query rows sum
+// backwardWorkspace makes room for delta, twice where tiles of keys and of query rows sum
 // dP in another order. Where blocks of keys add to dQ it makes room for LSE beside
 // delta, for dQ in float32, and for the counters by which its sums keep their order:
 // two for each tile of query rows, and one that deals out the tiles of keys.
-func planBackward(id stemID, p flashkit.Problem) workspace {
+func backwardWorkspace(id stemID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
 	}
 	s := &stems[id]
 	if id == bwdSM90 {
-		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.dims[s.pad(p)].dim
+		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.padded(&p).dim
 		return workspace{delta: 2 * rows, dqSum: rows * dim, turn: 1 + rows/backwardRows*dim/hopperDQColumns}
 	}
 	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
 		delta: 2 * padded * backwardRows,
-		dqSum: padded * backwardRows * s.dims[s.pad(p)].dim,
+		dqSum: padded * backwardRows * s.padded(&p).dim,
 		turn:  1 + 2*padded,
 	}
-}
-
-// backwardF32 launches the kernels of bwd_f32: that of delta, and one whose blocks own keys or query rows.
-func (l *launch) backwardF32() error {
-	p := &l.p
-	main, err := l.get(l.instance(1, false))
-	if err != nil {
-		return err
-	}
-	delta, err := l.get(l.known() | traitDelta)
-	if err != nil {
-		return err
-	}
-	columns := f32Columns
-	if l.x.featured { // which take registers
-		columns = f32KeyColumns
-	}
-	w, heads := planBackward(l.id, *p), p.Batch*p.Heads
-	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
-	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
-	return l.within(&w, func() error {
-		if l.x.featured {
-			if err := l.placeDelta(); err != nil {
-				return err
-			}
-		}
-		if err := l.run(delta, heads*ceilDiv(p.QLen, delta.rows), false); err != nil {
-			return err
-		}
-		return l.run(main, keys+rows, false)
-	})
 }
 
 // run launches one kernel, whose arguments begin with tensor maps if mapped.
@@ -238,29 +147,6 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 		return nil
 	}
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
-}
-
-// Workspace returns the bytes of the device's memory that a pass takes beside
-// its tensors while it runs, by the kernel of that name, or "" for the one that
-// is predicted fastest.
-func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
-	if err := p.Validate(); err != nil {
-		return 0, err
-	}
-	c := p.Ask(pass)
-	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
-	id, err := b.choose(kernel, c, false)
-	if err != nil {
-		return 0, err
-	}
-	var n int
-	err = b.do(func() (err error) {
-		w, err := b.plan(id, p)
-		w.ints = mostInts(&p)
-		n = w.bytes()
-		return err
-	})
-	return n, err
 }
 
 // A workspace is the arrays of one call, in words of 4 bytes.

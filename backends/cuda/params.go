@@ -61,6 +61,19 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
+// seenKeys returns how many keys lie between the first and the last that a row sees.
+func seenKeys(p *flashkit.Problem) int {
+	first, _ := p.Keys(0)
+	_, last := p.Keys(p.QLen - 1)
+	return max(0, last-first)
+}
+
+// banded reports whether some rows do not see all keys.
+func banded(p flashkit.Problem) bool {
+	lo, hi := band(p)
+	return hi < p.KVLen-1 || p.QLen-1+lo > 0
+}
+
 // set makes v the tensor t.
 func (v *view) set(t flashkit.Tensor) {
 	s := t.Strides()

@@ -124,7 +124,7 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
 func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
-	pad, all := s.dims[min(s.pad(*p), len(s.dims)-1)], s == &stems[fwdSM80]
+	pad, all := s.padded(p), s == &stems[fwdSM80]
 	cycles := c.loose / float64(t.warps)
 	row := cycles * c.looseColumns(p, pad, all || s == &stems[bwdSM80])
 	t.begin += cycles * c.looseColumns(p, pad, all) * float64(own)
@@ -160,7 +160,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 			taken /= groupShare(g, groups)
 			t.step *= c.shareOf(g, groups)
 		}
-		return taken*max(t.alone, t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
+		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // how much of a tile a head's last one is
@@ -171,8 +171,6 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	case l.blocks > 1:
 		l.spared = 1 - last
 	}
-	t.begin = max(t.begin, t.alone-l.steps*t.step)
-	t.alone = t.step
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
@@ -194,8 +192,7 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 	if banded(*p) {
 		most = min(256<<20/one, backwardTogether)
 	}
-	d := min(s.pad(*p), len(s.dims)-1)
-	t, dim := &s.plans.tiles[d], s.dims[d].dim
+	t, dim := s.shape(p), s.padded(p).dim
 	short := p.QLen*group < p.KVLen/2
 	if dim > groupedDim {
 		short = p.QLen <= t.rows
@@ -209,7 +206,7 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 
 // walked are the bytes of Q, dO and dQ of a head.
 func (s *stem) walked(p *flashkit.Problem) int {
-	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.dims[min(s.pad(*p), len(s.dims)-1)].dim * 8
+	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
 // mostWaves of blocks begin together; later ones begin as others end.
@@ -242,7 +239,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p, heads))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
 		t.step, t.alone = t.step*far, t.alone*far
 	}
-	d := s.dims[min(s.pad(p), len(s.dims)-1)]
+	d := s.padded(&p)
 	hop, blind := c.hop+c.column*float64(d.dim)/float64(max(1, d.shares)), 0.
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
@@ -289,13 +286,10 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	for team*warpRows < rows {
 		team *= 2
 	}
-	first, _ := p.Keys(0)
-	_, last := p.Keys(p.QLen - 1)
-	sms := max(1, dev.SMs)
-	heads, slots, pieces := p.Batch*p.KVHeads, sms*t.perSM, ceilDiv(max(0, last-first), t.keys)
 	if by.splits == 0 {
-		by.splits, by.cluster = cutDecode(heads, pieces, t.warps, slots, sms, dev.Major == 9)
+		by = stems[decodeSM80].cutOf(dev, &p)
 	}
+	pieces, slots := ceilDiv(seenKeys(&p), t.keys), max(1, dev.SMs)*t.perSM
 	mine := ceilDiv(pieces, by.splits)
 	begin, step := t.begin+c.row*float64(rows)*stems[decodeSM80].wide(&p), t.step*float64(min(team, mine))
 	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
@@ -304,10 +298,10 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	step = max(t.alone, step)
 	if loose {
 		s := &stems[decodeSM80]
-		row := c.loose * c.looseColumns(&p, s.dims[min(s.pad(p), len(s.dims)-1)], false)
+		row := c.loose * c.looseColumns(&p, s.padded(&p), false)
 		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(heads*by.splits, slots)) * (begin + steps*step), steps, by
+	return float64(ceilDiv(p.Batch*p.KVHeads*by.splits, slots)) * (begin + steps*step), steps, by
 }

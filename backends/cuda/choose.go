@@ -1,0 +1,59 @@
+package cuda
+
+import (
+	"errors"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/fastest"
+)
+
+// choose returns the stem of that name, or for "" the one that is predicted
+// fastest among those that fit the call. Paired leaves out, for a forward pass that has a
+// backward pass, what sums scores in another order than that.
+func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, error) {
+	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
+	if name == "" {
+		if id, ok := b.choices.Find(&x); ok {
+			return id, nil
+		}
+	}
+	id := b.fastest(name, c, name == "" && x.Paired)
+	if id < 0 {
+		return id, b.refusals(name, c)
+	}
+	if name == "" {
+		b.choices.Keep(&x, id)
+	}
+	return id, nil
+}
+
+// fastest returns the stem of that name, or any, that is predicted fastest among those
+// that fit, or -1. Without decode, decode_sm80 is none of them.
+func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) stemID {
+	return stemID(fastest.Least(len(stems), func(i int) (time.Duration, bool) {
+		s := &stems[i]
+		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
+			return 0, false
+		}
+		return s.callCost(&b.dev, c), true
+	}))
+}
+
+func (s *stem) named(name string, pass flashkit.Pass) bool {
+	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
+}
+
+// refusals says why no stem of that name, or of any, takes the call.
+func (b *Backend) refusals(name string, c *flashkit.Call) error {
+	var reasons []error
+	for i := range stems {
+		if s := &stems[i]; s.named(name, c.Pass) {
+			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.reason(&b.dev, c)})
+		}
+	}
+	if reasons == nil {
+		return &flashkit.ProblemError{Field: "Kernel", Value: name, Reason: "is not a " + c.Pass.String() + " kernel of cuda"}
+	}
+	return errors.Join(reasons...)
+}

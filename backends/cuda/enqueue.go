@@ -1,0 +1,89 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// launch enqueues the kernels of a stem. The views of a are set.
+func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
+	err := b.do(func() error { return b.enqueue(id, p, a, s) })
+	if err != nil {
+		return fmt.Errorf("cuda/%s: %w", stems[id].name, err)
+	}
+	return nil
+}
+
+// enqueue launches the kernels of a call, in the order of the stream.
+func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	l := launch{b, id, &stems[id], p, x, s}
+	forward := l.stem.pass == flashkit.PassForward
+	if forward && l.stem.rows == 0 && x.whole == nil {
+		if q, fewer := folded(p); fewer && x.fold(q) {
+			l.p = q
+		}
+	}
+	switch {
+	case p.Batch == 0 || forward && p.QLen == 0:
+		return l.sumsAlone()
+	case id == fwdSM90:
+		return l.forwardHopper()
+	case id == decodeSM80:
+		return l.decode()
+	case forward:
+		return l.forward()
+	case id == bwdF32:
+		return l.backwardF32()
+	}
+	return l.backward()
+}
+
+// plan returns the workspace of a stem for a problem. That of a call with sequences has
+// what they say too.
+func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
+	w, err = b.planParts(id, p)
+	w.carried = carriedWords(&p)
+	return w, err
+}
+
+func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
+	switch id {
+	case fwdSM90:
+		p, _ = folded(p)
+		return planHopper(p, b.dev.SMs).workspace, nil
+	case decodeSM80:
+		i := stems[id].instanceOf(&instanceCall{p: &p, whole: &p})
+		f, err := b.images.get(b.drv, id, i, p)
+		if err != nil {
+			return workspace{}, err
+		}
+		return b.planDecode(f, id, p).workspace, nil
+	case bwdSM90, bwdSM80, bwdF32:
+		return b.planBackward(id, p, p).workspace, nil
+	}
+	return workspace{}, nil
+}
+
+// Workspace returns the bytes of the device's memory that a pass takes beside
+// its tensors while it runs, by the kernel of that name, or "" for the one that
+// is predicted fastest.
+func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
+	if err := p.Validate(); err != nil {
+		return 0, err
+	}
+	c := p.Ask(pass)
+	c.Traits = flashkit.Traits{Device: true, Loose: looseRows(p)}
+	id, err := b.choose(kernel, c, false)
+	if err != nil {
+		return 0, err
+	}
+	var n int
+	err = b.do(func() (err error) {
+		w, err := b.plan(id, p)
+		w.ints = mostInts(&p)
+		n = w.bytes()
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,137 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A stem is a source file of kernels/, its instances, and what it takes.
+type stem struct {
+	name   string // of the file, and with which the name of every kernel in it begins
+	pass   flashkit.Pass
+	arch   int  // the lowest compute capability, times 10
+	hopper bool // for that one alone, and with tensor maps
+	dtypes []flashkit.DType
+	dims   []headDims // padded, rising
+	rows   int        // query rows of a KV head, at most; 0 is no limit
+	takes  flashkit.Feature
+
+	instances []instance
+
+	shapes []blockShape // by padded head dim
+	costs  *costs
+	plans  *costs // by which calls are cut, and so what bits they have: others than those that are fitted
+}
+
+type stemID int
+
+const (
+	fwdSM90 stemID = iota
+	fwdSM90Short
+	fwdSM80
+	bwdSM90
+	bwdSM80
+	fwdF32
+	bwdF32
+	decodeSM80
+)
+
+// dtypes are all there are, by number.
+var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
+
+// stems are the rows of the backend's table.
+var stems = [...]stem{
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
+	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, fwdSM90ShortTiles, &fwdSM90ShortCosts, nil},
+	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
+	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, bwdSM90Instances, bwdSM90Tiles, &bwdSM90Costs, &bwdSM90Plans},
+	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, backwardInstances, bwdSM80Tiles, &bwdSM80Costs, nil},
+	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, fwdF32Tiles, &fwdF32Costs, nil},
+	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, bwdF32Tiles, &bwdF32Costs, nil},
+
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
+}
+
+// A refusal is why a stem does not take a call, 0 if it does.
+type refusal uint8
+
+const (
+	none refusal = iota
+	otherFeature
+	looseTensor
+	oldDevice
+	newDevice
+	otherDType
+	wideHead
+	manyRows
+	longSequence
+	manyBlocks
+	oddPage
+)
+
+// refuses returns why a valid call is not for the stem on a device; without a call, why no call is. It does not allocate, as
+// every call asks. Tensor maps want addresses and strides that are multiples of 16 bytes: tensors of the host are laid out so.
+func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
+	arch := dev.Major*10 + dev.Minor
+	switch {
+	case c != nil && c.Features()&^s.takes != 0:
+		return otherFeature
+	case c != nil && s.hopper && c.Traits.Loose:
+		return looseTensor
+	case arch < s.arch:
+		return oldDevice
+	case s.hopper && arch > s.arch:
+		return newDevice
+	case c == nil:
+		return none
+	case !slices.Contains(s.dtypes, c.DType):
+		return otherDType
+	case max(c.Dim, c.VDim) > s.widest():
+		return wideHead
+	case s.rows > 0 && c.Heads/c.KVHeads*c.QLen > s.rows:
+		return manyRows
+	case max(c.QLen, c.KVLen) > reach:
+		return longSequence
+	case blocks(&c.Problem) > math.MaxInt32:
+		return manyBlocks
+	case s.hopper && c.Page%mappedKeys != 0:
+		return oddPage
+	}
+	return none
+}
+
+// reason returns in words why the stem refuses a call, "" if it does not.
+func (s *stem) reason(dev *Device, c *flashkit.Call) string {
+	switch s.refuses(dev, c) {
+	case otherFeature:
+		return "does not support " + (c.Features() &^ s.takes).String()
+	case looseTensor:
+		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
+	case oldDevice:
+		return fmt.Sprintf("requires compute capability %d.%d; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+	case newDevice:
+		return fmt.Sprintf("supports compute capability %d.%d only; %s has %d.%d", s.arch/10, s.arch%10, dev.Name, dev.Major, dev.Minor)
+	case otherDType:
+		return fmt.Sprintf("supports %v, not %v", s.dtypes, c.DType)
+	case wideHead:
+		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(c.Dim, c.VDim))
+	case manyRows:
+		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, c.Heads/c.KVHeads*c.QLen)
+	case longSequence:
+		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(c.QLen, c.KVLen))
+	case manyBlocks:
+		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(&c.Problem))
+	case oddPage:
+		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, c.Page)
+	}
+	return ""
+}
+
+// blocks bounds the blocks of a launch, which are counted in 31 bits: no tile has
+// less than 16 rows or keys.
+func blocks(p *flashkit.Problem) float64 {
+	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
+}

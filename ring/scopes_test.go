@@ -1,0 +1,44 @@
+package ring
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A feature is refused by name if its scope is unknown, or one that a later version of the list has.
+func TestUnknownScopesAreRefused(t *testing.T) {
+	for i, x := range flashkit.Parameters() {
+		if x.Feature == 0 {
+			continue
+		}
+		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
+		switch field := x.Of(&p).(type) {
+		case *bool:
+			*field = true
+		case *float32:
+			*field = .5
+		case *int:
+			*field = 1
+		}
+		require.Equal(t, x.Feature, p.Features())
+		require.NoError(t, featureScopes.check(&p), x.Name)
+		for _, unknown := range []flashkit.Scope{0, 1 << 7, x.Scope | 1<<7} {
+			list := flashkit.Parameters()
+			list[i].Scope = unknown
+			s := scopesOf(list)
+			require.EqualError(t, s.check(&p), (&flashkit.UnsupportedError{Kernel: "ring", Problem: p, Reason: "does not know how to cut " + x.Name}).Error())
+			require.Zero(t, (s.head|s.position|s.pair)&x.Feature)
+		}
+	}
+}
+
+// No feature is left out of the list of parameters but shifts of bands and types of keys.
+func TestScopesCoverFeatures(t *testing.T) {
+	require.Equal(t, flashkit.AllFeatures, featureScopes.known)
+	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureSink, featureScopes.head)
+	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureDropout|flashkit.FeatureOrigin, featureScopes.position)
+	require.Equal(t, flashkit.FeatureBias|flashkit.FeatureMask, featureScopes.pair)
+}
