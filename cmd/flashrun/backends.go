@@ -137,14 +137,6 @@ func (p *plot) addMeans() {
 	}
 }
 
-func geometricMean(values []float64) float64 {
-	logs := 0.0
-	for _, v := range values {
-		logs += math.Log(v)
-	}
-	return math.Exp(logs / float64(len(values)))
-}
-
 // groupContests returns the contests by pass, type and how rows go with keys.
 func (s *study) groupContests() (list [][]*contest) {
 	for _, c := range s.contests() {

@@ -2,7 +2,7 @@ package main
 
 import (
 	"cmp"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
@@ -245,106 +244,6 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	return b, problems, err
 }
 
-// open opens the backends and admits the kernels that --backend names.
-func (b *bench) open(ctx context.Context, choice string) error {
-	names := strings.Split(backendChoice(choice), ",")
-	for i := range names {
-		if names[i] == "all" {
-			names[i] = "auto"
-		}
-	}
-	var err error
-	if b.dispatch, err = dispatch.Open(ctx, names...); err != nil {
-		var wrong *flashkit.ProblemError // names the one of them that there is not
-		if errors.As(err, &wrong) {
-			choice = fmt.Sprint(wrong.Value)
-		}
-		return fmt.Errorf("--backend %s: %w", choice, err)
-	}
-	b.inputs = newMaker(b.dispatch, b.settings.Seed)
-	seen := map[string]bool{}
-	for _, name := range names {
-		d, err := b.dispatch.With(name)
-		if err != nil {
-			b.dispatch.Close()
-			return unavailable(fmt.Errorf("--backend %s: %w", name, err))
-		}
-		for _, k := range d.Kernels() {
-			if !seen[k.Name] {
-				seen[k.Name] = true
-				b.kernels = append(b.kernels, k)
-			}
-		}
-	}
-	b.gpu = besideDispatch(ctx, b.dispatch)
-	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: describeMachine(b.dispatch, b.gpu),
-		Settings: b.settings, Limits: []limit{}, Results: []result{}}
-	return nil
-}
-
-// besideDispatch opens the GPU again, for what only its backend offers, nil if dispatch has none.
-func besideDispatch(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
-	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return backendOf(k.Name) == "cuda" }) {
-		return nil
-	}
-	gpu, err := cuda.OpenContext(ctx)
-	if err != nil {
-		return nil
-	}
-	return gpu
-}
-
-func (b *bench) close() error {
-	var err error
-	if b.gpu != nil {
-		err = b.gpu.Close()
-	}
-	return errors.Join(err, b.dispatch.Close())
-}
-
-// possible refuses problems that do not fit into memory, and a bench without a
-// single case.
-func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
-	cases := 0
-	for _, p := range problems {
-		if err := affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
-			return fmt.Errorf("%s: %w", g.origin(p), err)
-		}
-		for _, k := range b.baseline {
-			if err := b.roomFor(p, k); err != nil {
-				return fmt.Errorf("%s: --baseline %s: %w", g.origin(p), naiveBaseline, err)
-			}
-		}
-		_, n := b.expect(p)
-		cases += n
-	}
-	if cases > 0 {
-		return nil
-	}
-	b.skip(problems[0], b.passes[0])
-	return failed(fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.results.Skipped[0].Error))
-}
-
-// roomFor refuses a problem whose matrices do not fit into memory beside its tensors.
-func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
-	if !slices.Contains(b.passes, k.Pass) {
-		return nil
-	}
-	return affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
-}
-
-// verdict returns an error if the measurement ended early, or if kernels failed.
-func (b *bench) verdict(ended error) error {
-	if ended != nil {
-		return fmt.Errorf("the measurement ended after %d of %d cases: %w", len(b.results.Results), b.plan.cases, ended)
-	}
-	if n := len(b.results.Failures); n > 0 {
-		f := b.results.Failures[0]
-		return fmt.Errorf("%d cases failed, the first one was %s on %s: %s", n, f.Kernel, f.Problem, f.Error)
-	}
-	return nil
-}
-
 // formats returns the flags that choose what is printed.
 func (f *benchFlags) formats() (list []string) {
 	for _, x := range []struct {
@@ -370,11 +269,33 @@ func (f *benchFlags) print(w io.Writer, r *results) error {
 	return r.writeTable(w)
 }
 
-func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
-	for _, p := range problems {
-		if !slices.Contains(list, p.DType) {
-			list = append(list, p.DType)
+// regret measures the regret over the given problems, or over its own.
+func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
+	list := regretGrid()
+	if f.grid.given(cmd) {
+		list = nil
+		for _, p := range problems {
+			list = append(list, heat{p, b.passes})
 		}
 	}
-	return list
+	per := f.timePerCase
+	if !cmd.Flags().Changed("time-per-case") {
+		per = regretTime
+	}
+	show := newProgress(cmd.ErrOrStderr())
+	defer show.done()
+	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
+	ended := b.regret(cmd.Context(), list, per, show, report)
+	show.done()
+	if report.Interrupted = ended != nil; report.Interrupted {
+		ended = fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
+	}
+	report.sum()
+	if n := len(report.Failures); n > 0 && ended == nil {
+		ended = fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
+	}
+	if f.json {
+		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
+	}
+	return failed(errors.Join(report.writeTable(cmd.OutOrStdout()), ended))
 }

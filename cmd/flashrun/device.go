@@ -19,23 +19,6 @@ type deviceTensors struct {
 	args     flashkit.Args
 }
 
-// openDevice prepares a case on the device's memory.
-func (t *tensors) openDevice(ctx context.Context, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
-	if t.device == nil {
-		t.device = new(deviceTensors)
-		if err := t.device.fill(ctx, gpu, t); err != nil {
-			err = errors.Join(err, t.close())
-			return nil, fmt.Errorf("tensors on the device: %w", err)
-		}
-	}
-	d, p := t.device, t.problem
-	launch := func(ctx context.Context) error {
-		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
-	}
-	return &timedCase{problem: p, kernel: k, memory: deviceMemory, flops: p.FLOPs(k.Pass), close: func() error { return nil },
-		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
-}
-
 // timed returns the device's time of what launch enqueues.
 func (d *deviceTensors) timed(ctx context.Context, launch func(context.Context) error) (time.Duration, error) {
 	if err := d.stream.Record(d.from); err != nil {
@@ -109,25 +92,4 @@ func (t *tensors) close() error {
 		errs = append(errs, d.stream.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// deviceLimits measures the GPU: multiply-adds of each type, and copying.
-func deviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]limit, error) {
-	if gpu == nil {
-		return nil, nil
-	}
-	var list []limit
-	for _, t := range types {
-		rate, instructions, err := gpu.Peak(t)
-		if err != nil {
-			return nil, fmt.Errorf("limit of the device, %s: %w", t, err)
-		}
-		list = append(list, limit{Memory: deviceMemory, Name: t.String(), GFLOPS: rate / 1e9,
-			How: fmt.Sprintf("multiply-adds on the chip, %s, %d multiprocessors", instructions, gpu.Device().SMs)})
-	}
-	rate, err := gpu.CopyRate()
-	if err != nil {
-		return nil, fmt.Errorf("limit of the device, copy: %w", err)
-	}
-	return append(list, limit{Memory: deviceMemory, Name: "copy", BytesPerSecond: rate, How: "bytes read and written by a kernel that copies"}), nil
 }

@@ -31,35 +31,12 @@ func (l layout) swap(shape [4]int) [4]int {
 	return shape
 }
 
-// A side says what the third dimension of an argument counts.
-type side uint8
-
 const (
 	queries side = iota // rows of one query each
 	keys                // rows of one key each
 	pairs               // query rows, of one element for each key
 	none                // nothing: there is a number for each head
 )
-
-func sideOf(argument string) side {
-	switch argument {
-	case "K", "V", "DK", "DV":
-		return keys
-	case "Bias", "DBias", "Mask":
-		return pairs
-	case "Slopes", "Sink", "DSink":
-		return none
-	}
-	return queries
-}
-
-// of returns the layout of an argument: that of the tensors that have a choice.
-func (l layout) of(argument string) layout {
-	if s := sideOf(argument); s == queries || s == keys {
-		return l
-	}
-	return bhsd
-}
 
 // newTensor returns a tensor of zeros. Its shape is logical, whatever the layout.
 func newTensor(t flashkit.DType, s [4]int, l layout) flashkit.Tensor {

@@ -130,12 +130,3 @@ func typeNames(k flashkit.Kernel) (names []string) {
 	}
 	return names
 }
-
-// reasonOf returns why a backend is missing, without its name.
-func reasonOf(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
-
-// backendOf returns the backend's part of a kernel's name.
-func backendOf(kernel string) string {
-	backend, _, _ := strings.Cut(kernel, "/")
-	return backend
-}

@@ -3,14 +3,11 @@ package main
 import (
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
-	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
@@ -73,72 +70,14 @@ func procField(path, name string) string {
 	return ""
 }
 
-// A limit is what the machine does at most, beside which results are read. Its
-// name is that of a type, for multiply-adds of it, or "copy".
-type limit struct {
-	Memory         string  `json:"memory"` // host or device
-	Name           string  `json:"name"`
-	GFLOPS         float64 `json:"gflops,omitempty"`
-	BytesPerSecond float64 `json:"bytes_per_second,omitempty"`
-	How            string  `json:"how"`
-}
+// reasonOf returns why a backend is missing, without its name.
+func reasonOf(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
 
-// copyBytes returns the size of the array that is copied: more than most caches
-// hold, unless that is much of the machine's memory.
-func copyBytes() int {
-	n := 256 << 20
-	return max(min(n, int(freeMemory()/8)), 1<<20)
-}
-
-// hostLimits measures the host: multiply-adds of each type, and copying.
-func hostLimits(types []flashkit.DType) []limit {
-	var list []limit
-	for _, t := range types {
-		rate, instructions := simd.Peak(t)
-		list = append(list, limit{Memory: hostMemory, Name: t.String(), GFLOPS: rate / 1e9,
-			How: "multiply-adds in registers, " + instructions + ", " + threads()})
+// version returns the module's version as the Go tool recorded it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(unknown)"
 	}
-	n := copyBytes()
-	rate := copyRate(n)
-	return append(list, limit{Memory: hostMemory, Name: "copy", BytesPerSecond: rate,
-		How: "bytes read and written, " + formatBytes(float64(n)) + " from one array to another, " + threads()})
-}
-
-func threads() string {
-	if runtime.GOMAXPROCS(0) == 1 {
-		return "1 thread"
-	}
-	return strconv.Itoa(runtime.GOMAXPROCS(0)) + " threads"
-}
-
-// copyRate returns the best of a few copies of n bytes on all cores, in bytes
-// read and written per second.
-func copyRate(n int) float64 {
-	const tries, piece = 5, 1 << 20
-	from, to := make([]byte, n), make([]byte, n)
-	best := 0.0
-	for i := range tries + 1 {
-		for j := 0; i == 0 && j < n; j += 512 {
-			from[j] = byte(j) | 1 // so that every page exists: untouched ones are all the same
-		}
-		start := time.Now()
-		var wait sync.WaitGroup
-		next := make(chan int, n/piece+1)
-		for at := 0; at < n; at += piece {
-			next <- at
-		}
-		close(next)
-		for range runtime.GOMAXPROCS(0) {
-			wait.Go(func() {
-				for at := range next {
-					copy(to[at:min(n, at+piece)], from[at:])
-				}
-			})
-		}
-		wait.Wait()
-		if i > 0 { // the first one fetches the pages of to
-			best = max(best, 2*float64(n)/time.Since(start).Seconds())
-		}
-	}
-	return best
+	return info.Main.Version
 }

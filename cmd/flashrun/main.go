@@ -160,19 +160,6 @@ func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, err
 	return chosen, nil
 }
 
-// openWith opens the backends that a choice needs, and no other. It returns a dispatcher over
-// all their kernels, which the caller closes, and one that is restricted to the choice.
-func openWith(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
-	if opened, err = dispatch.Open(ctx, name); err != nil {
-		return nil, nil, err
-	}
-	if chosen, err = opened.With(name); err != nil {
-		opened.Close()
-		return nil, nil, unavailable(err)
-	}
-	return opened, chosen, nil
-}
-
 // backendChoice returns what the --backend flag says or, when it is "", the
 // environment; "auto" when neither says anything.
 func backendChoice(flag string) string {

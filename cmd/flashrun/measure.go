@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -72,12 +71,6 @@ func timed(f func() error) (time.Duration, error) {
 	start := time.Now()
 	err := f()
 	return time.Since(start), err
-}
-
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	n := len(times)
-	return (times[(n-1)/2] + times[n/2]) / 2
 }
 
 func reasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) string {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"runtime"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -23,23 +22,6 @@ func message(s string) string {
 	r := []rune(s)
 	const gap = " ... "
 	return string(r[:longest-end-len(gap)]) + gap + string(r[len(r)-end:])
-}
-
-// printable returns s with what a terminal might obey escaped.
-func printable(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case strconv.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := strconv.QuoteRune(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-	}
-	return b.String()
 }
 
 // crashed returns the message for a panic: it is a bug, wherever the input came from.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"text/tabwriter"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -36,24 +35,6 @@ type outcome struct {
 	Source         string    `json:"source"`
 
 	checked []checkedOutput
-}
-
-// A device is the bytes of a device's memory that a call takes.
-type device struct {
-	Tensors   int64 `json:"tensors"`
-	Workspace int64 `json:"workspace"`
-}
-
-// deviceOf returns what a call of k takes there, nil for the kernels of the host.
-func deviceOf(p flashkit.Problem, k flashkit.Kernel) *device {
-	if k.Needs == nil {
-		return nil
-	}
-	m := k.Needs(p.Ask(k.Pass))
-	if m.Tensors == 0 && m.Device == 0 {
-		return nil
-	}
-	return &device{int64(m.Tensors), int64(m.Device)}
 }
 
 type checkedOutput struct {
@@ -124,28 +105,4 @@ func (r *outcome) writeText(w io.Writer, out string) error {
 		fmt.Fprintf(t, "output\t%s\n", out)
 	}
 	return t.Flush()
-}
-
-func formatSeconds(s float64) string {
-	d := time.Duration(s * 1e9)
-	switch {
-	case d >= time.Second:
-		return d.Round(time.Millisecond).String()
-	case d >= time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	}
-	return d.Round(10 * time.Nanosecond).String()
-}
-
-func formatBytes(b float64) string {
-	for _, unit := range []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"} {
-		if b < 1024 {
-			if unit == "B" {
-				return fmt.Sprintf("%.0f B", b)
-			}
-			return fmt.Sprintf("%.1f %s", b, unit)
-		}
-		b /= 1024
-	}
-	return fmt.Sprintf("%.1f EiB", b)
 }

@@ -4,15 +4,11 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -88,37 +84,6 @@ const (
 	doubtful   = 1.15
 	looks      = 3
 )
-
-// regret measures the regret over the given problems, or over its own.
-func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
-	list := regretGrid()
-	if f.grid.given(cmd) {
-		list = nil
-		for _, p := range problems {
-			list = append(list, heat{p, b.passes})
-		}
-	}
-	per := f.timePerCase
-	if !cmd.Flags().Changed("time-per-case") {
-		per = regretTime
-	}
-	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
-	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
-	ended := b.regret(cmd.Context(), list, per, show, report)
-	show.done()
-	if report.Interrupted = ended != nil; report.Interrupted {
-		ended = fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
-	}
-	report.sum()
-	if n := len(report.Failures); n > 0 && ended == nil {
-		ended = fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
-	}
-	if f.json {
-		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
-	}
-	return failed(errors.Join(report.writeTable(cmd.OutOrStdout()), ended))
-}
 
 // regret races the kernels on each problem. Dispatch chooses as for a first call.
 func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *progress, report *regretReport) error {

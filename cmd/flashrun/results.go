@@ -10,12 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Where the tensors of a measurement lie.
-const (
-	hostMemory   = "host"   // slices; a GPU's copies in and out are part of the time
-	deviceMemory = "device" // the GPU's memory, timed by its events
-)
-
 // resultsFormat is the version of the JSON. It changes when a field changes its
 // meaning or goes.
 const resultsFormat = 1
@@ -103,17 +97,6 @@ func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]
 	return r, true
 }
 
-// quantile returns the value below which the fraction q of the sorted values
-// lies, between two of them in proportion.
-func quantile(sorted []float64, q float64) float64 {
-	at := q * float64(len(sorted)-1)
-	i := int(at)
-	if i+1 >= len(sorted) {
-		return sorted[len(sorted)-1]
-	}
-	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
-}
-
 // write writes the JSON: one object.
 func (r *results) write(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
@@ -137,4 +120,22 @@ func readResults(path string) (*results, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return &r, nil
+}
+
+// A device is the bytes of a device's memory that a call takes.
+type device struct {
+	Tensors   int64 `json:"tensors"`
+	Workspace int64 `json:"workspace"`
+}
+
+// deviceOf returns what a call of k takes there, nil for the kernels of the host.
+func deviceOf(p flashkit.Problem, k flashkit.Kernel) *device {
+	if k.Needs == nil {
+		return nil
+	}
+	m := k.Needs(p.Ask(k.Pass))
+	if m.Tensors == 0 && m.Device == 0 {
+		return nil
+	}
+	return &device{int64(m.Tensors), int64(m.Device)}
 }

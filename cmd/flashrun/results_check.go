@@ -23,18 +23,6 @@ func (r *results) check() error {
 	return nil
 }
 
-func (l *limit) check() error {
-	switch {
-	case l.Memory != hostMemory && l.Memory != deviceMemory:
-		return fmt.Errorf("memory = %q: must be host or device", l.Memory)
-	case l.GFLOPS < 0:
-		return fmt.Errorf("gflops = %g: must not be negative", l.GFLOPS)
-	case l.BytesPerSecond < 0:
-		return fmt.Errorf("bytes_per_second = %g: must not be negative", l.BytesPerSecond)
-	}
-	return nil
-}
-
 func (x *result) check() error {
 	if _, err := flashkit.ParseProblem(x.Problem); err != nil {
 		return fmt.Errorf("problem: %w", err)

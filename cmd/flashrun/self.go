@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,10 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
-
-	"github.com/spf13/cobra"
 )
 
 // A process of flashrun may start others: a fresh one for every run of a trace, and
@@ -93,56 +89,12 @@ func end(cmd *exec.Cmd) {
 	cmd.Wait()
 }
 
-// newBurn is the process of a crowd.
-func newBurn() *cobra.Command {
-	return &cobra.Command{Use: "burn", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		var ended atomic.Bool
-		context.AfterFunc(withStdin(cmd.Context(), cmd.InOrStdin()), func() { ended.Store(true) })
-		if _, err := fmt.Fprintln(cmd.OutOrStdout()); err != nil {
-			return failed(err)
-		}
-		for x := uint64(1); !ended.Load(); {
-			for range 10000 {
-				x = x*6364136223846793005 + 1442695040888963407
-			}
-			if x == 0 {
-				return nil // never: so that the loop is not left out
-			}
-		}
-		return nil
-	}}
-}
-
 // A lifeRequest is what a process that replays a trace reads.
 type lifeRequest struct {
 	Name    string `json:"name"`
 	Text    string `json:"text"`
 	Backend string `json:"backend"`
 	Seed    uint64 `json:"seed"`
-}
-
-// newReplay is the process that replays a trace.
-func newReplay() *cobra.Command {
-	return &cobra.Command{Use: "replay", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		stdin := bufio.NewReader(cmd.InOrStdin())
-		line, err := stdin.ReadBytes('\n')
-		if err != nil {
-			return fmt.Errorf("the request: %w", err)
-		}
-		var r lifeRequest
-		if err := json.Unmarshal(line, &r); err != nil {
-			return fmt.Errorf("the request: %w", err)
-		}
-		t, err := parseTrace(r.Name, r.Text)
-		if err != nil {
-			return err
-		}
-		run, err := live(withStdin(cmd.Context(), stdin), t, r.Backend, r.Seed)
-		if err != nil {
-			return unavailable(runError(err))
-		}
-		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(run))
-	}}
 }
 
 // replay runs a trace in a fresh process, with the settings that the trace asks for.

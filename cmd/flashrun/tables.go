@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -124,37 +123,6 @@ func (c *comparison) writeTable(w io.Writer, now machine) {
 	fmt.Fprintf(w, "geometric mean of %d: %.3f\n", c.Mean.Cases, c.Mean.Ratio)
 	if c.OnlyOld+c.OnlyNew > 0 {
 		fmt.Fprintf(w, "not in both: %d before, %d now\n", c.OnlyOld, c.OnlyNew)
-	}
-}
-
-// writeColumns aligns rows, of as many columns as the first one, to the left in
-// the given number of columns and to the right in the others. A column of which
-// only the first row says something is left out.
-func writeColumns(w io.Writer, rows [][]string, left int) {
-	width, said := make([]int, len(rows[0])), make([]bool, len(rows[0]))
-	for r, row := range rows {
-		for i, cell := range row {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-			said[i] = said[i] || r > 0 && cell != ""
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			if !said[i] {
-				continue
-			}
-			gap := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
-			if i > 0 {
-				line.WriteString("  ")
-			}
-			if i < left {
-				line.WriteString(cell + gap)
-			} else {
-				line.WriteString(gap + cell)
-			}
-		}
-		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
 	}
 }
 

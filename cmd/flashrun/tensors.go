@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"slices"
-
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
-)
-
-// tensors are a problem's inputs, random normal, and outputs.
+) // tensors are a problem's inputs, random normal, and outputs.
 type tensors struct {
 	problem flashkit.Problem
 	args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
@@ -98,8 +94,6 @@ func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]i
 	return 0, [4]int{}
 }
 
-func (b *bench) backward() bool { return slices.Contains(b.passes, flashkit.PassBackward) }
-
 // call runs a kernel on the tensors. A forward pass writes O and LSE again, which
 // leaves a backward pass with the same inputs up to rounding.
 func (t *tensors) call(ctx context.Context, k flashkit.Kernel) error {
@@ -140,4 +134,20 @@ func tensorBytes(p flashkit.Problem, backward bool) (sum float64) {
 		sum += 4 * float64(p.Batch) * float64(pages(&p))
 	}
 	return sum
+}
+
+// callTiny calls a kernel on one row of one head, so that it has compiled and
+// loaded what it needs for any problem, and no measurement includes that.
+func (m maker) callTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
+	const tinyBytes = 16 << 20 // one row may be longer than memory
+	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
+	backward := k.Pass == flashkit.PassBackward
+	if k.Fits(p.Ask(k.Pass)) != "" || tensorBytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {
+		return nil
+	}
+	tiny, err := m.tensors(ctx, p, backward)
+	if err != nil {
+		return err
+	}
+	return tiny.call(ctx, k)
 }

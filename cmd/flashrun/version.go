@@ -6,15 +6,6 @@ import (
 	"strings"
 )
 
-// version returns the module's version as the Go tool recorded it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "(unknown)"
-	}
-	return info.Main.Version
-}
-
 // build returns what --version prints after the version: the commit that the Go tool
 // recorded, the compiler, the platform and the build tags.
 func build() string {
