@@ -14,7 +14,7 @@ func openWith(ctx context.Context, name string) (opened, chosen *dispatch.Dispat
 	}
 	if chosen, err = opened.With(name); err != nil {
 		opened.Close()
-		return nil, nil, unavailable(err)
+		return nil, nil, err
 	}
 	return opened, chosen, nil
 }

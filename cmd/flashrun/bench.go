@@ -162,8 +162,13 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if f.regrets != "" {
 		return f.regret(cmd, b, problems)
 	}
-	if err := b.possible(problems, &f.grid); err != nil {
-		return err
+	for _, p := range problems {
+		if err := b.affordable(p); err != nil {
+			return fmt.Errorf("%s: %w", f.grid.origin(p), err)
+		}
+	}
+	if err := b.possible(problems); err != nil {
+		return failed(err)
 	}
 	var file *outfile.File
 	if f.out != "" {

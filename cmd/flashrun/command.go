@@ -46,9 +46,9 @@ func newReplay() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		run, err := live(withStdin(cmd.Context(), stdin), t, r.Backend, r.Seed)
+		run, err := live(withStdin(cmd.Context(), stdin), t, backendChoice(r.Backend), r.Seed)
 		if err != nil {
-			return unavailable(runError(err))
+			return runError(err)
 		}
 		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(run))
 	}}

@@ -207,7 +207,7 @@ func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {
 	defer data.close()
 	all := gpu.Kernels()
 	i := slices.IndexFunc(all, func(k flashkit.Kernel) bool { return k.Name == "cuda/fwd_f32" })
-	c, err := data.openDevice(t.Context(), gpu, all[i])
+	c, err := openDevice(t.Context(), data, gpu, all[i])
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -51,7 +51,7 @@ func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*live
 		return nil, err
 	}
 	defer l.player.crowd.close()
-	opened, d, err := openWith(ctx, backendChoice(backend))
+	opened, d, err := openWith(ctx, backend)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*live
 // dispatcher of its own does that, which is closed again: the one that is watched
 // begins as a program's does.
 func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
-	opened, d, err := openWith(ctx, backendChoice(backend))
+	opened, d, err := openWith(ctx, backend)
 	if err != nil {
 		return err
 	}

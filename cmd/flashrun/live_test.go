@@ -174,7 +174,7 @@ func TestReplayFails(t *testing.T) {
 	cancel()
 	_, err = replay(ended, tr, "", 1)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = live(ended, tr, "", 1)
+	_, err = live(ended, tr, "auto", 1)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
 )
@@ -56,7 +57,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return exitInterrupted
-	case errors.As(err, &failed):
+	case errors.As(err, &failed), errors.Is(err, flashkit.ErrUnavailable), errors.Is(err, errors.ErrUnsupported):
 		return exitFailed
 	}
 	return exitUsage
@@ -75,6 +76,15 @@ func failed(err error) error {
 		return nil
 	}
 	return &failure{err}
+}
+
+// runError marks an error of running: a failure, unless the request was wrong.
+func runError(err error) error {
+	var wrong *flashkit.ProblemError
+	if errors.As(err, &wrong) {
+		return err
+	}
+	return failed(err)
 }
 
 func newRoot() *cobra.Command {
@@ -126,7 +136,7 @@ func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 		switch name := os.Getenv(cuda.DeviceVariable); {
 		case m.Backend != "cuda":
 		case name != "":
-			return unavailable(fmt.Errorf("device %s requested: %w", name, m.Err))
+			return fmt.Errorf("device %s requested: %w", name, m.Err)
 		case !errors.Is(m.Err, cuda.ErrNoDevice):
 			fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the GPU is left out:", message(m.Err.Error()))
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"runtime"
 	"time"
 
@@ -24,14 +23,17 @@ const (
 	enoughCalls = 100
 )
 
+// affordable returns an error if what the kernel allocates cannot be had.
+func (m *measurement) affordable(p flashkit.Problem) error {
+	if k := m.kernel; k.Needs != nil {
+		return affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
+	}
+	return nil
+}
+
 // measure calls the kernel of m once to warm up and then repeat times, or for about a
 // second when repeat is 0. A first call that is already long counts as the only one.
 func (m *measurement) measure(p flashkit.Problem, repeat int, show *progress, call func(flashkit.Kernel) error) (err error) {
-	if k := m.kernel; k.Needs != nil {
-		if err := affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host); err != nil {
-			return err
-		}
-	}
 	show.start(m.kernel.Name, m.kernel.Cost(p.Ask(m.kernel.Pass)))
 	var first time.Duration
 	m.bytes, err = allocated(func() (err error) {
@@ -39,7 +41,7 @@ func (m *measurement) measure(p flashkit.Problem, repeat int, show *progress, ca
 		return err
 	})
 	if err != nil {
-		return runError(err)
+		return err
 	}
 	var times []time.Duration
 	if repeat == 0 && first > enoughTime {
@@ -48,7 +50,7 @@ func (m *measurement) measure(p flashkit.Problem, repeat int, show *progress, ca
 	for total := time.Duration(0); len(times) < repeat || repeat == 0 && first <= enoughTime && total < enoughTime && len(times) < enoughCalls; {
 		t, err := timed(func() error { return call(m.kernel) })
 		if err != nil {
-			return runError(err)
+			return err
 		}
 		times = append(times, t)
 		total += t
@@ -84,22 +86,4 @@ func reasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) stri
 		}
 	}
 	return ""
-}
-
-// unavailable marks an error of choosing: a machine that lacks the backend, or
-// kernels that do not take the problem, are failures; an unknown name is not.
-func unavailable(err error) error {
-	if errors.Is(err, flashkit.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
-		return failed(err)
-	}
-	return err
-}
-
-// runError marks an error of running: a failure, unless the request was wrong.
-func runError(err error) error {
-	var wrong *flashkit.ProblemError
-	if errors.As(err, &wrong) {
-		return err
-	}
-	return failed(err)
 }

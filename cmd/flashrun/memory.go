@@ -14,8 +14,7 @@ import (
 type memoryFlags struct {
 	backend string
 	pass    string
-	formula bool
-	limit   time.Duration
+	meter   memoryMeter
 	json    bool
 	csv     bool
 }
@@ -64,8 +63,8 @@ A problem is named as for flashrun explain.`,
 	flags := cmd.Flags()
 	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
 	flags.StringVar(&f.pass, "pass", "both", "`pass`: fwd, bwd or both")
-	flags.BoolVar(&f.formula, "formula", false, "do not measure")
-	flags.DurationVar(&f.limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
+	flags.BoolVar(&f.meter.formula, "formula", false, "do not measure")
+	flags.DurationVar(&f.meter.limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each problem and pass")
 	flags.BoolVar(&f.csv, "csv", false, "print CSV, a line for each figure")
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions([]string{"fwd", "bwd", "both"}, cobra.ShellCompDirectiveNoFileComp))
@@ -95,8 +94,8 @@ func (f *memoryFlags) check(args []string) ([]flashkit.Problem, []flashkit.Pass,
 	if !ok {
 		return nil, nil, fmt.Errorf("--pass %q: must be fwd, bwd or both", f.pass)
 	}
-	if f.limit < 0 {
-		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.limit)
+	if f.meter.limit < 0 {
+		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.meter.limit)
 	}
 	if f.json && f.csv {
 		return nil, nil, errors.New("--json and --csv exclude each other")
@@ -133,9 +132,9 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 					continue
 				}
 				show.start(k.Name, 0)
-				line, err := f.kernel(cmd.Context(), p, k)
+				line, err := f.meter.kernel(cmd.Context(), p, k)
 				if err != nil {
-					return err
+					return runError(err)
 				}
 				t.add(line)
 			}

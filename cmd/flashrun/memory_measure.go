@@ -14,8 +14,14 @@ import (
 // tensorLimit is the most that the tensors of a measured call may take.
 const tensorLimit = 4 << 30
 
+// A memoryMeter measures what kernels allocate.
+type memoryMeter struct {
+	formula bool          // nothing is measured
+	limit   time.Duration // of a call
+}
+
 // kernel returns what k says and what it is measured to take.
-func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit.Kernel) (*memoryLine, error) {
+func (f *memoryMeter) kernel(ctx context.Context, p flashkit.Problem, k flashkit.Kernel) (*memoryLine, error) {
 	line := &memoryLine{Name: k.Name, Kind: kindKernel}
 	if line.Note = k.Fits(p.Ask(k.Pass)); line.Note != "" {
 		return line, nil
@@ -32,7 +38,7 @@ func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		line.Unmeasured = fmt.Sprintf("took longer than %s", f.limit)
 	case err != nil:
-		return nil, runError(err)
+		return nil, err
 	default:
 		line.Measured = fromInt(bytes)
 	}
@@ -43,7 +49,7 @@ func (f *memoryFlags) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 const formulaOnly = "by formula only"
 
 // whyNot returns why a call of k is not measured, or "".
-func (f *memoryFlags) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
+func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), tensorBytes(p, k.Pass == flashkit.PassBackward)
 	full := affordable("its tensors", bytes) // asked once: what is free may change
 	switch {

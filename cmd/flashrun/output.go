@@ -98,11 +98,11 @@ func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(
 
 // file returns the outputs as a safetensors file, in the layout of the input;
 // lse has rank 3 and dsink rank 1.
-func (w *work) file(r *outcome) (*safetensors.File, error) {
+func (w *work) file(kernel, forward string) (*safetensors.File, error) {
 	p := w.problem
-	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": r.Kernel, "layout": string(w.layout)}}
-	if r.ForwardKernel != "" {
-		f.Metadata["forward_kernel"] = r.ForwardKernel
+	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(w.layout)}}
+	if forward != "" {
+		f.Metadata["forward_kernel"] = forward
 	}
 	var failed error
 	eachOutput(&p, &w.args, w.backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {

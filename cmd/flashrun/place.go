@@ -39,7 +39,7 @@ func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 	}
 	gpu, err := cuda.OpenContext(cmd.Context())
 	if err != nil {
-		return nil, unavailable(fmt.Errorf("--memory device: %w", err))
+		return nil, fmt.Errorf("--memory device: %w", err)
 	}
 	return onGPU(gpu, name)
 }
@@ -49,7 +49,7 @@ func onGPU(gpu *cuda.Backend, name string) (*place, error) {
 	all := dispatch.New(gpu)
 	d, err := all.With(name)
 	if err != nil {
-		return nil, errors.Join(unavailable(err), all.Close())
+		return nil, errors.Join(err, all.Close())
 	}
 	return &place{dispatch: d.Frozen(), gpu: gpu}, nil
 }
@@ -81,7 +81,7 @@ func (d *place) put(ctx context.Context, w *work) error {
 func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m measurement, err error) {
 	if d.gpu == nil {
 		if m.kernel, err = d.dispatch.Pick(p, s); err != nil {
-			return m, unavailable(err)
+			return m, err
 		}
 		m.reason = reasonFor(d.dispatch, p, s)
 		return m, nil
@@ -93,7 +93,7 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 		run = watched.Backward
 	}
 	if err := run(ctx, p, d.args); err != nil {
-		return m, unavailable(runError(err))
+		return m, runError(err)
 	}
 	gpu := d.gpu.Device()
 	for _, k := range d.dispatch.Kernels() {

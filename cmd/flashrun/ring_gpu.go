@@ -35,7 +35,7 @@ func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 		}
 		gpu, err := cuda.OpenDevice(n)
 		if err != nil {
-			return list, unavailable(err)
+			return list, err
 		}
 		list = append(list, gpu)
 	}

@@ -76,11 +76,11 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 		return err
 	}
 	if _, err := nccl.Version(nccl.Options{}); err != nil {
-		return unavailable(err)
+		return err
 	}
 	gpu, err := cuda.OpenDevice(device)
 	if err != nil {
-		return unavailable(err)
+		return err
 	}
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {

@@ -150,7 +150,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
-		out, err := w.file(rep)
+		out, err := w.file(rep.Kernel, rep.ForwardKernel)
 		if err == nil {
 			err = commit(file, out.Write)
 		}
@@ -218,8 +218,11 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progr
 				return nil, nil, runError(err)
 			}
 		}
-		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
+		if err := m.affordable(p); err != nil {
 			return nil, nil, err
+		}
+		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
+			return nil, nil, runError(err)
 		}
 		if err := d.finish(ctx, w, &m); err != nil {
 			return nil, nil, err
@@ -231,10 +234,11 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progr
 	}
 	if f.check {
 		show.say("computing the oracle")
-		rep.checkAgainstOracle(w, c)
+		rep.setChecked(w.againstOracle(c))
 	}
 	if !in.expected.IsZero() {
-		rep.checkAgainstStored(w)
+		stored := w.againstStored()
+		rep.StoredMaxDiff = &stored
 	}
 	return rep, w, nil
 }

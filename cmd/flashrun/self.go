@@ -123,10 +123,13 @@ func replay(ctx context.Context, t *callTrace, backend string, seed uint64) (*li
 	return run, json.Unmarshal(stdout.Bytes(), run)
 }
 
+// interruptedCode is the exit code of a process of this program that was interrupted.
+const interruptedCode = 130
+
 // replayError says why a process failed, in its own words if it has said any. One
 // that was interrupted knows it before we do: a terminal tells both.
 func replayError(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
-	if cmd.ProcessState.ExitCode() == exitInterrupted {
+	if cmd.ProcessState.ExitCode() == interruptedCode {
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
