@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 
@@ -164,4 +165,22 @@ func (d *difference) add(i int, got, want float64) {
 		d.wrong = fmt.Sprintf("%s%v is %.6g where the oracle has %.6g", d.name, [4]int{i / c / n / h, i / c / n % h, i / c % n, i % c}, got, want)
 		d.error = distance(math.NaN())
 	}
+}
+
+type checkedOutput struct {
+	name  string
+	error distance
+	wrong string // where it is NaN or infinite, or should be; "" for nowhere
+}
+
+// A distance is the largest difference between two arrays: NaN, in JSON null,
+// if one of them holds a NaN or an infinity without its twin.
+type distance float64
+
+// MarshalJSON implements json.Marshaler.
+func (d distance) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(d)) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(d))
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	_ "embed"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/big"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -248,4 +250,12 @@ func writeMemoryCSV(w io.Writer, tables []*memoryTable) error {
 	}
 	c.Flush()
 	return c.Error()
+}
+
+// written returns the line of the matrices in the problem's type.
+func (t *memoryTable) written() *memoryLine {
+	i := slices.IndexFunc(t.Lines, func(l *memoryLine) bool {
+		return l.Kind == kindMatrices && l.DType == t.p.DType.String() && l.Bytes.Cmp(t.full) == 0
+	})
+	return t.Lines[i]
 }

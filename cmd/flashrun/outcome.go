@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"text/tabwriter"
 
 	"github.com/flashkit-go/flashkit"
@@ -35,24 +34,6 @@ type outcome struct {
 	Source         string    `json:"source"`
 
 	checked []checkedOutput
-}
-
-type checkedOutput struct {
-	name  string
-	error distance
-	wrong string // where it is NaN or infinite, or should be; "" for nowhere
-}
-
-// A distance is the largest difference between two arrays: NaN, in JSON null,
-// if one of them holds a NaN or an infinity without its twin.
-type distance float64
-
-// MarshalJSON implements json.Marshaler.
-func (d distance) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(d)) {
-		return []byte("null"), nil
-	}
-	return json.Marshal(float64(d))
 }
 
 // set fills in the measurement of one pass.

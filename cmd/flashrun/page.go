@@ -112,14 +112,6 @@ func (s *study) memoryOf(f *facet) *memorySection {
 	return out
 }
 
-// written returns the line of the matrices in the problem's type.
-func (t *memoryTable) written() *memoryLine {
-	i := slices.IndexFunc(t.Lines, func(l *memoryLine) bool {
-		return l.Kind == kindMatrices && l.DType == t.p.DType.String() && l.Bytes.Cmp(t.full) == 0
-	})
-	return t.Lines[i]
-}
-
 //go:embed report.tmpl
 var reportText string
 

@@ -177,13 +177,6 @@ func written(out string, wrong error) string {
 	return out
 }
 
-// A work is the passes on an input, and what they write.
-type work struct {
-	*input
-	args     flashkit.Args
-	backward bool
-}
-
 // compute picks the kernels, runs and times them, and checks the result.
 func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progress) (*outcome, *work, error) {
 	defer show.done()

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// eachOutput calls f with every tensor that the passes write, under its name in files.
+func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(name string, a *flashkit.Argument, t *flashkit.Tensor)) {
+	for _, a := range flashkit.Arguments() {
+		if writes(&a, p, backward) {
+			f(strings.ToLower(a.Name), &a, a.Of(args))
+		}
+	}
+}
+
+// file returns the outputs as a safetensors file, in the layout of the input;
+// lse has rank 3 and dsink rank 1.
+func (w *work) file(kernel, forward string) (*safetensors.File, error) {
+	p := w.problem
+	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(w.layout)}}
+	if forward != "" {
+		f.Metadata["forward_kernel"] = forward
+	}
+	var failed error
+	eachOutput(&p, &w.args, w.backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {
+		encode := safetensors.Encode
+		if w.layout.of(a.Name) == bshd {
+			encode = safetensors.EncodeBSHD
+		}
+		x, err := encode(name, *t)
+		failed = errors.Join(failed, err)
+		switch a.Name {
+		case "LSE":
+			x.Shape = x.Shape[:3]
+		case "DSink":
+			x.Shape = x.Shape[1:2]
+		}
+		f.Tensors = append(f.Tensors, x)
+	})
+	return f, failed
+}
+
+// A work is the passes on an input, and what they write.
+type work struct {
+	*input
+	args     flashkit.Args
+	backward bool
+}
