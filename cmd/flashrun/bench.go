@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -149,7 +147,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 			return fmt.Errorf("--compare: %w", err)
 		}
 	}
-	if err := b.open(cmd.Context(), f.backend); err != nil {
+	if err := b.open(cmd.Context(), backendChoice(f.backend)); err != nil {
 		return err
 	}
 	defer b.close()
@@ -177,7 +175,9 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	ended := f.measure(cmd, b, problems)
+	show := newProgress(cmd.ErrOrStderr())
+	ended := b.measureAll(cmd.Context(), problems, f.limits, show)
+	show.done()
 	b.remember()
 	if before != nil {
 		b.results.Comparison = compare(f.compare, before, b.results)
@@ -188,41 +188,18 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.results), b.verdict(ended)))
 }
 
-// measure measures the machine and then the problems, until the context ends.
-func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
-	b.show = newProgress(cmd.ErrOrStderr())
-	defer b.show.done()
-	if f.limits {
-		b.show.say("measuring what the machine does at most")
-		types := typesOf(problems)
-		device, err := deviceLimits(b.gpu, types)
-		if err != nil {
-			return err
-		}
-		b.results.Limits = append(hostLimits(types), device...)
-	}
-	b.plan.started = time.Now()
-	err := b.run(cmd.Context(), problems)
-	b.results.Interrupted = err != nil
-	return cmp.Or(cmd.Context().Err(), err) // wherever it was interrupted
-}
-
 // prepare checks the flags, before anything is opened.
 func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, error) {
 	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &bench{settings: settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed},
-		order: rand.New(rand.NewPCG(f.seed, 1))}
-	if f.baseline != "" {
-		b.baseline = naiveKernels()
-	}
-	if b.passes, err = parsePasses(f.pass); err != nil {
+	passes, err := parsePasses(f.pass)
+	if err != nil {
 		return nil, nil, err
 	}
-	b.memories = strings.Split(f.memory, ",")
-	for _, m := range b.memories {
+	memories := strings.Split(f.memory, ",")
+	for _, m := range memories {
 		if m != hostMemory && m != deviceMemory {
 			return nil, nil, fmt.Errorf("--memory %q: must be a list of host and device", f.memory)
 		}
@@ -246,7 +223,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}
-	return b, problems, err
+	how := settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
+	return benchOf(how, passes, memories, f.baseline != ""), problems, err
 }
 
 // formats returns the flags that choose what is printed.
@@ -279,26 +257,15 @@ func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Pr
 	list := regretGrid()
 	if f.grid.given(cmd) {
 		list = nil
-		for _, p := range problems {
-			list = append(list, heat{p, b.passes})
-		}
+		list = heatsOf(problems, b.passes...)
 	}
 	per := f.timePerCase
 	if !cmd.Flags().Changed("time-per-case") {
 		per = regretTime
 	}
 	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
-	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
-	ended := b.regret(cmd.Context(), list, per, show, report)
+	report, ended := b.regret(cmd.Context(), list, per, show)
 	show.done()
-	if report.Interrupted = ended != nil; report.Interrupted {
-		ended = fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
-	}
-	report.sum()
-	if n := len(report.Failures); n > 0 && ended == nil {
-		ended = fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
-	}
 	if f.json {
 		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
 	}

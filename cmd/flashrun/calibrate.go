@@ -1,17 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -88,14 +82,18 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	show := newProgress(cmd.ErrOrStderr())
 	defer show.done()
 	started := time.Now()
-	if err := f.measure(cmd.Context(), d, list, show); err != nil {
+	if err := calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
 		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
 	show.done()
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}
-	return failed(f.report(cmd.OutOrStdout(), d, list, path, time.Since(started)))
+	c := newCalibration(d, list, path, time.Since(started))
+	if f.json {
+		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(c))
+	}
+	return failed(c.writeTable(cmd.OutOrStdout()))
 }
 
 // path returns where to write the profile, and finds out now whether that is possible.
@@ -136,58 +134,5 @@ func (f *calibrateFlags) heats() ([]heat, error) {
 		return calibrateGrid(), nil
 	}
 	problems, err := namedProblems(f.problems)
-	var list []heat
-	for _, p := range problems {
-		list = append(list, heat{p, []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}})
-	}
-	return list, err
-}
-
-// measure races the kernels over the problems; d learns what each takes.
-func (f *calibrateFlags) measure(ctx context.Context, d *dispatch.Dispatcher, list []heat, show *progress) error {
-	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: f.timePerCase / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
-	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
-		for _, x := range racers {
-			if len(x.times) == 0 {
-				continue
-			}
-			if err := d.Learn(x.kernel.Name, data.problem, time.Duration(x.seconds()*1e9)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, list []heat, path string, took time.Duration) error {
-	c := calibration{Profile: path, Seconds: took.Seconds(), Machine: describeMachine(d, nil)}
-	own := d.Blank().Kernels()
-	for i, k := range d.Kernels() {
-		var off []float64
-		for _, h := range list {
-			if !slices.Contains(h.passes, k.Pass) || k.Fits(h.problem.Ask(k.Pass)) != "" {
-				continue
-			}
-			if itself := own[i].Cost(h.problem.Ask(k.Pass)); itself > 0 {
-				off = append(off, float64(k.Cost(h.problem.Ask(k.Pass)))/float64(itself))
-			}
-		}
-		if len(off) > 0 {
-			slices.Sort(off)
-			c.Kernels = append(c.Kernels, calibratedKernel{k.Name, len(off), off[0], quantile(off, .5), off[len(off)-1]})
-		}
-	}
-	if f.json {
-		return json.NewEncoder(w).Encode(c)
-	}
-	out := bufio.NewWriter(text(w))
-	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
-	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}
-	round := func(x float64) string { return fmt.Sprint(math.Round(x*100) / 100) }
-	for _, k := range c.Kernels {
-		rows = append(rows, []string{k.Kernel, fmt.Sprint(k.Problems), round(k.Least), round(k.Median), round(k.Most)})
-	}
-	writeColumns(out, rows, 1)
-	fmt.Fprintf(out, "\nwritten to %s after %s\n", path, took.Round(time.Second))
-	return out.Flush()
+	return heatsOf(problems, flashkit.PassForward, flashkit.PassBackward), err
 }

@@ -1,6 +1,18 @@
 package main
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
 
 // calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
 // in every type: short ones first, so that what they tell saves long calls of
@@ -43,4 +55,57 @@ type calibratedKernel struct {
 	Least    float64 `json:"least"` // time over prediction
 	Median   float64 `json:"median"`
 	Most     float64 `json:"most"`
+}
+
+// calibrate races the kernels over the problems, each for about the given time; d learns what
+// each takes.
+func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per time.Duration, show *progress) error {
+	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
+	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+		for _, x := range racers {
+			if len(x.times) == 0 {
+				continue
+			}
+			if err := d.Learn(x.kernel.Name, data.problem, time.Duration(x.seconds()*1e9)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// newCalibration sums up what d has learned of the problems, and wrote to path.
+func newCalibration(d *dispatch.Dispatcher, list []heat, path string, took time.Duration) *calibration {
+	c := &calibration{Profile: path, Seconds: took.Seconds(), Machine: describeMachine(d, nil)}
+	own := d.Blank().Kernels()
+	for i, k := range d.Kernels() {
+		var off []float64
+		for _, h := range list {
+			if !slices.Contains(h.passes, k.Pass) || k.Fits(h.problem.Ask(k.Pass)) != "" {
+				continue
+			}
+			if itself := own[i].Cost(h.problem.Ask(k.Pass)); itself > 0 {
+				off = append(off, float64(k.Cost(h.problem.Ask(k.Pass)))/float64(itself))
+			}
+		}
+		if len(off) > 0 {
+			slices.Sort(off)
+			c.Kernels = append(c.Kernels, calibratedKernel{k.Name, len(off), off[0], quantile(off, .5), off[len(off)-1]})
+		}
+	}
+	return c
+}
+
+// writeTable prints a line for each kernel.
+func (c *calibration) writeTable(w io.Writer) error {
+	out := bufio.NewWriter(text(w))
+	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
+	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}
+	round := func(x float64) string { return fmt.Sprint(math.Round(x*100) / 100) }
+	for _, k := range c.Kernels {
+		rows = append(rows, []string{k.Kernel, fmt.Sprint(k.Problems), round(k.Least), round(k.Median), round(k.Most)})
+	}
+	writeColumns(out, rows, 1)
+	fmt.Fprintf(out, "\nwritten to %s after %s\n", c.Profile, time.Duration(c.Seconds*1e9).Round(time.Second))
+	return out.Flush()
 }

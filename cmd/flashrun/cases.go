@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,33 @@ type timedCase struct {
 	extra   int64             // allocated by the first call
 	rounds  [][]time.Duration // of timed calls
 	done    bool              // it needs no more calls
+}
+
+// benchOf returns a bench of the passes, with tensors in the memories. open opens it.
+func benchOf(how settings, passes []flashkit.Pass, memories []string, baseline bool) *bench {
+	b := &bench{settings: how, passes: passes, memories: memories, order: rand.New(rand.NewPCG(how.Seed, 1))}
+	if baseline {
+		b.baseline = naiveKernels()
+	}
+	return b
+}
+
+// measureAll measures the limits of the machine if asked, and then the problems, until ctx ends.
+func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, limits bool, show *progress) error {
+	b.show = show
+	if limits {
+		b.show.say("measuring what the machine does at most")
+		types := typesOf(problems)
+		device, err := deviceLimits(b.gpu, types)
+		if err != nil {
+			return err
+		}
+		b.results.Limits = append(hostLimits(types), device...)
+	}
+	b.plan.started = time.Now()
+	err := b.run(ctx, problems)
+	b.results.Interrupted = err != nil
+	return cmp.Or(ctx.Err(), err) // wherever it was interrupted
 }
 
 // run measures every problem. Results are complete for the problems that it has
@@ -304,9 +332,9 @@ func (l *plan) left() time.Duration {
 	return left
 }
 
-// open opens the backends and admits the kernels that --backend names.
+// open opens the backends and admits the kernels of a list with commas, such as --backend gives.
 func (b *bench) open(ctx context.Context, choice string) error {
-	names := strings.Split(backendChoice(choice), ",")
+	names := strings.Split(choice, ",")
 	for i := range names {
 		if names[i] == "all" {
 			names[i] = "auto"

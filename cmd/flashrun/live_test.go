@@ -157,24 +157,22 @@ func TestLiveResult(t *testing.T) {
 func TestReplayFails(t *testing.T) {
 	tr, err := parseTrace("mine", "fwd "+small)
 	require.NoError(t, err)
-	f := &benchFlags{backend: "tpu", runs: 2}
-	r := new(liveReport)
 	show := newProgress(&bytes.Buffer{})
 	defer show.done()
-	require.NoError(t, f.replayAll(t.Context(), []*callTrace{tr}, r, show))
+	r, ended := replayAll(t.Context(), []*callTrace{tr}, machine{}, liveOptions{"tpu", 1, 2}, show)
+	require.ErrorContains(t, ended, "2 runs failed, the first one was of mine: ")
 	require.Len(t, r.Failures, 2)
 	require.Equal(t, "mine", r.Failures[0].Trace)
 	require.Contains(t, r.Failures[0].Error, "backend = tpu")
-	r.sum()
 	var out bytes.Buffer
 	require.NoError(t, r.writeTable(&out))
 	require.Contains(t, out.String(), "failed: mine: ")
 
-	ended, cancel := context.WithCancel(t.Context())
+	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = replay(ended, tr, "", 1)
+	_, err = replay(stopped, tr, "auto", 1)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = live(ended, tr, "auto", 1)
+	_, err = live(stopped, tr, "auto", 1)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

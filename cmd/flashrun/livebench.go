@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -50,9 +48,8 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 	return nil
 }
 
-// readTraces returns the traces that --trace names, or the built-in ones.
-func (f *benchFlags) readTraces() (list []*callTrace, err error) {
-	names := f.traces
+// readTraces returns the traces of those names, or the built-in ones.
+func readTraces(names []string) (list []*callTrace, err error) {
 	if len(names) == 0 {
 		names = []string{builtinTraces}
 	}
@@ -74,29 +71,17 @@ func (f *benchFlags) readTraces() (list []*callTrace, err error) {
 
 // live replays the traces, each run in a process of its own.
 func (f *benchFlags) live(cmd *cobra.Command) error {
-	traces, err := f.readTraces()
+	traces, err := readTraces(f.traces)
 	if err != nil {
 		return err
 	}
-	report := &liveReport{Format: resultsFormat, Traces: []*liveTrace{}}
-	if report.Machine, err = f.machine(cmd); err != nil {
+	where, err := f.machine(cmd)
+	if err != nil {
 		return err
 	}
 	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
-	ended := f.replayAll(cmd.Context(), traces, report, show)
+	report, ended := replayAll(cmd.Context(), traces, where, liveOptions{backendChoice(f.backend), f.seed, f.runs}, show)
 	show.done()
-	runs := 0
-	for _, x := range report.Traces {
-		runs += len(x.Runs)
-	}
-	if report.Interrupted = ended != nil; report.Interrupted {
-		ended = fmt.Errorf("the measurement ended after %d of %d runs: %w", runs, len(traces)*f.runs, ended)
-	}
-	if n := len(report.Failures); n > 0 && ended == nil {
-		ended = fmt.Errorf("%d runs failed, the first one was of %s: %s", n, report.Failures[0].Trace, report.Failures[0].Error)
-	}
-	report.sum()
 	write := report.writeTable
 	if f.regrets != regretLive {
 		write = report.writeGroups
@@ -121,31 +106,4 @@ func (f *benchFlags) machine(cmd *cobra.Command) (machine, error) {
 	}
 	defer gpu.Close()
 	return describeMachine(d, gpu), nil
-}
-
-// replayAll runs every trace, and then every one again, so that what changes on the
-// machine meanwhile hits all alike. A run that fails does not end the others.
-func (f *benchFlags) replayAll(ctx context.Context, traces []*callTrace, report *liveReport, show *progress) error {
-	for _, t := range traces {
-		report.Traces = append(report.Traces, &liveTrace{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
-	}
-	started, all := time.Now(), len(traces)*f.runs
-	for i := range all {
-		t, x := traces[i%len(traces)], report.Traces[i%len(traces)]
-		left := time.Duration(0)
-		if i > 0 {
-			left = time.Since(started) / time.Duration(i) * time.Duration(all-i)
-		}
-		show.part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, f.runs), left)
-		run, err := replay(ctx, t, f.backend, f.seed+uint64(i))
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			report.Failures = append(report.Failures, traceError{t.name, err.Error()})
-		default:
-			x.add(run)
-		}
-	}
-	return nil
 }

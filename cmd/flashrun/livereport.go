@@ -2,8 +2,11 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // A liveReport is what flashrun bench finds of traces. The JSON names are stable.
@@ -91,6 +94,58 @@ type liveKernel struct {
 	Calls   int     `json:"calls"`   // of the trace
 	Seconds float64 `json:"seconds"` // median of the calls that were timed afterwards
 	Timed   int     `json:"timed_calls"`
+}
+
+// liveOptions say how traces are replayed.
+type liveOptions struct {
+	backend string // a backend or a kernel, or auto
+	seed    uint64
+	runs    int // of each trace
+}
+
+// replayAll replays the traces on the machine, each run in a process of its own.
+func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOptions, show *progress) (*liveReport, error) {
+	report := &liveReport{Format: resultsFormat, Machine: where, Traces: []*liveTrace{}}
+	ended := report.replay(ctx, traces, o, show)
+	runs := 0
+	for _, x := range report.Traces {
+		runs += len(x.Runs)
+	}
+	if report.Interrupted = ended != nil; report.Interrupted {
+		ended = fmt.Errorf("the measurement ended after %d of %d runs: %w", runs, len(traces)*o.runs, ended)
+	}
+	if n := len(report.Failures); n > 0 && ended == nil {
+		ended = fmt.Errorf("%d runs failed, the first one was of %s: %s", n, report.Failures[0].Trace, report.Failures[0].Error)
+	}
+	report.sum()
+	return report, ended
+}
+
+// replay runs every trace, and then every one again, so that what changes on the
+// machine meanwhile hits all alike. A run that fails does not end the others.
+func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liveOptions, show *progress) error {
+	for _, t := range traces {
+		report.Traces = append(report.Traces, &liveTrace{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
+	}
+	started, all := time.Now(), len(traces)*o.runs
+	for i := range all {
+		t, x := traces[i%len(traces)], report.Traces[i%len(traces)]
+		left := time.Duration(0)
+		if i > 0 {
+			left = time.Since(started) / time.Duration(i) * time.Duration(all-i)
+		}
+		show.part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, o.runs), left)
+		run, err := replay(ctx, t, o.backend, o.seed+uint64(i))
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			report.Failures = append(report.Failures, traceError{t.name, err.Error()})
+		default:
+			x.add(run)
+		}
+	}
+	return nil
 }
 
 // result sums up a run.

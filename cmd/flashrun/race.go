@@ -139,6 +139,14 @@ type heat struct {
 	passes  []flashkit.Pass
 }
 
+// heatsOf returns the heats of problems.
+func heatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []heat) {
+	for _, p := range problems {
+		list = append(list, heat{p, passes})
+	}
+	return list
+}
+
 // heats parses problems, each for every type, with the passes.
 func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 	for _, name := range names {

@@ -86,9 +86,10 @@ const (
 )
 
 // regret races the kernels on each problem. Dispatch chooses as for a first call.
-func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *progress, report *regretReport) error {
+func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *progress) (*regretReport, error) {
+	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
-	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+	ended := r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {
 			if k.err != nil {
 				report.Failures = append(report.Failures, caseError{data.problem.String(), s.String(), k.kernel.Name, k.err.Error()})
@@ -106,6 +107,14 @@ func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show
 		}
 		return nil
 	})
+	report.sum()
+	if report.Interrupted = ended != nil; report.Interrupted {
+		return report, fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
+	}
+	if n := len(report.Failures); n > 0 {
+		return report, fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
+	}
+	return report, nil
 }
 
 // newRegret sums up a race. Dispatch runs the first one, whose prediction is the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -89,12 +91,52 @@ func end(cmd *exec.Cmd) {
 	cmd.Wait()
 }
 
+// burn keeps a core busy until stdin ends, once it has said a line.
+func burn(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var ended atomic.Bool
+	context.AfterFunc(withStdin(ctx, stdin), func() { ended.Store(true) })
+	if _, err := fmt.Fprintln(stdout); err != nil {
+		return err
+	}
+	for x := uint64(1); !ended.Load(); {
+		for range 10000 {
+			x = x*6364136223846793005 + 1442695040888963407
+		}
+		if x == 0 {
+			return nil // never: so that the loop is not left out
+		}
+	}
+	return nil
+}
+
 // A lifeRequest is what a process that replays a trace reads.
 type lifeRequest struct {
 	Name    string `json:"name"`
 	Text    string `json:"text"`
 	Backend string `json:"backend"`
 	Seed    uint64 `json:"seed"`
+}
+
+// serve replays the trace of the request on stdin, and writes the run.
+func serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	in := bufio.NewReader(stdin)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("the request: %w", err)
+	}
+	var r lifeRequest
+	if err := json.Unmarshal(line, &r); err != nil {
+		return fmt.Errorf("the request: %w", err)
+	}
+	t, err := parseTrace(r.Name, r.Text)
+	if err != nil {
+		return err
+	}
+	run, err := live(withStdin(ctx, in), t, r.Backend, r.Seed)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(stdout).Encode(run)
 }
 
 // replay runs a trace in a fresh process, with the settings that the trace asks for.

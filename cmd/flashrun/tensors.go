@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
 ) // tensors are a problem's inputs, random normal, and outputs.
