@@ -5,9 +5,6 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"fmt"
-	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,34 +47,6 @@ func grid(t *testing.T, args ...string) (names []string, err error) {
 		names = append(names, p.String())
 	}
 	return names, err
-}
-
-func TestNumbers(t *testing.T) {
-	const huge = math.MaxInt>>(bits.UintSize/2-1) + 1 // its square is no int
-	for s, want := range map[string][]int{
-		"128":         {128},
-		"64,128":      {64, 128},
-		"128:1024:x2": {128, 256, 512, 1024},
-		"128:1000:x2": {128, 256, 512},
-		"1:100:x10":   {1, 10, 100},
-		"64:256:+64":  {64, 128, 192, 256},
-		"64:200:+64":  {64, 128, 192},
-		"5:5:x2":      {5},
-		"5,1:5:+2,4":  {5, 1, 3, 4},
-		fmt.Sprintf("1:%d:x%d", math.MaxInt, huge): {1, huge},
-	} {
-		got, err := parseNumbers(s)
-		require.NoError(t, err, s)
-		require.Equal(t, want, got, s)
-	}
-	for s, want := range map[string]string{
-		"": `""`, "0": `"0"`, "-1": `"-1"`, "1.5": `"1.5"`, "64,": `""`, "a:8:x2": `"a"`, "8:b:x2": `"b"`, "8:16:x": `""`,
-		"8:16": "from:to", "8:16:": "from:to", "8:16:2": "from:to", "+8": `"+8"`, "8:16:x1": "from:to", "8:16:x2:x2": "from:to", "8:16:+0": `"0"`,
-		"16:8:x2": "ends at 8", "1:99999999:+1": "10000",
-	} {
-		_, err := parseNumbers(s)
-		require.ErrorContains(t, err, want, s)
-	}
 }
 
 func TestGrid(t *testing.T) {
@@ -212,18 +181,6 @@ func TestBenchTeachesNothing(t *testing.T) {
 	}
 }
 
-func TestBenchLimits(t *testing.T) {
-	limits := hostLimits([]flashkit.DType{flashkit.Float32, flashkit.BFloat16})
-	require.Len(t, limits, 3)
-	for i, name := range []string{"f32", "bf16", "copy"} {
-		l := limits[i]
-		require.Equal(t, name, l.Name)
-		require.Equal(t, "host", l.Memory)
-		require.Positive(t, l.GFLOPS+l.BytesPerSecond)
-		require.NotEmpty(t, l.How)
-	}
-}
-
 func TestBenchCSV(t *testing.T) {
 	out := ok(t, quickBench("--seq", "16", "--pass", "fwd", "--backend", "simd/fwd_generic", "--csv")...)
 	require.True(t, strings.HasPrefix(out, "problem,pass,kernel,backend,memory,chosen,batch,heads,kv_heads,q_len,kv_len,head_dim,v_dim,dtype,"+
@@ -277,42 +234,6 @@ func TestBenchTable(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	require.Equal(t, 7.0, quantile([]float64{7}, .9))
-	require.Equal(t, 2.5, quantile([]float64{1, 2, 3, 4}, .5))
-	require.InDelta(t, 1.4, quantile([]float64{1, 2, 3, 4, 5}, .1), 1e-12)
-	require.Equal(t, 5.0, quantile([]float64{1, 2, 3, 4, 5}, 1))
-}
-
-func TestCompare(t *testing.T) {
-	at := func(problem string, seconds, spread float64) result {
-		return result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
-	}
-	before := &results{Machine: machine{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
-	now := &results{Results: []result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
-	c := compare("old.json", before, now)
-	ratios, apart := map[string]float64{}, map[string]bool{}
-	for _, p := range c.Pairs {
-		ratios[p.Problem], apart[p.Problem] = p.Ratio, p.Apart
-	}
-	require.Equal(t, map[string]float64{"a": .5, "b": 4, "c": 1}, ratios)
-	require.Equal(t, map[string]bool{"a": true, "b": true, "c": false}, apart)
-	require.InDelta(t, 1.2599, c.Mean.Ratio, 1e-4, "the cube root of 2")
-	require.Equal(t, []int{3, 1, 2}, []int{c.Mean.Cases, c.OnlyOld, c.OnlyNew})
-	var out bytes.Buffer
-	c.writeTable(&out, machine{CPU: "new"})
-	for _, want := range []string{"old.json", "another machine", "0.500", "~ 1.000", "geometric mean of 3: 1.260", "not in both: 1 before, 2 now"} {
-		require.Contains(t, out.String(), want)
-	}
-
-	now.Results = now.Results[2:3]
-	c = compare("old.json", before, now)
-	require.Nil(t, c.Mean)
-	out.Reset()
-	c.writeTable(&out, machine{})
-	require.Contains(t, out.String(), "no case is in both")
-}
-
 func TestCompareCommand(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "old.json")
 	args := []string{"--seq", "16", "--backend", "simd/fwd_generic"}
@@ -355,50 +276,6 @@ func TestBenchInterrupted(t *testing.T) {
 	}
 }
 
-// A kernel that fails is reported, and the others are measured.
-func TestBenchFailure(t *testing.T) {
-	b := &bench{results: &results{}}
-	p, err := flashkit.ParseProblem("b1-h2-g2-n16-m16-d64-f32")
-	require.NoError(t, err)
-	k := flashkit.Kernel{Name: "x/fwd_y"}
-	require.NoError(t, b.note(t.Context(), p, k, os.ErrInvalid))
-	require.NoError(t, b.note(t.Context(), p, k, nil))
-	require.Equal(t, []caseError{{p.String(), "forward", "x/fwd_y", "invalid argument"}}, b.results.Failures)
-	require.ErrorContains(t, b.verdict(nil), "x/fwd_y on b1-h2-g2-n16-m16-d64-f32: invalid argument")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, b.note(ended, p, k, os.ErrInvalid), context.Canceled)
-	require.Len(t, b.results.Failures, 1, "an interrupted call is no failure of the kernel")
-}
-
-func TestProgressBar(t *testing.T) {
-	p := newProgress(&bytes.Buffer{})
-	defer p.done()
-	p.part(.25, "simd/fwd_avx2 b1", 90*time.Second)
-	require.Equal(t, "[#####...............] 25%, about 1m20s left, simd/fwd_avx2 b1", p.line(10*time.Second))
-	p.part(1, "the last one", 0)
-	require.Equal(t, "[####################] 100%, about 0s left, the last one", p.line(time.Second))
-	p.say("no bar")
-	require.Equal(t, "no bar, 1s", p.line(time.Second))
-	require.Equal(t, "short", cut("short", 79))
-	require.Equal(t, strings.Repeat("µ", 79), cut(strings.Repeat("µ", 80), 79))
-	require.Equal(t, "", cut("short", -1))
-}
-
-func TestPlan(t *testing.T) {
-	l := plan{started: time.Now()}
-	l.add(time.Minute, 3)
-	l.add(time.Minute, 1)
-	require.Equal(t, 4, l.cases)
-	require.Equal(t, 2*time.Minute, l.left(), "nothing is known yet")
-	l.started = time.Now().Add(-2 * time.Minute)
-	l.spend(time.Minute)
-	require.InDelta(t, 2*time.Minute, l.left(), float64(time.Second), "half of it took twice as long as planned")
-	l.spend(time.Hour)
-	require.Equal(t, 1.0, l.share())
-	require.Zero(t, l.left())
-}
-
 func TestBenchHelpAndCompletion(t *testing.T) {
 	help := ok(t, "bench", "--help")
 	require.Contains(t, help, "flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd")
@@ -411,22 +288,7 @@ func TestBenchHelpAndCompletion(t *testing.T) {
 	require.Contains(t, out, "f16,bf16\n", "the last element of a list")
 }
 
-// The same seed draws the same problems, of all kinds and of bounded size.
-func TestRandomProblems(t *testing.T) {
-	list := randomProblems(7, 300)
-	require.Equal(t, list, randomProblems(7, 300))
-	require.NotEqual(t, list, randomProblems(8, 300))
-	var row, masked, shared, batches int
-	for _, p := range list {
-		require.NoError(t, p.Validate())
-		require.LessOrEqual(t, p.FLOPs(flashkit.PassForward), randomFLOPs)
-		for n, is := range map[*int]bool{&row: p.QLen == 1, &masked: p.Band != flashkit.Band{}, &shared: p.KVHeads < p.Heads, &batches: p.Batch > 1} {
-			if is {
-				*n++
-			}
-		}
-	}
-	require.Greater(t, min(row, masked, shared, batches), 20)
+func TestRandomAndAGrid(t *testing.T) {
 	code, _, stderr := flashrun(t, "bench", "--random", "3", "--seq", "64")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "--random")

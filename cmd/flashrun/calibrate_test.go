@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashkit-go/flashkit"
 )
 
 const tiny = "b1-h2-g1-n5-m9-d8-f32-causal"
@@ -127,27 +125,4 @@ func TestRegret(t *testing.T) {
 	code, _, stderr := flashrun(t, "bench", "--regret", "--csv")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "--regret")
-}
-
-// The grids are sound, large enough, and do not share a problem: what calibrate
-// has measured is not what regret asks for.
-func TestGrids(t *testing.T) {
-	types, passes, n := map[flashkit.DType]bool{}, map[flashkit.Pass]bool{}, 0
-	asked := map[flashkit.Problem]bool{}
-	for _, h := range regretGrid() {
-		require.NoError(t, h.problem.Validate())
-		require.False(t, asked[h.problem], "%s twice", h.problem)
-		asked[h.problem], types[h.problem.DType] = true, true
-		for _, s := range h.passes {
-			passes[s] = true
-			n++
-		}
-	}
-	require.GreaterOrEqual(t, n, 80)
-	require.Len(t, types, 3)
-	require.Len(t, passes, 2)
-	for _, h := range calibrateGrid() {
-		require.NoError(t, h.problem.Validate())
-		require.False(t, asked[h.problem], "%s in both", h.problem)
-	}
 }

@@ -2,15 +2,12 @@ package main
 
 import (
 	"math/big"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance"
-	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 // The baseline computes what every kernel must: all grid problems and traps, in every
@@ -49,61 +46,6 @@ func TestNaiveMemory(t *testing.T) {
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, float64(bytes), k.Needs(p.Ask(k.Pass)).Host, k.Name)
 			require.Less(t, float64(bytes), 1.25*k.Needs(p.Ask(k.Pass)).Host+256<<10, k.Name)
-		}
-	}
-}
-
-// Time and memory of the baseline stand beside those of the kernels. Dispatch neither
-// runs it nor knows it.
-func TestBenchBaseline(t *testing.T) {
-	r := benchResults(t, "--seq", "64", "--causal", "both", "--dtype", "f32,bf16", "--backend", "simd", "--baseline", "naive")
-	found := 0
-	for _, x := range r.Results {
-		p, err := flashkit.ParseProblem(x.Problem)
-		require.NoError(t, err)
-		pass := flashkit.PassForward
-		if x.Pass == flashkit.PassBackward.String() {
-			pass = flashkit.PassBackward
-		}
-		require.Equal(t, int64(p.Bytes(pass))+x.ExtraBytes, x.PeakBytes)
-		if x.Backend == naiveBaseline {
-			found++
-			require.False(t, x.Chosen)
-			matrices := newMemoryTable(p, pass).full.Int64()
-			require.Greater(t, x.PeakBytes, matrices)
-		}
-	}
-	require.Equal(t, 8, found)
-	require.Empty(t, r.Failures)
-
-	d := dispatch.All(t.Context())
-	defer d.Close()
-	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, naiveBaseline) }))
-	_, err := d.With(naiveBaseline)
-	require.Error(t, err)
-
-	table := ok(t, quickBench("--seq", "16", "--backend", "simd/fwd_generic", "--baseline", "naive")...)
-	require.Regexp(t, `(?m) extra +peak$`, table)
-	require.Regexp(t, `(?m)^forward +b1-h2-g2-n16-m16-d64-f32 +naive/fwd_matrices .*KiB$`, table)
-}
-
-// A problem whose matrices do not fit is refused before anything is measured.
-func TestBenchBaselineBadInput(t *testing.T) {
-	for _, test := range []struct {
-		args string
-		want []string
-	}{
-		{"--seq 16,3000000 --heads 1 --baseline naive", []string{"--seq 3000000", "--baseline naive", "matrices of b1-h1-g1-n3000000-m3000000-d64-f32", "TiB", "free"}},
-		{"--baseline clever", []string{"--baseline", `"clever"`, "naive"}},
-		{"--baseline naive --regret", []string{"--baseline naive", "--regret"}},
-		{"--baseline naive --trace layers", []string{"--baseline", "--trace"}},
-	} {
-		code, stdout, stderr := flashrun(t, append([]string{"bench"}, strings.Fields(test.args)...)...)
-		require.Equal(t, exitUsage, code, stderr)
-		require.Empty(t, stdout)
-		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
-		for _, want := range test.want {
-			require.Contains(t, stderr, want)
 		}
 	}
 }
