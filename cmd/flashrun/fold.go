@@ -22,14 +22,22 @@ type folder struct {
 
 // text returns w, or what folds lines for it if it is a terminal.
 func text(w io.Writer) io.Writer {
-	f, ok := w.(*os.File)
-	if !ok {
-		return w
-	}
-	if width := columns(f); width > 0 {
-		return &folder{w: w, width: max(width, narrowest)}
+	if width := widthOf(w); width > 0 {
+		return &folder{w: w, width: width}
 	}
 	return w
+}
+
+// widthOf returns the columns to which text folds lines, 0 if w is no terminal.
+func widthOf(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	if width := columns(f); width > 0 {
+		return max(width, narrowest)
+	}
+	return 0
 }
 
 func (f *folder) Write(b []byte) (int, error) {

@@ -65,12 +65,11 @@ func newList() *cobra.Command {
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
-			w := text(cmd.OutOrStdout())
 			table := printed(lines, true)
-			if f, ok := w.(*folder); ok && widest(table) > f.width {
+			if width := widthOf(cmd.OutOrStdout()); width > 0 && widest(table) > width {
 				table = printed(lines, false)
 			}
-			_, err := w.Write(table)
+			_, err := text(cmd.OutOrStdout()).Write(table)
 			return failed(err)
 		},
 	}
