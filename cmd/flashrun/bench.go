@@ -175,9 +175,9 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	show := newProgress(cmd.ErrOrStderr())
+	show := NewProgress(cmd.ErrOrStderr())
 	ended := b.measureAll(cmd.Context(), problems, f.limits, show)
-	show.done()
+	show.Done()
 	b.remember()
 	if before != nil {
 		b.results.Comparison = compare(f.compare, before, b.results)
@@ -263,9 +263,9 @@ func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Pr
 	if !cmd.Flags().Changed("time-per-case") {
 		per = regretTime
 	}
-	show := newProgress(cmd.ErrOrStderr())
+	show := NewProgress(cmd.ErrOrStderr())
 	report, ended := b.regret(cmd.Context(), list, per, show)
-	show.done()
+	show.Done()
 	if f.json {
 		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
 	}

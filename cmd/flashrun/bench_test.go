@@ -152,8 +152,8 @@ func TestBenchTeachesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.open(t.Context(), "all"))
 	defer b.close()
-	b.show = newProgress(&bytes.Buffer{})
-	defer b.show.done()
+	b.show = NewProgress(&bytes.Buffer{})
+	defer b.show.Done()
 	called := 0
 	b.inputs.frozen = b.inputs.frozen.WithObserver(func(dispatch.Ran) { called++ })
 	fresh := b.dispatch.Frozen()

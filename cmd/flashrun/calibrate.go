@@ -79,13 +79,13 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
+	show := NewProgress(cmd.ErrOrStderr())
+	defer show.Done()
 	started := time.Now()
 	if err := calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
 		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
-	show.done()
+	show.Done()
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}

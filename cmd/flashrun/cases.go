@@ -27,7 +27,7 @@ type bench struct {
 	memories []string
 	settings settings
 	order    *rand.Rand
-	show     *progress
+	show     *Progress
 	plan     plan
 	results  *results
 }
@@ -55,10 +55,10 @@ func benchOf(how settings, passes []flashkit.Pass, memories []string, baseline b
 }
 
 // measureAll measures the limits of the machine if asked, and then the problems, until ctx ends.
-func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, limits bool, show *progress) error {
+func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, limits bool, show *Progress) error {
 	b.show = show
 	if limits {
-		b.show.say("measuring what the machine does at most")
+		b.show.Say("measuring what the machine does at most")
 		types := typesOf(problems)
 		device, err := deviceLimits(b.gpu, types)
 		if err != nil {
@@ -224,7 +224,7 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 // at what that allocates. A call that takes the whole time of a case is timed as
 // the only one.
 func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
-	b.show.part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
+	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == hostMemory {
 		if err := b.inputs.callTiny(ctx, c.kernel, c.problem); err != nil {
 			return err
@@ -261,7 +261,7 @@ func (b *bench) takeTurns(ctx context.Context, cases []*timedCase) error {
 			if c.done {
 				continue
 			}
-			b.show.part(b.plan.share(), fmt.Sprintf("%s %s", c.kernel.Name, c.problem), b.plan.left())
+			b.show.Part(b.plan.share(), fmt.Sprintf("%s %s", c.kernel.Name, c.problem), b.plan.left())
 			err := c.turn(ctx, slice)
 			c.done = err != nil
 			if err = b.note(ctx, c.problem, c.kernel, err); err != nil {

@@ -149,7 +149,7 @@ func (c *contest) cell(x, y, width px) cell {
 		} else {
 			out.Text = "!"
 		}
-		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, formatSeconds(c.fastest.Seconds))
+		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, Seconds(c.fastest.Seconds))
 	default:
 		out.Kind = c.chosen.kind
 		out.Title = c.chosen.title() + ", the fastest measured"

@@ -51,7 +51,7 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 			continue
 		}
 		if *to, err = d.upload(gpu, from); err != nil {
-			return fmt.Errorf("%s of %s: %w", a.Name, formatBytes(float64(from.Len()*from.DType().Size())), err)
+			return fmt.Errorf("%s of %s: %w", a.Name, Bytes(float64(from.Len()*from.DType().Size())), err)
 		}
 	}
 	if !t.args.DO.IsZero() {

@@ -39,9 +39,9 @@ func (s *study) figures(limits []limit) []*figure {
 
 // title describes a measured point.
 func (m *measured) title() string {
-	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, formatSeconds(m.Seconds))
+	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, Seconds(m.Seconds))
 	if m.Calls > 1 {
-		text += fmt.Sprintf(" (%s to %s)", formatSeconds(m.P10), formatSeconds(m.P90))
+		text += fmt.Sprintf(" (%s to %s)", Seconds(m.P10), Seconds(m.P90))
 	}
 	return text + ", " + plainNumber(m.GFLOPS) + " GFLOP/s"
 }

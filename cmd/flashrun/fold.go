@@ -20,16 +20,16 @@ type folder struct {
 	line  []byte // not ended
 }
 
-// text returns w, or what folds lines for it if it is a terminal.
-func text(w io.Writer) io.Writer {
-	if width := widthOf(w); width > 0 {
+// Writer returns w, or what folds lines for it if it is a terminal.
+func Writer(w io.Writer) io.Writer {
+	if width := Width(w); width > 0 {
 		return &folder{w: w, width: width}
 	}
 	return w
 }
 
-// widthOf returns the columns to which text folds lines, 0 if w is no terminal.
-func widthOf(w io.Writer) int {
+// Width returns the columns to which text folds lines, 0 if w is no terminal.
+func Width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
 		return 0

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// printable returns s with what a terminal might obey escaped.
-func printable(s string) string {
+// Printable returns s with what a terminal might obey escaped.
+func Printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {
 		switch {
@@ -26,7 +26,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-func formatSeconds(s float64) string {
+func Seconds(s float64) string {
 	d := time.Duration(s * 1e9)
 	switch {
 	case d >= time.Second:
@@ -37,7 +37,7 @@ func formatSeconds(s float64) string {
 	return d.Round(10 * time.Nanosecond).String()
 }
 
-func formatBytes(b float64) string {
+func Bytes(b float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"} {
 		if b < 1024 {
 			if unit == "B" {
@@ -50,10 +50,10 @@ func formatBytes(b float64) string {
 	return fmt.Sprintf("%.1f EiB", b)
 }
 
-// writeColumns aligns rows, of as many columns as the first one, to the left in
+// WriteTable aligns rows, of as many columns as the first one, to the left in
 // the given number of columns and to the right in the others. A column of which
 // only the first row says something is left out.
-func writeColumns(w io.Writer, rows [][]string, left int) {
+func WriteTable(w io.Writer, rows [][]string, left int) {
 	width, said := make([]int, len(rows[0])), make([]bool, len(rows[0]))
 	for r, row := range rows {
 		for i, cell := range row {

@@ -11,7 +11,7 @@ import (
 // allocated before that is known, as running out of memory ends the program.
 func affordable(what string, bytes float64) error {
 	if free := freeMemory(); bytes > free {
-		return fmt.Errorf("%s take %s, and this machine has %s free", what, formatBytes(bytes), formatBytes(free))
+		return fmt.Errorf("%s take %s, and this machine has %s free", what, Bytes(bytes), Bytes(free))
 	}
 	return nil
 }

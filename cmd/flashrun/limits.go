@@ -61,7 +61,7 @@ func hostLimits(types []flashkit.DType) []limit {
 	n := copyBytes()
 	rate := copyRate(n)
 	return append(list, limit{Memory: hostMemory, Name: "copy", BytesPerSecond: rate,
-		How: "bytes read and written, " + formatBytes(float64(n)) + " from one array to another, " + threads()})
+		How: "bytes read and written, " + Bytes(float64(n)) + " from one array to another, " + threads()})
 }
 
 func threads() string {

@@ -44,7 +44,7 @@ func listDevices(devices []cuda.Device) (lines []listed) {
 		d := &devices[i]
 		g := &gpu{d.Ordinal, d.Name, d.Memory, fmt.Sprintf("%d.%d", d.Major, d.Minor), d.SMs}
 		lines = append(lines, listed{Name: fmt.Sprintf("GPU %d", g.Number), Device: g, Available: d.Reason == "", Reason: d.Reason,
-			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, formatBytes(float64(g.Bytes)), g.Capability, g.SMs)})
+			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, Bytes(float64(g.Bytes)), g.Capability, g.SMs)})
 	}
 	return lines
 }
@@ -66,10 +66,10 @@ func newList() *cobra.Command {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
 			table := printed(lines, true)
-			if width := widthOf(cmd.OutOrStdout()); width > 0 && widest(table) > width {
+			if width := Width(cmd.OutOrStdout()); width > 0 && widest(table) > width {
 				table = printed(lines, false)
 			}
-			_, err := text(cmd.OutOrStdout()).Write(table)
+			_, err := Writer(cmd.OutOrStdout()).Write(table)
 			return failed(err)
 		},
 	}

@@ -69,8 +69,8 @@ func TestLiveResult(t *testing.T) {
 func TestReplayFails(t *testing.T) {
 	tr, err := parseTrace("mine", "fwd "+small)
 	require.NoError(t, err)
-	show := newProgress(&bytes.Buffer{})
-	defer show.done()
+	show := NewProgress(&bytes.Buffer{})
+	defer show.Done()
 	r, ended := replayAll(t.Context(), []*callTrace{tr}, machine{}, liveOptions{"tpu", 1, 2}, show)
 	require.ErrorContains(t, ended, "2 runs failed, the first one was of mine: ")
 	require.Len(t, r.Failures, 2)

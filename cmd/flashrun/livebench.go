@@ -62,7 +62,7 @@ func readTraces(names []string) (list []*callTrace, err error) {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
 		if free := freeMemory(); t.bytes() > free/2 {
-			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, formatBytes(t.bytes()), formatBytes(free))
+			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, Bytes(t.bytes()), Bytes(free))
 		}
 		list = append(list, t)
 	}
@@ -79,9 +79,9 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	show := newProgress(cmd.ErrOrStderr())
+	show := NewProgress(cmd.ErrOrStderr())
 	report, ended := replayAll(cmd.Context(), traces, where, liveOptions{backendChoice(f.backend), f.seed, f.runs}, show)
-	show.done()
+	show.Done()
 	write := report.writeTable
 	if f.regrets != regretLive {
 		write = report.writeGroups

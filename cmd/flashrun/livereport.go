@@ -104,7 +104,7 @@ type liveOptions struct {
 }
 
 // replayAll replays the traces on the machine, each run in a process of its own.
-func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOptions, show *progress) (*liveReport, error) {
+func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOptions, show *Progress) (*liveReport, error) {
 	report := &liveReport{Format: resultsFormat, Machine: where, Traces: []*liveTrace{}}
 	ended := report.replay(ctx, traces, o, show)
 	runs := 0
@@ -123,7 +123,7 @@ func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOp
 
 // replay runs every trace, and then every one again, so that what changes on the
 // machine meanwhile hits all alike. A run that fails does not end the others.
-func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liveOptions, show *progress) error {
+func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liveOptions, show *Progress) error {
 	for _, t := range traces {
 		report.Traces = append(report.Traces, &liveTrace{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
 	}
@@ -134,7 +134,7 @@ func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liv
 		if i > 0 {
 			left = time.Since(started) / time.Duration(i) * time.Duration(all-i)
 		}
-		show.part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, o.runs), left)
+		show.Part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, o.runs), left)
 		run, err := replay(ctx, t, o.backend, o.seed+uint64(i))
 		switch {
 		case ctx.Err() != nil:

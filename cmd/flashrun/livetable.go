@@ -13,14 +13,14 @@ import (
 
 // writeTable prints a line for each trace.
 func (r *liveReport) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(text(w))
+	out := bufio.NewWriter(Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"trace", "kernels that ran", "calls", "runs", "live regret", "worst run", "raw", "worst call", "steady"}}
 	for _, x := range r.Traces {
 		rows = append(rows, []string{x.Trace, mostCalled(x.Kernels), strconv.Itoa(x.Calls), strconv.Itoa(len(x.Runs)),
 			ratio(x.Regret), ratio(x.Worst), ratio(x.Raw), x.WorstCall.ratio(), x.WorstSteady.ratio()})
 	}
-	writeColumns(out, rows, 2)
+	WriteTable(out, rows, 2)
 	r.writeEnd(out)
 	if len(r.Traces) > 0 {
 		fmt.Fprintf(out, "\nthe geometric mean of live regret is %.3f, the worst trace is %s with %.3f, the worst run one of %s with %.3f\n",
@@ -34,7 +34,7 @@ func (r *liveReport) writeTable(w io.Writer) error {
 
 // writeGroups prints what ran in each trace.
 func (r *liveReport) writeGroups(w io.Writer) error {
-	out := bufio.NewWriter(text(w))
+	out := bufio.NewWriter(Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
 	for _, x := range r.Traces {
 		for i, run := range x.Runs {
@@ -60,11 +60,11 @@ func (r *liveRun) writeGroups(out io.Writer) {
 			}
 		}
 		rows = append(rows, []string{g.Pass, g.Problem, mostCalled(calls), g.Best, strconv.Itoa(g.Calls),
-			formatSeconds(g.Seconds), formatSeconds(g.First), ratio(g.Ratio)})
+			Seconds(g.Seconds), Seconds(g.First), ratio(g.Ratio)})
 	}
-	writeColumns(out, rows, 4)
+	WriteTable(out, rows, 4)
 	fmt.Fprintf(out, "live regret %.3f: %s on the kernels that ran and %s in dispatch, %s on the best ones; raw %.3f\n",
-		r.Regret, formatSeconds(r.Chosen), formatSeconds(r.Overhead), formatSeconds(r.Best), r.Raw)
+		r.Regret, Seconds(r.Chosen), Seconds(r.Overhead), Seconds(r.Best), r.Raw)
 	fmt.Fprintf(out, "after the first %d calls: worst call %s, worst steady choice %s\n", firstCalls, r.WorstCall.ratio(), r.WorstSteady.ratio())
 }
 

@@ -33,8 +33,8 @@ func (m *measurement) affordable(p flashkit.Problem) error {
 
 // measure calls the kernel of m once to warm up and then repeat times, or for about a
 // second when repeat is 0. A first call that is already long counts as the only one.
-func (m *measurement) measure(p flashkit.Problem, repeat int, show *progress, call func(flashkit.Kernel) error) (err error) {
-	show.start(m.kernel.Name, m.kernel.Cost(p.Ask(m.kernel.Pass)))
+func (m *measurement) measure(p flashkit.Problem, repeat int, show *Progress, call func(flashkit.Kernel) error) (err error) {
+	show.Start(m.kernel.Name, m.kernel.Cost(p.Ask(m.kernel.Pass)))
 	var first time.Duration
 	m.bytes, err = allocated(func() (err error) {
 		first, err = timed(func() error { return call(m.kernel) })
@@ -54,7 +54,7 @@ func (m *measurement) measure(p flashkit.Problem, repeat int, show *progress, ca
 		}
 		times = append(times, t)
 		total += t
-		show.calls(len(times), repeat)
+		show.CountCalls(len(times), repeat)
 	}
 	m.median, m.calls = median(times), len(times)
 	return nil

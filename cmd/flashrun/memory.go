@@ -121,8 +121,8 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer d.Close()
-	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
+	show := NewProgress(cmd.ErrOrStderr())
+	defer show.Done()
 	var tables []*memoryTable
 	for _, p := range problems {
 		for _, s := range chosen {
@@ -131,7 +131,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 				if k.Pass != s {
 					continue
 				}
-				show.start(k.Name, 0)
+				show.Start(k.Name, 0)
 				line, err := f.meter.kernel(cmd.Context(), p, k)
 				if err != nil {
 					return runError(err)
@@ -144,7 +144,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 			tables = append(tables, t)
 		}
 	}
-	show.done()
+	show.Done()
 	w := cmd.OutOrStdout()
 	switch {
 	case f.json:

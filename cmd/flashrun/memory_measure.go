@@ -56,7 +56,7 @@ func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	case f.formula:
 		return formulaOnly
 	case bytes > tensorLimit:
-		return fmt.Sprintf("its tensors take %s; up to %s are measured", formatBytes(bytes), formatBytes(tensorLimit))
+		return fmt.Sprintf("its tensors take %s; up to %s are measured", Bytes(bytes), Bytes(tensorLimit))
 	case full != nil:
 		return full.Error()
 	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts

@@ -172,7 +172,7 @@ func (l *memoryLine) from() string {
 		text += " + " + formatSize(l.Formula) + " by formula"
 	}
 	if l.Device != nil {
-		text += fmt.Sprintf(" + %s of the device, besides %s of tensors there", formatBytes(float64(l.Device.Workspace)), formatBytes(float64(l.Device.Tensors)))
+		text += fmt.Sprintf(" + %s of the device, besides %s of tensors there", Bytes(float64(l.Device.Workspace)), Bytes(float64(l.Device.Tensors)))
 	}
 	if l.Unmeasured != "" && l.Unmeasured != formulaOnly {
 		text += "; not measured: " + l.Unmeasured
@@ -185,7 +185,7 @@ func formatSize(n *big.Int) string {
 		return ""
 	}
 	x, _ := new(big.Float).SetInt(n).Float64()
-	return formatBytes(x)
+	return Bytes(x)
 }
 
 func formatRatio(x float64) string {
@@ -199,7 +199,7 @@ func formatRatio(x float64) string {
 }
 
 func writeMemoryText(w io.Writer, tables []*memoryTable) error {
-	w = text(w)
+	w = Writer(w)
 	for i, t := range tables {
 		if i > 0 {
 			fmt.Fprintln(w)

@@ -15,7 +15,7 @@ const longest = 300
 // long: the field is at the beginning, what is wrong with it at the end.
 func message(s string) string {
 	const end = 100
-	s = printable(strings.ReplaceAll(s, "\n", "; "))
+	s = Printable(strings.ReplaceAll(s, "\n", "; "))
 	if utf8.RuneCountInString(s) <= longest {
 		return s
 	}

@@ -208,7 +208,7 @@ func TestMutatedFiles(t *testing.T) {
 	require.Greater(t, codes[exitOK], n/20)
 	t.Logf("%d files: %d ran, %d refused, %d failed", n, codes[exitOK], codes[exitUsage], codes[exitFailed])
 	if largest > 0 {
-		t.Logf("the largest process took %s at most", formatBytes(float64(largest)))
+		t.Logf("the largest process took %s at most", Bytes(float64(largest)))
 	}
 }
 

@@ -141,14 +141,14 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 	"times":     times,
 	"number":    plainNumber,
 	"class":     (*kind).class,
-	"seconds":   formatSeconds,
+	"seconds":   Seconds,
 	"size":      shortSize,
 	"ratio":     formatRatio,
 	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
 	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
 	"bytes":     func(x float64) string { return shortSize(fromFloat(x)) },
 	"short":     axisSeconds,
-	"extra":     func(m *measured) string { return formatBytes(m.extra()) },
+	"extra":     func(m *measured) string { return Bytes(m.extra()) },
 }).Parse(reportText))
 
 func join(list []string) string { return strings.Join(list, ", ") }

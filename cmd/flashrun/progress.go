@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A progress shows on a terminal what a long run is doing. It stays silent for
+// A Progress shows on a terminal what a long run is doing. It stays silent for
 // the first second, and altogether when the writer is no terminal.
-type progress struct {
+type Progress struct {
 	w       *os.File // nil for silence
 	mu      sync.Mutex
 	text    string
@@ -23,9 +23,9 @@ type progress struct {
 	ended   sync.WaitGroup
 }
 
-// newProgress returns a progress on w.
-func newProgress(w io.Writer) *progress {
-	p := &progress{stop: make(chan struct{})}
+// NewProgress returns a progress on w.
+func NewProgress(w io.Writer) *Progress {
+	p := &Progress{stop: make(chan struct{})}
 	if f, ok := w.(*os.File); ok && columns(f) > 0 {
 		p.w = f
 		p.ended.Add(1)
@@ -34,34 +34,34 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// start says that a kernel begins and how long one call is expected to take.
-func (p *progress) start(kernel string, expect time.Duration) {
+// Start says that a kernel begins and how long one call is expected to take.
+func (p *Progress) Start(kernel string, expect time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.text, p.expect, p.started, p.share, p.left = kernel, expect, time.Now(), 0, 0
 }
 
-// part says how much of a long run is done, what comes now, and how long all the
+// Part says how much of a long run is done, what comes now, and how long all the
 // rest is expected to take.
-func (p *progress) part(share float64, text string, left time.Duration) {
+func (p *Progress) Part(share float64, text string, left time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.text, p.expect, p.started, p.share, p.left = text, 0, time.Now(), share, max(1, left)
 }
 
-// calls says how many timed calls are done, of how many if that is known.
-func (p *progress) calls(n, of int) {
+// CountCalls says how many timed calls are done, of how many if that is known.
+func (p *Progress) CountCalls(n, of int) {
 	if of == 0 {
-		p.say(fmt.Sprintf("%d calls", n))
+		p.Say(fmt.Sprintf("%d calls", n))
 	} else {
-		p.say(fmt.Sprintf("%d of %d calls", n, of))
+		p.Say(fmt.Sprintf("%d of %d calls", n, of))
 	}
 }
 
-// say replaces the text and starts the clock again.
-func (p *progress) say(text string) { p.start(text, 0) }
+// Say replaces the text and starts the clock again.
+func (p *Progress) Say(text string) { p.Start(text, 0) }
 
-func (p *progress) loop() {
+func (p *Progress) loop() {
 	defer p.ended.Done()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -95,7 +95,7 @@ func cut(line string, width int) string {
 }
 
 // line returns what to show when that much time has passed since the text was set.
-func (p *progress) line(passed time.Duration) string {
+func (p *Progress) line(passed time.Duration) string {
 	if p.left == 0 {
 		return fmt.Sprintf("%s, %s%s", p.text, passed.Round(100*time.Millisecond), p.remaining())
 	}
@@ -105,15 +105,15 @@ func (p *progress) line(passed time.Duration) string {
 	return fmt.Sprintf("[%s] %.0f%%, about %s left, %s", bar, 100*p.share, max(0, p.left-passed).Round(time.Second), p.text)
 }
 
-func (p *progress) remaining() string {
+func (p *Progress) remaining() string {
 	if p.expect == 0 {
 		return ""
 	}
 	return fmt.Sprintf(" of about %s", p.expect.Round(100*time.Millisecond))
 }
 
-// done ends the display and clears its line. It may be called twice.
-func (p *progress) done() {
+// Done ends the display and clears its line. It may be called twice.
+func (p *Progress) Done() {
 	select {
 	case <-p.stop:
 	default:

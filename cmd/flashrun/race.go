@@ -57,7 +57,7 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 	best, tiny := time.Duration(0), newMaker(r.dispatch, 1)
 	for i, x := range list {
 		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
-			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", formatSeconds(x.predicted.Seconds()))
+			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", Seconds(x.predicted.Seconds()))
 			continue
 		}
 		if err := x.warmUp(ctx, tiny, data, best); err != nil {
@@ -164,12 +164,12 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 
 // each races every heat that this machine has the memory for, and calls done with
 // each pass. It stops when the context ends.
-func (r *race) each(ctx context.Context, list []heat, show *progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
+func (r *race) each(ctx context.Context, list []heat, show *Progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
 	started, inputs := time.Now(), newMaker(r.dispatch, 1)
 	for i, h := range list {
 		share := float64(i) / float64(len(list))
 		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
-		show.part(share, h.problem.String(), left)
+		show.Part(share, h.problem.String(), left)
 		backward := slices.Contains(h.passes, flashkit.PassBackward)
 		if tensorBytes(h.problem, backward) > freeMemory()/2 {
 			continue

@@ -70,7 +70,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 		return nil, withoutPath(err)
 	}
 	if b.Len() > limit {
-		return nil, fmt.Errorf("it expands to more than %s", formatBytes(float64(limit)))
+		return nil, fmt.Errorf("it expands to more than %s", Bytes(float64(limit)))
 	}
 	return b.Bytes(), nil
 }

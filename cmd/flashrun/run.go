@@ -141,7 +141,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	rep, w, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr()))
+	rep, w, err := f.compute(ctx, d, in, NewProgress(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
@@ -178,8 +178,8 @@ func written(out string, wrong error) string {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progress) (*outcome, *work, error) {
-	defer show.done()
+func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *Progress) (*outcome, *work, error) {
+	defer show.Done()
 	p := in.problem
 	if err := affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
@@ -226,7 +226,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progr
 		rep.set(c, m)
 	}
 	if f.check {
-		show.say("computing the oracle")
+		show.Say("computing the oracle")
 		rep.setChecked(w.againstOracle(c))
 	}
 	if !in.expected.IsZero() {

@@ -127,7 +127,7 @@ func parseTrace(name, text string) (*callTrace, error) {
 		return nil, fmt.Errorf("line %d: there is no step: a step is fwd or bwd and a problem", p.line)
 	}
 	if need := p.trace.bytes(); need > tensorLimit {
-		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, formatBytes(need), formatBytes(tensorLimit))
+		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, Bytes(need), Bytes(tensorLimit))
 	}
 	return p.trace, nil
 }
@@ -311,7 +311,7 @@ func parseTouch(value string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("touch = %q: must be a size up to %s, such as 64KiB or 16MiB", value, formatBytes(traceTouch))
+	return 0, fmt.Errorf("touch = %q: must be a size up to %s, such as 64KiB or 16MiB", value, Bytes(traceTouch))
 }
 
 // bucket returns in which power of two a number of keys lies, for steps that grow.
