@@ -14,6 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // benchFlags are the flags of flashrun bench, as given.
@@ -175,7 +176,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	show := NewProgress(cmd.ErrOrStderr())
+	show := terminal.NewProgress(cmd.ErrOrStderr())
 	ended := b.measureAll(cmd.Context(), problems, f.limits, show)
 	show.Done()
 	b.remember()
@@ -263,7 +264,7 @@ func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Pr
 	if !cmd.Flags().Changed("time-per-case") {
 		per = regretTime
 	}
-	show := NewProgress(cmd.ErrOrStderr())
+	show := terminal.NewProgress(cmd.ErrOrStderr())
 	report, ended := b.regret(cmd.Context(), list, per, show)
 	show.Done()
 	if f.json {

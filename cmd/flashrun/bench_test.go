@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // quick are the flags of a bench that tests can afford.
@@ -152,7 +153,7 @@ func TestBenchTeachesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.open(t.Context(), "all"))
 	defer b.close()
-	b.show = NewProgress(&bytes.Buffer{})
+	b.show = terminal.NewProgress(&bytes.Buffer{})
 	defer b.show.Done()
 	called := 0
 	b.inputs.frozen = b.inputs.frozen.WithObserver(func(dispatch.Ran) { called++ })

@@ -13,6 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // calibrateFlags are the flags of flashrun calibrate, as given.
@@ -79,7 +80,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	show := NewProgress(cmd.ErrOrStderr())
+	show := terminal.NewProgress(cmd.ErrOrStderr())
 	defer show.Done()
 	started := time.Now()
 	if err := calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {

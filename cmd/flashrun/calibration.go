@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
@@ -59,7 +60,7 @@ type calibratedKernel struct {
 
 // calibrate races the kernels over the problems, each for about the given time; d learns what
 // each takes.
-func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per time.Duration, show *Progress) error {
+func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
 		for _, x := range racers {
@@ -98,14 +99,14 @@ func newCalibration(d *dispatch.Dispatcher, list []heat, path string, took time.
 
 // writeTable prints a line for each kernel.
 func (c *calibration) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(Writer(w))
+	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
 	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}
 	round := func(x float64) string { return fmt.Sprint(math.Round(x*100) / 100) }
 	for _, k := range c.Kernels {
 		rows = append(rows, []string{k.Kernel, fmt.Sprint(k.Problems), round(k.Least), round(k.Median), round(k.Most)})
 	}
-	WriteTable(out, rows, 1)
+	terminal.WriteTable(out, rows, 1)
 	fmt.Fprintf(out, "\nwritten to %s after %s\n", c.Profile, time.Duration(c.Seconds*1e9).Round(time.Second))
 	return out.Flush()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A bench measures kernels on problems.
@@ -27,7 +28,7 @@ type bench struct {
 	memories []string
 	settings settings
 	order    *rand.Rand
-	show     *Progress
+	show     *terminal.Progress
 	plan     plan
 	results  *results
 }
@@ -55,7 +56,7 @@ func benchOf(how settings, passes []flashkit.Pass, memories []string, baseline b
 }
 
 // measureAll measures the limits of the machine if asked, and then the problems, until ctx ends.
-func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, limits bool, show *Progress) error {
+func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, limits bool, show *terminal.Progress) error {
 	b.show = show
 	if limits {
 		b.show.Say("measuring what the machine does at most")

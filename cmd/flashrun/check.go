@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance/oracle"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // oracleLimit is the most memory that --check may take for its matrices.
@@ -20,7 +21,7 @@ func checkable(in *input, backward bool) error {
 	}
 	bytes := matrices * 8 * float64(p.QLen) * float64(p.KVLen)
 	if bytes > oracleLimit {
-		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", Bytes(bytes), p, Bytes(oracleLimit))
+		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", terminal.Bytes(bytes), p, terminal.Bytes(oracleLimit))
 	}
 	const copies = 4 // of every element: as float64, by head, transposed, and what appending leaves behind
 	p.Score.Bias, p.Score.Mask, p.KVDType = false, false, 0

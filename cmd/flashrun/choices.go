@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A cell is a problem in the color of what dispatch runs for it.
@@ -149,7 +150,7 @@ func (c *contest) cell(x, y, width px) cell {
 		} else {
 			out.Text = "!"
 		}
-		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, Seconds(c.fastest.Seconds))
+		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, terminal.Seconds(c.fastest.Seconds))
 	default:
 		out.Kind = c.chosen.kind
 		out.Title = c.chosen.title() + ", the fastest measured"

@@ -17,6 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/conformance"
 	"github.com/flashkit-go/flashkit/conformance/mutants"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A tally counts the results of one kernel.
@@ -167,7 +168,7 @@ func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 
 // runAll runs the suite on every kernel that the choice admits.
 func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, stderr io.Writer) ([]*tally, error) {
-	show := NewProgress(stderr)
+	show := terminal.NewProgress(stderr)
 	defer show.Done()
 	kernels := d.Kernels()
 	total := f.options.Count(kernels)
@@ -209,7 +210,7 @@ func (t *tally) add(r conformance.Result) {
 }
 
 func (f *conformanceFlags) printTallies(w io.Writer, tallies []*tally) error {
-	w = Writer(w)
+	w = terminal.Writer(w)
 	var sum tally
 	for _, t := range tallies {
 		for _, x := range t.Failures {

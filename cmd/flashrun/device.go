@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // deviceTensors are a problem's tensors on the device, and a stream and two
@@ -51,7 +52,7 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 			continue
 		}
 		if *to, err = d.upload(gpu, from); err != nil {
-			return fmt.Errorf("%s of %s: %w", a.Name, Bytes(float64(from.Len()*from.DType().Size())), err)
+			return fmt.Errorf("%s of %s: %w", a.Name, terminal.Bytes(float64(from.Len()*from.DType().Size())), err)
 		}
 	}
 	if !t.args.DO.IsZero() {

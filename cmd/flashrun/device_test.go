@@ -16,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A stubGPU stands in for a GPU that computes nothing: every call takes half a
@@ -108,7 +109,7 @@ func TestBenchOnDevice(t *testing.T) {
 	defer d.Close()
 	b := &bench{dispatch: d, kernels: d.Kernels(), gpu: gpu, passes: []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward},
 		memories: []string{deviceMemory}, settings: settings{Kernels: "chosen", Rounds: 2, TimePerCase: .002, Seed: 1},
-		order: rand.New(rand.NewPCG(1, 1)), show: NewProgress(&strings.Builder{}), results: &results{}}
+		order: rand.New(rand.NewPCG(1, 1)), show: terminal.NewProgress(&strings.Builder{}), results: &results{}}
 	host, err := d.With("simd") // so that the stub is not asked for O and LSE on the host
 	require.NoError(t, err)
 	b.dispatch, b.inputs = host, newMaker(host, 1)
@@ -148,7 +149,7 @@ func TestRunOnDevice(t *testing.T) {
 		require.NoError(t, err)
 		f := runFlags{repeat: 3, backward: c.forward != ""}
 		for _, l := range []layout{bhsd, bshd} {
-			r, w, err := f.compute(t.Context(), d, randomInput(p, 1, l, f.backward), NewProgress(&strings.Builder{}))
+			r, w, err := f.compute(t.Context(), d, randomInput(p, 1, l, f.backward), terminal.NewProgress(&strings.Builder{}))
 			require.NoError(t, err)
 			require.Equal(t, [4]any{c.want, c.forward, 3, deviceMemory}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
 			require.Equal(t, int32(plan4[0]), int32(math.Float32bits(w.args.LSE.Float32s()[0])), "the stub's memory came back")
@@ -176,7 +177,7 @@ func TestRunOnFullDevice(t *testing.T) {
 	require.NoError(t, err)
 	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m8192-d32-f32")
 	require.NoError(t, err)
-	_, _, err = new(runFlags).compute(t.Context(), d, randomInput(p, 1, bhsd, false), NewProgress(&strings.Builder{}))
+	_, _, err = new(runFlags).compute(t.Context(), d, randomInput(p, 1, bhsd, false), terminal.NewProgress(&strings.Builder{}))
 	require.ErrorContains(t, err, "tensors on the device: K of 2.0 MiB: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
 	require.NoError(t, d.close())
 	require.Empty(t, g.live)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // An explained is one kernel's line of flashrun explain.
@@ -29,7 +30,7 @@ type explained struct {
 
 // why says what the prediction is made of.
 func (l *explained) why() string {
-	return fmt.Sprintf("%s x %.2f (%s)", Seconds(l.Own), l.Factor, l.From)
+	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }
 
 // parameterList returns a line for each part that the name of a problem may end with.
@@ -108,7 +109,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 
 // writeExplained writes a table with a line for each verdict.
 func writeExplained(w io.Writer, lines []explained) error {
-	t := tabwriter.NewWriter(Writer(w), 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
 	for _, l := range lines {
 		mark, predicted, last := " ", "\t", ""
@@ -116,10 +117,10 @@ func writeExplained(w io.Writer, lines []explained) error {
 			mark = "*"
 		}
 		if l.Seconds > 0 {
-			predicted = "about " + Seconds(l.Seconds) + "\t" + l.why()
+			predicted = "about " + terminal.Seconds(l.Seconds) + "\t" + l.why()
 		}
 		if l.Last > 0 {
-			last = "last " + Seconds(l.Last)
+			last = "last " + terminal.Seconds(l.Last)
 		}
 		if anyLast {
 			last += "\t"

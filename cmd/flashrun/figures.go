@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A figure is a set of small plots with the same axes.
@@ -39,9 +40,9 @@ func (s *study) figures(limits []limit) []*figure {
 
 // title describes a measured point.
 func (m *measured) title() string {
-	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, Seconds(m.Seconds))
+	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, terminal.Seconds(m.Seconds))
 	if m.Calls > 1 {
-		text += fmt.Sprintf(" (%s to %s)", Seconds(m.P10), Seconds(m.P90))
+		text += fmt.Sprintf(" (%s to %s)", terminal.Seconds(m.P10), terminal.Seconds(m.P90))
 	}
 	return text + ", " + plainNumber(m.GFLOPS) + " GFLOP/s"
 }

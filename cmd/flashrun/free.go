@@ -5,13 +5,15 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // affordable returns an error if what takes so many bytes cannot be had: nothing is
 // allocated before that is known, as running out of memory ends the program.
 func affordable(what string, bytes float64) error {
 	if free := freeMemory(); bytes > free {
-		return fmt.Errorf("%s take %s, and this machine has %s free", what, Bytes(bytes), Bytes(free))
+		return fmt.Errorf("%s take %s, and this machine has %s free", what, terminal.Bytes(bytes), terminal.Bytes(free))
 	}
 	return nil
 }

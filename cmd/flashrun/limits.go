@@ -10,6 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // deviceLimits measures the GPU: multiply-adds of each type, and copying.
@@ -61,7 +62,7 @@ func hostLimits(types []flashkit.DType) []limit {
 	n := copyBytes()
 	rate := copyRate(n)
 	return append(list, limit{Memory: hostMemory, Name: "copy", BytesPerSecond: rate,
-		How: "bytes read and written, " + Bytes(float64(n)) + " from one array to another, " + threads()})
+		How: "bytes read and written, " + terminal.Bytes(float64(n)) + " from one array to another, " + threads()})
 }
 
 func threads() string {

@@ -15,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A listed is one line of flashrun list.
@@ -44,7 +45,7 @@ func listDevices(devices []cuda.Device) (lines []listed) {
 		d := &devices[i]
 		g := &gpu{d.Ordinal, d.Name, d.Memory, fmt.Sprintf("%d.%d", d.Major, d.Minor), d.SMs}
 		lines = append(lines, listed{Name: fmt.Sprintf("GPU %d", g.Number), Device: g, Available: d.Reason == "", Reason: d.Reason,
-			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, Bytes(float64(g.Bytes)), g.Capability, g.SMs)})
+			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, terminal.Bytes(float64(g.Bytes)), g.Capability, g.SMs)})
 	}
 	return lines
 }
@@ -66,10 +67,10 @@ func newList() *cobra.Command {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
 			table := printed(lines, true)
-			if width := Width(cmd.OutOrStdout()); width > 0 && widest(table) > width {
+			if width := terminal.Width(cmd.OutOrStdout()); width > 0 && widest(table) > width {
 				table = printed(lines, false)
 			}
-			_, err := Writer(cmd.OutOrStdout()).Write(table)
+			_, err := terminal.Writer(cmd.OutOrStdout()).Write(table)
 			return failed(err)
 		},
 	}

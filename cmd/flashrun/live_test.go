@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // allOfTrace has everything that a trace may say.
@@ -69,7 +70,7 @@ func TestLiveResult(t *testing.T) {
 func TestReplayFails(t *testing.T) {
 	tr, err := parseTrace("mine", "fwd "+small)
 	require.NoError(t, err)
-	show := NewProgress(&bytes.Buffer{})
+	show := terminal.NewProgress(&bytes.Buffer{})
 	defer show.Done()
 	r, ended := replayAll(t.Context(), []*callTrace{tr}, machine{}, liveOptions{"tpu", 1, 2}, show)
 	require.ErrorContains(t, ended, "2 runs failed, the first one was of mine: ")

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // What --regret may be.
@@ -62,7 +64,7 @@ func readTraces(names []string) (list []*callTrace, err error) {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
 		if free := freeMemory(); t.bytes() > free/2 {
-			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, Bytes(t.bytes()), Bytes(free))
+			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.bytes()), terminal.Bytes(free))
 		}
 		list = append(list, t)
 	}
@@ -79,7 +81,7 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	show := NewProgress(cmd.ErrOrStderr())
+	show := terminal.NewProgress(cmd.ErrOrStderr())
 	report, ended := replayAll(cmd.Context(), traces, where, liveOptions{backendChoice(f.backend), f.seed, f.runs}, show)
 	show.Done()
 	write := report.writeTable

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A liveReport is what flashrun bench finds of traces. The JSON names are stable.
@@ -104,7 +106,7 @@ type liveOptions struct {
 }
 
 // replayAll replays the traces on the machine, each run in a process of its own.
-func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOptions, show *Progress) (*liveReport, error) {
+func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOptions, show *terminal.Progress) (*liveReport, error) {
 	report := &liveReport{Format: resultsFormat, Machine: where, Traces: []*liveTrace{}}
 	ended := report.replay(ctx, traces, o, show)
 	runs := 0
@@ -123,7 +125,7 @@ func replayAll(ctx context.Context, traces []*callTrace, where machine, o liveOp
 
 // replay runs every trace, and then every one again, so that what changes on the
 // machine meanwhile hits all alike. A run that fails does not end the others.
-func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liveOptions, show *Progress) error {
+func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liveOptions, show *terminal.Progress) error {
 	for _, t := range traces {
 		report.Traces = append(report.Traces, &liveTrace{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
 	}

@@ -9,18 +9,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // writeTable prints a line for each trace.
 func (r *liveReport) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(Writer(w))
+	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"trace", "kernels that ran", "calls", "runs", "live regret", "worst run", "raw", "worst call", "steady"}}
 	for _, x := range r.Traces {
 		rows = append(rows, []string{x.Trace, mostCalled(x.Kernels), strconv.Itoa(x.Calls), strconv.Itoa(len(x.Runs)),
 			ratio(x.Regret), ratio(x.Worst), ratio(x.Raw), x.WorstCall.ratio(), x.WorstSteady.ratio()})
 	}
-	WriteTable(out, rows, 2)
+	terminal.WriteTable(out, rows, 2)
 	r.writeEnd(out)
 	if len(r.Traces) > 0 {
 		fmt.Fprintf(out, "\nthe geometric mean of live regret is %.3f, the worst trace is %s with %.3f, the worst run one of %s with %.3f\n",
@@ -34,7 +36,7 @@ func (r *liveReport) writeTable(w io.Writer) error {
 
 // writeGroups prints what ran in each trace.
 func (r *liveReport) writeGroups(w io.Writer) error {
-	out := bufio.NewWriter(Writer(w))
+	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
 	for _, x := range r.Traces {
 		for i, run := range x.Runs {
@@ -60,11 +62,11 @@ func (r *liveRun) writeGroups(out io.Writer) {
 			}
 		}
 		rows = append(rows, []string{g.Pass, g.Problem, mostCalled(calls), g.Best, strconv.Itoa(g.Calls),
-			Seconds(g.Seconds), Seconds(g.First), ratio(g.Ratio)})
+			terminal.Seconds(g.Seconds), terminal.Seconds(g.First), ratio(g.Ratio)})
 	}
-	WriteTable(out, rows, 4)
+	terminal.WriteTable(out, rows, 4)
 	fmt.Fprintf(out, "live regret %.3f: %s on the kernels that ran and %s in dispatch, %s on the best ones; raw %.3f\n",
-		r.Regret, Seconds(r.Chosen), Seconds(r.Overhead), Seconds(r.Best), r.Raw)
+		r.Regret, terminal.Seconds(r.Chosen), terminal.Seconds(r.Overhead), terminal.Seconds(r.Best), r.Raw)
 	fmt.Fprintf(out, "after the first %d calls: worst call %s, worst steady choice %s\n", firstCalls, r.WorstCall.ratio(), r.WorstSteady.ratio())
 }
 

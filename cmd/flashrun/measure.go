@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A measurement is what a kernel took for a problem.
@@ -33,7 +34,7 @@ func (m *measurement) affordable(p flashkit.Problem) error {
 
 // measure calls the kernel of m once to warm up and then repeat times, or for about a
 // second when repeat is 0. A first call that is already long counts as the only one.
-func (m *measurement) measure(p flashkit.Problem, repeat int, show *Progress, call func(flashkit.Kernel) error) (err error) {
+func (m *measurement) measure(p flashkit.Problem, repeat int, show *terminal.Progress, call func(flashkit.Kernel) error) (err error) {
 	show.Start(m.kernel.Name, m.kernel.Cost(p.Ask(m.kernel.Pass)))
 	var first time.Duration
 	m.bytes, err = allocated(func() (err error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // memoryFlags are the flags of flashrun memory, as given.
@@ -121,7 +122,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer d.Close()
-	show := NewProgress(cmd.ErrOrStderr())
+	show := terminal.NewProgress(cmd.ErrOrStderr())
 	defer show.Done()
 	var tables []*memoryTable
 	for _, p := range problems {

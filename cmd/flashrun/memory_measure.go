@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // tensorLimit is the most that the tensors of a measured call may take.
@@ -56,7 +57,7 @@ func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	case f.formula:
 		return formulaOnly
 	case bytes > tensorLimit:
-		return fmt.Sprintf("its tensors take %s; up to %s are measured", Bytes(bytes), Bytes(tensorLimit))
+		return fmt.Sprintf("its tensors take %s; up to %s are measured", terminal.Bytes(bytes), terminal.Bytes(tensorLimit))
 	case full != nil:
 		return full.Error()
 	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // Sizes are of any length: the matrices of a problem that an int can count may
@@ -172,7 +173,7 @@ func (l *memoryLine) from() string {
 		text += " + " + formatSize(l.Formula) + " by formula"
 	}
 	if l.Device != nil {
-		text += fmt.Sprintf(" + %s of the device, besides %s of tensors there", Bytes(float64(l.Device.Workspace)), Bytes(float64(l.Device.Tensors)))
+		text += fmt.Sprintf(" + %s of the device, besides %s of tensors there", terminal.Bytes(float64(l.Device.Workspace)), terminal.Bytes(float64(l.Device.Tensors)))
 	}
 	if l.Unmeasured != "" && l.Unmeasured != formulaOnly {
 		text += "; not measured: " + l.Unmeasured
@@ -185,7 +186,7 @@ func formatSize(n *big.Int) string {
 		return ""
 	}
 	x, _ := new(big.Float).SetInt(n).Float64()
-	return Bytes(x)
+	return terminal.Bytes(x)
 }
 
 func formatRatio(x float64) string {
@@ -199,7 +200,7 @@ func formatRatio(x float64) string {
 }
 
 func writeMemoryText(w io.Writer, tables []*memoryTable) error {
-	w = Writer(w)
+	w = terminal.Writer(w)
 	for i, t := range tables {
 		if i > 0 {
 			fmt.Fprintln(w)

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // longest is the characters of a message: what a file or an argument holds may have
@@ -15,7 +17,7 @@ const longest = 300
 // long: the field is at the beginning, what is wrong with it at the end.
 func message(s string) string {
 	const end = 100
-	s = Printable(strings.ReplaceAll(s, "\n", "; "))
+	s = terminal.Printable(strings.ReplaceAll(s, "\n", "; "))
 	if utf8.RuneCountInString(s) <= longest {
 		return s
 	}

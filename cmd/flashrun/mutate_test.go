@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/terminal"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -208,7 +209,7 @@ func TestMutatedFiles(t *testing.T) {
 	require.Greater(t, codes[exitOK], n/20)
 	t.Logf("%d files: %d ran, %d refused, %d failed", n, codes[exitOK], codes[exitUsage], codes[exitFailed])
 	if largest > 0 {
-		t.Logf("the largest process took %s at most", Bytes(float64(largest)))
+		t.Logf("the largest process took %s at most", terminal.Bytes(float64(largest)))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // sampleBound is how far the output on the embedded sample may be from the
@@ -72,17 +73,17 @@ func (r *outcome) verdict() error {
 func (r *outcome) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 func (r *outcome) writeText(w io.Writer, out string) error {
-	t := tabwriter.NewWriter(Writer(w), 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "problem\t%s\n", r.Problem)
 	fmt.Fprintf(t, "input\t%s\n", r.Source)
 	if r.ForwardKernel != "" {
-		fmt.Fprintf(t, "forward\t%s, %s\n", r.ForwardKernel, Seconds(r.ForwardSeconds))
+		fmt.Fprintf(t, "forward\t%s, %s\n", r.ForwardKernel, terminal.Seconds(r.ForwardSeconds))
 	}
 	fmt.Fprintf(t, "kernel\t%s: %s\n", r.Kernel, r.Reason)
-	fmt.Fprintf(t, "time\t%s, median of %d, %.2f GFLOP/s\n", Seconds(r.Seconds), r.Calls, r.GFLOPS)
-	fmt.Fprintf(t, "memory\t%s besides input and output\n", Bytes(float64(r.ExtraBytes)))
+	fmt.Fprintf(t, "time\t%s, median of %d, %.2f GFLOP/s\n", terminal.Seconds(r.Seconds), r.Calls, r.GFLOPS)
+	fmt.Fprintf(t, "memory\t%s besides input and output\n", terminal.Bytes(float64(r.ExtraBytes)))
 	if r.Device != nil {
-		fmt.Fprintf(t, "device\t%s of tensors, %s besides them\n", Bytes(float64(r.Device.Tensors)), Bytes(float64(r.Device.Workspace)))
+		fmt.Fprintf(t, "device\t%s of tensors, %s besides them\n", terminal.Bytes(float64(r.Device.Tensors)), terminal.Bytes(float64(r.Device.Workspace)))
 	}
 	for _, c := range r.checked {
 		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.name, c.error)

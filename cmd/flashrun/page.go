@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A page is a report: what report.tmpl shows.
@@ -141,14 +143,14 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 	"times":     times,
 	"number":    plainNumber,
 	"class":     (*kind).class,
-	"seconds":   Seconds,
+	"seconds":   terminal.Seconds,
 	"size":      shortSize,
 	"ratio":     formatRatio,
 	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
 	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
 	"bytes":     func(x float64) string { return shortSize(fromFloat(x)) },
 	"short":     axisSeconds,
-	"extra":     func(m *measured) string { return Bytes(m.extra()) },
+	"extra":     func(m *measured) string { return terminal.Bytes(m.extra()) },
 }).Parse(reportText))
 
 func join(list []string) string { return strings.Join(list, ", ") }

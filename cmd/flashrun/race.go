@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A race times kernels on the same tensors, one problem and pass after the other.
@@ -57,7 +58,7 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 	best, tiny := time.Duration(0), newMaker(r.dispatch, 1)
 	for i, x := range list {
 		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
-			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", Seconds(x.predicted.Seconds()))
+			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", terminal.Seconds(x.predicted.Seconds()))
 			continue
 		}
 		if err := x.warmUp(ctx, tiny, data, best); err != nil {
@@ -164,7 +165,7 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 
 // each races every heat that this machine has the memory for, and calls done with
 // each pass. It stops when the context ends.
-func (r *race) each(ctx context.Context, list []heat, show *Progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
+func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
 	started, inputs := time.Now(), newMaker(r.dispatch, 1)
 	for i, h := range list {
 		share := float64(i) / float64(len(list))

@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 const (
@@ -70,7 +72,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 		return nil, withoutPath(err)
 	}
 	if b.Len() > limit {
-		return nil, fmt.Errorf("it expands to more than %s", Bytes(float64(limit)))
+		return nil, fmt.Errorf("it expands to more than %s", terminal.Bytes(float64(limit)))
 	}
 	return b.Bytes(), nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // Regret is what dispatch's choices take over what the best kernels take.
@@ -86,7 +87,7 @@ const (
 )
 
 // regret races the kernels on each problem. Dispatch chooses as for a first call.
-func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *Progress) (*regretReport, error) {
+func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *terminal.Progress) (*regretReport, error) {
 	report := &regretReport{Format: resultsFormat, Machine: describeMachine(b.dispatch, b.gpu)}
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
 	ended := r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
@@ -165,16 +166,16 @@ func (r *regretReport) sum() {
 // writeTable prints every problem, those with the largest ratio last, where they
 // are seen.
 func (r *regretReport) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(Writer(w))
+	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"pass", "problem", "dispatch", "best", "", "", "ratio"}}
 	list := slices.Clone(r.Problems)
 	slices.SortStableFunc(list, func(a, b regretResult) int { return cmp.Compare(a.Ratio, b.Ratio) })
 	for _, x := range list {
 		chosen, best := x.times()
-		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, Seconds(chosen), Seconds(best), fmt.Sprintf("%.3f", x.Ratio)})
+		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, terminal.Seconds(chosen), terminal.Seconds(best), fmt.Sprintf("%.3f", x.Ratio)})
 	}
-	WriteTable(out, rows, 4)
+	terminal.WriteTable(out, rows, 4)
 	if r.Interrupted {
 		fmt.Fprintln(out, "interrupted: there is more to measure")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/mpi"
 )
@@ -386,10 +387,10 @@ func (f *ringFlags) print(w io.Writer, r *ringResult) error {
 		return json.NewEncoder(w).Encode(r)
 	}
 	fmt.Fprintf(w, "problem      %s\nranks        %d\n", r.Problem, r.Ranks)
-	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", Seconds(r.Seconds), Seconds(r.One), r.Efficiency)
-	fmt.Fprintf(w, "predicted    %s by the model, over the link %s\n", Seconds(r.Predicted), f.link)
-	fmt.Fprintf(w, "sent         %s by the rank that sent most, which waited %s after its kernels\n", Bytes(float64(slices.Max(r.Sent))), Seconds(slices.Max(r.Wait)))
-	_, err := fmt.Fprintf(w, "buffers      %s on rank 0\n", Bytes(float64(r.Memory)))
+	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", terminal.Seconds(r.Seconds), terminal.Seconds(r.One), r.Efficiency)
+	fmt.Fprintf(w, "predicted    %s by the model, over the link %s\n", terminal.Seconds(r.Predicted), f.link)
+	fmt.Fprintf(w, "sent         %s by the rank that sent most, which waited %s after its kernels\n", terminal.Bytes(float64(slices.Max(r.Sent))), terminal.Seconds(slices.Max(r.Wait)))
+	_, err := fmt.Fprintf(w, "buffers      %s on rank 0\n", terminal.Bytes(float64(r.Memory)))
 	if r.Worst != nil && err == nil {
 		_, err = fmt.Fprintf(w, "check        largest difference from one rank %.3g of the largest value\n", *r.Worst)
 	}

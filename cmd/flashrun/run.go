@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // runFlags are the flags of flashrun run, as given.
@@ -141,7 +142,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	rep, w, err := f.compute(ctx, d, in, NewProgress(cmd.ErrOrStderr()))
+	rep, w, err := f.compute(ctx, d, in, terminal.NewProgress(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func written(out string, wrong error) string {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *Progress) (*outcome, *work, error) {
+func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *terminal.Progress) (*outcome, *work, error) {
 	defer show.Done()
 	p := in.problem
 	if err := affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {

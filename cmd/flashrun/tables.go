@@ -10,11 +10,12 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // writeTable prints results for people.
 func (r *results) writeTable(w io.Writer) error {
-	out := bufio.NewWriter(Writer(w))
+	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
 	most := limitRates(r.Limits)
 	for _, l := range r.Limits {
@@ -30,17 +31,17 @@ func (r *results) writeTable(w io.Writer) error {
 	for _, x := range r.Results {
 		peak := "" // it says something beside a call that holds matrices
 		if besideNaive {
-			peak = Bytes(float64(x.PeakBytes))
+			peak = terminal.Bytes(float64(x.PeakBytes))
 		}
 		kernel := x.Kernel
 		if x.Chosen {
 			kernel += " *"
 		}
-		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), Seconds(x.Seconds), Seconds(x.P10), Seconds(x.P90),
+		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), terminal.Seconds(x.Seconds), terminal.Seconds(x.P10), terminal.Seconds(x.P90),
 			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.ofLimit(most), fmt.Sprintf("%.1f", x.Intensity),
-			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), Bytes(x.extra()), peak})
+			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), terminal.Bytes(x.extra()), peak})
 	}
-	WriteTable(out, rows, 4)
+	terminal.WriteTable(out, rows, 4)
 	for _, x := range r.Skipped {
 		fmt.Fprintf(out, "no kernel: %s, %s pass\n", x.Problem, x.Pass)
 	}
@@ -105,7 +106,7 @@ func (x *result) ofLimit(most map[string]float64) string {
 func (c *comparison) writeTable(w io.Writer, now machine) {
 	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap\n", c.File)
 	if then := c.Machine; then.CPU != now.CPU || then.GPU != now.GPU || then.GOMAXPROCS != now.GOMAXPROCS || then.Arch != now.Arch {
-		fmt.Fprintf(w, "another machine: %s\n", Printable(then.String()))
+		fmt.Fprintf(w, "another machine: %s\n", terminal.Printable(then.String()))
 	}
 	rows := [][]string{{"pass", "problem", "kernel", "memory", "before", "now", "ratio"}}
 	for _, p := range c.Pairs {
@@ -113,13 +114,13 @@ func (c *comparison) writeTable(w io.Writer, now machine) {
 		if !p.Apart {
 			ratio = "~ " + ratio
 		}
-		rows = append(rows, []string{p.Pass, p.Problem, p.Kernel, notHost(p.Memory), Seconds(p.Old), Seconds(p.New), ratio})
+		rows = append(rows, []string{p.Pass, p.Problem, p.Kernel, notHost(p.Memory), terminal.Seconds(p.Old), terminal.Seconds(p.New), ratio})
 	}
 	if c.Mean == nil {
 		fmt.Fprintln(w, "no case is in both")
 		return
 	}
-	WriteTable(w, rows, 4)
+	terminal.WriteTable(w, rows, 4)
 	fmt.Fprintf(w, "geometric mean of %d: %.3f\n", c.Mean.Cases, c.Mean.Ratio)
 	if c.OnlyOld+c.OnlyNew > 0 {
 		fmt.Fprintf(w, "not in both: %d before, %d now\n", c.OnlyOld, c.OnlyNew)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A callTrace is the calls of a program's life, with what happens between them. The
@@ -127,7 +128,7 @@ func parseTrace(name, text string) (*callTrace, error) {
 		return nil, fmt.Errorf("line %d: there is no step: a step is fwd or bwd and a problem", p.line)
 	}
 	if need := p.trace.bytes(); need > tensorLimit {
-		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, Bytes(need), Bytes(tensorLimit))
+		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, terminal.Bytes(need), terminal.Bytes(tensorLimit))
 	}
 	return p.trace, nil
 }
@@ -311,7 +312,7 @@ func parseTouch(value string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("touch = %q: must be a size up to %s, such as 64KiB or 16MiB", value, Bytes(traceTouch))
+	return 0, fmt.Errorf("touch = %q: must be a size up to %s, such as 64KiB or 16MiB", value, terminal.Bytes(traceTouch))
 }
 
 // bucket returns in which power of two a number of keys lies, for steps that grow.

@@ -1,4 +1,6 @@
-package main
+// Package terminal is how the command speaks to people: folded lines, tables, progress, sizes and
+// times.
+package terminal
 
 import (
 	"bytes"
