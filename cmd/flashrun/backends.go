@@ -33,7 +33,7 @@ func (s *study) contests() (list []*contest) {
 				list = append(list, c)
 			}
 			c.points = append(c.points, m)
-			if m.Memory == hostMemory && plottable(m.Seconds) && (c.fastest == nil || m.Seconds < c.fastest.Seconds) {
+			if m.Memory == Host && plottable(m.Seconds) && (c.fastest == nil || m.Seconds < c.fastest.Seconds) {
 				c.fastest = m
 			}
 			if m.chosen() {

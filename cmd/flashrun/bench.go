@@ -201,7 +201,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	}
 	memories := strings.Split(f.memory, ",")
 	for _, m := range memories {
-		if m != hostMemory && m != deviceMemory {
+		if m != Host && m != Device {
 			return nil, nil, fmt.Errorf("--memory %q: must be a list of host and device", f.memory)
 		}
 	}

@@ -44,7 +44,7 @@ func calibrateGrid() []heat {
 type calibration struct {
 	Profile string             `json:"profile"`
 	Seconds float64            `json:"seconds"` // that it took
-	Machine machine            `json:"machine"`
+	Machine Info               `json:"machine"`
 	Kernels []calibratedKernel `json:"kernels"`
 }
 
@@ -77,7 +77,7 @@ func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per tim
 
 // newCalibration sums up what d has learned of the problems, and wrote to path.
 func newCalibration(d *dispatch.Dispatcher, list []heat, path string, took time.Duration) *calibration {
-	c := &calibration{Profile: path, Seconds: took.Seconds(), Machine: describeMachine(d, nil)}
+	c := &calibration{Profile: path, Seconds: took.Seconds(), Machine: Describe(d, nil)}
 	own := d.Blank().Kernels()
 	for i, k := range d.Kernels() {
 		var off []float64

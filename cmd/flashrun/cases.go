@@ -61,11 +61,11 @@ func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, lim
 	if limits {
 		b.show.Say("measuring what the machine does at most")
 		types := typesOf(problems)
-		device, err := deviceLimits(b.gpu, types)
+		device, err := DeviceLimits(b.gpu, types)
 		if err != nil {
 			return err
 		}
-		b.results.Limits = append(hostLimits(types), device...)
+		b.results.Limits = append(HostLimits(types), device...)
 	}
 	b.plan.started = time.Now()
 	err := b.run(ctx, problems)
@@ -131,7 +131,7 @@ func (b *bench) perCase() time.Duration {
 // memoriesOf returns where the tensors of a kernel are to lie.
 func (b *bench) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
-		if m == hostMemory || b.gpu != nil && backendOf(k.Name) == b.gpu.Name() {
+		if m == Host || b.gpu != nil && backendOf(k.Name) == b.gpu.Name() {
 			list = append(list, m)
 		}
 	}
@@ -207,7 +207,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 // whose workspace nobody has used, so that what the first call allocates is what
 // the kernel needs.
 func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
-	if memory == deviceMemory {
+	if memory == Device {
 		return openDevice(ctx, data, b.gpu, k)
 	}
 	own, done, err := unused(ctx, k)
@@ -226,7 +226,7 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 // the only one.
 func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
-	if c.memory == hostMemory {
+	if c.memory == Host {
 		if err := b.inputs.callTiny(ctx, c.kernel, c.problem); err != nil {
 			return err
 		}
@@ -300,7 +300,7 @@ func (b *bench) keep(cases []*timedCase) {
 		r.Device = deviceOf(c.problem, c.kernel)
 		r.PeakBytes = int64(r.peak(c.problem, c.kernel.Pass))
 		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass); err == nil {
-			r.Chosen = k.Name == c.kernel.Name && c.memory == hostMemory
+			r.Chosen = k.Name == c.kernel.Name && c.memory == Host
 		}
 		b.results.Results = append(b.results.Results, r)
 	}
@@ -365,8 +365,8 @@ func (b *bench) open(ctx context.Context, choice string) error {
 		}
 	}
 	b.gpu = besideDispatch(ctx, b.dispatch)
-	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: describeMachine(b.dispatch, b.gpu),
-		Settings: b.settings, Limits: []limit{}, Results: []result{}}
+	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: Describe(b.dispatch, b.gpu),
+		Settings: b.settings, Limits: []Limit{}, Results: []result{}}
 	return nil
 }
 
@@ -392,7 +392,7 @@ func (b *bench) close() error {
 
 // affordable refuses a problem that does not fit into memory.
 func (b *bench) affordable(p flashkit.Problem) error {
-	if err := affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
+	if err := Affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
 		return err
 	}
 	for _, k := range b.baseline {
@@ -419,7 +419,7 @@ func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
 	if !slices.Contains(b.passes, k.Pass) {
 		return nil
 	}
-	return affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
+	return Affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
 }
 
 // verdict returns an error if the measurement ended early, or if kernels failed.
@@ -456,7 +456,7 @@ func openDevice(ctx context.Context, t *tensors, gpu *cuda.Backend, k flashkit.K
 	launch := func(ctx context.Context) error {
 		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
 	}
-	return &timedCase{problem: p, kernel: k, memory: deviceMemory, flops: p.FLOPs(k.Pass), close: func() error { return nil },
+	return &timedCase{problem: p, kernel: k, memory: Device, flops: p.FLOPs(k.Pass), close: func() error { return nil },
 		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
 }
 

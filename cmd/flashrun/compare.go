@@ -3,7 +3,7 @@ package main
 // A comparison sets results beside earlier ones.
 type comparison struct {
 	File    string     `json:"file"`
-	Machine machine    `json:"machine"` // of the earlier results
+	Machine Info       `json:"machine"` // of the earlier results
 	Pairs   []pair     `json:"pairs"`
 	Mean    *meanRatio `json:"geometric_mean,omitempty"` // nil if no case is in both
 	OnlyOld int        `json:"only_old"`                 // cases that are not in both

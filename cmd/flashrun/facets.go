@@ -34,7 +34,7 @@ func kindName(kernel, memory string) string {
 
 // placed adds where tensors lie, unless that is the host.
 func placed(name, memory string) string {
-	if memory == deviceMemory {
+	if memory == Device {
 		return name + " on device"
 	}
 	return name

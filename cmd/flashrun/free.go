@@ -9,18 +9,18 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// affordable returns an error if what takes so many bytes cannot be had: nothing is
+// Affordable returns an error if what takes so many bytes cannot be had: nothing is
 // allocated before that is known, as running out of memory ends the program.
-func affordable(what string, bytes float64) error {
-	if free := freeMemory(); bytes > free {
+func Affordable(what string, bytes float64) error {
+	if free := Free(); bytes > free {
 		return fmt.Errorf("%s take %s, and this machine has %s free", what, terminal.Bytes(bytes), terminal.Bytes(free))
 	}
 	return nil
 }
 
-// freeMemory returns the bytes that the system could give to this program: what Linux
+// Free returns the bytes that the system could give to this program: what Linux
 // says is available, within the limit of a container; else what the machine has.
-func freeMemory() float64 {
+func Free() float64 {
 	free := machineMemory()
 	if kib, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemAvailable"), " kB"), 64); err == nil {
 		free = kib * 1024

@@ -13,30 +13,30 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// deviceLimits measures the GPU: multiply-adds of each type, and copying.
-func deviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]limit, error) {
+// DeviceLimits measures the GPU: multiply-adds of each type, and copying.
+func DeviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]Limit, error) {
 	if gpu == nil {
 		return nil, nil
 	}
-	var list []limit
+	var list []Limit
 	for _, t := range types {
 		rate, instructions, err := gpu.Peak(t)
 		if err != nil {
 			return nil, fmt.Errorf("limit of the device, %s: %w", t, err)
 		}
-		list = append(list, limit{Memory: deviceMemory, Name: t.String(), GFLOPS: rate / 1e9,
+		list = append(list, Limit{Memory: Device, Name: t.String(), GFLOPS: rate / 1e9,
 			How: fmt.Sprintf("multiply-adds on the chip, %s, %d multiprocessors", instructions, gpu.Device().SMs)})
 	}
 	rate, err := gpu.CopyRate()
 	if err != nil {
 		return nil, fmt.Errorf("limit of the device, copy: %w", err)
 	}
-	return append(list, limit{Memory: deviceMemory, Name: "copy", BytesPerSecond: rate, How: "bytes read and written by a kernel that copies"}), nil
+	return append(list, Limit{Memory: Device, Name: "copy", BytesPerSecond: rate, How: "bytes read and written by a kernel that copies"}), nil
 }
 
-// A limit is what the machine does at most, beside which results are read. Its
+// A Limit is what the machine does at most, beside which results are read. Its
 // name is that of a type, for multiply-adds of it, or "copy".
-type limit struct {
+type Limit struct {
 	Memory         string  `json:"memory"` // host or device
 	Name           string  `json:"name"`
 	GFLOPS         float64 `json:"gflops,omitempty"`
@@ -48,20 +48,20 @@ type limit struct {
 // hold, unless that is much of the machine's memory.
 func copyBytes() int {
 	n := 256 << 20
-	return max(min(n, int(freeMemory()/8)), 1<<20)
+	return max(min(n, int(Free()/8)), 1<<20)
 }
 
-// hostLimits measures the host: multiply-adds of each type, and copying.
-func hostLimits(types []flashkit.DType) []limit {
-	var list []limit
+// HostLimits measures the host: multiply-adds of each type, and copying.
+func HostLimits(types []flashkit.DType) []Limit {
+	var list []Limit
 	for _, t := range types {
 		rate, instructions := simd.Peak(t)
-		list = append(list, limit{Memory: hostMemory, Name: t.String(), GFLOPS: rate / 1e9,
+		list = append(list, Limit{Memory: Host, Name: t.String(), GFLOPS: rate / 1e9,
 			How: "multiply-adds in registers, " + instructions + ", " + threads()})
 	}
 	n := copyBytes()
 	rate := copyRate(n)
-	return append(list, limit{Memory: hostMemory, Name: "copy", BytesPerSecond: rate,
+	return append(list, Limit{Memory: Host, Name: "copy", BytesPerSecond: rate,
 		How: "bytes read and written, " + terminal.Bytes(float64(n)) + " from one array to another, " + threads()})
 }
 
@@ -106,13 +106,13 @@ func copyRate(n int) float64 {
 
 // Where the tensors of a measurement lie.
 const (
-	hostMemory   = "host"   // slices; a GPU's copies in and out are part of the time
-	deviceMemory = "device" // the GPU's memory, timed by its events
+	Host   = "host"   // slices; a GPU's copies in and out are part of the time
+	Device = "device" // the GPU's memory, timed by its events
 )
 
-func (l *limit) check() error {
+func (l *Limit) Check() error {
 	switch {
-	case l.Memory != hostMemory && l.Memory != deviceMemory:
+	case l.Memory != Host && l.Memory != Device:
 		return fmt.Errorf("memory = %q: must be host or device", l.Memory)
 	case l.GFLOPS < 0:
 		return fmt.Errorf("gflops = %g: must not be negative", l.GFLOPS)

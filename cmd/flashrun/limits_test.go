@@ -9,7 +9,7 @@ import (
 )
 
 func TestBenchLimits(t *testing.T) {
-	limits := hostLimits([]flashkit.DType{flashkit.Float32, flashkit.BFloat16})
+	limits := HostLimits([]flashkit.DType{flashkit.Float32, flashkit.BFloat16})
 	require.Len(t, limits, 3)
 	for i, name := range []string{"f32", "bf16", "copy"} {
 		l := limits[i]

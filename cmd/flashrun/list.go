@@ -118,7 +118,7 @@ func list(d *dispatch.Dispatcher) []listed {
 		lines = append(lines, l)
 	}
 	for _, m := range d.Missing() {
-		lines = append(lines, listed{Name: m.Backend, Reason: reasonOf(m)})
+		lines = append(lines, listed{Name: m.Backend, Reason: Reason(m)})
 	}
 	return lines
 }

@@ -63,7 +63,7 @@ func readTraces(names []string) (list []*callTrace, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
-		if free := freeMemory(); t.bytes() > free/2 {
+		if free := Free(); t.bytes() > free/2 {
 			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.bytes()), terminal.Bytes(free))
 		}
 		list = append(list, t)
@@ -96,16 +96,16 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 
 // machine describes where the traces run. What it opens for that is closed again,
 // so that the processes of the runs have the machine for themselves.
-func (f *benchFlags) machine(cmd *cobra.Command) (machine, error) {
+func (f *benchFlags) machine(cmd *cobra.Command) (Info, error) {
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {
-		return machine{}, err
+		return Info{}, err
 	}
 	defer d.Close()
 	gpu := besideDispatch(cmd.Context(), d)
 	if gpu == nil {
-		return describeMachine(d, nil), nil
+		return Describe(d, nil), nil
 	}
 	defer gpu.Close()
-	return describeMachine(d, gpu), nil
+	return Describe(d, gpu), nil
 }

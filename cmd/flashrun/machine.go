@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A machine is where a benchmark ran.
-type machine struct {
+// A Info is where a benchmark ran.
+type Info struct {
 	OS         string   `json:"os"`
 	Arch       string   `json:"arch"`
 	CPU        string   `json:"cpu,omitempty"`
@@ -29,9 +29,9 @@ type absent struct {
 	Reason  string `json:"reason"`
 }
 
-func describeMachine(d *dispatch.Dispatcher, gpu *cuda.Backend) machine {
-	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
-		Go: runtime.Version(), Flashrun: version()}
+func Describe(d *dispatch.Dispatcher, gpu *cuda.Backend) Info {
+	m := Info{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
+		Go: runtime.Version(), Flashrun: Version()}
 	if gpu != nil {
 		m.GPU = gpu.Device().Name
 	}
@@ -42,7 +42,7 @@ func describeMachine(d *dispatch.Dispatcher, gpu *cuda.Backend) machine {
 }
 
 // String returns the machine in a line.
-func (m machine) String() string {
+func (m Info) String() string {
 	parts := []string{m.OS + "/" + m.Arch, strconv.Itoa(m.CPUs) + " CPUs", "GOMAXPROCS " + strconv.Itoa(m.GOMAXPROCS), m.Go}
 	if m.CPU != "" {
 		parts = append([]string{m.CPU}, parts...)
@@ -70,11 +70,11 @@ func procField(path, name string) string {
 	return ""
 }
 
-// reasonOf returns why a backend is missing, without its name.
-func reasonOf(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
+// Reason returns why a backend is missing, without its name.
+func Reason(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
 
-// version returns the module's version as the Go tool recorded it.
-func version() string {
+// Version returns the module's version as the Go tool recorded it.
+func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {
 		return "(unknown)"

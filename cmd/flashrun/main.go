@@ -108,7 +108,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       version(),
+		Version:       Version(),
 	}
 	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it (default FLASHKIT_DEVICE, else 0)")
 	root.PersistentPreRunE = setDevice

@@ -253,7 +253,7 @@ func TestRequiredKernel(t *testing.T) {
 }
 
 func TestVersionAndCompletion(t *testing.T) {
-	require.Equal(t, "flashrun version "+version()+" ("+build()+")\n", ok(t, "--version"))
+	require.Equal(t, "flashrun version "+Version()+" ("+build()+")\n", ok(t, "--version"))
 	require.Contains(t, ok(t, "completion", "bash"), "flashrun")
 	_, completions, _ := flashrun(t, "__complete", "run", "--backend", "")
 	require.Contains(t, completions, "simd/fwd_generic")

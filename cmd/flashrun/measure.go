@@ -27,7 +27,7 @@ const (
 // affordable returns an error if what the kernel allocates cannot be had.
 func (m *measurement) affordable(p flashkit.Problem) error {
 	if k := m.kernel; k.Needs != nil {
-		return affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
+		return Affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ const formulaOnly = "by formula only"
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), tensorBytes(p, k.Pass == flashkit.PassBackward)
-	full := affordable("its tensors", bytes) // asked once: what is free may change
+	full := Affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
 	case f.formula:
 		return formulaOnly

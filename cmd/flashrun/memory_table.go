@@ -153,7 +153,7 @@ func (t *memoryTable) compare(line *memoryLine) {
 
 func (t *memoryTable) addMissing(missing []dispatch.Missing) {
 	for _, m := range missing {
-		t.Lines = append(t.Lines, &memoryLine{Name: m.Backend, Kind: kindMissing, Note: reasonOf(m)})
+		t.Lines = append(t.Lines, &memoryLine{Name: m.Backend, Kind: kindMissing, Note: Reason(m)})
 	}
 }
 

@@ -81,7 +81,7 @@ type naive struct {
 }
 
 func newNaive(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, q, k, v flashkit.Tensor) (*naive, error) {
-	if err := affordable("the matrices of "+p.String(), naiveMemory(p, pass)); err != nil {
+	if err := Affordable("the matrices of "+p.String(), naiveMemory(p, pass)); err != nil {
 		return nil, err
 	}
 	n := &naive{Problem: p, ctx: ctx, scale: float32(p.SoftmaxScale()), q: dense(q), k: dense(k), v: dense(v), tilesOfRows: (p.QLen + naiveTile - 1) / naiveTile}

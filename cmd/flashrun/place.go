@@ -26,10 +26,10 @@ type place struct {
 // open opens what --memory and --backend say.
 func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 	switch f.memory {
-	case hostMemory:
+	case Host:
 		d, err := openDispatch(cmd, f.backend)
 		return &place{dispatch: d}, err
-	case deviceMemory:
+	case Device:
 	default:
 		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
 	}
@@ -61,7 +61,7 @@ func (d *place) memory() string {
 	if d.gpu == nil {
 		return ""
 	}
-	return deviceMemory
+	return Device
 }
 
 // put brings the tensors to where they are to be.

@@ -61,7 +61,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 	}
 	size, limit := 0, mostPiped
 	if info.Mode().IsRegular() {
-		if err := affordable("its bytes and its tensors", 2*float64(info.Size())); err != nil {
+		if err := Affordable("its bytes and its tensors", 2*float64(info.Size())); err != nil {
 			return nil, err
 		}
 		size = int(info.Size())

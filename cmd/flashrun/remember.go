@@ -25,7 +25,7 @@ func (b *bench) remember() {
 	for _, r := range b.results.Results {
 		p, err := flashkit.ParseProblem(r.Problem)
 		for _, k := range b.kernels {
-			if err == nil && k.Name == r.Kernel && r.Memory == hostMemory {
+			if err == nil && k.Name == r.Kernel && r.Memory == Host {
 				learned(b.dispatch, k, p, time.Duration(r.Seconds*1e9))
 			}
 		}

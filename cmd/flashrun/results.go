@@ -19,9 +19,9 @@ type results struct {
 	Format      int         `json:"format"`
 	Started     time.Time   `json:"started"`
 	Interrupted bool        `json:"interrupted"` // some cases are missing, or have fewer calls
-	Machine     machine     `json:"machine"`
+	Machine     Info        `json:"machine"`
 	Settings    settings    `json:"settings"`
-	Limits      []limit     `json:"limits"`
+	Limits      []Limit     `json:"limits"`
 	Results     []result    `json:"results"`
 	Failures    []caseError `json:"failures,omitempty"`
 	Skipped     []caseError `json:"skipped,omitempty"`
@@ -69,7 +69,7 @@ type caseError struct {
 // newResult sums up the calls of each round, if there is any, which do so many operations.
 func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]time.Duration) (r result, ok bool) {
 	var all []float64
-	r = result{Problem: p.String(), Pass: k.Pass.String(), Backend: backendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: hostMemory}
+	r = result{Problem: p.String(), Pass: k.Pass.String(), Backend: backendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: Host}
 	for _, round := range rounds {
 		var times []float64
 		for _, t := range round {

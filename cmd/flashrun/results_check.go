@@ -11,7 +11,7 @@ import (
 // written, and its value.
 func (r *results) check() error {
 	for i, l := range r.Limits {
-		if err := l.check(); err != nil {
+		if err := l.Check(); err != nil {
 			return fmt.Errorf("limits[%d].%w", i, err)
 		}
 	}
@@ -35,7 +35,7 @@ func (x *result) check() error {
 		return fmt.Errorf("kernel = %q: must be a backend, a slash and a name", x.Kernel)
 	case x.Backend != backend:
 		return fmt.Errorf("backend = %q: must match kernel = %q", x.Backend, x.Kernel)
-	case x.Memory != hostMemory && x.Memory != deviceMemory:
+	case x.Memory != Host && x.Memory != Device:
 		return fmt.Errorf("memory = %q: must be host or device", x.Memory)
 	case x.Calls < 1:
 		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
@@ -80,7 +80,7 @@ func readAll(paths []string) (all *results, err error) {
 // add adds the results of a later run.
 func (r *results) add(more *results) {
 	for _, l := range more.Limits {
-		if !slices.ContainsFunc(r.Limits, func(m limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
+		if !slices.ContainsFunc(r.Limits, func(m Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
 			r.Limits = append(r.Limits, l)
 		}
 	}

@@ -18,7 +18,7 @@ func TestCompare(t *testing.T) {
 	at := func(problem string, seconds, spread float64) result {
 		return result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
 	}
-	before := &results{Machine: machine{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
+	before := &results{Machine: Info{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
 	now := &results{Results: []result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
 	c := compare("old.json", before, now)
 	ratios, apart := map[string]float64{}, map[string]bool{}
@@ -30,7 +30,7 @@ func TestCompare(t *testing.T) {
 	require.InDelta(t, 1.2599, c.Mean.Ratio, 1e-4, "the cube root of 2")
 	require.Equal(t, []int{3, 1, 2}, []int{c.Mean.Cases, c.OnlyOld, c.OnlyNew})
 	var out bytes.Buffer
-	c.writeTable(&out, machine{CPU: "new"})
+	c.writeTable(&out, Info{CPU: "new"})
 	for _, want := range []string{"old.json", "another machine", "0.500", "~ 1.000", "geometric mean of 3: 1.260", "not in both: 1 before, 2 now"} {
 		require.Contains(t, out.String(), want)
 	}
@@ -39,6 +39,6 @@ func TestCompare(t *testing.T) {
 	c = compare("old.json", before, now)
 	require.Nil(t, c.Mean)
 	out.Reset()
-	c.writeTable(&out, machine{})
+	c.writeTable(&out, Info{})
 	require.Contains(t, out.String(), "no case is in both")
 }
