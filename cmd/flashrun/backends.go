@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // A contest is a problem and pass, and the times of those that computed it.
@@ -33,7 +34,7 @@ func (s *study) contests() (list []*contest) {
 				list = append(list, c)
 			}
 			c.points = append(c.points, m)
-			if m.Memory == Host && plottable(m.Seconds) && (c.fastest == nil || m.Seconds < c.fastest.Seconds) {
+			if m.Memory == machine.Host && plottable(m.Seconds) && (c.fastest == nil || m.Seconds < c.fastest.Seconds) {
 				c.fastest = m
 			}
 			if m.chosen() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -201,7 +202,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	}
 	memories := strings.Split(f.memory, ",")
 	for _, m := range memories {
-		if m != Host && m != Device {
+		if m != machine.Host && m != machine.Device {
 			return nil, nil, fmt.Errorf("--memory %q: must be a list of host and device", f.memory)
 		}
 	}

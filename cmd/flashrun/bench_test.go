@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -148,7 +149,7 @@ func TestBenchTeachesNothing(t *testing.T) {
 	cmd := &cobra.Command{}
 	f.grid.add(cmd)
 	require.NoError(t, cmd.ParseFlags(names))
-	f.pass, f.memory, f.kernels, f.timePerCase, f.rounds = "fwd,bwd", Host, "all", time.Millisecond, 8
+	f.pass, f.memory, f.kernels, f.timePerCase, f.rounds = "fwd,bwd", machine.Host, "all", time.Millisecond, 8
 	b, problems, err := f.prepare(cmd)
 	require.NoError(t, err)
 	require.NoError(t, b.open(t.Context(), "all"))
@@ -196,7 +197,7 @@ func TestBenchCSV(t *testing.T) {
 // A line of a Go benchmark is a name that ends in GOMAXPROCS, iterations, and
 // pairs of a number and a unit. benchstat takes key=value parts of the name apart.
 func TestBenchstat(t *testing.T) {
-	r := &results{Machine: Info{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []result{
+	r := &results{Machine: machine.Info{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []result{
 		{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Backend: "simd", Kernel: "simd/fwd_avx2", Memory: "host",
 			Seconds: .002, Calls: 6, Rounds: []float64{.002, .001}, GFLOPS: 10}}}
 	var out bytes.Buffer
@@ -223,7 +224,7 @@ func TestBenchTable(t *testing.T) {
 	require.Regexp(t, `(?m)^pass +problem +kernel +median +p10 +p90 +calls +GFLOP/s +FLOP/B +GB/s +extra$`, out)
 	require.Regexp(t, `(?m)^backward +b1-h2-g2-n16-m16-d64-f32 +simd/bwd_generic`, out)
 
-	r := &results{Limits: []Limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
+	r := &results{Limits: []machine.Limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
 		Results: []result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Memory: "host", Chosen: true, Seconds: 1, GFLOPS: 50},
 			{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "z/y", Memory: "device", Seconds: 1, GFLOPS: 50}},
 		Skipped:     []caseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},

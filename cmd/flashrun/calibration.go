@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -44,7 +45,7 @@ func calibrateGrid() []heat {
 type calibration struct {
 	Profile string             `json:"profile"`
 	Seconds float64            `json:"seconds"` // that it took
-	Machine Info               `json:"machine"`
+	Machine machine.Info       `json:"machine"`
 	Kernels []calibratedKernel `json:"kernels"`
 }
 
@@ -77,7 +78,7 @@ func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per tim
 
 // newCalibration sums up what d has learned of the problems, and wrote to path.
 func newCalibration(d *dispatch.Dispatcher, list []heat, path string, took time.Duration) *calibration {
-	c := &calibration{Profile: path, Seconds: took.Seconds(), Machine: Describe(d, nil)}
+	c := &calibration{Profile: path, Seconds: took.Seconds(), Machine: machine.Describe(d, nil)}
 	own := d.Blank().Kernels()
 	for i, k := range d.Kernels() {
 		var off []float64

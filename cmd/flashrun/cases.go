@@ -13,6 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -51,11 +52,11 @@ func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, lim
 	if limits {
 		b.show.Say("measuring what the machine does at most")
 		types := typesOf(problems)
-		device, err := DeviceLimits(b.gpu, types)
+		device, err := machine.DeviceLimits(b.gpu, types)
 		if err != nil {
 			return err
 		}
-		b.results.Limits = append(HostLimits(types), device...)
+		b.results.Limits = append(machine.HostLimits(types), device...)
 	}
 	b.plan.started = time.Now()
 	err := b.run(ctx, problems)
@@ -121,7 +122,7 @@ func (b *bench) perCase() time.Duration {
 // memoriesOf returns where the tensors of a kernel are to lie.
 func (b *bench) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
-		if m == Host || b.gpu != nil && backendOf(k.Name) == b.gpu.Name() {
+		if m == machine.Host || b.gpu != nil && backendOf(k.Name) == b.gpu.Name() {
 			list = append(list, m)
 		}
 	}
@@ -197,7 +198,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 // whose workspace nobody has used, so that what the first call allocates is what
 // the kernel needs.
 func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
-	if memory == Device {
+	if memory == machine.Device {
 		return openDevice(ctx, data, b.gpu, k)
 	}
 	own, done, err := unused(ctx, k)
@@ -216,7 +217,7 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 // the only one.
 func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
-	if c.memory == Host {
+	if c.memory == machine.Host {
 		if err := b.inputs.callTiny(ctx, c.kernel, c.problem); err != nil {
 			return err
 		}
@@ -290,7 +291,7 @@ func (b *bench) keep(cases []*timedCase) {
 		r.Device = deviceOf(c.problem, c.kernel)
 		r.PeakBytes = int64(r.peak(c.problem, c.kernel.Pass))
 		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass); err == nil {
-			r.Chosen = k.Name == c.kernel.Name && c.memory == Host
+			r.Chosen = k.Name == c.kernel.Name && c.memory == machine.Host
 		}
 		b.results.Results = append(b.results.Results, r)
 	}

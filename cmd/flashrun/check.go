@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance/oracle"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -27,7 +28,7 @@ func checkable(in *input, backward bool) error {
 	p.Score.Bias, p.Score.Mask, p.KVDType = false, false, 0
 	elements := tensorBytes(p, backward)/float64(p.DType.Size()) + float64(in.args.Bias.Len()+in.args.Mask.Len())
 	bytes += copies * 8 * elements
-	if err := Affordable("the oracle's arrays for "+in.problem.String(), bytes); err != nil {
+	if err := machine.Affordable("the oracle's arrays for "+in.problem.String(), bytes); err != nil {
 		return fmt.Errorf("--check: %w", err)
 	}
 	return nil

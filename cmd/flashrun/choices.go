@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -136,7 +137,7 @@ func (p *panel) columnNames(columns []int, left, width, y px) {
 }
 
 // chosen reports whether dispatch runs this.
-func (m *measured) chosen() bool { return m.Chosen && m.Memory == Host }
+func (m *measured) chosen() bool { return m.Chosen && m.Memory == machine.Host }
 
 func (c *contest) cell(x, y, width px) cell {
 	out := cell{X: x + 1, Y: y + 1, W: width - 2, H: cellHeight - 2, MidX: x + width/2, MidY: y + cellHeight/2}

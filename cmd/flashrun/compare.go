@@ -1,13 +1,15 @@
 package main
 
+import "github.com/flashkit-go/flashkit/internal/machine"
+
 // A comparison sets results beside earlier ones.
 type comparison struct {
-	File    string     `json:"file"`
-	Machine Info       `json:"machine"` // of the earlier results
-	Pairs   []pair     `json:"pairs"`
-	Mean    *meanRatio `json:"geometric_mean,omitempty"` // nil if no case is in both
-	OnlyOld int        `json:"only_old"`                 // cases that are not in both
-	OnlyNew int        `json:"only_new"`
+	File    string       `json:"file"`
+	Machine machine.Info `json:"machine"` // of the earlier results
+	Pairs   []pair       `json:"pairs"`
+	Mean    *meanRatio   `json:"geometric_mean,omitempty"` // nil if no case is in both
+	OnlyOld int          `json:"only_old"`                 // cases that are not in both
+	OnlyNew int          `json:"only_new"`
 }
 
 // A pair is a case that was measured both times.

@@ -16,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -108,7 +109,7 @@ func TestBenchOnDevice(t *testing.T) {
 	d := dispatch.New(simd.New(), gpu)
 	defer d.Close()
 	b := &bench{dispatch: d, kernels: d.Kernels(), gpu: gpu, passes: []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward},
-		memories: []string{Device}, settings: settings{Kernels: "chosen", Rounds: 2, TimePerCase: .002, Seed: 1},
+		memories: []string{machine.Device}, settings: settings{Kernels: "chosen", Rounds: 2, TimePerCase: .002, Seed: 1},
 		order: rand.New(rand.NewPCG(1, 1)), show: terminal.NewProgress(&strings.Builder{}), results: &results{}}
 	host, err := d.With("simd") // so that the stub is not asked for O and LSE on the host
 	require.NoError(t, err)
@@ -120,7 +121,7 @@ func TestBenchOnDevice(t *testing.T) {
 	require.Empty(t, b.results.Failures)
 	require.Len(t, b.results.Results, 4)
 	for _, r := range b.results.Results {
-		require.Equal(t, Device, r.Memory)
+		require.Equal(t, machine.Device, r.Memory)
 		require.Equal(t, .0005, r.Seconds, "by the events")
 		require.Equal(t, 4, r.Calls, "two rounds of a millisecond")
 		require.False(t, r.Chosen, "dispatch takes host tensors")
@@ -151,7 +152,7 @@ func TestRunOnDevice(t *testing.T) {
 		for _, l := range []layout{bhsd, bshd} {
 			r, w, err := f.compute(t.Context(), d, randomInput(p, 1, l, f.backward), terminal.NewProgress(&strings.Builder{}))
 			require.NoError(t, err)
-			require.Equal(t, [4]any{c.want, c.forward, 3, Device}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
+			require.Equal(t, [4]any{c.want, c.forward, 3, machine.Device}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
 			require.Equal(t, int32(plan4[0]), int32(math.Float32bits(w.args.LSE.Float32s()[0])), "the stub's memory came back")
 			require.NoError(t, d.tensors.close())
 		}
@@ -216,18 +217,18 @@ func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {
 }
 
 func TestDeviceLimits(t *testing.T) {
-	limits, err := DeviceLimits(nil, nil)
+	limits, err := machine.DeviceLimits(nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, limits)
 	g := &stubGPU{next: math.MaxInt>>17 + 1, live: map[uintptr]int{}, launched: map[string]int{}}
 	gpu, err := cuda.OpenWith(g.driver(), 0)
 	require.NoError(t, err)
-	limits, err = DeviceLimits(gpu, []flashkit.DType{flashkit.Float32, flashkit.BFloat16})
+	limits, err = machine.DeviceLimits(gpu, []flashkit.DType{flashkit.Float32, flashkit.BFloat16})
 	require.NoError(t, err)
 	require.Len(t, limits, 3)
 	for i, name := range []string{"f32", "bf16", "copy"} {
 		require.Equal(t, name, limits[i].Name)
-		require.Equal(t, Device, limits[i].Memory)
+		require.Equal(t, machine.Device, limits[i].Memory)
 		require.Positive(t, max(limits[i].GFLOPS, limits[i].BytesPerSecond))
 	}
 	require.Positive(t, g.launched["limits_f32"])

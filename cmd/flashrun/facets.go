@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // A kind is a way to compute that a reader tells from others by color and mark: a
@@ -34,7 +35,7 @@ func kindName(kernel, memory string) string {
 
 // placed adds where tensors lie, unless that is the host.
 func placed(name, memory string) string {
-	if memory == Device {
+	if memory == machine.Device {
 		return name + " on device"
 	}
 	return name

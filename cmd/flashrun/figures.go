@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -34,7 +35,7 @@ func (f *figure) panels() (list []*panel) {
 }
 
 // figures returns what the results show, in the order of the report.
-func (s *study) figures(limits []Limit) []*figure {
+func (s *study) figures(limits []machine.Limit) []*figure {
 	return []*figure{s.rate(limits), s.time(), s.roofline(limits), s.backends(), s.choices(), s.peak()}
 }
 
@@ -205,7 +206,7 @@ func axisSeconds(v float64) string {
 	return strconv.FormatFloat(v*1e9, 'g', 3, 64) + " ns"
 }
 
-func (s *study) rate(limits []Limit) *figure {
+func (s *study) rate(limits []machine.Limit) *figure {
 	var plots []*plot
 	for _, f := range s.facets {
 		plots = append(plots, s.ratePlot(f, limits))
@@ -216,9 +217,9 @@ func (s *study) rate(limits []Limit) *figure {
 }
 
 // ratePlot returns a plot of rates, with the limits of where the kernels compute.
-func (s *study) ratePlot(f *facet, limits []Limit) *plot {
+func (s *study) ratePlot(f *facet, limits []machine.Limit) *plot {
 	p := s.facetPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
-	for _, place := range []string{Host, Device} {
+	for _, place := range []string{machine.Host, machine.Device} {
 		if slices.ContainsFunc(f.points, func(m *measured) bool { return m.place() == place }) {
 			p.roofs = append(p.roofs, roof{rate: roofOf(limits, place, f.like.DType).rate})
 		}
@@ -229,13 +230,13 @@ func (s *study) ratePlot(f *facet, limits []Limit) *plot {
 // place returns where a kernel computes. A GPU computes what lies on the host too.
 func (m *measured) place() string {
 	if m.Device != nil {
-		return Device
+		return machine.Device
 	}
 	return m.Memory
 }
 
 // roofOf returns what the machine does at most in a place and type.
-func roofOf(limits []Limit, place string, t flashkit.DType) (r roof) {
+func roofOf(limits []machine.Limit, place string, t flashkit.DType) (r roof) {
 	for _, l := range limits {
 		switch {
 		case l.Memory != place:
@@ -249,7 +250,7 @@ func roofOf(limits []Limit, place string, t flashkit.DType) (r roof) {
 }
 
 // roofline returns a plot for each pass, type and place.
-func (s *study) roofline(limits []Limit) *figure {
+func (s *study) roofline(limits []machine.Limit) *figure {
 	fig := &figure{ID: "roofline", Title: "Roofline",
 		Caption: "Rate against arithmetic intensity: operations for each byte that must move at least. The lines are what the machine does at most: copying from one array to another, and multiply-adds in registers. Problems that fit into a cache can be above the slope."}
 	if len(limits) == 0 {
@@ -279,15 +280,15 @@ type group struct {
 
 func (g *group) title(s *study) string {
 	text := g.pass.String() + ", " + g.types
-	if slices.ContainsFunc(s.all, func(m *measured) bool { return m.place() == Device }) {
-		text += ", " + map[string]string{Host: "CPU", Device: "GPU"}[g.place]
+	if slices.ContainsFunc(s.all, func(m *measured) bool { return m.place() == machine.Device }) {
+		text += ", " + map[string]string{machine.Host: "CPU", machine.Device: "GPU"}[g.place]
 	}
 	return text
 }
 
 // groups returns the groups in the order of the facets, the host's first.
 func (s *study) groups() (list []*group) {
-	for _, place := range []string{Host, Device} {
+	for _, place := range []string{machine.Host, machine.Device} {
 		for _, f := range s.facets {
 			for _, m := range f.points {
 				if m.place() != place {

@@ -15,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -118,7 +119,7 @@ func list(d *dispatch.Dispatcher) []listed {
 		lines = append(lines, l)
 	}
 	for _, m := range d.Missing() {
-		lines = append(lines, listed{Name: m.Backend, Reason: Reason(m)})
+		lines = append(lines, listed{Name: m.Backend, Reason: machine.Reason(m)})
 	}
 	return lines
 }

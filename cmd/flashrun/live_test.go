@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -72,7 +73,7 @@ func TestReplayFails(t *testing.T) {
 	require.NoError(t, err)
 	show := terminal.NewProgress(&bytes.Buffer{})
 	defer show.Done()
-	r, ended := replayAll(t.Context(), []*callTrace{tr}, Info{}, liveOptions{"tpu", 1, 2}, show)
+	r, ended := replayAll(t.Context(), []*callTrace{tr}, machine.Info{}, liveOptions{"tpu", 1, 2}, show)
 	require.ErrorContains(t, ended, "2 runs failed, the first one was of mine: ")
 	require.Len(t, r.Failures, 2)
 	require.Equal(t, "mine", r.Failures[0].Trace)

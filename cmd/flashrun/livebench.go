@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -63,7 +64,7 @@ func readTraces(names []string) (list []*callTrace, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
-		if free := Free(); t.bytes() > free/2 {
+		if free := machine.Free(); t.bytes() > free/2 {
 			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.bytes()), terminal.Bytes(free))
 		}
 		list = append(list, t)
@@ -96,16 +97,16 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 
 // machine describes where the traces run. What it opens for that is closed again,
 // so that the processes of the runs have the machine for themselves.
-func (f *benchFlags) machine(cmd *cobra.Command) (Info, error) {
+func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {
-		return Info{}, err
+		return machine.Info{}, err
 	}
 	defer d.Close()
 	gpu := besideDispatch(cmd.Context(), d)
 	if gpu == nil {
-		return Describe(d, nil), nil
+		return machine.Describe(d, nil), nil
 	}
 	defer gpu.Close()
-	return Describe(d, gpu), nil
+	return machine.Describe(d, gpu), nil
 }

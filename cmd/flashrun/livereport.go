@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -15,7 +16,7 @@ import (
 type liveReport struct {
 	Format      int          `json:"format"`
 	Interrupted bool         `json:"interrupted"`
-	Machine     Info         `json:"machine"`
+	Machine     machine.Info `json:"machine"`
 	Mean        float64      `json:"geometric_mean"` // of the traces' live regret
 	WorstTrace  string       `json:"worst_trace,omitempty"`
 	Worst       float64      `json:"worst_live_regret"` // of that trace, the median of its runs
@@ -106,7 +107,7 @@ type liveOptions struct {
 }
 
 // replayAll replays the traces on the machine, each run in a process of its own.
-func replayAll(ctx context.Context, traces []*callTrace, where Info, o liveOptions, show *terminal.Progress) (*liveReport, error) {
+func replayAll(ctx context.Context, traces []*callTrace, where machine.Info, o liveOptions, show *terminal.Progress) (*liveReport, error) {
 	report := &liveReport{Format: resultsFormat, Machine: where, Traces: []*liveTrace{}}
 	ended := report.replay(ctx, traces, o, show)
 	runs := 0

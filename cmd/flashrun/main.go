@@ -16,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // Exit codes, stable.
@@ -108,7 +109,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       Version(),
+		Version:       machine.Version(),
 	}
 	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it (default FLASHKIT_DEVICE, else 0)")
 	root.PersistentPreRunE = setDevice

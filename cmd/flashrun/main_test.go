@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -253,7 +254,7 @@ func TestRequiredKernel(t *testing.T) {
 }
 
 func TestVersionAndCompletion(t *testing.T) {
-	require.Equal(t, "flashrun version "+Version()+" ("+build()+")\n", ok(t, "--version"))
+	require.Equal(t, "flashrun version "+machine.Version()+" ("+build()+")\n", ok(t, "--version"))
 	require.Contains(t, ok(t, "completion", "bash"), "flashrun")
 	_, completions, _ := flashrun(t, "__complete", "run", "--backend", "")
 	require.Contains(t, completions, "simd/fwd_generic")

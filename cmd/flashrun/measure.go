@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -27,7 +28,7 @@ const (
 // affordable returns an error if what the kernel allocates cannot be had.
 func (m *measurement) affordable(p flashkit.Problem) error {
 	if k := m.kernel; k.Needs != nil {
-		return Affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
+		return machine.Affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
 	}
 	return nil
 }

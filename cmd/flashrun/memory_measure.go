@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -52,7 +53,7 @@ const formulaOnly = "by formula only"
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), tensorBytes(p, k.Pass == flashkit.PassBackward)
-	full := Affordable("its tensors", bytes) // asked once: what is free may change
+	full := machine.Affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
 	case f.formula:
 		return formulaOnly

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -153,7 +154,7 @@ func (t *memoryTable) compare(line *memoryLine) {
 
 func (t *memoryTable) addMissing(missing []dispatch.Missing) {
 	for _, m := range missing {
-		t.Lines = append(t.Lines, &memoryLine{Name: m.Backend, Kind: kindMissing, Note: Reason(m)})
+		t.Lines = append(t.Lines, &memoryLine{Name: m.Backend, Kind: kindMissing, Note: machine.Reason(m)})
 	}
 }
 

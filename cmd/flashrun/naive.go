@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // naiveBaseline is attention as its formula reads. It is of no backend, so dispatch
@@ -81,7 +82,7 @@ type naive struct {
 }
 
 func newNaive(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, q, k, v flashkit.Tensor) (*naive, error) {
-	if err := Affordable("the matrices of "+p.String(), naiveMemory(p, pass)); err != nil {
+	if err := machine.Affordable("the matrices of "+p.String(), naiveMemory(p, pass)); err != nil {
 		return nil, err
 	}
 	n := &naive{Problem: p, ctx: ctx, scale: float32(p.SoftmaxScale()), q: dense(q), k: dense(k), v: dense(v), tilesOfRows: (p.QLen + naiveTile - 1) / naiveTile}

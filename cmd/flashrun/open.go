@@ -12,6 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // benchOf returns a bench of the passes, with tensors in the memories. open opens it.
@@ -55,8 +56,8 @@ func (b *bench) open(ctx context.Context, choice string) error {
 		}
 	}
 	b.gpu = besideDispatch(ctx, b.dispatch)
-	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: Describe(b.dispatch, b.gpu),
-		Settings: b.settings, Limits: []Limit{}, Results: []result{}}
+	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: machine.Describe(b.dispatch, b.gpu),
+		Settings: b.settings, Limits: []machine.Limit{}, Results: []result{}}
 	return nil
 }
 
@@ -82,7 +83,7 @@ func (b *bench) close() error {
 
 // affordable refuses a problem that does not fit into memory.
 func (b *bench) affordable(p flashkit.Problem) error {
-	if err := Affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
 		return err
 	}
 	for _, k := range b.baseline {
@@ -109,7 +110,7 @@ func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
 	if !slices.Contains(b.passes, k.Pass) {
 		return nil
 	}
-	return Affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
+	return machine.Affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
 }
 
 // verdict returns an error if the measurement ended early, or if kernels failed.
@@ -146,7 +147,7 @@ func openDevice(ctx context.Context, t *tensors, gpu *cuda.Backend, k flashkit.K
 	launch := func(ctx context.Context) error {
 		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
 	}
-	return &timedCase{problem: p, kernel: k, memory: Device, flops: p.FLOPs(k.Pass), close: func() error { return nil },
+	return &timedCase{problem: p, kernel: k, memory: machine.Device, flops: p.FLOPs(k.Pass), close: func() error { return nil },
 		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
 }
 

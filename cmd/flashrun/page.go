@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -45,7 +46,7 @@ func (p *page) figure(id string) *figure {
 }
 
 // beyond reports whether a kernel does more than what was measured as the most.
-func (s *study) beyond(limits []Limit) bool {
+func (s *study) beyond(limits []machine.Limit) bool {
 	return slices.ContainsFunc(s.all, func(m *measured) bool {
 		most := roofOf(limits, m.place(), m.p.DType).rate
 		return most > 0 && m.GFLOPS > most

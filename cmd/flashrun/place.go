@@ -11,6 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // A place is where flashrun run has its tensors, and who chooses kernels for them: on the
@@ -26,10 +27,10 @@ type place struct {
 // open opens what --memory and --backend say.
 func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 	switch f.memory {
-	case Host:
+	case machine.Host:
 		d, err := openDispatch(cmd, f.backend)
 		return &place{dispatch: d}, err
-	case Device:
+	case machine.Device:
 	default:
 		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
 	}
@@ -61,7 +62,7 @@ func (d *place) memory() string {
 	if d.gpu == nil {
 		return ""
 	}
-	return Device
+	return machine.Device
 }
 
 // put brings the tensors to where they are to be.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -172,7 +173,7 @@ func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, d
 		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
 		show.Part(share, h.problem.String(), left)
 		backward := slices.Contains(h.passes, flashkit.PassBackward)
-		if tensorBytes(h.problem, backward) > Free()/2 {
+		if tensorBytes(h.problem, backward) > machine.Free()/2 {
 			continue
 		}
 		data, err := inputs.tensors(ctx, h.problem, backward)

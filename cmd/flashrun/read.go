@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -61,7 +62,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 	}
 	size, limit := 0, mostPiped
 	if info.Mode().IsRegular() {
-		if err := Affordable("its bytes and its tensors", 2*float64(info.Size())); err != nil {
+		if err := machine.Affordable("its bytes and its tensors", 2*float64(info.Size())); err != nil {
 			return nil, err
 		}
 		size = int(info.Size())

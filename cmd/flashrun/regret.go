@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -51,7 +52,7 @@ func regretGrid() []heat {
 type regretReport struct {
 	Format      int            `json:"format"`
 	Interrupted bool           `json:"interrupted"`
-	Machine     Info           `json:"machine"`
+	Machine     machine.Info   `json:"machine"`
 	Sum         float64        `json:"sum_ratio"`      // of the times of the choices over those of the best kernels
 	Mean        float64        `json:"geometric_mean"` // of the ratios
 	Worst       float64        `json:"worst_ratio"`
@@ -88,7 +89,7 @@ const (
 
 // regret races the kernels on each problem. Dispatch chooses as for a first call.
 func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *terminal.Progress) (*regretReport, error) {
-	report := &regretReport{Format: resultsFormat, Machine: Describe(b.dispatch, b.gpu)}
+	report := &regretReport{Format: resultsFormat, Machine: machine.Describe(b.dispatch, b.gpu)}
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
 	ended := r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // What flashrun measures is added to the profile of the machine, if flashrun
@@ -25,7 +26,7 @@ func (b *bench) remember() {
 	for _, r := range b.results.Results {
 		p, err := flashkit.ParseProblem(r.Problem)
 		for _, k := range b.kernels {
-			if err == nil && k.Name == r.Kernel && r.Memory == Host {
+			if err == nil && k.Name == r.Kernel && r.Memory == machine.Host {
 				learned(b.dispatch, k, p, time.Duration(r.Seconds*1e9))
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 func TestReportCommand(t *testing.T) {
@@ -81,8 +83,8 @@ func TestReportBadInput(t *testing.T) {
 		"calls":           {[]string{file(func(r *results) { r.Results[0].Calls = 0 })}, []string{"results[0].calls = 0"}},
 		"extra":           {[]string{file(func(r *results) { r.Results[0].ExtraBytes = -5 })}, []string{"results[0].extra_bytes = -5"}},
 		"device":          {[]string{file(func(r *results) { r.Results[0].Device = &device{Workspace: -7} })}, []string{"device_bytes", "-7"}},
-		"limit":           {[]string{file(func(r *results) { r.Limits = []Limit{{Memory: "tape"}} })}, []string{"limits[0].memory", "tape"}},
-		"limit's rate":    {[]string{file(func(r *results) { r.Limits = []Limit{{Memory: "host", GFLOPS: -3}} })}, []string{"limits[0].gflops = -3"}},
+		"limit":           {[]string{file(func(r *results) { r.Limits = []machine.Limit{{Memory: "tape"}} })}, []string{"limits[0].memory", "tape"}},
+		"limit's rate":    {[]string{file(func(r *results) { r.Limits = []machine.Limit{{Memory: "host", GFLOPS: -3}} })}, []string{"limits[0].gflops = -3"}},
 		"two machines":    {[]string{same, file(func(r *results) { r.Machine.CPU = "another" })}, []string{"machine", "another"}},
 		"unknown format":  {[]string{same, "--format", "pdf"}, []string{"--format", "pdf"}},
 		"unknown ending":  {[]string{same, "-o", out + ".png"}, []string{"--out", ".png", "--format"}},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // render returns a page or, with a name, one of its plots.
@@ -53,34 +54,34 @@ func made1(t flashkit.DType, heads, n, m, d int, mask flashkit.Band) flashkit.Pr
 // wideResults are of a machine that has everything, over a grid of everything.
 func wideResults() *results {
 	r := &results{Format: resultsFormat, Started: time.Date(2026, time.November, 2, 0, 0, 0, 0, time.UTC), Interrupted: true,
-		Machine:  Info{OS: "linux", Arch: "amd64", CPU: "A Processor With <Quite> a Long Name & More @ 3.50GHz", CPUs: 64, GOMAXPROCS: 64, GPU: "A GPU", Go: "go1.25"},
+		Machine:  machine.Info{OS: "linux", Arch: "amd64", CPU: "A Processor With <Quite> a Long Name & More @ 3.50GHz", CPUs: 64, GOMAXPROCS: 64, GPU: "A GPU", Go: "go1.25"},
 		Settings: settings{Kernels: "all", Rounds: 5, TimePerCase: .5},
 		Failures: []caseError{{Problem: "b1-h1-g1-n1-m1-d1-f32", Kernel: "wasm/fwd_scalar", Pass: "forward", Error: "no <luck>"}}}
 	for i, t := range []flashkit.DType{flashkit.Float32, flashkit.BFloat16} {
-		r.Limits = append(r.Limits, Limit{Memory: Host, Name: t.String(), GFLOPS: 4000, How: "made up"},
-			Limit{Memory: Device, Name: t.String(), GFLOPS: 60000 * math.Pow(16, float64(i)), How: "made up"})
+		r.Limits = append(r.Limits, machine.Limit{Memory: machine.Host, Name: t.String(), GFLOPS: 4000, How: "made up"},
+			machine.Limit{Memory: machine.Device, Name: t.String(), GFLOPS: 60000 * math.Pow(16, float64(i)), How: "made up"})
 		for _, mask := range []flashkit.Band{{}, flashkit.Causal(), flashkit.Window(1024, 0)} {
 			for n := 64; n <= 32768; n *= 2 {
 				for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 					p := made1(t, 16, n, n, 128, mask)
 					stem := map[flashkit.Pass]string{flashkit.PassForward: "fwd", flashkit.PassBackward: "bwd"}[pass]
-					r.Results = append(r.Results, made(p, pass, "simd/"+stem+"_avx512", Host, 900, n < 512), made(p, pass, "simd/"+stem+"_avx512bf16", Host, 1000, false),
-						made(p, pass, "wasm/"+stem+"_simd128", Host, 30, false), made(p, pass, "cuda/"+stem+"_sm80", Host, min(4e3*float64(1+n/256), 5e4), n >= 512),
-						made(p, pass, "cuda/"+stem+"_sm80", Device, min(3e4*float64(1+n/256), 5.5e4*math.Pow(8, float64(i))), false))
+					r.Results = append(r.Results, made(p, pass, "simd/"+stem+"_avx512", machine.Host, 900, n < 512), made(p, pass, "simd/"+stem+"_avx512bf16", machine.Host, 1000, false),
+						made(p, pass, "wasm/"+stem+"_simd128", machine.Host, 30, false), made(p, pass, "cuda/"+stem+"_sm80", machine.Host, min(4e3*float64(1+n/256), 5e4), n >= 512),
+						made(p, pass, "cuda/"+stem+"_sm80", machine.Device, min(3e4*float64(1+n/256), 5.5e4*math.Pow(8, float64(i))), false))
 				}
 				decode := made1(t, 16, 1, n, 128, mask)
-				r.Results = append(r.Results, made(decode, flashkit.PassForward, "simd/decode_avx512", Host, 60, true))
+				r.Results = append(r.Results, made(decode, flashkit.PassForward, "simd/decode_avx512", machine.Host, 60, true))
 			}
 		}
 	}
-	r.Limits = append(r.Limits, Limit{Memory: Host, Name: "copy", BytesPerSecond: 2e11, How: "made up"}, Limit{Memory: Device, Name: "copy", BytesPerSecond: 4e12, How: "made up"})
+	r.Limits = append(r.Limits, machine.Limit{Memory: machine.Host, Name: "copy", BytesPerSecond: 2e11, How: "made up"}, machine.Limit{Memory: machine.Device, Name: "copy", BytesPerSecond: 4e12, How: "made up"})
 	return r
 }
 
 // oneResult is the least there can be: nothing to compare, and no limits.
 func oneResult() *results {
 	p := made1(flashkit.Float32, 1, 100, 100, 64, flashkit.Band{})
-	return &results{Format: resultsFormat, Limits: []Limit{}, Results: []result{made(p, flashkit.PassForward, "simd/fwd_generic", Host, 5, false)}}
+	return &results{Format: resultsFormat, Limits: []machine.Limit{}, Results: []result{made(p, flashkit.PassForward, "simd/fwd_generic", machine.Host, 5, false)}}
 }
 
 // naiveResults have the baseline beside two kernels.
@@ -91,9 +92,9 @@ func naiveResults() *results {
 		for n := 128; n <= 8192; n *= 2 {
 			for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 				p := made1(t, 4, n, n, 64, flashkit.Causal())
-				naive := made(p, pass, naiveNames[pass], Host, 4, false)
+				naive := made(p, pass, naiveNames[pass], machine.Host, 4, false)
 				naive.ExtraBytes = newMemoryTable(p, pass).full.Int64()
-				r.Results = append(r.Results, naive, made(p, pass, portable[pass], Host, 5, false), made(p, pass, strings.Replace(portable[pass], "generic", "avx2", 1), Host, 100, true))
+				r.Results = append(r.Results, naive, made(p, pass, portable[pass], machine.Host, 5, false), made(p, pass, strings.Replace(portable[pass], "generic", "avx2", 1), machine.Host, 100, true))
 			}
 		}
 	}
@@ -103,10 +104,10 @@ func naiveResults() *results {
 // manyKinds has more kernels than colors, at nearly the same speed, and lengths
 // that are close to each other.
 func manyKinds() *results {
-	r := &results{Format: resultsFormat, Machine: Info{Arch: "riscv64"}, Limits: []Limit{{Memory: Host, Name: "f16", GFLOPS: 7}}}
+	r := &results{Format: resultsFormat, Machine: machine.Info{Arch: "riscv64"}, Limits: []machine.Limit{{Memory: machine.Host, Name: "f16", GFLOPS: 7}}}
 	for n := 1000; n < 1030; n += 3 {
 		for k := range 12 {
-			r.Results = append(r.Results, made(made1(flashkit.Float16, 2, n, n, 8, flashkit.Band{}), flashkit.PassForward, fmt.Sprintf("mine/fwd_number%d", k), Host, 5+float64(k)/100, k == n%12))
+			r.Results = append(r.Results, made(made1(flashkit.Float16, 2, n, n, 8, flashkit.Band{}), flashkit.PassForward, fmt.Sprintf("mine/fwd_number%d", k), machine.Host, 5+float64(k)/100, k == n%12))
 		}
 	}
 	return r
@@ -212,7 +213,7 @@ func TestReportStyles(t *testing.T) {
 	d := dispatch.All(t.Context())
 	defer d.Close()
 	for _, k := range d.Kernels() {
-		_, known := styleOf(kindName(k.Name, Host))
+		_, known := styleOf(kindName(k.Name, machine.Host))
 		require.True(t, known, "%s has no style of its own", k.Name)
 	}
 }
@@ -301,9 +302,9 @@ func TestReportChoices(t *testing.T) {
 	p := func(n int) flashkit.Problem { return made1(flashkit.Float32, 1, n, n, 64, flashkit.Band{}) }
 	r := oneResult()
 	r.Results = []result{
-		made(p(128), flashkit.PassForward, "simd/fwd_avx2", Host, 10, true), made(p(128), flashkit.PassForward, "wasm/fwd_simd128", Host, 5, false),
-		made(p(256), flashkit.PassForward, "simd/fwd_avx2", Host, 10, true), made(p(256), flashkit.PassForward, "wasm/fwd_simd128", Host, 20, false),
-		made(p(512), flashkit.PassForward, "wasm/fwd_simd128", Host, 20, false), made(p(512), flashkit.PassForward, "cuda/fwd_sm80", Device, 9e3, false),
+		made(p(128), flashkit.PassForward, "simd/fwd_avx2", machine.Host, 10, true), made(p(128), flashkit.PassForward, "wasm/fwd_simd128", machine.Host, 5, false),
+		made(p(256), flashkit.PassForward, "simd/fwd_avx2", machine.Host, 10, true), made(p(256), flashkit.PassForward, "wasm/fwd_simd128", machine.Host, 20, false),
+		made(p(512), flashkit.PassForward, "wasm/fwd_simd128", machine.Host, 20, false), made(p(512), flashkit.PassForward, "cuda/fwd_sm80", machine.Device, 9e3, false),
 	}
 	for i, seconds := range []float64{1, 2, 3, 2, 5, 1} {
 		r.Results[i].Seconds = seconds
@@ -324,13 +325,13 @@ func TestReportChoices(t *testing.T) {
 // A kernel of a GPU is measured against the GPU, wherever its tensors lie.
 func TestReportRoofs(t *testing.T) {
 	limits := wideResults().Limits
-	require.Equal(t, roof{rate: 4000, bandwidth: 200}, roofOf(limits, Host, flashkit.Float32))
-	require.Equal(t, roof{rate: 960000, bandwidth: 4000}, roofOf(limits, Device, flashkit.BFloat16))
+	require.Equal(t, roof{rate: 4000, bandwidth: 200}, roofOf(limits, machine.Host, flashkit.Float32))
+	require.Equal(t, roof{rate: 960000, bandwidth: 4000}, roofOf(limits, machine.Device, flashkit.BFloat16))
 	r := roof{rate: 4000, bandwidth: 200}
 	require.Equal(t, []float64{200, 4000, 4000}, []float64{r.at(1), r.at(20), r.at(1000)})
 	study := newStudy(wideResults())
 	require.False(t, study.beyond(limits))
-	require.True(t, study.beyond([]Limit{{Memory: Host, Name: "bf16", GFLOPS: 999}}))
+	require.True(t, study.beyond([]machine.Limit{{Memory: machine.Host, Name: "bf16", GFLOPS: 999}}))
 	groups := study.groups()
 	require.Len(t, groups, 8, "two passes, two types, two places")
 	for _, m := range groups[len(groups)-1].points {
@@ -368,7 +369,7 @@ func TestAxes(t *testing.T) {
 func TestReportOfNothing(t *testing.T) {
 	r := oneResult()
 	for _, p := range []flashkit.Problem{made1(flashkit.Float32, 1, 0, 5, 8, flashkit.Band{}), made1(flashkit.Float32, 1, 5, 0, 8, flashkit.Band{}), made1(flashkit.Float32, 1, 0, 0, 8, flashkit.Band{})} {
-		x := made(p, flashkit.PassForward, "simd/fwd_generic", Host, 1, true)
+		x := made(p, flashkit.PassForward, "simd/fwd_generic", machine.Host, 1, true)
 		x.Seconds, x.GFLOPS, x.Intensity = 0, 0, 0
 		r.Results = append(r.Results, x)
 	}
@@ -384,7 +385,7 @@ func TestReportOfNothing(t *testing.T) {
 func FuzzReport(f *testing.F) {
 	two := oneResult()
 	two.Limits = wideResults().Limits
-	two.Results = append(two.Results, made(made1(flashkit.Float32, 1, 1, 300, 64, flashkit.Causal()), flashkit.PassBackward, "cuda/bwd_sm80", Device, 50, true))
+	two.Results = append(two.Results, made(made1(flashkit.Float32, 1, 1, 300, 64, flashkit.Causal()), flashkit.PassBackward, "cuda/bwd_sm80", machine.Device, 50, true))
 	for _, r := range []*results{oneResult(), two} {
 		var b bytes.Buffer
 		if err := r.write(&b); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // resultsFormat is the version of the JSON. It changes when a field changes its
@@ -16,16 +17,16 @@ const resultsFormat = 1
 
 // results are what flashrun bench found. The JSON names are stable.
 type results struct {
-	Format      int         `json:"format"`
-	Started     time.Time   `json:"started"`
-	Interrupted bool        `json:"interrupted"` // some cases are missing, or have fewer calls
-	Machine     Info        `json:"machine"`
-	Settings    settings    `json:"settings"`
-	Limits      []Limit     `json:"limits"`
-	Results     []result    `json:"results"`
-	Failures    []caseError `json:"failures,omitempty"`
-	Skipped     []caseError `json:"skipped,omitempty"`
-	Comparison  *comparison `json:"comparison,omitempty"`
+	Format      int             `json:"format"`
+	Started     time.Time       `json:"started"`
+	Interrupted bool            `json:"interrupted"` // some cases are missing, or have fewer calls
+	Machine     machine.Info    `json:"machine"`
+	Settings    settings        `json:"settings"`
+	Limits      []machine.Limit `json:"limits"`
+	Results     []result        `json:"results"`
+	Failures    []caseError     `json:"failures,omitempty"`
+	Skipped     []caseError     `json:"skipped,omitempty"`
+	Comparison  *comparison     `json:"comparison,omitempty"`
 }
 
 // settings are how it was measured.
@@ -69,7 +70,7 @@ type caseError struct {
 // newResult sums up the calls of each round, if there is any, which do so many operations.
 func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]time.Duration) (r result, ok bool) {
 	var all []float64
-	r = result{Problem: p.String(), Pass: k.Pass.String(), Backend: backendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: Host}
+	r = result{Problem: p.String(), Pass: k.Pass.String(), Backend: backendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: machine.Host}
 	for _, round := range rounds {
 		var times []float64
 		for _, t := range round {

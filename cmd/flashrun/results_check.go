@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // check returns an error that names the first field which bench would not have
@@ -35,7 +36,7 @@ func (x *result) check() error {
 		return fmt.Errorf("kernel = %q: must be a backend, a slash and a name", x.Kernel)
 	case x.Backend != backend:
 		return fmt.Errorf("backend = %q: must match kernel = %q", x.Backend, x.Kernel)
-	case x.Memory != Host && x.Memory != Device:
+	case x.Memory != machine.Host && x.Memory != machine.Device:
 		return fmt.Errorf("memory = %q: must be host or device", x.Memory)
 	case x.Calls < 1:
 		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
@@ -80,7 +81,7 @@ func readAll(paths []string) (all *results, err error) {
 // add adds the results of a later run.
 func (r *results) add(more *results) {
 	for _, l := range more.Limits {
-		if !slices.ContainsFunc(r.Limits, func(m Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
+		if !slices.ContainsFunc(r.Limits, func(m machine.Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
 			r.Limits = append(r.Limits, l)
 		}
 	}

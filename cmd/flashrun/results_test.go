@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 func TestQuantile(t *testing.T) {
@@ -18,7 +20,7 @@ func TestCompare(t *testing.T) {
 	at := func(problem string, seconds, spread float64) result {
 		return result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
 	}
-	before := &results{Machine: Info{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
+	before := &results{Machine: machine.Info{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
 	now := &results{Results: []result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
 	c := compare("old.json", before, now)
 	ratios, apart := map[string]float64{}, map[string]bool{}
@@ -30,7 +32,7 @@ func TestCompare(t *testing.T) {
 	require.InDelta(t, 1.2599, c.Mean.Ratio, 1e-4, "the cube root of 2")
 	require.Equal(t, []int{3, 1, 2}, []int{c.Mean.Cases, c.OnlyOld, c.OnlyNew})
 	var out bytes.Buffer
-	c.writeTable(&out, Info{CPU: "new"})
+	c.writeTable(&out, machine.Info{CPU: "new"})
 	for _, want := range []string{"old.json", "another machine", "0.500", "~ 1.000", "geometric mean of 3: 1.260", "not in both: 1 before, 2 now"} {
 		require.Contains(t, out.String(), want)
 	}
@@ -39,6 +41,6 @@ func TestCompare(t *testing.T) {
 	c = compare("old.json", before, now)
 	require.Nil(t, c.Mean)
 	out.Reset()
-	c.writeTable(&out, Info{})
+	c.writeTable(&out, machine.Info{})
 	require.Contains(t, out.String(), "no case is in both")
 }

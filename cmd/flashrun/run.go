@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -110,8 +111,8 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.StringVar(&f.memory, "memory", Host, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
-	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames, "memory": {Host, Device}} {
+	flags.StringVar(&f.memory, "memory", machine.Host, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
+	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames, "memory": {machine.Host, machine.Device}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -182,7 +183,7 @@ func written(out string, wrong error) string {
 func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *terminal.Progress) (*outcome, *work, error) {
 	defer show.Done()
 	p := in.problem
-	if err := Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
+	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
 	}
 	w := &work{in, in.withOutputs(f.backward), f.backward}
@@ -305,7 +306,7 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	if err := f.checkBackward(&p); err != nil {
 		return nil, err
 	}
-	if err := Affordable("the tensors of "+p.String(), tensorBytes(p, f.backward)); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), tensorBytes(p, f.backward)); err != nil {
 		return nil, fmt.Errorf("--problem: %w", err)
 	}
 	in := randomInput(p, f.seed, l, f.backward)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // A headline is a sentence of the story: the highest rate of a pass and type. It compares
@@ -23,7 +24,7 @@ type headline struct {
 var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic", flashkit.PassBackward: "simd/bwd_generic"}
 
 // headlines returns one for each group.
-func (s *study) headlines(limits []Limit) (list []headline) {
+func (s *study) headlines(limits []machine.Limit) (list []headline) {
 	most := limitRates(limits)
 	for _, g := range s.groups() {
 		sampled := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return !m.sampled() })
@@ -55,7 +56,7 @@ func (m *measured) varies() bool { return m.P90 > 2*m.P10 }
 // host, nil if there is none.
 func (s *study) find(m *measured, kernel string) *measured {
 	i := slices.IndexFunc(s.all, func(o *measured) bool {
-		return o.Kernel == kernel && o.Problem == m.Problem && o.Memory == Host
+		return o.Kernel == kernel && o.Problem == m.Problem && o.Memory == machine.Host
 	})
 	if i < 0 {
 		return nil
@@ -76,7 +77,7 @@ const (
 	narrowWidth, narrowHeight = 360, 340
 )
 
-func (s *study) hero(limits []Limit) *hero {
+func (s *study) hero(limits []machine.Limit) *hero {
 	f := slices.MaxFunc(s.facets, func(a, b *facet) int {
 		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first of several
 	})

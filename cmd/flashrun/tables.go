@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -58,7 +59,7 @@ func (r *results) writeTable(w io.Writer) error {
 }
 
 // notHost returns "" for the host, so that a column which says nothing is left out.
-func notHost(memory string) string { return strings.TrimPrefix(memory, Host) }
+func notHost(memory string) string { return strings.TrimPrefix(memory, machine.Host) }
 
 // extra returns the bytes besides inputs and outputs, those of a device included.
 func (x *result) extra() float64 {
@@ -72,14 +73,14 @@ func (x *result) extra() float64 {
 // their copies on a device, and what it takes besides.
 func (x *result) peak(p flashkit.Problem, s flashkit.Pass) float64 {
 	bytes := p.Bytes(s) + x.extra()
-	if x.Device != nil && x.Memory == Host {
+	if x.Device != nil && x.Memory == machine.Host {
 		bytes += float64(x.Device.Tensors)
 	}
 	return bytes
 }
 
 // limitRates returns the limits in GFLOP/s by memory and type, for ofLimit.
-func limitRates(limits []Limit) map[string]float64 {
+func limitRates(limits []machine.Limit) map[string]float64 {
 	most := map[string]float64{}
 	for _, l := range limits {
 		most[l.Memory+" "+l.Name] = l.GFLOPS
@@ -91,9 +92,9 @@ func limitRates(limits []Limit) map[string]float64 {
 // "" if that was not measured. A GPU computes what lies on the host too.
 func (x *result) ofLimit(most map[string]float64) string {
 	p, err := flashkit.ParseProblem(x.Problem)
-	where := Host
+	where := machine.Host
 	if x.Device != nil {
-		where = Device
+		where = machine.Device
 	}
 	limit := most[where+" "+p.DType.String()]
 	if err != nil || limit == 0 {
@@ -103,7 +104,7 @@ func (x *result) ofLimit(most map[string]float64) string {
 }
 
 // writeTable prints the ratios and their geometric mean.
-func (c *comparison) writeTable(w io.Writer, now Info) {
+func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap\n", c.File)
 	if then := c.Machine; then.CPU != now.CPU || then.GPU != now.GPU || then.GOMAXPROCS != now.GOMAXPROCS || then.Arch != now.Arch {
 		fmt.Fprintf(w, "another machine: %s\n", terminal.Printable(then.String()))

@@ -32,6 +32,7 @@ var rooms = []struct {
 	{"internal/nccl", []string{"internal/sharedlib"}},
 	{"internal/fastest", []string{"."}},
 	{"internal/house/bits", []string{".", "backends/*"}},
+	{"internal/machine", []string{".", "backends/cuda", "backends/simd", "dispatch", "internal/terminal"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},

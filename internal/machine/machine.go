@@ -1,4 +1,6 @@
-package main
+// Package machine describes the machine that a program runs on: processor, GPU, free memory, and
+// what it does at most.
+package machine
 
 import (
 	"os"
@@ -36,7 +38,7 @@ func Describe(d *dispatch.Dispatcher, gpu *cuda.Backend) Info {
 		m.GPU = gpu.Device().Name
 	}
 	for _, x := range d.Missing() {
-		m.Missing = append(m.Missing, absent{x.Backend, strings.TrimPrefix(x.Err.Error(), x.Backend+": ")})
+		m.Missing = append(m.Missing, absent{x.Backend, Reason(x)})
 	}
 	return m
 }

@@ -1,6 +1,6 @@
 //go:build !darwin
 
-package main
+package machine
 
 // machineMemory is what no machine has where nothing says how much there is, and
 // less than what Go cannot even ask for.
