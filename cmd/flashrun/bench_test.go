@@ -157,7 +157,7 @@ func TestBenchTeachesNothing(t *testing.T) {
 	b.show = terminal.NewProgress(&bytes.Buffer{})
 	defer b.show.Done()
 	called := 0
-	b.inputs.frozen = b.inputs.frozen.WithObserver(func(dispatch.Ran) { called++ })
+	b.inputs.Frozen = b.inputs.Frozen.WithObserver(func(dispatch.Ran) { called++ })
 	fresh := b.dispatch.Frozen()
 	for range 3 {
 		require.NoError(t, b.run(t.Context(), problems))

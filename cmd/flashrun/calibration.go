@@ -63,12 +63,12 @@ type calibratedKernel struct {
 // each takes.
 func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
-	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+	return r.each(ctx, list, show, func(data *Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, x := range racers {
 			if len(x.times) == 0 {
 				continue
 			}
-			if err := d.Learn(x.kernel.Name, data.problem, time.Duration(x.seconds()*1e9)); err != nil {
+			if err := d.Learn(x.kernel.Name, data.Problem, time.Duration(x.seconds()*1e9)); err != nil {
 				return err
 			}
 		}

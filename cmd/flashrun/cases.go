@@ -20,7 +20,7 @@ import (
 // A bench measures kernels on problems.
 type bench struct {
 	dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
-	inputs   maker
+	inputs   Maker
 	kernels  []flashkit.Kernel // that may be measured
 	baseline []flashkit.Kernel // that is measured beside them
 	gpu      *cuda.Backend     // nil without one
@@ -83,7 +83,7 @@ func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
 func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
-		if k.Pass != s || s == flashkit.PassBackward && !hasBackward(&p) || k.Fits(p.Ask(k.Pass)) != "" {
+		if k.Pass != s || s == flashkit.PassBackward && !HasBackward(&p) || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
 		i, found := best[backendOf(k.Name)]
@@ -132,11 +132,11 @@ func (b *bench) memoriesOf(k flashkit.Kernel) (list []string) {
 // measure measures all kernels of a problem: each warms up, and then they take
 // turns.
 func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
-	data, err := b.inputs.tensors(ctx, p, b.backward())
+	data, err := b.inputs.Make(ctx, p, b.backward())
 	if err != nil {
 		return err
 	}
-	defer data.close()
+	defer data.Close()
 	var cases []*timedCase
 	defer func() {
 		for _, c := range cases {
@@ -186,7 +186,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 		}
 	}
 	switch {
-	case s == flashkit.PassBackward && !hasBackward(&p):
+	case s == flashkit.PassBackward && !HasBackward(&p):
 		errs = []error{errors.New("there is no backward pass")}
 	case len(errs) == 0:
 		errs = []error{fmt.Errorf("no kernel for the %s pass is selected", s)}
@@ -197,7 +197,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 // openCase prepares a case. A kernel on the host's memory gets a backend of its own,
 // whose workspace nobody has used, so that what the first call allocates is what
 // the kernel needs.
-func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
+func (b *bench) openCase(ctx context.Context, data *Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
 	if memory == machine.Device {
 		return openDevice(ctx, data, b.gpu, k)
 	}
@@ -205,9 +205,9 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 	if err != nil {
 		return nil, err
 	}
-	c := &timedCase{problem: data.problem, kernel: own, memory: memory, flops: data.flops(own.Pass), close: done}
+	c := &timedCase{problem: data.Problem, kernel: own, memory: memory, flops: data.Flops(own.Pass), close: done}
 	c.call = func(ctx context.Context) (time.Duration, error) {
-		return timed(func() error { return data.call(ctx, c.kernel) })
+		return timed(func() error { return data.Call(ctx, c.kernel) })
 	}
 	return c, nil
 }
@@ -218,7 +218,7 @@ func (b *bench) openCase(ctx context.Context, data *tensors, k flashkit.Kernel, 
 func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
-		if err := b.inputs.callTiny(ctx, c.kernel, c.problem); err != nil {
+		if err := b.inputs.CallTiny(ctx, c.kernel, c.problem); err != nil {
 			return err
 		}
 	}

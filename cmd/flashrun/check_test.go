@@ -22,9 +22,9 @@ func TestDifference(t *testing.T) {
 		{0, inf, 1e39, 0}, {0, -inf, -1e39, 0}, {0, -inf, 1e39, nan}, {0, 3e38, 1e39, nan},
 		{flashkit.Float16, inf, 70000, 0}, {flashkit.Float16, 65504, 70000, nan}, {flashkit.Float16, 65504, 65510, 6}, {flashkit.BFloat16, inf, 70000, nan},
 	} {
-		a := newTensor(test.dtype, [4]int{1, 2, 3, 2}, bhsd)
+		a := NewTensor(test.dtype, [4]int{1, 2, 3, 2}, BHSD)
 		want := make([]float64, a.Len())
-		setValue(&a, 7, float32(test.got))
+		SetValue(&a, 7, float32(test.got))
 		want[7] = test.want
 		c := newDifference("o", &a, a.Shape())
 		for i, got := range elements(&a) {
@@ -32,11 +32,11 @@ func TestDifference(t *testing.T) {
 		}
 		name := fmt.Sprintf("%v %v %v", test.dtype, test.got, test.want)
 		if math.IsNaN(test.distance) {
-			require.True(t, math.IsNaN(float64(c.error)), name)
-			require.Equal(t, fmt.Sprintf("o[0 1 0 1] is %.6g where the oracle has %.6g", value(&a, 7), test.want), c.wrong)
+			require.True(t, math.IsNaN(float64(c.Error)), name)
+			require.Equal(t, fmt.Sprintf("o[0 1 0 1] is %.6g where the oracle has %.6g", Value(&a, 7), test.want), c.Wrong)
 			continue
 		}
-		require.Equal(t, test.distance, float64(c.error), name)
-		require.Empty(t, c.wrong, name)
+		require.Equal(t, test.distance, float64(c.Error), name)
+		require.Empty(t, c.Wrong, name)
 	}
 }

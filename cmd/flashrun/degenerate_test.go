@@ -47,10 +47,10 @@ func degenerate(r *rand.Rand) flashkit.Problem {
 // inputFile writes a random input of the problem, with packed or padded sequences and biases of
 // fewer dimensions, and returns the flags that are not in the file.
 func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
-	in := randomInput(p, r.Uint64(), bhsd, true)
+	in := Random(p, r.Uint64(), BHSD, true)
 	var list []safetensors.Tensor
 	for _, a := range flashkit.Arguments() {
-		x := a.Of(&in.args)
+		x := a.Of(&in.Args)
 		if x.IsZero() {
 			continue
 		}
@@ -73,7 +73,7 @@ func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
 			list = append(list, safetensors.Tensor{Name: name, DType: "I32", Shape: shape, Data: data})
 		}
 	}
-	if s := in.args.Seqs; s != nil {
+	if s := in.Args.Seqs; s != nil {
 		numbers("q_lens", s.QLens, len(s.QLens))
 		numbers("kv_lens", s.KVLens, len(s.KVLens))
 		numbers("q_starts", s.QStarts, len(s.QStarts))

@@ -11,32 +11,32 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// deviceTensors are a problem's tensors on the device, and a stream and two
+// DeviceTensors are a problem's tensors on the device, and a stream and two
 // events to time calls there.
-type deviceTensors struct {
-	stream   *cuda.Stream
+type DeviceTensors struct {
+	Stream   *cuda.Stream
 	from, to *cuda.Event
 	buffers  []*cuda.Buffer
-	args     flashkit.Args
+	Args     flashkit.Args
 }
 
-// timed returns the device's time of what launch enqueues.
-func (d *deviceTensors) timed(ctx context.Context, launch func(context.Context) error) (time.Duration, error) {
-	if err := d.stream.Record(d.from); err != nil {
+// Timed returns the device's time of what launch enqueues.
+func (d *DeviceTensors) Timed(ctx context.Context, launch func(context.Context) error) (time.Duration, error) {
+	if err := d.Stream.Record(d.from); err != nil {
 		return 0, err
 	}
 	if err := launch(ctx); err != nil {
 		return 0, err
 	}
-	if err := errors.Join(d.stream.Record(d.to), d.to.Sync()); err != nil {
+	if err := errors.Join(d.Stream.Record(d.to), d.to.Sync()); err != nil {
 		return 0, err
 	}
 	return d.to.Since(d.from)
 }
 
-// fill copies the inputs to the device and makes room for the outputs.
-func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors) (err error) {
-	if d.stream, err = gpu.NewStream(); err != nil {
+// Fill copies the inputs to the device and makes room for the outputs.
+func (d *DeviceTensors) Fill(ctx context.Context, gpu *cuda.Backend, t *Tensors) (err error) {
+	if d.Stream, err = gpu.NewStream(); err != nil {
 		return err
 	}
 	if d.from, err = gpu.NewEvent(); err != nil {
@@ -45,9 +45,9 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 	if d.to, err = gpu.NewEvent(); err != nil {
 		return err
 	}
-	d.args.Seed, d.args.Origin, d.args.Seqs = t.args.Seed, t.args.Origin, t.args.Seqs
+	d.Args.Seed, d.Args.Origin, d.Args.Seqs = t.Args.Seed, t.Args.Origin, t.Args.Seqs
 	for _, a := range flashkit.Arguments() {
-		from, to := a.Of(&t.args), a.Of(&d.args)
+		from, to := a.Of(&t.Args), a.Of(&d.Args)
 		if from.IsZero() {
 			continue
 		}
@@ -55,14 +55,14 @@ func (d *deviceTensors) fill(ctx context.Context, gpu *cuda.Backend, t *tensors)
 			return fmt.Errorf("%s of %s: %w", a.Name, terminal.Bytes(float64(from.Len()*from.DType().Size())), err)
 		}
 	}
-	if !t.args.DO.IsZero() {
-		return errors.Join(gpu.Forward(ctx, d.stream, t.problem, &d.args), d.stream.Sync())
+	if !t.Args.DO.IsZero() {
+		return errors.Join(gpu.Forward(ctx, d.Stream, t.Problem, &d.Args), d.Stream.Sync())
 	}
 	return nil
 }
 
 // upload copies a tensor to the device, with what lies between its rows.
-func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.Tensor, error) {
+func (d *DeviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.Tensor, error) {
 	m, err := gpu.Alloc(t.Len() * t.DType().Size())
 	if err != nil {
 		return flashkit.Tensor{}, err
@@ -70,16 +70,16 @@ func (d *deviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.
 	d.buffers = append(d.buffers, m)
 	s, st := t.Shape(), t.Strides()
 	there := m.Tensor(t.DType(), 0, s[0], s[1], s[2], s[3]).WithStrides(st[0], st[1], st[2])
-	return there, cuda.UploadTensor(d.stream, m, *t)
+	return there, cuda.UploadTensor(d.Stream, m, *t)
 }
 
-// close frees what lies on the device, if anything does.
-func (t *tensors) close() error {
-	d := t.device
+// Close frees what lies on the device, if anything does.
+func (t *Tensors) Close() error {
+	d := t.Device
 	if d == nil {
 		return nil
 	}
-	t.device = nil
+	t.Device = nil
 	var errs []error
 	for _, m := range d.buffers {
 		errs = append(errs, m.Free())
@@ -89,8 +89,8 @@ func (t *tensors) close() error {
 			errs = append(errs, e.Close())
 		}
 	}
-	if d.stream != nil {
-		errs = append(errs, d.stream.Close())
+	if d.Stream != nil {
+		errs = append(errs, d.Stream.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -108,7 +108,7 @@ var properties = []struct {
 	of   func(*facet) string
 }{
 	{"pass", func(f *facet) string { return f.pass.String() }},
-	{"dtype", func(f *facet) string { return nameOfTypes(&f.like) }},
+	{"dtype", func(f *facet) string { return TypesName(&f.like) }},
 	{"dims", func(f *facet) string { return dims(f.like) }},
 	{"mask", func(f *facet) string { return maskName(f.like) }},
 	{"batch", func(f *facet) string { return "B " + strconv.Itoa(f.like.Batch) }},
@@ -175,7 +175,7 @@ func rows(p flashkit.Problem) string {
 
 // maskName returns what follows the types in the name of a problem.
 func maskName(p flashkit.Problem) string {
-	_, mask, _ := strings.Cut(p.String(), "-"+nameOfTypes(&p))
+	_, mask, _ := strings.Cut(p.String(), "-"+TypesName(&p))
 	if mask == "" {
 		return "no mask"
 	}

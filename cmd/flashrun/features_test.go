@@ -29,7 +29,7 @@ func TestRunOfFeatures(t *testing.T) {
 			require.NoError(t, err)
 			args := append([]string{"run", "--problem", name, "--check", "--json"}, onAnyCPU...)
 			want := []string{"o", "lse"}
-			if hasBackward(&p) {
+			if HasBackward(&p) {
 				args, want = append(args, "--backward"), append(want, "dq", "dk", "dv")
 				if p.Score.Bias {
 					want = append(want, "dbias")
@@ -70,16 +70,16 @@ func TestFeaturesMatter(t *testing.T) {
 
 // fileFor writes a random problem's input to a file, in a layout, and returns the flags
 // that read it as that problem.
-func fileFor(t *testing.T, in *input) []string {
+func fileFor(t *testing.T, in *Input) []string {
 	var f safetensors.File
-	args := &in.args
+	args := &in.Args
 	for _, a := range flashkit.Arguments() {
 		x := a.Of(args)
 		if x.IsZero() {
 			continue
 		}
 		encode := safetensors.Encode
-		if in.layout.of(a.Name) == bshd {
+		if in.Layout.Of(a.Name) == BSHD {
 			encode = safetensors.EncodeBSHD
 		}
 		y, err := encode(strings.ToLower(a.Name), *x)
@@ -101,14 +101,14 @@ func fileFor(t *testing.T, in *input) []string {
 		}{{"q_lens", s.QLens}, {"kv_lens", s.KVLens}, {"q_starts", s.QStarts}, {"kv_starts", s.KVStarts}, {"pages", s.Pages}} {
 			switch {
 			case x.name == "pages" && x.list != nil:
-				f.Tensors = append(f.Tensors, safetensors.FromInt32s(x.name, []int{in.problem.Batch, len(x.list) / in.problem.Batch}, x.list))
+				f.Tensors = append(f.Tensors, safetensors.FromInt32s(x.name, []int{in.Problem.Batch, len(x.list) / in.Problem.Batch}, x.list))
 			case x.list != nil:
 				f.Tensors = append(f.Tensors, safetensors.FromInt32s(x.name, []int{len(x.list)}, x.list))
 			}
 		}
 	}
-	p := in.problem
-	flags := []string{"--in", writeFile(t, "in.safetensors", f.Tensors...), "--layout", string(in.layout), "--dropout-seed", fmt.Sprint(args.Seed), "--shift", fmt.Sprint(p.Band.Shifted())}
+	p := in.Problem
+	flags := []string{"--in", writeFile(t, "in.safetensors", f.Tensors...), "--layout", string(in.Layout), "--dropout-seed", fmt.Sprint(args.Seed), "--shift", fmt.Sprint(p.Band.Shifted())}
 	if p.Score.Dropout == 0 {
 		flags = append(flags[:4], flags[6:]...)
 	} else {
@@ -134,11 +134,11 @@ func TestFilesOfFeatures(t *testing.T) {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
 		var want *safetensors.File
-		for _, l := range []layout{bhsd, bshd} {
-			in := randomInput(p, 5, l, hasBackward(&p))
+		for _, l := range []Layout{BHSD, BSHD} {
+			in := Random(p, 5, l, HasBackward(&p))
 			flags := append(append([]string{"run", "--check"}, fileFor(t, in)...), onAnyCPU...)
 			byName := append([]string{"run", "--problem", name, "--seed", "5", "--layout", string(l)}, onAnyCPU...)
-			if hasBackward(&p) {
+			if HasBackward(&p) {
 				flags, byName = append(flags, "--backward"), append(byName, "--backward")
 			}
 			dir := t.TempDir()
@@ -147,7 +147,7 @@ func TestFilesOfFeatures(t *testing.T) {
 			got := readFile(t, filepath.Join(dir, "file"))
 			require.Equal(t, name, got.Metadata["problem"])
 			require.Equal(t, readFile(t, filepath.Join(dir, "name")), got, "%s %s", name, l)
-			if l == bhsd {
+			if l == BHSD {
 				want = got
 			}
 		}
@@ -157,8 +157,8 @@ func TestFilesOfFeatures(t *testing.T) {
 
 // packed returns the same sequences one after the other, with rows around them that
 // hold NaN.
-func packed(in *input) *input {
-	p, args, s := in.problem, in.args, new(flashkit.Sequences)
+func packed(in *Input) *Input {
+	p, args, s := in.Problem, in.Args, new(flashkit.Sequences)
 	lens := func(lens []int32) (starts []int32, total int) {
 		starts = []int32{2}
 		for _, n := range lens {
@@ -167,36 +167,36 @@ func packed(in *input) *input {
 		return starts, int(starts[len(starts)-1]) + 1
 	}
 	var rows, keysInAll int
-	s.QStarts, rows = lens(in.args.Seqs.QLens)
-	s.KVStarts, keysInAll = lens(in.args.Seqs.KVLens)
+	s.QStarts, rows = lens(in.Args.Seqs.QLens)
+	s.KVStarts, keysInAll = lens(in.Args.Seqs.KVLens)
 	args.Seqs = s
 	for _, a := range flashkit.Arguments() {
-		x := a.Of(&in.args)
-		side := sideOf(a.Name)
-		if x.IsZero() || side != queries && side != keys {
+		x := a.Of(&in.Args)
+		side := SideOf(a.Name)
+		if x.IsZero() || side != Queries && side != Keys {
 			continue
 		}
-		shape, starts, lens := x.Shape(), s.QStarts, in.args.Seqs.QLens
+		shape, starts, lens := x.Shape(), s.QStarts, in.Args.Seqs.QLens
 		shape[0], shape[2] = 1, rows
-		if side == keys {
-			shape[2], starts, lens = keysInAll, s.KVStarts, in.args.Seqs.KVLens
+		if side == Keys {
+			shape[2], starts, lens = keysInAll, s.KVStarts, in.Args.Seqs.KVLens
 		}
-		y := newTensor(x.DType(), shape, in.layout)
+		y := NewTensor(x.DType(), shape, in.Layout)
 		for i := range y.Len() {
-			setValue(&y, i, float32(math.NaN()))
+			SetValue(&y, i, float32(math.NaN()))
 		}
 		for b, n := range lens {
 			for h := range shape[1] {
 				for r := range int(n) {
 					for c := range shape[3] {
-						setValue(&y, y.Offset(0, h, int(starts[b])+r)+c, value(x, x.Offset(b, h, r)+c))
+						SetValue(&y, y.Offset(0, h, int(starts[b])+r)+c, Value(x, x.Offset(b, h, r)+c))
 					}
 				}
 			}
 		}
 		*a.Of(&args) = y
 	}
-	return &input{problem: p, layout: in.layout, args: args}
+	return &Input{Problem: p, Layout: in.Layout, Args: args}
 }
 
 // Packed sequences give what padded ones do: the rows of the output and of the gradients
@@ -204,11 +204,11 @@ func packed(in *input) *input {
 func TestPackedFiles(t *testing.T) {
 	p, err := flashkit.ParseProblem(everything)
 	require.NoError(t, err)
-	for _, l := range []layout{bhsd, bshd} {
-		in := randomInput(p, 5, l, true)
-		in.args.Seqs.QLens, in.args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
+	for _, l := range []Layout{BHSD, BSHD} {
+		in := Random(p, 5, l, true)
+		in.Args.Seqs.QLens, in.Args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
 		dir := t.TempDir()
-		run := func(in *input, name string) *safetensors.File {
+		run := func(in *Input, name string) *safetensors.File {
 			flags := append(append([]string{"run", "--check", "--backward", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
 			ok(t, flags...)
 			return readFile(t, filepath.Join(dir, name))
@@ -216,7 +216,7 @@ func TestPackedFiles(t *testing.T) {
 		padded, packedIn := run(in, "padded"), packed(in)
 		got := run(packedIn, "packed")
 		require.Equal(t, padded.Metadata, got.Metadata)
-		seqs := packedIn.args.Seqs
+		seqs := packedIn.Args.Seqs
 		for _, name := range []string{"o", "dq", "dk", "dv"} {
 			want, x := view(t, padded, name, l), view(t, got, name, l)
 			starts := seqs.QStarts
@@ -228,7 +228,7 @@ func TestPackedFiles(t *testing.T) {
 				for h := range x.Shape()[1] {
 					for r := range int(starts[b+1] - starts[b]) {
 						for c := range x.Shape()[3] {
-							require.Equal(t, value(&want, want.Offset(b, h, r)+c), value(&x, x.Offset(0, h, int(starts[b])+r)+c), "%s of sequence %d", name, b)
+							require.Equal(t, Value(&want, want.Offset(b, h, r)+c), Value(&x, x.Offset(0, h, int(starts[b])+r)+c), "%s of sequence %d", name, b)
 							inside++
 						}
 					}
@@ -236,7 +236,7 @@ func TestPackedFiles(t *testing.T) {
 			}
 			written := 0
 			for i := range x.Len() {
-				if value(&x, i) != 0 {
+				if Value(&x, i) != 0 {
 					written++
 				}
 			}
@@ -249,11 +249,11 @@ func TestPackedFiles(t *testing.T) {
 	}
 }
 
-func view(t *testing.T, f *safetensors.File, name string, l layout) (x flashkit.Tensor) {
+func view(t *testing.T, f *safetensors.File, name string, l Layout) (x flashkit.Tensor) {
 	file, found := f.Tensor(name)
 	require.True(t, found, name)
 	var err error
-	if x, err = file.Decode(); l == bshd {
+	if x, err = file.Decode(); l == BSHD {
 		x, err = file.DecodeBSHD()
 	}
 	require.NoError(t, err)

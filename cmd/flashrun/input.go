@@ -13,13 +13,13 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// An input is what to compute on.
-type input struct {
-	problem  flashkit.Problem
-	layout   layout
-	source   string          // for people
-	args     flashkit.Args   // what the passes read; with Carry, O and LSE of earlier keys
-	expected flashkit.Tensor // O by an independent implementation, the zero Tensor unless known
+// An Input is what to compute on.
+type Input struct {
+	Problem  flashkit.Problem
+	Layout   Layout
+	Source   string          // for people
+	Args     flashkit.Args   // what the passes read; with Carry, O and LSE of earlier keys
+	Expected flashkit.Tensor // O by an independent implementation, the zero Tensor unless known
 }
 
 // sample is Q, K, V of an attention layer of a real transformer on a real text,
@@ -28,7 +28,7 @@ type input struct {
 //go:embed sample/attention.safetensors
 var sample []byte
 
-func sampleInput() (*input, error) {
+func Sample() (*Input, error) {
 	f, err := safetensors.Parse(sample)
 	if err != nil {
 		return nil, fmt.Errorf("the embedded sample: %w", err)
@@ -37,12 +37,12 @@ func sampleInput() (*input, error) {
 	if err := set.addFile("the embedded sample", f); err != nil {
 		return nil, err
 	}
-	in, err := set.input(bhsd, false)
+	in, err := set.input(BHSD, false)
 	if err != nil {
 		return nil, err
 	}
-	in.source = fmt.Sprintf("attention layer %s of %s on %s tokens", f.Metadata["layer"], f.Metadata["model"], f.Metadata["tokens"])
-	in.expected, err = set["o"].Decode()
+	in.Source = fmt.Sprintf("attention layer %s of %s on %s tokens", f.Metadata["layer"], f.Metadata["model"], f.Metadata["tokens"])
+	in.Expected, err = set["o"].Decode()
 	return in, err
 }
 
@@ -65,16 +65,16 @@ func (s tensorSet) addFile(path string, f *safetensors.File) error {
 	return nil
 }
 
-// readInputs reads the files of --in: one safetensors file, or .npy files named
+// ReadFiles reads the files of --in: one safetensors file, or .npy files named
 // after their tensor or given as name=path.
-func readInputs(args []string, l layout, carry bool) (*input, error) {
+func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
 	set := tensorSet{}
 	for _, arg := range args {
-		name, path := splitArg(arg)
+		name, path := SplitArg(arg)
 		if strings.HasPrefix(arg, "=") {
 			return nil, fmt.Errorf("--in %s: the name before = is missing", arg)
 		}
-		b, err := readWhole(path)
+		b, err := ReadWhole(path)
 		if err != nil {
 			return nil, fmt.Errorf("--in %s: %w", path, err)
 		}
@@ -90,12 +90,12 @@ func readInputs(args []string, l layout, carry bool) (*input, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.source = strings.Join(args, ", ")
+	in.Source = strings.Join(args, ", ")
 	return in, nil
 }
 
-// splitArg parts name=path. Without a name, a .npy file is named after itself.
-func splitArg(arg string) (name, path string) {
+// SplitArg parts name=path. Without a name, a .npy file is named after itself.
+func SplitArg(arg string) (name, path string) {
 	if name, path, named := strings.Cut(arg, "="); named {
 		return name, path
 	}
@@ -118,8 +118,8 @@ func parseFile(name string, b []byte) (*safetensors.File, error) {
 }
 
 // input gathers the arguments that are there, and derives the problem.
-func (s tensorSet) input(l layout, carry bool) (*input, error) {
-	in := &input{layout: l}
+func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
+	in := &Input{Layout: l}
 	for _, a := range flashkit.Arguments() {
 		name, given := strings.ToLower(a.Name), false
 		switch _, there := s[name]; a.Name {
@@ -138,14 +138,14 @@ func (s tensorSet) input(l layout, carry bool) (*input, error) {
 		if err != nil {
 			return nil, err
 		}
-		*a.Of(&in.args) = t
+		*a.Of(&in.Args) = t
 	}
-	if err := s.sequences(&in.args); err != nil {
+	if err := s.sequences(&in.Args); err != nil {
 		return nil, err
 	}
-	in.problem = flashkit.ProblemOf(&in.args, flashkit.Band{})
-	in.problem.Carry = carry
-	if err := in.problem.Validate(); err != nil {
+	in.Problem = flashkit.ProblemOf(&in.Args, flashkit.Band{})
+	in.Problem.Carry = carry
+	if err := in.Problem.Validate(); err != nil {
 		return nil, err
 	}
 	return in, in.checkShapes()
@@ -153,27 +153,27 @@ func (s tensorSet) input(l layout, carry bool) (*input, error) {
 
 // checkShapes refuses tensors of rows and of keys that do not go together, in the
 // order of dimensions that the file has them in.
-func (in *input) checkShapes() error {
-	q, k, v := in.args.Q.Shape(), in.args.K.Shape(), in.args.V.Shape()
+func (in *Input) checkShapes() error {
+	q, k, v := in.Args.Q.Shape(), in.Args.K.Shape(), in.Args.V.Shape()
 	keys := k
 	keys[3] = q[3]
-	if in.args.Seqs == nil {
+	if in.Args.Seqs == nil {
 		keys[0] = q[0]
 	}
 	for _, t := range []struct {
 		name string
 		t    *flashkit.Tensor
 		want [4]int
-	}{{"k", &in.args.K, keys}, {"v", &in.args.V, [4]int{keys[0], k[1], k[2], v[3]}}, {"do", &in.args.DO, [4]int{q[0], q[1], q[2], v[3]}}} {
+	}{{"k", &in.Args.K, keys}, {"v", &in.Args.V, [4]int{keys[0], k[1], k[2], v[3]}}, {"do", &in.Args.DO, [4]int{q[0], q[1], q[2], v[3]}}} {
 		if t.t.IsZero() {
 			continue
 		}
-		if s, l := t.t.Shape(), in.layout; s != t.want {
+		if s, l := t.t.Shape(), in.Layout; s != t.want {
 			return fmt.Errorf("tensor %s has shape %v, but the others call for %v (%s)", t.name, l.swap(s), l.swap(t.want), l)
 		}
-		want := in.problem.DType
+		want := in.Problem.DType
 		if t.name != "do" {
-			want = in.problem.KVType()
+			want = in.Problem.KVType()
 		}
 		if t.t.DType() != want {
 			return fmt.Errorf("tensor %s has type %v, but the others call for %v", t.name, t.t.DType(), want)
@@ -185,7 +185,7 @@ func (in *input) checkShapes() error {
 // argument returns an argument's tensor: of rank 4 in one of the three types, but for
 // what has no elements in a row, and for biases and masks, which may leave out dimensions
 // in front.
-func (s tensorSet) argument(a *flashkit.Argument, name string, l layout) (x flashkit.Tensor, err error) {
+func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flashkit.Tensor, err error) {
 	t, ok := s[name]
 	if !ok {
 		needs := "the input needs q, k and v"
@@ -200,7 +200,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l layout) (x flas
 	case a.Name == "LSE" || a.Name == "DLSE":
 		ranks, fits = "3, "+string(l)+" without the last", rank == 3
 		t.Shape = append(t.Shape[:rank:rank], 1)
-	case sideOf(a.Name) == pairs:
+	case SideOf(a.Name) == pairs:
 		ranks, fits = "1 to 4, the end of [batch, heads, rows, keys]", rank >= 1 && rank <= 4
 	case a.Name == "Slopes":
 		if ranks, fits = "1 or 2, [batch, heads]", rank == 1 || rank == 2; rank == 1 {
@@ -214,7 +214,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l layout) (x flas
 	if !fits {
 		return x, fmt.Errorf("%s: tensor %s has rank %d, shape %v: must be %s", t.path, name, rank, s[name].Shape, ranks)
 	}
-	if l.of(a.Name) == bshd {
+	if l.Of(a.Name) == BSHD {
 		x, err = t.DecodeBSHD()
 	} else {
 		x, err = t.Decode()
@@ -226,7 +226,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l layout) (x flas
 		return x, fmt.Errorf("%s: tensor %s has type %s: must be %s", t.path, name, t.DType, types)
 	}
 	if a.DType(&flashkit.Problem{DType: flashkit.Float16}) == flashkit.Float32 {
-		x = converted(x, flashkit.Float32)
+		x = Converted(x, flashkit.Float32)
 	}
 	return x, nil
 }

@@ -7,54 +7,54 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A layout is the order of the dimensions of tensors of rows and of keys, in memory and
+// A Layout is the order of the dimensions of tensors of rows and of keys, in memory and
 // in files. That of other tensors is always the same.
-type layout string
+type Layout string
 
 const (
-	bhsd layout = "bhsd" // [batch, heads, rows, elements]
-	bshd layout = "bshd" // [batch, rows, heads, elements]
+	BHSD Layout = "bhsd" // [batch, heads, rows, elements]
+	BSHD Layout = "bshd" // [batch, rows, heads, elements]
 )
 
-func parseLayout(s string) (layout, error) {
-	if l := layout(s); l == bhsd || l == bshd {
+func ParseLayout(s string) (Layout, error) {
+	if l := Layout(s); l == BHSD || l == BSHD {
 		return l, nil
 	}
 	return "", fmt.Errorf("--layout %q: must be bhsd or bshd", s)
 }
 
 // swap turns a shape from one order to the other; it is its own inverse.
-func (l layout) swap(shape [4]int) [4]int {
-	if l == bshd {
+func (l Layout) swap(shape [4]int) [4]int {
+	if l == BSHD {
 		shape[1], shape[2] = shape[2], shape[1]
 	}
 	return shape
 }
 
 const (
-	queries side = iota // rows of one query each
-	keys                // rows of one key each
+	Queries side = iota // rows of one query each
+	Keys                // rows of one key each
 	pairs               // query rows, of one element for each key
-	none                // nothing: there is a number for each head
+	Neither             // nothing: there is a number for each head
 )
 
-// newTensor returns a tensor of zeros. Its shape is logical, whatever the layout.
-func newTensor(t flashkit.DType, s [4]int, l layout) flashkit.Tensor {
+// NewTensor returns a tensor of zeros. Its shape is logical, whatever the layout.
+func NewTensor(t flashkit.DType, s [4]int, l Layout) flashkit.Tensor {
 	x := flashkit.Zeros(t, s[0], s[1], s[2], s[3])
-	if l == bshd {
+	if l == BSHD {
 		return x.AsBSHD()
 	}
 	return x
 }
 
-// empty reports whether a shape has no elements: its other dimensions may then be of
+// IsEmpty reports whether a shape has no elements: its other dimensions may then be of
 // any length.
-func empty(shape [4]int) bool {
+func IsEmpty(shape [4]int) bool {
 	return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0
 }
 
-// value returns an element of a tensor's memory; those of a Bool are 0 and 1.
-func value(t *flashkit.Tensor, i int) float32 {
+// Value returns an element of a tensor's memory; those of a Bool are 0 and 1.
+func Value(t *flashkit.Tensor, i int) float32 {
 	switch t.DType() {
 	case flashkit.Float32:
 		return t.Float32s()[i]
@@ -70,8 +70,8 @@ func value(t *flashkit.Tensor, i int) float32 {
 	return half.FromBF16(t.Uint16s()[i])
 }
 
-// setValue sets an element of a tensor's memory, rounded.
-func setValue(t *flashkit.Tensor, i int, x float32) {
+// SetValue sets an element of a tensor's memory, rounded.
+func SetValue(t *flashkit.Tensor, i int, x float32) {
 	switch t.DType() {
 	case flashkit.Float32:
 		t.Float32s()[i] = x
@@ -84,15 +84,15 @@ func setValue(t *flashkit.Tensor, i int, x float32) {
 	}
 }
 
-// converted returns the tensor in another type, rounded.
-func converted(t flashkit.Tensor, to flashkit.DType) flashkit.Tensor {
+// Converted returns the tensor in another type, rounded.
+func Converted(t flashkit.Tensor, to flashkit.DType) flashkit.Tensor {
 	if t.IsZero() || t.DType() == to {
 		return t
 	}
 	s := t.Strides()
-	x := newTensor(to, t.Shape(), bhsd).WithStrides(s[0], s[1], s[2])
+	x := NewTensor(to, t.Shape(), BHSD).WithStrides(s[0], s[1], s[2])
 	for i := range t.Len() {
-		setValue(&x, i, value(&t, i))
+		SetValue(&x, i, Value(&t, i))
 	}
 	return x
 }
@@ -100,7 +100,7 @@ func converted(t flashkit.Tensor, to flashkit.DType) flashkit.Tensor {
 // copied returns a tensor of its own memory with the same elements.
 func copied(t flashkit.Tensor) flashkit.Tensor {
 	s := t.Strides()
-	x := newTensor(t.DType(), t.Shape(), bhsd).WithStrides(s[0], s[1], s[2])
+	x := NewTensor(t.DType(), t.Shape(), BHSD).WithStrides(s[0], s[1], s[2])
 	restore(&x, &t)
 	return x
 }
@@ -114,7 +114,7 @@ func restore(to, from *flashkit.Tensor) {
 // elements returns the elements in the order of the tensor's shape.
 func elements(t *flashkit.Tensor) []float64 {
 	shape := t.Shape()
-	if empty(shape) {
+	if IsEmpty(shape) {
 		return nil // any number of heads without rows
 	}
 	x := make([]float64, 0, shape[0]*shape[1]*shape[2]*shape[3])
@@ -122,7 +122,7 @@ func elements(t *flashkit.Tensor) []float64 {
 		for h := range shape[1] {
 			for r := range shape[2] {
 				for c, at := 0, t.Offset(b, h, r); c < shape[3]; c++ {
-					x = append(x, float64(value(t, at+c)))
+					x = append(x, float64(Value(t, at+c)))
 				}
 			}
 		}

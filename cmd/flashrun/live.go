@@ -85,7 +85,7 @@ func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
 		}
 		g.try(d)
 	}
-	l.player, err = newPlayer(ctx, l.trace, newMaker(opened, seed))
+	l.player, err = newPlayer(ctx, l.trace, NewMaker(opened, seed))
 	runtime.GC() // of what making them left, so that no call pays for it
 	return err
 }

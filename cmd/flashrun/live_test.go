@@ -119,7 +119,7 @@ func TestLifeSeesEveryCall(t *testing.T) {
 	for i, g := range l.groups {
 		l.parts[i] = []stepPart{{g.spans[0], g}}
 	}
-	l.player, err = newPlayer(t.Context(), tr, newMaker(d, 1))
+	l.player, err = newPlayer(t.Context(), tr, NewMaker(d, 1))
 	require.NoError(t, err)
 	chosen, err := d.With("simd/fwd_generic")
 	require.NoError(t, err)

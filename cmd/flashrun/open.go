@@ -40,7 +40,7 @@ func (b *bench) open(ctx context.Context, choice string) error {
 		}
 		return fmt.Errorf("--backend %s: %w", choice, err)
 	}
-	b.inputs = newMaker(b.dispatch, b.settings.Seed)
+	b.inputs = NewMaker(b.dispatch, b.settings.Seed)
 	seen := map[string]bool{}
 	for _, name := range names {
 		d, err := b.dispatch.With(name)
@@ -83,7 +83,7 @@ func (b *bench) close() error {
 
 // affordable refuses a problem that does not fit into memory.
 func (b *bench) affordable(p flashkit.Problem) error {
-	if err := machine.Affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), Bytes(p, b.backward())); err != nil {
 		return err
 	}
 	for _, k := range b.baseline {
@@ -110,7 +110,7 @@ func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
 	if !slices.Contains(b.passes, k.Pass) {
 		return nil
 	}
-	return machine.Affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
+	return machine.Affordable("the tensors and matrices of "+p.String(), Bytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
 }
 
 // verdict returns an error if the measurement ended early, or if kernels failed.
@@ -135,20 +135,20 @@ func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
 }
 
 // openDevice prepares a case on the device's memory.
-func openDevice(ctx context.Context, t *tensors, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
-	if t.device == nil {
-		t.device = new(deviceTensors)
-		if err := t.device.fill(ctx, gpu, t); err != nil {
-			err = errors.Join(err, t.close())
+func openDevice(ctx context.Context, t *Tensors, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
+	if t.Device == nil {
+		t.Device = new(DeviceTensors)
+		if err := t.Device.Fill(ctx, gpu, t); err != nil {
+			err = errors.Join(err, t.Close())
 			return nil, fmt.Errorf("tensors on the device: %w", err)
 		}
 	}
-	d, p := t.device, t.problem
+	d, p := t.Device, t.Problem
 	launch := func(ctx context.Context) error {
-		return gpu.Launch(ctx, d.stream, p, k.Pass, &d.args, cuda.Options{Kernel: k.Name})
+		return gpu.Launch(ctx, d.Stream, p, k.Pass, &d.Args, cuda.Options{Kernel: k.Name})
 	}
 	return &timedCase{problem: p, kernel: k, memory: machine.Device, flops: p.FLOPs(k.Pass), close: func() error { return nil },
-		call: func(ctx context.Context) (time.Duration, error) { return d.timed(ctx, launch) }}, nil
+		call: func(ctx context.Context) (time.Duration, error) { return d.Timed(ctx, launch) }}, nil
 }
 
 func (b *bench) backward() bool { return slices.Contains(b.passes, flashkit.PassBackward) }

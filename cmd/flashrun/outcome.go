@@ -30,11 +30,11 @@ type outcome struct {
 	Device         *device   `json:"device_bytes,omitempty"`
 	ForwardKernel  string    `json:"forward_kernel,omitempty"`
 	ForwardSeconds float64   `json:"forward_seconds,omitempty"`
-	MaxAbsError    *distance `json:"max_abs_error,omitempty"`   // against the oracle
-	StoredMaxDiff  *distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	MaxAbsError    *Distance `json:"max_abs_error,omitempty"`   // against the oracle
+	StoredMaxDiff  *Distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
 	Source         string    `json:"source"`
 
-	checked []checkedOutput
+	checked []CheckedOutput
 }
 
 // set fills in the measurement of one pass.
@@ -50,18 +50,18 @@ func (r *outcome) set(c *flashkit.Call, m measurement) {
 }
 
 // setChecked fills in the distances from the oracle.
-func (r *outcome) setChecked(list []checkedOutput) {
-	r.checked, r.MaxAbsError = list, new(distance)
+func (r *outcome) setChecked(list []CheckedOutput) {
+	r.checked, r.MaxAbsError = list, new(Distance)
 	for _, c := range list {
-		*r.MaxAbsError = max(*r.MaxAbsError, c.error) // NaN wins
+		*r.MaxAbsError = max(*r.MaxAbsError, c.Error) // NaN wins
 	}
 }
 
 // verdict returns an error if what was computed is wrong beyond doubt.
 func (r *outcome) verdict() error {
 	for _, c := range r.checked {
-		if c.wrong != "" {
-			return errors.New(c.wrong)
+		if c.Wrong != "" {
+			return errors.New(c.Wrong)
 		}
 	}
 	if r.StoredMaxDiff != nil && !(*r.StoredMaxDiff <= sampleBound) {
@@ -86,7 +86,7 @@ func (r *outcome) writeText(w io.Writer, out string) error {
 		fmt.Fprintf(t, "device\t%s of tensors, %s besides them\n", terminal.Bytes(float64(r.Device.Tensors)), terminal.Bytes(float64(r.Device.Workspace)))
 	}
 	for _, c := range r.checked {
-		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.name, c.error)
+		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.Name, c.Error)
 	}
 	if r.StoredMaxDiff != nil {
 		fmt.Fprintf(t, "check\tmaximum difference %.3g from the stored independent output (at most %g)\n", *r.StoredMaxDiff, sampleBound)

@@ -16,12 +16,12 @@ import (
 // createOutput prepares to write the file of --out, which must not be one of the inputs, and
 // finds out now whether that is possible.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
-	if path == stdStream {
+	if path == Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
 	}
 	out, err := os.Stat(path)
 	for _, arg := range inputs {
-		_, in := splitArg(arg)
+		_, in := SplitArg(arg)
 		if info, failed := os.Stat(in); err == nil && failed == nil && os.SameFile(info, out) {
 			return nil, fmt.Errorf("--out %s: would overwrite the input %s", path, in)
 		}

@@ -71,7 +71,7 @@ type memoryRow struct {
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
 	for _, f := range s.facets {
-		key := fmt.Sprint(f.pass, nameOfTypes(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
+		key := fmt.Sprint(f.pass, TypesName(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
 		if seen[key] {
 			continue
 		}

@@ -21,7 +21,7 @@ type place struct {
 	args     *flashkit.Args // what kernels get
 
 	gpu     *cuda.Backend // nil on the host
-	tensors tensors       // there
+	tensors Tensors       // there
 }
 
 // open opens what --memory and --backend say.
@@ -55,7 +55,7 @@ func onGPU(gpu *cuda.Backend, name string) (*place, error) {
 	return &place{dispatch: d.Frozen(), gpu: gpu}, nil
 }
 
-func (d *place) close() error { return errors.Join(d.tensors.close(), d.dispatch.Close()) }
+func (d *place) close() error { return errors.Join(d.tensors.Close(), d.dispatch.Close()) }
 
 // memory returns what the JSON says of the place.
 func (d *place) memory() string {
@@ -66,15 +66,15 @@ func (d *place) memory() string {
 }
 
 // put brings the tensors to where they are to be.
-func (d *place) put(ctx context.Context, w *work) error {
-	if d.args = &w.args; d.gpu == nil {
+func (d *place) put(ctx context.Context, w *Work) error {
+	if d.args = &w.Args; d.gpu == nil {
 		return nil
 	}
-	d.tensors = tensors{problem: w.problem, args: w.args, device: new(deviceTensors)}
-	if err := d.tensors.device.fill(ctx, d.gpu, &d.tensors); err != nil {
+	d.tensors = Tensors{Problem: w.Problem, Args: w.Args, Device: new(DeviceTensors)}
+	if err := d.tensors.Device.Fill(ctx, d.gpu, &d.tensors); err != nil {
 		return runError(fmt.Errorf("tensors on the device: %w", err))
 	}
-	d.args = &d.tensors.device.args
+	d.args = &d.tensors.Device.Args
 	return nil
 }
 
@@ -107,13 +107,13 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 
 // finish makes the result that of one call, where every call continues the one before,
 // and brings it back to the host. On the host dispatch learns what the calls took.
-func (d *place) finish(ctx context.Context, w *work, m *measurement) error {
-	p := w.problem
+func (d *place) finish(ctx context.Context, w *Work, m *measurement) error {
+	p := w.Problem
 	if p.Carry {
-		w.restart(&w.args)
+		w.Restart(&w.Args)
 		if d.gpu != nil {
-			for _, a := range []struct{ host, device flashkit.Tensor }{{w.args.O, d.args.O}, {w.args.LSE, d.args.LSE}} {
-				if err := cuda.UploadTensor(d.tensors.device.stream, a.device.Owner().(*cuda.Buffer), a.host); err != nil {
+			for _, a := range []struct{ host, device flashkit.Tensor }{{w.Args.O, d.args.O}, {w.Args.LSE, d.args.LSE}} {
+				if err := cuda.UploadTensor(d.tensors.Device.Stream, a.device.Owner().(*cuda.Buffer), a.host); err != nil {
 					return failed(err)
 				}
 			}
@@ -130,7 +130,7 @@ func (d *place) finish(ctx context.Context, w *work, m *measurement) error {
 		if a.Role(&p, m.kernel.Pass)&flashkit.Output == 0 {
 			continue
 		}
-		if err := cuda.DownloadTensor(d.tensors.device.stream, *a.Of(&w.args), a.Of(d.args).Owner().(*cuda.Buffer)); err != nil {
+		if err := cuda.DownloadTensor(d.tensors.Device.Stream, *a.Of(&w.Args), a.Of(d.args).Owner().(*cuda.Buffer)); err != nil {
 			return failed(fmt.Errorf("%s from the device: %w", strings.ToLower(a.Name), err))
 		}
 	}

@@ -48,15 +48,15 @@ const (
 )
 
 // run times the kernels that fit the problem, the fastest by prediction first.
-func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*racer, error) {
+func (r *race) run(ctx context.Context, data *Tensors, s flashkit.Pass) ([]*racer, error) {
 	var list []*racer
 	for _, k := range r.kernels {
-		if k.Pass == s && k.Fits(data.problem.Ask(k.Pass)) == "" {
-			list = append(list, &racer{kernel: k, predicted: k.Cost(data.problem.Ask(k.Pass))})
+		if k.Pass == s && k.Fits(data.Problem.Ask(k.Pass)) == "" {
+			list = append(list, &racer{kernel: k, predicted: k.Cost(data.Problem.Ask(k.Pass))})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *racer) int { return cmp.Compare(a.predicted, b.predicted) })
-	best, tiny := time.Duration(0), newMaker(r.dispatch, 1)
+	best, tiny := time.Duration(0), NewMaker(r.dispatch, 1)
 	for i, x := range list {
 		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
 			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", terminal.Seconds(x.predicted.Seconds()))
@@ -76,13 +76,13 @@ func (r *race) run(ctx context.Context, data *tensors, s flashkit.Pass) ([]*race
 // warmUp makes the kernel ready on a tiny problem, calls it once, and then up to
 // three times, to see whether it has a chance against the best so far. A failure
 // leaves it out.
-func (x *racer) warmUp(ctx context.Context, tiny maker, data *tensors, best time.Duration) error {
+func (x *racer) warmUp(ctx context.Context, tiny Maker, data *Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
-	if err := tiny.callTiny(ctx, x.kernel, data.problem); err != nil {
+	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
 		return x.fail(ctx, err)
 	}
 	for total := time.Duration(0); len(x.times) < 1+calls && total < enough; {
-		t, err := timed(func() error { return data.call(ctx, x.kernel) })
+		t, err := timed(func() error { return data.Call(ctx, x.kernel) })
 		if err != nil {
 			return x.fail(ctx, err)
 		}
@@ -109,12 +109,12 @@ func (x *racer) fail(ctx context.Context, err error) error {
 }
 
 // turns times those that are not out, each for a slice of every round.
-func (r *race) turns(ctx context.Context, data *tensors, list []*racer, rounds int) error {
+func (r *race) turns(ctx context.Context, data *Tensors, list []*racer, rounds int) error {
 	for range rounds {
 		for _, i := range r.order.Perm(len(list)) {
 			x := list[i]
 			for total := time.Duration(0); !x.out && total < r.slice; {
-				t, err := timed(func() error { return data.call(ctx, x.kernel) })
+				t, err := timed(func() error { return data.Call(ctx, x.kernel) })
 				if err == nil {
 					x.times = append(x.times, t)
 					total += t
@@ -166,17 +166,17 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 
 // each races every heat that this machine has the memory for, and calls done with
 // each pass. It stops when the context ends.
-func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, done func(*tensors, flashkit.Pass, []*racer) error) error {
-	started, inputs := time.Now(), newMaker(r.dispatch, 1)
+func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, done func(*Tensors, flashkit.Pass, []*racer) error) error {
+	started, inputs := time.Now(), NewMaker(r.dispatch, 1)
 	for i, h := range list {
 		share := float64(i) / float64(len(list))
 		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
 		show.Part(share, h.problem.String(), left)
 		backward := slices.Contains(h.passes, flashkit.PassBackward)
-		if tensorBytes(h.problem, backward) > machine.Free()/2 {
+		if Bytes(h.problem, backward) > machine.Free()/2 {
 			continue
 		}
-		data, err := inputs.tensors(ctx, h.problem, backward)
+		data, err := inputs.Make(ctx, h.problem, backward)
 		if err != nil {
 			return err
 		}

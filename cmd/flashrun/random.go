@@ -8,54 +8,54 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// randomInput makes all that the passes of a problem read from a seed: normal numbers;
+// Random makes all that the passes of a problem read from a seed: normal numbers;
 // a bias for all sequences and a mask for all heads, three of four pairs of which take part;
 // the slopes of ALiBi; lengths from half of what they may be; pages in any order; an origin
 // as of a part behind another one of this size.
-func randomInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
-	in := emptyInput(p, seed, l, backward)
-	in.source = fmt.Sprintf("random, seed %d", seed)
+func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
+	in := Empty(p, seed, l, backward)
+	in.Source = fmt.Sprintf("random, seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for _, a := range flashkit.Arguments() {
-		t := a.Of(&in.args)
+		t := a.Of(&in.Args)
 		for i := range t.Len() {
 			x := r.NormFloat64()
 			if a.Name == "Mask" && x < -.6745 { // the first quarter of normal numbers
 				x = 0
 			}
-			setValue(t, i, float32(x))
+			SetValue(t, i, float32(x))
 		}
 	}
 	if p.Score.ALiBi {
-		in.args.Slopes = alibiSlopes(p.Heads)
+		in.Args.Slopes = AlibiSlopes(p.Heads)
 	}
-	shuffle(in.args.Seqs, rand.New(rand.NewPCG(seed, 4)), &p)
+	shuffle(in.Args.Seqs, rand.New(rand.NewPCG(seed, 4)), &p)
 	return in
 }
 
-// emptyInput makes zeros of what randomInput makes numbers of. Sequences are as long as
+// Empty makes zeros of what Random makes numbers of. Sequences are as long as
 // they may be.
-func emptyInput(p flashkit.Problem, seed uint64, l layout, backward bool) *input {
-	in := &input{problem: p, layout: l}
-	if in.args.Seed = seed; p.Score.Origin {
-		in.args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 8 * 8}
+func Empty(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
+	in := &Input{Problem: p, Layout: l}
+	if in.Args.Seed = seed; p.Score.Origin {
+		in.Args.Origin = flashkit.Origin{Batch: 1, Head: p.Heads, Row: p.QLen, Key: p.KVLen / 8 * 8}
 	}
 	for _, a := range flashkit.Arguments() {
-		if reads(&a, &p, backward) {
-			*a.Of(&in.args) = newTensor(a.DType(&p), shapeIn(&a, &p), l.of(a.Name))
+		if Reads(&a, &p, backward) {
+			*a.Of(&in.Args) = NewTensor(a.DType(&p), ShapeIn(&a, &p), l.Of(a.Name))
 		}
 	}
 	if !p.Ragged {
 		return in
 	}
-	in.args.Seqs = &flashkit.Sequences{KVLens: make([]int32, p.Batch)}
+	in.Args.Seqs = &flashkit.Sequences{KVLens: make([]int32, p.Batch)}
 	for b := range p.Batch {
-		in.args.Seqs.KVLens[b] = int32(min(p.KVLen, math.MaxInt32))
+		in.Args.Seqs.KVLens[b] = int32(min(p.KVLen, math.MaxInt32))
 	}
 	if p.Page > 0 {
-		in.args.Seqs.Pages = make([]int32, p.Batch*pages(&p))
-		for i := range in.args.Seqs.Pages {
-			in.args.Seqs.Pages[i] = int32(i)
+		in.Args.Seqs.Pages = make([]int32, p.Batch*pages(&p))
+		for i := range in.Args.Seqs.Pages {
+			in.Args.Seqs.Pages[i] = int32(i)
 		}
 	}
 	return in
@@ -79,8 +79,8 @@ func shuffle(s *flashkit.Sequences, r *rand.Rand, p *flashkit.Problem) {
 	r.Shuffle(len(s.Pages), func(i, j int) { s.Pages[i], s.Pages[j] = s.Pages[j], s.Pages[i] })
 }
 
-// reads reports whether the passes of a problem need an argument from their caller.
-func reads(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
+// Reads reports whether the passes of a problem need an argument from their caller.
+func Reads(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	role := a.Role(p, flashkit.PassForward)
 	if backward && role == 0 {
 		role = a.Role(p, flashkit.PassBackward)
@@ -88,8 +88,8 @@ func reads(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	return role&flashkit.Input != 0 && role&flashkit.Optional == 0
 }
 
-// shapeIn returns the shape of an argument of random input.
-func shapeIn(a *flashkit.Argument, p *flashkit.Problem) [4]int {
+// ShapeIn returns the shape of an argument of random input.
+func ShapeIn(a *flashkit.Argument, p *flashkit.Problem) [4]int {
 	s := a.Shape(p)
 	switch a.Name {
 	case "Bias", "DBias", "Slopes":
@@ -112,15 +112,15 @@ func pages(p *flashkit.Problem) int {
 	return (p.KVLen-1)/p.Page + 1
 }
 
-// alibiSlopes returns the slopes of Press, Smith and Lewis (Train short, test long, 2022):
+// AlibiSlopes returns the slopes of Press, Smith and Lewis (Train short, test long, 2022):
 // powers of 2^(-8/n) for n heads and, where n is no power of two, those of the next
 // smaller one and then every other one of twice as many.
-func alibiSlopes(heads int) flashkit.Tensor {
+func AlibiSlopes(heads int) flashkit.Tensor {
 	n := 1
 	for 2*n <= heads {
 		n *= 2
 	}
-	t := newTensor(flashkit.Float32, [4]int{1, heads, 1, 1}, bhsd)
+	t := NewTensor(flashkit.Float32, [4]int{1, heads, 1, 1}, BHSD)
 	for h := range heads {
 		power := -8 * float64(h+1) / float64(n)
 		if h >= n {

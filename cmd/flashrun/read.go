@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	stdStream = "-"     // as a file to read: the standard input
+	Stdin     = "-"     // as a file to read: the standard input
 	mostPiped = 1 << 30 // bytes that are read from a pipe: it does not say how many will come
 )
 
-// readWhole reads a regular file, or a pipe up to a limit. What has no end, or no
+// ReadWhole reads a regular file, or a pipe up to a limit. What has no end, or no
 // content, is refused before it is opened.
-func readWhole(path string) ([]byte, error) {
-	if path == stdStream {
+func ReadWhole(path string) ([]byte, error) {
+	if path == Stdin {
 		info, err := os.Stdin.Stat()
 		if err != nil {
 			return nil, err

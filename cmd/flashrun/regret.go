@@ -91,18 +91,18 @@ const (
 func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *terminal.Progress) (*regretReport, error) {
 	report := &regretReport{Format: resultsFormat, Machine: machine.Describe(b.dispatch, b.gpu)}
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
-	ended := r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
+	ended := r.each(ctx, list, show, func(data *Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {
 			if k.err != nil {
-				report.Failures = append(report.Failures, caseError{data.problem.String(), s.String(), k.kernel.Name, k.err.Error()})
+				report.Failures = append(report.Failures, caseError{data.Problem.String(), s.String(), k.kernel.Name, k.err.Error()})
 			}
 		}
-		x := newRegret(data.problem, s, racers)
+		x := newRegret(data.Problem, s, racers)
 		for look := 0; x.Ratio > doubtful && look < looks; look++ {
 			if err := r.turns(ctx, data, racers, 2*r.rounds); err != nil {
 				return err
 			}
-			x = newRegret(data.problem, s, racers)
+			x = newRegret(data.Problem, s, racers)
 		}
 		if x.Ratio > 0 {
 			report.Problems = append(report.Problems, x)

@@ -12,23 +12,23 @@ import (
 
 // A player makes the calls of a trace, under the conditions that it asks for.
 type player struct {
-	data  map[flashkit.Problem][]*tensors // with the most keys of a step; a set for each caller
+	data  map[flashkit.Problem][]*Tensors // with the most keys of a step; a set for each caller
 	work  []uint64                        // what is touched
 	crowd crowd
 }
 
 // newPlayer makes the tensors of a trace.
-func newPlayer(ctx context.Context, t *callTrace, inputs maker) (*player, error) {
-	p, touch := &player{data: map[flashkit.Problem][]*tensors{}}, 0
+func newPlayer(ctx context.Context, t *callTrace, inputs Maker) (*player, error) {
+	p, touch := &player{data: map[flashkit.Problem][]*Tensors{}}, 0
 	for problem, n := range t.sets() {
 		for range n {
 			backward := t.backward(problem)
-			data, err := inputs.tensors(ctx, problem, backward)
+			data, err := inputs.Make(ctx, problem, backward)
 			if err != nil {
 				return nil, err
 			}
 			if !backward && !problem.Carry {
-				data.args.LSE = flashkit.Tensor{} // a program that trains nothing asks for none
+				data.Args.LSE = flashkit.Tensor{} // a program that trains nothing asks for none
 			}
 			p.data[problem] = append(p.data[problem], data)
 		}
@@ -120,7 +120,7 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	}
 	problem, data := s.at(i), p.data[s.largest()][set]
 	keys := problem.KVLen
-	args, compute := data.args, c.dispatch.Forward
+	args, compute := data.Args, c.dispatch.Forward
 	if s.grow > 0 {
 		args.K, args.V = first(args.K, keys), first(args.V, keys)
 	}

@@ -103,7 +103,7 @@ func (r *results) write(w io.Writer) error { return json.NewEncoder(w).Encode(r)
 
 // readResults reads what write wrote.
 func readResults(path string) (*results, error) {
-	text, err := readWhole(path)
+	text, err := ReadWhole(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

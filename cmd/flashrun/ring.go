@@ -345,7 +345,7 @@ func (f *ringFlags) input(p *ringProblem) *flashkit.Args {
 		shape.Batch, shape.Ragged = 1, false
 		shape.QLen, shape.KVLen = int(p.seqs.QStarts[p.Batch]), int(p.seqs.KVStarts[p.Batch])
 	}
-	args := &randomInput(shape, f.seed, bhsd, f.backward).args
+	args := &Random(shape, f.seed, BHSD, f.backward).Args
 	f.outputs(shape, args)
 	args.Seqs = p.seqs
 	return args

@@ -232,8 +232,8 @@ func (f *ringFlags) filled(g *peer.Rank, p *ringProblem, rows, keys int) (*peer.
 	args := new(flashkit.Args)
 	f.outputs(shape, args) // memory that nobody touches
 	for _, a := range flashkit.Arguments() {
-		if reads(&a, &shape, f.backward) {
-			n := shapeIn(&a, &shape)
+		if Reads(&a, &shape, f.backward) {
+			n := ShapeIn(&a, &shape)
 			*a.Of(args) = flashkit.Zeros(a.DType(&shape), n[0], n[1], n[2], n[3])
 		}
 	}

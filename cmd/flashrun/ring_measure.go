@@ -122,7 +122,7 @@ func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, wh
 		}
 		off, top := 0.0, 0.0
 		for at := range x[1].Len() {
-			a, b := float64(value(&x[0], at)), float64(value(&x[1], at))
+			a, b := float64(Value(&x[0], at)), float64(Value(&x[1], at))
 			if a != b && !(math.Abs(a-b) <= off) {
 				off = math.Abs(a - b)
 			}

@@ -112,7 +112,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.StringVar(&f.memory, "memory", machine.Host, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
-	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames, "memory": {machine.Host, machine.Device}} {
+	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": TypeNames, "memory": {machine.Host, machine.Device}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -127,7 +127,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--repeat %d: must not be negative", f.repeat)
 	}
 	if f.check {
-		if err := checkable(in, f.backward); err != nil {
+		if err := Checkable(in, f.backward); err != nil {
 			return err
 		}
 	}
@@ -152,7 +152,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
-		out, err := w.file(rep.Kernel, rep.ForwardKernel)
+		out, err := w.File(rep.Kernel, rep.ForwardKernel)
 		if err == nil {
 			err = commit(file, out.Write)
 		}
@@ -180,13 +180,13 @@ func written(out string, wrong error) string {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *terminal.Progress) (*outcome, *work, error) {
+func (f *runFlags) compute(ctx context.Context, d *place, in *Input, show *terminal.Progress) (*outcome, *Work, error) {
 	defer show.Done()
-	p := in.problem
+	p := in.Problem
 	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
 	}
-	w := &work{in, in.withOutputs(f.backward), f.backward}
+	w := &Work{in, in.WithOutputs(f.backward), f.backward}
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
 	if f.backward {
 		d.dispatch = d.dispatch.Paired()
@@ -194,14 +194,14 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *termi
 		d.dispatch, passes = d.dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
 	}
 	for _, s := range passes {
-		if err := p.Check(s, &w.args); err != nil {
+		if err := p.Check(s, &w.Args); err != nil {
 			return nil, nil, err
 		}
 	}
 	if err := d.put(ctx, w); err != nil {
 		return nil, nil, err
 	}
-	rep, c := &outcome{Problem: p.String(), Source: in.source, Memory: d.memory()}, new(flashkit.Call)
+	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.memory()}, new(flashkit.Call)
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
 		m, err := d.pick(ctx, p, s)
@@ -209,7 +209,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *termi
 			return nil, nil, err
 		}
 		if d.gpu == nil {
-			if err := newMaker(d.dispatch, 1).callTiny(ctx, m.kernel, p); err != nil {
+			if err := NewMaker(d.dispatch, 1).CallTiny(ctx, m.kernel, p); err != nil {
 				return nil, nil, runError(err)
 			}
 		}
@@ -222,25 +222,25 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *termi
 		if err := d.finish(ctx, w, &m); err != nil {
 			return nil, nil, err
 		}
-		if err := c.Set(p, s, &w.args); err != nil {
+		if err := c.Set(p, s, &w.Args); err != nil {
 			return nil, nil, err
 		}
 		rep.set(c, m)
 	}
 	if f.check {
 		show.Say("computing the oracle")
-		rep.setChecked(w.againstOracle(c))
+		rep.setChecked(w.AgainstOracle(c))
 	}
-	if !in.expected.IsZero() {
-		stored := w.againstStored()
+	if !in.Expected.IsZero() {
+		stored := w.AgainstStored()
 		rep.StoredMaxDiff = &stored
 	}
 	return rep, w, nil
 }
 
 // outputBytes returns what the outputs take, with the bytes that go to a file.
-func (f *runFlags) outputBytes(in *input) float64 {
-	bytes := in.outputBytes(f.backward)
+func (f *runFlags) outputBytes(in *Input) float64 {
+	bytes := in.OutputBytes(f.backward)
 	if f.out != "" {
 		bytes *= 2
 	}
@@ -248,39 +248,39 @@ func (f *runFlags) outputBytes(in *input) float64 {
 }
 
 // input reads or makes the tensors and applies the flags to the problem.
-func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
-	l, err := parseLayout(f.layout)
+func (f *runFlags) input(cmd *cobra.Command) (*Input, error) {
+	l, err := ParseLayout(f.layout)
 	if err != nil {
 		return nil, err
 	}
 	if f.problem != "" {
 		return f.randomInput(cmd, l)
 	}
-	var in *input
+	var in *Input
 	if len(f.in) > 0 {
-		in, err = readInputs(f.in, l, f.carry)
+		in, err = ReadFiles(f.in, l, f.carry)
 	} else {
-		if l != bhsd {
+		if l != BHSD {
 			return nil, errors.New("--layout bshd: the embedded sample is bhsd")
 		}
 		if f.carry {
 			return nil, errors.New("--carry: the embedded sample has no earlier keys")
 		}
-		in, err = sampleInput()
+		in, err = Sample()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if f.backward && in.args.DO.IsZero() {
+	if f.backward && in.Args.DO.IsZero() {
 		if len(f.in) > 0 {
 			return nil, errors.New("tensor do is missing: --backward needs the gradient of o")
 		}
-		in.args.DO = randomInput(in.problem, f.seed, l, true).args.DO
+		in.Args.DO = Random(in.Problem, f.seed, l, true).Args.DO
 	}
 	if err := f.shape(cmd, in); err != nil {
 		return nil, err
 	}
-	if err := in.problem.Validate(); err != nil {
+	if err := in.Problem.Validate(); err != nil {
 		return nil, err
 	}
 	return in, f.finishInput(cmd, in)
@@ -289,7 +289,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
 // problemFlags are the flags that --problem replaces, as it replaces every flag of a number.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
-func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
+func (f *runFlags) randomInput(cmd *cobra.Command, l Layout) (*Input, error) {
 	names := slices.Clone(problemFlags)
 	for _, x := range f.numbers {
 		names = append(names, x.Name)
@@ -306,22 +306,22 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	if err := f.checkBackward(&p); err != nil {
 		return nil, err
 	}
-	if err := machine.Affordable("the tensors of "+p.String(), tensorBytes(p, f.backward)); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), Bytes(p, f.backward)); err != nil {
 		return nil, fmt.Errorf("--problem: %w", err)
 	}
-	in := randomInput(p, f.seed, l, f.backward)
+	in := Random(p, f.seed, l, f.backward)
 	return in, f.finishInput(cmd, in)
 }
 
 // finishInput sets the seed of dropout, and refuses a backward pass that there is not.
-func (f *runFlags) finishInput(cmd *cobra.Command, in *input) error {
-	if in.args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
-		if in.problem.Score.Dropout == 0 {
+func (f *runFlags) finishInput(cmd *cobra.Command, in *Input) error {
+	if in.Args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
+		if in.Problem.Score.Dropout == 0 {
 			return errors.New("--dropout-seed: goes with --dropout, or with a problem that has it")
 		}
-		in.args.Seed = f.dropoutSeed
+		in.Args.Seed = f.dropoutSeed
 	}
-	return f.checkBackward(&in.problem)
+	return f.checkBackward(&in.Problem)
 }
 
 func (f *runFlags) checkBackward(p *flashkit.Problem) error {

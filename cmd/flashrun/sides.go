@@ -3,22 +3,22 @@ package main
 // A side says what the third dimension of an argument counts.
 type side uint8
 
-func sideOf(argument string) side {
+func SideOf(argument string) side {
 	switch argument {
 	case "K", "V", "DK", "DV":
-		return keys
+		return Keys
 	case "Bias", "DBias", "Mask":
 		return pairs
 	case "Slopes", "Sink", "DSink":
-		return none
+		return Neither
 	}
-	return queries
+	return Queries
 }
 
-// of returns the layout of an argument: that of the tensors that have a choice.
-func (l layout) of(argument string) layout {
-	if s := sideOf(argument); s == queries || s == keys {
+// Of returns the layout of an argument: that of the tensors that have a choice.
+func (l Layout) Of(argument string) Layout {
+	if s := SideOf(argument); s == Queries || s == Keys {
 		return l
 	}
-	return bhsd
+	return BHSD
 }

@@ -6,59 +6,59 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
 ) // tensors are a problem's inputs, random normal, and outputs.
-type tensors struct {
-	problem flashkit.Problem
-	args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
-	device  *deviceTensors // nil until a case needs them
+type Tensors struct {
+	Problem flashkit.Problem
+	Args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
+	Device  *DeviceTensors // nil until a case needs them
 }
 
-// A maker makes tensors. A backward pass needs O and LSE: they are computed by a
+// A Maker makes tensors. A backward pass needs O and LSE: they are computed by a
 // copy that learns nothing, so that what is measured, and what dispatch is said to
 // choose, is as if no tensors had been made.
-type maker struct {
-	frozen *dispatch.Dispatcher
+type Maker struct {
+	Frozen *dispatch.Dispatcher
 	seed   uint64
 }
 
-func newMaker(d *dispatch.Dispatcher, seed uint64) maker { return maker{d.Frozen(), seed} }
+func NewMaker(d *dispatch.Dispatcher, seed uint64) Maker { return Maker{d.Frozen(), seed} }
 
-// tensors makes the tensors of a problem, with those of the backward pass if that
+// Make makes the tensors of a problem, with those of the backward pass if that
 // is to be called.
-func (m maker) tensors(ctx context.Context, p flashkit.Problem, backward bool) (*tensors, error) {
-	backward = backward && hasBackward(&p)
-	t := &tensors{problem: p, args: randomInput(p, m.seed, bhsd, backward).withOutputs(backward)}
+func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Tensors, error) {
+	backward = backward && HasBackward(&p)
+	t := &Tensors{Problem: p, Args: Random(p, m.seed, BHSD, backward).WithOutputs(backward)}
 	if backward {
-		return t, m.frozen.Forward(ctx, p, &t.args)
+		return t, m.Frozen.Forward(ctx, p, &t.Args)
 	}
 	return t, nil
 }
 
-// hasBackward reports whether a problem has a backward pass.
-func hasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
+// HasBackward reports whether a problem has a backward pass.
+func HasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
-// withOutputs returns the arguments of the passes: the input's, with zeros for all that
+// WithOutputs returns the arguments of the passes: the input's, with zeros for all that
 // they write. What they also read is the input's again, as a copy.
-func (in *input) withOutputs(backward bool) flashkit.Args {
-	args := in.args
+func (in *Input) WithOutputs(backward bool) flashkit.Args {
+	args := in.Args
 	for _, a := range flashkit.Arguments() {
-		if !writes(&a, &in.problem, backward) {
+		if !writes(&a, &in.Problem, backward) {
 			continue
 		}
-		if start := a.Of(&in.args); in.problem.Carry {
+		if start := a.Of(&in.Args); in.Problem.Carry {
 			*a.Of(&args) = copied(*start)
 			continue
 		}
-		t, shape := outputLike(&a, &in.args)
-		*a.Of(&args) = newTensor(t, shape, in.layout.of(a.Name))
+		t, shape := outputLike(&a, &in.Args)
+		*a.Of(&args) = NewTensor(t, shape, in.Layout.Of(a.Name))
 	}
 	return args
 }
 
-// restart makes what the passes read and write what it was at first.
-func (in *input) restart(args *flashkit.Args) {
-	if in.problem.Carry {
-		restore(&args.O, &in.args.O)
-		restore(&args.LSE, &in.args.LSE)
+// Restart makes what the passes read and write what it was at first.
+func (in *Input) Restart(args *flashkit.Args) {
+	if in.Problem.Carry {
+		restore(&args.O, &in.Args.O)
+		restore(&args.LSE, &in.Args.LSE)
 	}
 }
 
@@ -95,37 +95,37 @@ func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]i
 	return 0, [4]int{}
 }
 
-// call runs a kernel on the tensors. A forward pass writes O and LSE again, which
+// Call runs a kernel on the tensors. A forward pass writes O and LSE again, which
 // leaves a backward pass with the same inputs up to rounding.
-func (t *tensors) call(ctx context.Context, k flashkit.Kernel) error {
-	return k.Compute(ctx, t.problem, &t.args)
+func (t *Tensors) Call(ctx context.Context, k flashkit.Kernel) error {
+	return k.Compute(ctx, t.Problem, &t.Args)
 }
 
-// flops returns the operations of a pass, with the lengths that sequences have.
-func (t *tensors) flops(s flashkit.Pass) float64 {
+// Flops returns the operations of a pass, with the lengths that sequences have.
+func (t *Tensors) Flops(s flashkit.Pass) float64 {
 	var c flashkit.Call
-	if err := c.Set(t.problem, s, &t.args); err != nil {
-		return t.problem.FLOPs(s)
+	if err := c.Set(t.Problem, s, &t.Args); err != nil {
+		return t.Problem.FLOPs(s)
 	}
 	return c.FLOPs()
 }
 
-// outputBytes returns the size of what the passes write.
-func (in *input) outputBytes(backward bool) (sum float64) {
+// OutputBytes returns the size of what the passes write.
+func (in *Input) OutputBytes(backward bool) (sum float64) {
 	for _, a := range flashkit.Arguments() {
-		if writes(&a, &in.problem, backward) {
-			sum += bytesOf(outputLike(&a, &in.args))
+		if writes(&a, &in.Problem, backward) {
+			sum += bytesOf(outputLike(&a, &in.Args))
 		}
 	}
 	return sum
 }
 
-// tensorBytes returns the size of a problem's tensors as randomInput makes them, with
+// Bytes returns the size of a problem's tensors as Random makes them, with
 // those of the backward pass if that is to be called.
-func tensorBytes(p flashkit.Problem, backward bool) (sum float64) {
+func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	for _, a := range flashkit.Arguments() {
-		if reads(&a, &p, backward) || writes(&a, &p, backward) {
-			sum += bytesOf(a.DType(&p), shapeIn(&a, &p))
+		if Reads(&a, &p, backward) || writes(&a, &p, backward) {
+			sum += bytesOf(a.DType(&p), ShapeIn(&a, &p))
 		}
 	}
 	if p.Ragged {
@@ -137,18 +137,18 @@ func tensorBytes(p flashkit.Problem, backward bool) (sum float64) {
 	return sum
 }
 
-// callTiny calls a kernel on one row of one head, so that it has compiled and
+// CallTiny calls a kernel on one row of one head, so that it has compiled and
 // loaded what it needs for any problem, and no measurement includes that.
-func (m maker) callTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
+func (m Maker) CallTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	const tinyBytes = 16 << 20 // one row may be longer than memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
 	backward := k.Pass == flashkit.PassBackward
-	if k.Fits(p.Ask(k.Pass)) != "" || tensorBytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {
+	if k.Fits(p.Ask(k.Pass)) != "" || Bytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {
 		return nil
 	}
-	tiny, err := m.tensors(ctx, p, backward)
+	tiny, err := m.Make(ctx, p, backward)
 	if err != nil {
 		return err
 	}
-	return tiny.call(ctx, k)
+	return tiny.Call(ctx, k)
 }

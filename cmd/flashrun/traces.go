@@ -28,7 +28,7 @@ func readTrace(name string) (*callTrace, error) {
 	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
 		return parseTrace(name, string(text))
 	}
-	text, err := readWhole(name)
+	text, err := ReadWhole(name)
 	if err != nil {
 		return nil, err
 	}

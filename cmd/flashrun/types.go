@@ -7,11 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// dtypeNames are what --dtype takes: the types of a problem, as its name has them.
-var dtypeNames = []string{"f32", "f16", "bf16", "f32-kvf16", "f32-kvbf16"}
+// TypeNames are what --dtype takes: the types of a problem, as its name has them.
+var TypeNames = []string{"f32", "f16", "bf16", "f32-kvf16", "f32-kvbf16"}
 
-// parseTypes returns the types of a problem: of all, and of K and V if theirs is another.
-func parseTypes(s string) (t, kv flashkit.DType, err error) {
+// ParseTypes returns the types of a problem: of all, and of K and V if theirs is another.
+func ParseTypes(s string) (t, kv flashkit.DType, err error) {
 	all, of, mixed := strings.Cut(s, "-kv")
 	if t, err = flashkit.ParseDType(all); err != nil || !mixed {
 		return t, kv, err
@@ -22,8 +22,8 @@ func parseTypes(s string) (t, kv flashkit.DType, err error) {
 	return t, kv, err
 }
 
-// nameOfTypes returns what the name of a problem has of its types.
-func nameOfTypes(p *flashkit.Problem) string {
+// TypesName returns what the name of a problem has of its types.
+func TypesName(p *flashkit.Problem) string {
 	if p.KVDType == 0 {
 		return p.DType.String()
 	}

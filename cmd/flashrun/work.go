@@ -17,18 +17,18 @@ func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(
 	}
 }
 
-// file returns the outputs as a safetensors file, in the layout of the input;
+// File returns the outputs as a safetensors file, in the layout of the input;
 // lse has rank 3 and dsink rank 1.
-func (w *work) file(kernel, forward string) (*safetensors.File, error) {
-	p := w.problem
-	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(w.layout)}}
+func (w *Work) File(kernel, forward string) (*safetensors.File, error) {
+	p := w.Problem
+	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(w.Layout)}}
 	if forward != "" {
 		f.Metadata["forward_kernel"] = forward
 	}
 	var failed error
-	eachOutput(&p, &w.args, w.backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {
+	eachOutput(&p, &w.Args, w.Backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {
 		encode := safetensors.Encode
-		if w.layout.of(a.Name) == bshd {
+		if w.Layout.Of(a.Name) == BSHD {
 			encode = safetensors.EncodeBSHD
 		}
 		x, err := encode(name, *t)
@@ -44,9 +44,9 @@ func (w *work) file(kernel, forward string) (*safetensors.File, error) {
 	return f, failed
 }
 
-// A work is the passes on an input, and what they write.
-type work struct {
-	*input
-	args     flashkit.Args
-	backward bool
+// A Work is the passes on an input, and what they write.
+type Work struct {
+	*Input
+	Args     flashkit.Args
+	Backward bool
 }
