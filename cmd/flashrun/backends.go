@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -75,7 +76,7 @@ func (s *study) backends() *figure {
 	kinds := map[string]*kind{}
 	var plots []*plot
 	for _, g := range s.groupContests() {
-		title := g[0].pass.String() + ", " + TypesName(&g[0].p) + s.shape(like(g[0].p))
+		title := g[0].pass.String() + ", " + input.TypesName(&g[0].p) + s.shape(like(g[0].p))
 		p := &plot{title: title, full: title, xName: lengthName(like(g[0].p)), lengths: true,
 			tickText: func(v float64) string { return plainNumber(v) + "×" }}
 		rivals := false
@@ -142,7 +143,7 @@ func (p *plot) addMeans() {
 func (s *study) groupContests() (list [][]*contest) {
 	for _, c := range s.contests() {
 		i := slices.IndexFunc(list, func(g []*contest) bool {
-			return g[0].pass == c.pass && TypesName(&g[0].p) == TypesName(&c.p) && like(g[0].p).QLen == like(c.p).QLen
+			return g[0].pass == c.pass && input.TypesName(&g[0].p) == input.TypesName(&c.p) && like(g[0].p).QLen == like(c.p).QLen
 		})
 		if i < 0 {
 			list = append(list, []*contest{c})

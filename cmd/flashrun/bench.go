@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/internal/terminal"
@@ -114,7 +115,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
-	for name, values := range map[string][]string{"dtype": TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {naiveBaseline},
+	for name, values := range map[string][]string{"dtype": input.TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {naiveBaseline},
 		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -63,7 +64,7 @@ type calibratedKernel struct {
 // each takes.
 func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
-	return r.each(ctx, list, show, func(data *Tensors, s flashkit.Pass, racers []*racer) error {
+	return r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, x := range racers {
 			if len(x.times) == 0 {
 				continue

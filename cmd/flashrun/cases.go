@@ -13,6 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -20,7 +21,7 @@ import (
 // A bench measures kernels on problems.
 type bench struct {
 	dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
-	inputs   Maker
+	inputs   input.Maker
 	kernels  []flashkit.Kernel // that may be measured
 	baseline []flashkit.Kernel // that is measured beside them
 	gpu      *cuda.Backend     // nil without one
@@ -83,7 +84,7 @@ func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
 func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
-		if k.Pass != s || s == flashkit.PassBackward && !HasBackward(&p) || k.Fits(p.Ask(k.Pass)) != "" {
+		if k.Pass != s || s == flashkit.PassBackward && !input.HasBackward(&p) || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
 		i, found := best[backendOf(k.Name)]
@@ -186,7 +187,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 		}
 	}
 	switch {
-	case s == flashkit.PassBackward && !HasBackward(&p):
+	case s == flashkit.PassBackward && !input.HasBackward(&p):
 		errs = []error{errors.New("there is no backward pass")}
 	case len(errs) == 0:
 		errs = []error{fmt.Errorf("no kernel for the %s pass is selected", s)}
@@ -197,7 +198,7 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 // openCase prepares a case. A kernel on the host's memory gets a backend of its own,
 // whose workspace nobody has used, so that what the first call allocates is what
 // the kernel needs.
-func (b *bench) openCase(ctx context.Context, data *Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
+func (b *bench) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
 	if memory == machine.Device {
 		return openDevice(ctx, data, b.gpu, k)
 	}

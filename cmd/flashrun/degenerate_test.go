@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -47,7 +48,7 @@ func degenerate(r *rand.Rand) flashkit.Problem {
 // inputFile writes a random input of the problem, with packed or padded sequences and biases of
 // fewer dimensions, and returns the flags that are not in the file.
 func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
-	in := Random(p, r.Uint64(), BHSD, true)
+	in := input.Random(p, r.Uint64(), input.BHSD, true)
 	var list []safetensors.Tensor
 	for _, a := range flashkit.Arguments() {
 		x := a.Of(&in.Args)

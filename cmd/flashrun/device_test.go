@@ -16,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -113,7 +114,7 @@ func TestBenchOnDevice(t *testing.T) {
 		order: rand.New(rand.NewPCG(1, 1)), show: terminal.NewProgress(&strings.Builder{}), results: &results{}}
 	host, err := d.With("simd") // so that the stub is not asked for O and LSE on the host
 	require.NoError(t, err)
-	b.dispatch, b.inputs = host, NewMaker(host, 1)
+	b.dispatch, b.inputs = host, input.NewMaker(host, 1)
 	problems, err := namedProblems([]string{"b1-h2-g1-n64-m64-d64-bf16-causal", "b1-h2-g2-n128-m128-d32-f32"})
 	require.NoError(t, err)
 	require.NoError(t, b.run(t.Context(), problems))
@@ -149,8 +150,8 @@ func TestRunOnDevice(t *testing.T) {
 		d, err := onGPU(gpu, c.choice)
 		require.NoError(t, err)
 		f := runFlags{repeat: 3, backward: c.forward != ""}
-		for _, l := range []Layout{BHSD, BSHD} {
-			r, w, err := f.compute(t.Context(), d, Random(p, 1, l, f.backward), terminal.NewProgress(&strings.Builder{}))
+		for _, l := range []input.Layout{input.BHSD, input.BSHD} {
+			r, w, err := f.compute(t.Context(), d, input.Random(p, 1, l, f.backward), terminal.NewProgress(&strings.Builder{}))
 			require.NoError(t, err)
 			require.Equal(t, [4]any{c.want, c.forward, 3, machine.Device}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
 			require.Equal(t, int32(plan4[0]), int32(math.Float32bits(w.Args.LSE.Float32s()[0])), "the stub's memory came back")
@@ -178,7 +179,7 @@ func TestRunOnFullDevice(t *testing.T) {
 	require.NoError(t, err)
 	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m8192-d32-f32")
 	require.NoError(t, err)
-	_, _, err = new(runFlags).compute(t.Context(), d, Random(p, 1, BHSD, false), terminal.NewProgress(&strings.Builder{}))
+	_, _, err = new(runFlags).compute(t.Context(), d, input.Random(p, 1, input.BHSD, false), terminal.NewProgress(&strings.Builder{}))
 	require.ErrorContains(t, err, "tensors on the device: K of 2.0 MiB: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
 	require.NoError(t, d.close())
 	require.Empty(t, g.live)
@@ -205,7 +206,7 @@ func TestDeviceCallsAreNotTimedAfterCtrlC(t *testing.T) {
 	defer gpu.Close()
 	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m64-d32-f32")
 	require.NoError(t, err)
-	data := &Tensors{Problem: p, Args: Random(p, 1, BHSD, false).WithOutputs(false)}
+	data := &input.Tensors{Problem: p, Args: input.Random(p, 1, input.BHSD, false).WithOutputs(false)}
 	defer data.Close()
 	all := gpu.Kernels()
 	i := slices.IndexFunc(all, func(k flashkit.Kernel) bool { return k.Name == "cuda/fwd_f32" })

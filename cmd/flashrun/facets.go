@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -108,7 +109,7 @@ var properties = []struct {
 	of   func(*facet) string
 }{
 	{"pass", func(f *facet) string { return f.pass.String() }},
-	{"dtype", func(f *facet) string { return TypesName(&f.like) }},
+	{"dtype", func(f *facet) string { return input.TypesName(&f.like) }},
 	{"dims", func(f *facet) string { return dims(f.like) }},
 	{"mask", func(f *facet) string { return maskName(f.like) }},
 	{"batch", func(f *facet) string { return "B " + strconv.Itoa(f.like.Batch) }},
@@ -175,7 +176,7 @@ func rows(p flashkit.Problem) string {
 
 // maskName returns what follows the types in the name of a problem.
 func maskName(p flashkit.Problem) string {
-	_, mask, _ := strings.Cut(p.String(), "-"+TypesName(&p))
+	_, mask, _ := strings.Cut(p.String(), "-"+input.TypesName(&p))
 	if mask == "" {
 		return "no mask"
 	}

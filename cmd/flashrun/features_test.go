@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -29,7 +30,7 @@ func TestRunOfFeatures(t *testing.T) {
 			require.NoError(t, err)
 			args := append([]string{"run", "--problem", name, "--check", "--json"}, onAnyCPU...)
 			want := []string{"o", "lse"}
-			if HasBackward(&p) {
+			if input.HasBackward(&p) {
 				args, want = append(args, "--backward"), append(want, "dq", "dk", "dv")
 				if p.Score.Bias {
 					want = append(want, "dbias")
@@ -70,7 +71,7 @@ func TestFeaturesMatter(t *testing.T) {
 
 // fileFor writes a random problem's input to a file, in a layout, and returns the flags
 // that read it as that problem.
-func fileFor(t *testing.T, in *Input) []string {
+func fileFor(t *testing.T, in *input.Input) []string {
 	var f safetensors.File
 	args := &in.Args
 	for _, a := range flashkit.Arguments() {
@@ -79,7 +80,7 @@ func fileFor(t *testing.T, in *Input) []string {
 			continue
 		}
 		encode := safetensors.Encode
-		if in.Layout.Of(a.Name) == BSHD {
+		if in.Layout.Of(a.Name) == input.BSHD {
 			encode = safetensors.EncodeBSHD
 		}
 		y, err := encode(strings.ToLower(a.Name), *x)
@@ -134,11 +135,11 @@ func TestFilesOfFeatures(t *testing.T) {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
 		var want *safetensors.File
-		for _, l := range []Layout{BHSD, BSHD} {
-			in := Random(p, 5, l, HasBackward(&p))
+		for _, l := range []input.Layout{input.BHSD, input.BSHD} {
+			in := input.Random(p, 5, l, input.HasBackward(&p))
 			flags := append(append([]string{"run", "--check"}, fileFor(t, in)...), onAnyCPU...)
 			byName := append([]string{"run", "--problem", name, "--seed", "5", "--layout", string(l)}, onAnyCPU...)
-			if HasBackward(&p) {
+			if input.HasBackward(&p) {
 				flags, byName = append(flags, "--backward"), append(byName, "--backward")
 			}
 			dir := t.TempDir()
@@ -147,7 +148,7 @@ func TestFilesOfFeatures(t *testing.T) {
 			got := readFile(t, filepath.Join(dir, "file"))
 			require.Equal(t, name, got.Metadata["problem"])
 			require.Equal(t, readFile(t, filepath.Join(dir, "name")), got, "%s %s", name, l)
-			if l == BHSD {
+			if l == input.BHSD {
 				want = got
 			}
 		}
@@ -157,7 +158,7 @@ func TestFilesOfFeatures(t *testing.T) {
 
 // packed returns the same sequences one after the other, with rows around them that
 // hold NaN.
-func packed(in *Input) *Input {
+func packed(in *input.Input) *input.Input {
 	p, args, s := in.Problem, in.Args, new(flashkit.Sequences)
 	lens := func(lens []int32) (starts []int32, total int) {
 		starts = []int32{2}
@@ -172,31 +173,31 @@ func packed(in *Input) *Input {
 	args.Seqs = s
 	for _, a := range flashkit.Arguments() {
 		x := a.Of(&in.Args)
-		side := SideOf(a.Name)
-		if x.IsZero() || side != Queries && side != Keys {
+		side := input.SideOf(a.Name)
+		if x.IsZero() || side != input.Queries && side != input.Keys {
 			continue
 		}
 		shape, starts, lens := x.Shape(), s.QStarts, in.Args.Seqs.QLens
 		shape[0], shape[2] = 1, rows
-		if side == Keys {
+		if side == input.Keys {
 			shape[2], starts, lens = keysInAll, s.KVStarts, in.Args.Seqs.KVLens
 		}
-		y := NewTensor(x.DType(), shape, in.Layout)
+		y := input.NewTensor(x.DType(), shape, in.Layout)
 		for i := range y.Len() {
-			SetValue(&y, i, float32(math.NaN()))
+			input.SetValue(&y, i, float32(math.NaN()))
 		}
 		for b, n := range lens {
 			for h := range shape[1] {
 				for r := range int(n) {
 					for c := range shape[3] {
-						SetValue(&y, y.Offset(0, h, int(starts[b])+r)+c, Value(x, x.Offset(b, h, r)+c))
+						input.SetValue(&y, y.Offset(0, h, int(starts[b])+r)+c, input.Value(x, x.Offset(b, h, r)+c))
 					}
 				}
 			}
 		}
 		*a.Of(&args) = y
 	}
-	return &Input{Problem: p, Layout: in.Layout, Args: args}
+	return &input.Input{Problem: p, Layout: in.Layout, Args: args}
 }
 
 // Packed sequences give what padded ones do: the rows of the output and of the gradients
@@ -204,11 +205,11 @@ func packed(in *Input) *Input {
 func TestPackedFiles(t *testing.T) {
 	p, err := flashkit.ParseProblem(everything)
 	require.NoError(t, err)
-	for _, l := range []Layout{BHSD, BSHD} {
-		in := Random(p, 5, l, true)
+	for _, l := range []input.Layout{input.BHSD, input.BSHD} {
+		in := input.Random(p, 5, l, true)
 		in.Args.Seqs.QLens, in.Args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
 		dir := t.TempDir()
-		run := func(in *Input, name string) *safetensors.File {
+		run := func(in *input.Input, name string) *safetensors.File {
 			flags := append(append([]string{"run", "--check", "--backward", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
 			ok(t, flags...)
 			return readFile(t, filepath.Join(dir, name))
@@ -228,7 +229,7 @@ func TestPackedFiles(t *testing.T) {
 				for h := range x.Shape()[1] {
 					for r := range int(starts[b+1] - starts[b]) {
 						for c := range x.Shape()[3] {
-							require.Equal(t, Value(&want, want.Offset(b, h, r)+c), Value(&x, x.Offset(0, h, int(starts[b])+r)+c), "%s of sequence %d", name, b)
+							require.Equal(t, input.Value(&want, want.Offset(b, h, r)+c), input.Value(&x, x.Offset(0, h, int(starts[b])+r)+c), "%s of sequence %d", name, b)
 							inside++
 						}
 					}
@@ -236,7 +237,7 @@ func TestPackedFiles(t *testing.T) {
 			}
 			written := 0
 			for i := range x.Len() {
-				if Value(&x, i) != 0 {
+				if input.Value(&x, i) != 0 {
 					written++
 				}
 			}
@@ -249,11 +250,11 @@ func TestPackedFiles(t *testing.T) {
 	}
 }
 
-func view(t *testing.T, f *safetensors.File, name string, l Layout) (x flashkit.Tensor) {
+func view(t *testing.T, f *safetensors.File, name string, l input.Layout) (x flashkit.Tensor) {
 	file, found := f.Tensor(name)
 	require.True(t, found, name)
 	var err error
-	if x, err = file.Decode(); l == BSHD {
+	if x, err = file.Decode(); l == input.BSHD {
 		x, err = file.DecodeBSHD()
 	}
 	require.NoError(t, err)

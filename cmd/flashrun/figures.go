@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -294,10 +295,10 @@ func (s *study) groups() (list []*group) {
 				if m.place() != place {
 					continue
 				}
-				i := slices.IndexFunc(list, func(g *group) bool { return g.pass == f.pass && g.types == TypesName(&m.p) && g.place == place })
+				i := slices.IndexFunc(list, func(g *group) bool { return g.pass == f.pass && g.types == input.TypesName(&m.p) && g.place == place })
 				if i < 0 {
 					i = len(list)
-					list = append(list, &group{pass: f.pass, dtype: m.p.DType, types: TypesName(&m.p), place: place})
+					list = append(list, &group{pass: f.pass, dtype: m.p.DType, types: input.TypesName(&m.p), place: place})
 				}
 				list[i].points = append(list[i].points, m)
 			}

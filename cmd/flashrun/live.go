@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // Live regret is what a program's calls took on the kernels that dispatch chose,
@@ -85,7 +86,7 @@ func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
 		}
 		g.try(d)
 	}
-	l.player, err = newPlayer(ctx, l.trace, NewMaker(opened, seed))
+	l.player, err = newPlayer(ctx, l.trace, input.NewMaker(opened, seed))
 	runtime.GC() // of what making them left, so that no call pays for it
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -119,7 +120,7 @@ func TestLifeSeesEveryCall(t *testing.T) {
 	for i, g := range l.groups {
 		l.parts[i] = []stepPart{{g.spans[0], g}}
 	}
-	l.player, err = newPlayer(t.Context(), tr, NewMaker(d, 1))
+	l.player, err = newPlayer(t.Context(), tr, input.NewMaker(d, 1))
 	require.NoError(t, err)
 	chosen, err := d.With("simd/fwd_generic")
 	require.NoError(t, err)

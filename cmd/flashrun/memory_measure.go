@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -52,7 +53,7 @@ const formulaOnly = "by formula only"
 
 // whyNot returns why a call of k is not measured, or "".
 func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
-	cost, bytes := k.Cost(p.Ask(k.Pass)), Bytes(p, k.Pass == flashkit.PassBackward)
+	cost, bytes := k.Cost(p.Ask(k.Pass)), input.Bytes(p, k.Pass == flashkit.PassBackward)
 	full := machine.Affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
 	case f.formula:
@@ -114,6 +115,6 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 // takes.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
 	backward := k.Pass == flashkit.PassBackward
-	args := Empty(p, 0, BHSD, backward).WithOutputs(backward)
+	args := input.Empty(p, 0, input.BHSD, backward).WithOutputs(backward)
 	return func(ctx context.Context) error { return k.Compute(ctx, p, &args) }
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -85,7 +86,7 @@ func newMemoryTable(p flashkit.Problem, s flashkit.Pass) *memoryTable {
 	elem := p.DType.Size()
 	t := &memoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
 	for _, a := range flashkit.Arguments() {
-		if x := ShapeIn(&a, &p); a.Role(&p, s) != 0 && a.Name != "LSE" && a.Name != "DLSE" {
+		if x := input.ShapeIn(&a, &p); a.Role(&p, s) != 0 && a.Name != "LSE" && a.Name != "DLSE" {
 			t.Tensors = sum(t.Tensors, product(x[0], x[1], x[2], x[3], a.DType(&p).Size()))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -40,7 +41,7 @@ func (b *bench) open(ctx context.Context, choice string) error {
 		}
 		return fmt.Errorf("--backend %s: %w", choice, err)
 	}
-	b.inputs = NewMaker(b.dispatch, b.settings.Seed)
+	b.inputs = input.NewMaker(b.dispatch, b.settings.Seed)
 	seen := map[string]bool{}
 	for _, name := range names {
 		d, err := b.dispatch.With(name)
@@ -83,7 +84,7 @@ func (b *bench) close() error {
 
 // affordable refuses a problem that does not fit into memory.
 func (b *bench) affordable(p flashkit.Problem) error {
-	if err := machine.Affordable("the tensors of "+p.String(), Bytes(p, b.backward())); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, b.backward())); err != nil {
 		return err
 	}
 	for _, k := range b.baseline {
@@ -110,7 +111,7 @@ func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
 	if !slices.Contains(b.passes, k.Pass) {
 		return nil
 	}
-	return machine.Affordable("the tensors and matrices of "+p.String(), Bytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
+	return machine.Affordable("the tensors and matrices of "+p.String(), input.Bytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
 }
 
 // verdict returns an error if the measurement ended early, or if kernels failed.
@@ -135,9 +136,9 @@ func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
 }
 
 // openDevice prepares a case on the device's memory.
-func openDevice(ctx context.Context, t *Tensors, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
+func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
 	if t.Device == nil {
-		t.Device = new(DeviceTensors)
+		t.Device = new(input.DeviceTensors)
 		if err := t.Device.Fill(ctx, gpu, t); err != nil {
 			err = errors.Join(err, t.Close())
 			return nil, fmt.Errorf("tensors on the device: %w", err)

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -17,24 +18,24 @@ const sampleBound = 1e-5
 
 // An outcome is what flashrun run has to say. The JSON names are stable.
 type outcome struct {
-	Problem        string    `json:"problem"`
-	Pass           string    `json:"pass"`
-	Backend        string    `json:"backend"`
-	Kernel         string    `json:"kernel"`
-	Reason         string    `json:"reason"`
-	Memory         string    `json:"memory,omitempty"` // device if the tensors lay there
-	Seconds        float64   `json:"seconds"`          // median
-	Calls          int       `json:"calls"`            // how many were timed
-	GFLOPS         float64   `json:"gflops"`
-	ExtraBytes     int64     `json:"extra_bytes"`
-	Device         *device   `json:"device_bytes,omitempty"`
-	ForwardKernel  string    `json:"forward_kernel,omitempty"`
-	ForwardSeconds float64   `json:"forward_seconds,omitempty"`
-	MaxAbsError    *Distance `json:"max_abs_error,omitempty"`   // against the oracle
-	StoredMaxDiff  *Distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
-	Source         string    `json:"source"`
+	Problem        string          `json:"problem"`
+	Pass           string          `json:"pass"`
+	Backend        string          `json:"backend"`
+	Kernel         string          `json:"kernel"`
+	Reason         string          `json:"reason"`
+	Memory         string          `json:"memory,omitempty"` // device if the tensors lay there
+	Seconds        float64         `json:"seconds"`          // median
+	Calls          int             `json:"calls"`            // how many were timed
+	GFLOPS         float64         `json:"gflops"`
+	ExtraBytes     int64           `json:"extra_bytes"`
+	Device         *device         `json:"device_bytes,omitempty"`
+	ForwardKernel  string          `json:"forward_kernel,omitempty"`
+	ForwardSeconds float64         `json:"forward_seconds,omitempty"`
+	MaxAbsError    *input.Distance `json:"max_abs_error,omitempty"`   // against the oracle
+	StoredMaxDiff  *input.Distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	Source         string          `json:"source"`
 
-	checked []CheckedOutput
+	checked []input.CheckedOutput
 }
 
 // set fills in the measurement of one pass.
@@ -50,8 +51,8 @@ func (r *outcome) set(c *flashkit.Call, m measurement) {
 }
 
 // setChecked fills in the distances from the oracle.
-func (r *outcome) setChecked(list []CheckedOutput) {
-	r.checked, r.MaxAbsError = list, new(Distance)
+func (r *outcome) setChecked(list []input.CheckedOutput) {
+	r.checked, r.MaxAbsError = list, new(input.Distance)
 	for _, c := range list {
 		*r.MaxAbsError = max(*r.MaxAbsError, c.Error) // NaN wins
 	}

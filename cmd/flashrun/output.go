@@ -10,18 +10,19 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
 // createOutput prepares to write the file of --out, which must not be one of the inputs, and
 // finds out now whether that is possible.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
-	if path == Stdin {
+	if path == input.Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
 	}
 	out, err := os.Stat(path)
 	for _, arg := range inputs {
-		_, in := SplitArg(arg)
+		_, in := input.SplitArg(arg)
 		if info, failed := os.Stat(in); err == nil && failed == nil && os.SameFile(info, out) {
 			return nil, fmt.Errorf("--out %s: would overwrite the input %s", path, in)
 		}

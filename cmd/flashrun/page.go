@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -71,7 +72,7 @@ type memoryRow struct {
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
 	for _, f := range s.facets {
-		key := fmt.Sprint(f.pass, TypesName(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
+		key := fmt.Sprint(f.pass, input.TypesName(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
 		if seen[key] {
 			continue
 		}

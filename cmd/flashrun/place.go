@@ -11,6 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -21,7 +22,7 @@ type place struct {
 	args     *flashkit.Args // what kernels get
 
 	gpu     *cuda.Backend // nil on the host
-	tensors Tensors       // there
+	tensors input.Tensors // there
 }
 
 // open opens what --memory and --backend say.
@@ -66,11 +67,11 @@ func (d *place) memory() string {
 }
 
 // put brings the tensors to where they are to be.
-func (d *place) put(ctx context.Context, w *Work) error {
+func (d *place) put(ctx context.Context, w *input.Work) error {
 	if d.args = &w.Args; d.gpu == nil {
 		return nil
 	}
-	d.tensors = Tensors{Problem: w.Problem, Args: w.Args, Device: new(DeviceTensors)}
+	d.tensors = input.Tensors{Problem: w.Problem, Args: w.Args, Device: new(input.DeviceTensors)}
 	if err := d.tensors.Device.Fill(ctx, d.gpu, &d.tensors); err != nil {
 		return runError(fmt.Errorf("tensors on the device: %w", err))
 	}
@@ -107,7 +108,7 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 
 // finish makes the result that of one call, where every call continues the one before,
 // and brings it back to the host. On the host dispatch learns what the calls took.
-func (d *place) finish(ctx context.Context, w *Work, m *measurement) error {
+func (d *place) finish(ctx context.Context, w *input.Work, m *measurement) error {
 	p := w.Problem
 	if p.Carry {
 		w.Restart(&w.Args)

@@ -12,10 +12,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // shape applies the flags that change a problem to an input that was read.
-func (f *runFlags) shape(cmd *cobra.Command, in *Input) error {
+func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 	before := in.Problem
 	if err := f.convert(in); err != nil {
 		return err
@@ -35,10 +36,10 @@ func (f *runFlags) shape(cmd *cobra.Command, in *Input) error {
 		}
 	}
 	if f.alibi && !p.Score.ALiBi {
-		if q := in.Args.Q.Shape(); IsEmpty(q) {
+		if q := in.Args.Q.Shape(); input.IsEmpty(q) {
 			return fmt.Errorf("--alibi: q has %d heads and no elements: the input must have slopes", q[1])
 		}
-		in.Args.Slopes, p.Score.ALiBi = AlibiSlopes(p.Heads), true
+		in.Args.Slopes, p.Score.ALiBi = input.AlibiSlopes(p.Heads), true
 	}
 	if *p != before {
 		in.Expected = flashkit.Tensor{} // it is for the sample as it is
@@ -80,22 +81,22 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 
 // convert applies --dtype: the rows of queries and keys get other types. A bias that is
 // of no such type becomes float32.
-func (f *runFlags) convert(in *Input) error {
+func (f *runFlags) convert(in *input.Input) error {
 	p := &in.Problem
 	if f.dtype != "" {
 		var err error
-		if p.DType, p.KVDType, err = ParseTypes(f.dtype); err != nil {
+		if p.DType, p.KVDType, err = input.ParseTypes(f.dtype); err != nil {
 			return fmt.Errorf("--dtype %q: must be f32, f16, bf16, f32-kvf16 or f32-kvbf16", f.dtype)
 		}
 		for _, a := range flashkit.Arguments() {
-			if s := SideOf(a.Name); s == Queries || s == Keys {
+			if s := input.SideOf(a.Name); s == input.Queries || s == input.Keys {
 				x := a.Of(&in.Args)
-				*x = Converted(*x, a.DType(p))
+				*x = input.Converted(*x, a.DType(p))
 			}
 		}
 	}
 	if bias := &in.Args.Bias; bias.DType() != p.DType {
-		*bias = Converted(*bias, flashkit.Float32)
+		*bias = input.Converted(*bias, flashkit.Float32)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -48,7 +49,7 @@ const (
 )
 
 // run times the kernels that fit the problem, the fastest by prediction first.
-func (r *race) run(ctx context.Context, data *Tensors, s flashkit.Pass) ([]*racer, error) {
+func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([]*racer, error) {
 	var list []*racer
 	for _, k := range r.kernels {
 		if k.Pass == s && k.Fits(data.Problem.Ask(k.Pass)) == "" {
@@ -56,7 +57,7 @@ func (r *race) run(ctx context.Context, data *Tensors, s flashkit.Pass) ([]*race
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *racer) int { return cmp.Compare(a.predicted, b.predicted) })
-	best, tiny := time.Duration(0), NewMaker(r.dispatch, 1)
+	best, tiny := time.Duration(0), input.NewMaker(r.dispatch, 1)
 	for i, x := range list {
 		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
 			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", terminal.Seconds(x.predicted.Seconds()))
@@ -76,7 +77,7 @@ func (r *race) run(ctx context.Context, data *Tensors, s flashkit.Pass) ([]*race
 // warmUp makes the kernel ready on a tiny problem, calls it once, and then up to
 // three times, to see whether it has a chance against the best so far. A failure
 // leaves it out.
-func (x *racer) warmUp(ctx context.Context, tiny Maker, data *Tensors, best time.Duration) error {
+func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
 		return x.fail(ctx, err)
@@ -109,7 +110,7 @@ func (x *racer) fail(ctx context.Context, err error) error {
 }
 
 // turns times those that are not out, each for a slice of every round.
-func (r *race) turns(ctx context.Context, data *Tensors, list []*racer, rounds int) error {
+func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, rounds int) error {
 	for range rounds {
 		for _, i := range r.order.Perm(len(list)) {
 			x := list[i]
@@ -166,14 +167,14 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 
 // each races every heat that this machine has the memory for, and calls done with
 // each pass. It stops when the context ends.
-func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, done func(*Tensors, flashkit.Pass, []*racer) error) error {
-	started, inputs := time.Now(), NewMaker(r.dispatch, 1)
+func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, done func(*input.Tensors, flashkit.Pass, []*racer) error) error {
+	started, inputs := time.Now(), input.NewMaker(r.dispatch, 1)
 	for i, h := range list {
 		share := float64(i) / float64(len(list))
 		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
 		show.Part(share, h.problem.String(), left)
 		backward := slices.Contains(h.passes, flashkit.PassBackward)
-		if Bytes(h.problem, backward) > machine.Free()/2 {
+		if input.Bytes(h.problem, backward) > machine.Free()/2 {
 			continue
 		}
 		data, err := inputs.Make(ctx, h.problem, backward)

@@ -13,6 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // What a kernel does once, such as compiling, is in no time of a race, wherever the kernel comes
@@ -40,7 +41,7 @@ func TestRaceChargesNoCompilation(t *testing.T) {
 		}
 		p, err := flashkit.ParseProblem("b1-h1-g1-n8-m8-d8-f32")
 		require.NoError(t, err)
-		data, err := NewMaker(d, 1).Make(t.Context(), p, true)
+		data, err := input.NewMaker(d, 1).Make(t.Context(), p, true)
 		require.NoError(t, err)
 		r := &race{dispatch: d, kernels: kernels, slice: time.Millisecond, rounds: 2, order: rand.New(rand.NewPCG(1, 1))}
 		list, err := r.run(t.Context(), data, pass)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -91,7 +92,7 @@ const (
 func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *terminal.Progress) (*regretReport, error) {
 	report := &regretReport{Format: resultsFormat, Machine: machine.Describe(b.dispatch, b.gpu)}
 	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
-	ended := r.each(ctx, list, show, func(data *Tensors, s flashkit.Pass, racers []*racer) error {
+	ended := r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {
 			if k.err != nil {
 				report.Failures = append(report.Failures, caseError{data.Problem.String(), s.String(), k.kernel.Name, k.err.Error()})

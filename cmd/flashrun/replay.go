@@ -8,18 +8,19 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // A player makes the calls of a trace, under the conditions that it asks for.
 type player struct {
-	data  map[flashkit.Problem][]*Tensors // with the most keys of a step; a set for each caller
-	work  []uint64                        // what is touched
+	data  map[flashkit.Problem][]*input.Tensors // with the most keys of a step; a set for each caller
+	work  []uint64                              // what is touched
 	crowd crowd
 }
 
 // newPlayer makes the tensors of a trace.
-func newPlayer(ctx context.Context, t *callTrace, inputs Maker) (*player, error) {
-	p, touch := &player{data: map[flashkit.Problem][]*Tensors{}}, 0
+func newPlayer(ctx context.Context, t *callTrace, inputs input.Maker) (*player, error) {
+	p, touch := &player{data: map[flashkit.Problem][]*input.Tensors{}}, 0
 	for problem, n := range t.sets() {
 		for range n {
 			backward := t.backward(problem)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -103,7 +104,7 @@ func (r *results) write(w io.Writer) error { return json.NewEncoder(w).Encode(r)
 
 // readResults reads what write wrote.
 func readResults(path string) (*results, error) {
-	text, err := ReadWhole(path)
+	text, err := input.ReadWhole(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/mpi"
@@ -345,7 +346,7 @@ func (f *ringFlags) input(p *ringProblem) *flashkit.Args {
 		shape.Batch, shape.Ragged = 1, false
 		shape.QLen, shape.KVLen = int(p.seqs.QStarts[p.Batch]), int(p.seqs.KVStarts[p.Batch])
 	}
-	args := &Random(shape, f.seed, BHSD, f.backward).Args
+	args := &input.Random(shape, f.seed, input.BHSD, f.backward).Args
 	f.outputs(shape, args)
 	args.Seqs = p.seqs
 	return args

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
@@ -232,8 +233,8 @@ func (f *ringFlags) filled(g *peer.Rank, p *ringProblem, rows, keys int) (*peer.
 	args := new(flashkit.Args)
 	f.outputs(shape, args) // memory that nobody touches
 	for _, a := range flashkit.Arguments() {
-		if Reads(&a, &shape, f.backward) {
-			n := ShapeIn(&a, &shape)
+		if input.Reads(&a, &shape, f.backward) {
+			n := input.ShapeIn(&a, &shape)
 			*a.Of(args) = flashkit.Zeros(a.DType(&shape), n[0], n[1], n[2], n[3])
 		}
 	}

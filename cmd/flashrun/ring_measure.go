@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/ring"
 )
 
@@ -122,7 +123,7 @@ func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, wh
 		}
 		off, top := 0.0, 0.0
 		for at := range x[1].Len() {
-			a, b := float64(Value(&x[0], at)), float64(Value(&x[1], at))
+			a, b := float64(input.Value(&x[0], at)), float64(input.Value(&x[1], at))
 			if a != b && !(math.Abs(a-b) <= off) {
 				off = math.Abs(a - b)
 			}

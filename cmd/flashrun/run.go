@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/internal/terminal"
@@ -112,7 +113,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.StringVar(&f.memory, "memory", machine.Host, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
-	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": TypeNames, "memory": {machine.Host, machine.Device}} {
+	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": input.TypeNames, "memory": {machine.Host, machine.Device}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -127,7 +128,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--repeat %d: must not be negative", f.repeat)
 	}
 	if f.check {
-		if err := Checkable(in, f.backward); err != nil {
+		if err := input.Checkable(in, f.backward); err != nil {
 			return err
 		}
 	}
@@ -180,13 +181,13 @@ func written(out string, wrong error) string {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *place, in *Input, show *terminal.Progress) (*outcome, *Work, error) {
+func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
 	defer show.Done()
 	p := in.Problem
 	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
 	}
-	w := &Work{in, in.WithOutputs(f.backward), f.backward}
+	w := input.NewWork(in, f.backward)
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
 	if f.backward {
 		d.dispatch = d.dispatch.Paired()
@@ -209,7 +210,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *Input, show *termi
 			return nil, nil, err
 		}
 		if d.gpu == nil {
-			if err := NewMaker(d.dispatch, 1).CallTiny(ctx, m.kernel, p); err != nil {
+			if err := input.NewMaker(d.dispatch, 1).CallTiny(ctx, m.kernel, p); err != nil {
 				return nil, nil, runError(err)
 			}
 		}
@@ -239,7 +240,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *Input, show *termi
 }
 
 // outputBytes returns what the outputs take, with the bytes that go to a file.
-func (f *runFlags) outputBytes(in *Input) float64 {
+func (f *runFlags) outputBytes(in *input.Input) float64 {
 	bytes := in.OutputBytes(f.backward)
 	if f.out != "" {
 		bytes *= 2
@@ -248,25 +249,25 @@ func (f *runFlags) outputBytes(in *Input) float64 {
 }
 
 // input reads or makes the tensors and applies the flags to the problem.
-func (f *runFlags) input(cmd *cobra.Command) (*Input, error) {
-	l, err := ParseLayout(f.layout)
+func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
+	l, err := input.ParseLayout(f.layout)
 	if err != nil {
 		return nil, err
 	}
 	if f.problem != "" {
 		return f.randomInput(cmd, l)
 	}
-	var in *Input
+	var in *input.Input
 	if len(f.in) > 0 {
-		in, err = ReadFiles(f.in, l, f.carry)
+		in, err = input.ReadFiles(f.in, l, f.carry)
 	} else {
-		if l != BHSD {
+		if l != input.BHSD {
 			return nil, errors.New("--layout bshd: the embedded sample is bhsd")
 		}
 		if f.carry {
 			return nil, errors.New("--carry: the embedded sample has no earlier keys")
 		}
-		in, err = Sample()
+		in, err = input.Sample()
 	}
 	if err != nil {
 		return nil, err
@@ -275,7 +276,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*Input, error) {
 		if len(f.in) > 0 {
 			return nil, errors.New("tensor do is missing: --backward needs the gradient of o")
 		}
-		in.Args.DO = Random(in.Problem, f.seed, l, true).Args.DO
+		in.Args.DO = input.Random(in.Problem, f.seed, l, true).Args.DO
 	}
 	if err := f.shape(cmd, in); err != nil {
 		return nil, err
@@ -289,7 +290,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*Input, error) {
 // problemFlags are the flags that --problem replaces, as it replaces every flag of a number.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
-func (f *runFlags) randomInput(cmd *cobra.Command, l Layout) (*Input, error) {
+func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input, error) {
 	names := slices.Clone(problemFlags)
 	for _, x := range f.numbers {
 		names = append(names, x.Name)
@@ -306,15 +307,15 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l Layout) (*Input, error) {
 	if err := f.checkBackward(&p); err != nil {
 		return nil, err
 	}
-	if err := machine.Affordable("the tensors of "+p.String(), Bytes(p, f.backward)); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, f.backward)); err != nil {
 		return nil, fmt.Errorf("--problem: %w", err)
 	}
-	in := Random(p, f.seed, l, f.backward)
+	in := input.Random(p, f.seed, l, f.backward)
 	return in, f.finishInput(cmd, in)
 }
 
 // finishInput sets the seed of dropout, and refuses a backward pass that there is not.
-func (f *runFlags) finishInput(cmd *cobra.Command, in *Input) error {
+func (f *runFlags) finishInput(cmd *cobra.Command, in *input.Input) error {
 	if in.Args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
 		if in.Problem.Score.Dropout == 0 {
 			return errors.New("--dropout-seed: goes with --dropout, or with a problem that has it")

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -146,7 +147,7 @@ func (r *results) writeCSV(w io.Writer) error {
 		for _, n := range []int{p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen, p.Dim, p.VDim} {
 			row = append(row, strconv.Itoa(n))
 		}
-		out.Write(append(row, TypesName(&p), strconv.Itoa(x.Calls), number(x.Seconds), number(x.P10), number(x.P90), number(x.Predicted),
+		out.Write(append(row, input.TypesName(&p), strconv.Itoa(x.Calls), number(x.Seconds), number(x.P10), number(x.P90), number(x.Predicted),
 			number(x.GFLOPS), number(x.Intensity), number(x.BytesPerSecond), strconv.FormatInt(x.ExtraBytes, 10), strconv.FormatInt(x.PeakBytes, 10)))
 	}
 	out.Flush()

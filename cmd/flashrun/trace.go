@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -66,7 +67,7 @@ func (s *step) largest() flashkit.Problem { return s.at(s.calls - 1) }
 func (t *callTrace) bytes() float64 {
 	sum, touch := 0.0, 0
 	for p, n := range t.sets() {
-		sum += float64(n) * Bytes(p, t.backward(p))
+		sum += float64(n) * input.Bytes(p, t.backward(p))
 	}
 	for i := range t.steps {
 		touch = max(touch, t.steps[i].touch)
@@ -285,7 +286,7 @@ func (s *step) check() error {
 	if s.grow > 0 && s.problem.Features()&(flashkit.FeatureBias|flashkit.FeatureMask|flashkit.FeatureRagged) != 0 {
 		return fmt.Errorf("grow = %d: goes without bias, mask and ragged, whose tensors or lengths would grow too", s.grow)
 	}
-	if s.pass == flashkit.PassBackward && !HasBackward(&s.problem) {
+	if s.pass == flashkit.PassBackward && !input.HasBackward(&s.problem) {
 		return fmt.Errorf("problem = %q: has no backward pass", s.problem)
 	}
 	if !(s.problem.FLOPs(s.pass) > 0) {

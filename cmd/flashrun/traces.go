@@ -4,6 +4,8 @@ import (
 	"embed"
 	"path"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // builtin holds the traces of bench --regret=live, by their names.
@@ -28,7 +30,7 @@ func readTrace(name string) (*callTrace, error) {
 	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
 		return parseTrace(name, string(text))
 	}
-	text, err := ReadWhole(name)
+	text, err := input.ReadWhole(name)
 	if err != nil {
 		return nil, err
 	}

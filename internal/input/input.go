@@ -1,4 +1,6 @@
-package main
+// Package input makes and reads the tensors of problems: random ones, those of files, and the sample;
+// on the host and on a GPU.
+package input
 
 import (
 	_ "embed"

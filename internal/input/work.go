@@ -1,4 +1,4 @@
-package main
+package input
 
 import (
 	"errors"
@@ -7,6 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
+
+// NewWork returns the passes on an input.
+func NewWork(in *Input, backward bool) *Work {
+	return &Work{in, in.WithOutputs(backward), backward}
+}
 
 // eachOutput calls f with every tensor that the passes write, under its name in files.
 func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(name string, a *flashkit.Argument, t *flashkit.Tensor)) {

@@ -1,4 +1,4 @@
-package main
+package input
 
 // A side says what the third dimension of an argument counts.
 type side uint8
