@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math/big"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestMemoryOfADevice(t *testing.T) {
 	require.NoError(t, err)
 	table := newMemoryTable(p, flashkit.PassForward)
 	table.add(l)
-	requireSize(t, 2*100*4+700, l.Bytes)
+	require.Equal(t, big.NewInt(2*100*4+700), l.Bytes)
 	require.Equal(t, "LSE + 700 B of the device, besides 4.9 KiB of tensors there", l.from())
 }
 
