@@ -16,9 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/machine"
-	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // quick are the flags of a bench that tests can afford.
@@ -136,51 +134,6 @@ func TestBenchChosen(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]int{"forward": 1, "backward": 1}, chosen)
-}
-
-// Making inputs and measuring teaches dispatch nothing: what it predicts, and the
-// kernel that the results mark, are those of a dispatcher that has made no call.
-func TestBenchTeachesNothing(t *testing.T) {
-	var names []string
-	for _, name := range []string{"b1-h2-g2-n16-m16-d64-f32", "b1-h2-g1-n40-m40-d32-bf16-causal"} {
-		names = append(names, "--problem", name)
-	}
-	var f benchFlags
-	cmd := &cobra.Command{}
-	f.grid.add(cmd)
-	require.NoError(t, cmd.ParseFlags(names))
-	f.pass, f.memory, f.kernels, f.timePerCase, f.rounds = "fwd,bwd", machine.Host, "all", time.Millisecond, 8
-	b, problems, err := f.prepare(cmd)
-	require.NoError(t, err)
-	require.NoError(t, b.open(t.Context(), "all"))
-	defer b.close()
-	b.show = terminal.NewProgress(&bytes.Buffer{})
-	defer b.show.Done()
-	called := 0
-	b.inputs.Frozen = b.inputs.Frozen.WithObserver(func(dispatch.Ran) { called++ })
-	fresh := b.dispatch.Frozen()
-	for range 3 {
-		require.NoError(t, b.run(t.Context(), problems))
-	}
-	require.Positive(t, called, "O and LSE of the backward pass")
-	for _, p := range problems {
-		for i, k := range b.dispatch.Kernels() {
-			if k.Fits(p.Ask(k.Pass)) == "" {
-				require.Equal(t, fresh.Kernels()[i].Cost(p.Ask(k.Pass)), k.Cost(p.Ask(k.Pass)), "%s on %s", k.Name, p)
-			}
-		}
-	}
-	for _, x := range b.results.Results {
-		p, err := flashkit.ParseProblem(x.Problem)
-		require.NoError(t, err)
-		pass := flashkit.PassForward
-		if x.Pass == "backward" {
-			pass = flashkit.PassBackward
-		}
-		k, err := fresh.Pick(p, pass)
-		require.NoError(t, err)
-		require.Equal(t, x.Kernel == k.Name, x.Chosen, "%s on %s", x.Kernel, p)
-	}
 }
 
 func TestBenchCSV(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"testing"
@@ -9,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A kernel that fails is reported, and the others are measured.
@@ -39,4 +43,42 @@ func TestPlan(t *testing.T) {
 	l.spend(time.Hour)
 	require.Equal(t, 1.0, l.share())
 	require.Zero(t, l.left())
+}
+
+// Making inputs and measuring teaches dispatch nothing: what it predicts, and the
+// kernel that the results mark, are those of a dispatcher that has made no call.
+func TestBenchTeachesNothing(t *testing.T) {
+	problems, err := namedProblems([]string{"b1-h2-g2-n16-m16-d64-f32", "b1-h2-g1-n40-m40-d32-bf16-causal"})
+	require.NoError(t, err)
+	how := settings{Kernels: "all", Rounds: 8, TimePerCase: .001, Seed: 1}
+	b := benchOf(how, []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}, []string{machine.Host}, false)
+	require.NoError(t, b.open(t.Context(), "all"))
+	defer b.close()
+	b.show = terminal.NewProgress(&bytes.Buffer{})
+	defer b.show.Done()
+	called := 0
+	b.inputs.Frozen = b.inputs.Frozen.WithObserver(func(dispatch.Ran) { called++ })
+	fresh := b.dispatch.Frozen()
+	for range 3 {
+		require.NoError(t, b.run(t.Context(), problems))
+	}
+	require.Positive(t, called, "O and LSE of the backward pass")
+	for _, p := range problems {
+		for i, k := range b.dispatch.Kernels() {
+			if k.Fits(p.Ask(k.Pass)) == "" {
+				require.Equal(t, fresh.Kernels()[i].Cost(p.Ask(k.Pass)), k.Cost(p.Ask(k.Pass)), "%s on %s", k.Name, p)
+			}
+		}
+	}
+	for _, x := range b.results.Results {
+		p, err := flashkit.ParseProblem(x.Problem)
+		require.NoError(t, err)
+		pass := flashkit.PassForward
+		if x.Pass == "backward" {
+			pass = flashkit.PassBackward
+		}
+		k, err := fresh.Pick(p, pass)
+		require.NoError(t, err)
+		require.Equal(t, x.Kernel == k.Name, x.Chosen, "%s on %s", x.Kernel, p)
+	}
 }

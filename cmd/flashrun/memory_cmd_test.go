@@ -75,7 +75,7 @@ func TestMemoryByFormula(t *testing.T) {
 
 	kernel := lineOf(t, forward, "simd/fwd_generic", "")
 	require.Nil(t, kernel.Measured)
-	require.Equal(t, kernel.Bytes, sum(lineOf(t, forward, "LSE", "f32").Bytes, kernel.Formula))
+	require.Equal(t, kernel.Bytes, new(big.Int).Add(lineOf(t, forward, "LSE", "f32").Bytes, kernel.Formula))
 	full, _ := new(big.Float).SetInt(lineOf(t, forward, "S, P", "bf16").Bytes).Float64()
 	used, _ := new(big.Float).SetInt(kernel.Bytes).Float64()
 	require.InEpsilon(t, full/used, kernel.Ratio, 1e-12)
@@ -91,7 +91,7 @@ func TestMemoryMeasured(t *testing.T) {
 				}
 				require.NotNil(t, l.Measured, "%s: %s", l.Name, l.Unmeasured)
 				require.GreaterOrEqual(t, l.Measured.Cmp(l.Formula), 0, "%s: %s measured, %s by formula", l.Name, l.Measured, l.Formula)
-				require.Equal(t, l.Bytes, sum(lineOf(t, table, "LSE", "f32").Bytes, l.Measured))
+				require.Equal(t, l.Bytes, new(big.Int).Add(lineOf(t, table, "LSE", "f32").Bytes, l.Measured))
 			}
 		}
 	}
@@ -104,7 +104,7 @@ func TestMemoryNotMeasured(t *testing.T) {
 	}{
 		"prediction": {[]string{"--limit", "1ns", "b1-h2-g1-n70-m90-d16-f32"}, "predicted to take longer than 1ns"},
 		"tensors":    {[]string{"--limit", "999h", "b1-h1-g1-n1-m1000000000-d64-f32"}, "its tensors take"},
-		"wish":       {[]string{"--formula", "b1-h2-g1-n70-m90-d16-f32"}, formulaOnly},
+		"wish":       {[]string{"--formula", "b1-h2-g1-n70-m90-d16-f32"}, "by formula only"},
 	} {
 		l := lineOf(t, memory(t, append(c.args, "--pass", "fwd", "--backend", "simd/fwd_generic")...)[0], "simd/fwd_generic", "")
 		require.Nil(t, l.Measured, name)

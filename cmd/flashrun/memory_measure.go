@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -43,7 +44,7 @@ func (f *memoryMeter) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 	case err != nil:
 		return nil, err
 	default:
-		line.Measured = fromInt(bytes)
+		line.Measured = big.NewInt(bytes)
 	}
 	return line, nil
 }

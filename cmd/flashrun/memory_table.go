@@ -18,10 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Sizes are of any length: the matrices of a problem that an int can count may
-// have more bytes than an int can.
-func fromInt(n int64) *big.Int { return big.NewInt(n) }
-
+// fromFloat returns a size. Sizes are of any length: the matrices of a problem that an int can
+// count may have more bytes than an int can.
 func fromFloat(x float64) *big.Int {
 	n, _ := big.NewFloat(x).Int(nil)
 	return n
@@ -136,10 +134,10 @@ func (t *memoryTable) add(line *memoryLine) {
 	}
 	line.Bytes = sum(t.lse, workspace)
 	if line.Device != nil {
-		line.Bytes.Add(line.Bytes, fromInt(line.Device.Workspace))
+		line.Bytes.Add(line.Bytes, big.NewInt(line.Device.Workspace))
 	}
 	if t.Heads.Sign() > 0 {
-		up := sum(line.Bytes, t.Heads, fromInt(-1))
+		up := sum(line.Bytes, t.Heads, big.NewInt(-1))
 		line.OneHead = up.Div(up, t.Heads)
 	}
 	t.compare(line)

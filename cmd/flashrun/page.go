@@ -104,7 +104,7 @@ func (s *study) memoryOf(f *facet) *memorySection {
 		}
 		t := newMemoryTable(m.p, m.pass)
 		full := t.written()
-		line := &memoryLine{Name: m.Kernel, Kind: kindKernel, Measured: fromInt(m.ExtraBytes), Device: m.Device}
+		line := &memoryLine{Name: m.Kernel, Kind: kindKernel, Measured: big.NewInt(m.ExtraBytes), Device: m.Device}
 		t.add(line)
 		out.Matrices = full.Name + " in " + full.DType
 		out.Rows = append(out.Rows, memoryRow{Length: n, Full: full, Kernel: line})

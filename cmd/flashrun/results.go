@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -108,18 +109,27 @@ func readResults(path string) (*results, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	r, err := parseResults(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// parseResults parses what write wrote.
+func parseResults(text []byte) (*results, error) {
 	var r results
 	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("%s: not the JSON of flashrun bench: %w", path, err)
+		return nil, fmt.Errorf("not the JSON of flashrun bench: %w", err)
 	}
 	if r.Format != resultsFormat {
-		return nil, fmt.Errorf("%s: format = %d: must be %d, the JSON of flashrun bench", path, r.Format, resultsFormat)
+		return nil, fmt.Errorf("format = %d: must be %d, the JSON of flashrun bench", r.Format, resultsFormat)
 	}
 	if len(r.Results) == 0 {
-		return nil, fmt.Errorf("%s: no results", path)
+		return nil, errors.New("no results")
 	}
 	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
 	}
 	return &r, nil
 }
