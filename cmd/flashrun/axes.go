@@ -11,10 +11,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// gridLimit is the most problems of a grid, and the most numbers of a list.
-const gridLimit = 10000
+// Limit is the most problems of a grid, and the most numbers of a list.
+const Limit = 10000
 
-func namedProblems(names []string) ([]flashkit.Problem, error) {
+func ParseProblems(names []string) ([]flashkit.Problem, error) {
 	var problems []flashkit.Problem
 	for _, name := range names {
 		p, err := flashkit.ParseProblem(name)
@@ -28,44 +28,44 @@ func namedProblems(names []string) ([]flashkit.Problem, error) {
 	return problems, nil
 }
 
-// asOther stands for a number that another axis gives.
-const asOther = 0
+// AsOther stands for a number that another axis gives.
+const AsOther = 0
 
-// axes are the values of each dimension of a grid.
-type axes struct {
-	batch, heads, kvHeads, seq, qLen, headDim []int
-	masks                                     []flashkit.Band
-	dtypes                                    []types
+// Axes are the values of each dimension of a grid.
+type Axes struct {
+	Batch, Heads, KvHeads, Seq, QLen, HeadDim []int
+	Masks                                     []flashkit.Band
+	Dtypes                                    []types
 }
 
-func (a *axes) size() int {
+func (a *Axes) size() int {
 	n := 1
-	for _, axis := range []int{len(a.batch), len(a.heads), len(a.kvHeads), len(a.seq), len(a.qLen), len(a.headDim), len(a.masks), len(a.dtypes)} {
-		if n *= axis; n > gridLimit {
+	for _, axis := range []int{len(a.Batch), len(a.Heads), len(a.KvHeads), len(a.Seq), len(a.QLen), len(a.HeadDim), len(a.Masks), len(a.Dtypes)} {
+		if n *= axis; n > Limit {
 			return n // no later axis may overflow
 		}
 	}
 	return n
 }
 
-// problems returns every combination, the first axis changing slowest.
-func (a *axes) problems() ([]flashkit.Problem, error) {
-	if a.size() > gridLimit {
-		return nil, fmt.Errorf("--seq and the other lists make more than %d problems", gridLimit)
+// Problems returns every combination, the first axis changing slowest.
+func (a *Axes) Problems() ([]flashkit.Problem, error) {
+	if a.size() > Limit {
+		return nil, fmt.Errorf("--seq and the other lists make more than %d problems", Limit)
 	}
 	list := []flashkit.Problem{{}}
 	for _, axis := range []struct {
 		n   int
 		set func(p *flashkit.Problem, i int)
 	}{
-		{len(a.dtypes), func(p *flashkit.Problem, i int) { p.DType, p.KVDType = a.dtypes[i].all, a.dtypes[i].kv }},
-		{len(a.masks), func(p *flashkit.Problem, i int) { p.Band = a.masks[i] }},
-		{len(a.headDim), func(p *flashkit.Problem, i int) { p.Dim, p.VDim = a.headDim[i], a.headDim[i] }},
-		{len(a.batch), func(p *flashkit.Problem, i int) { p.Batch = a.batch[i] }},
-		{len(a.heads), func(p *flashkit.Problem, i int) { p.Heads, p.KVHeads = a.heads[i], a.heads[i] }},
-		{len(a.kvHeads), func(p *flashkit.Problem, i int) { orElse(&p.KVHeads, a.kvHeads[i]) }},
-		{len(a.seq), func(p *flashkit.Problem, i int) { p.QLen, p.KVLen = a.seq[i], a.seq[i] }},
-		{len(a.qLen), func(p *flashkit.Problem, i int) { orElse(&p.QLen, a.qLen[i]) }},
+		{len(a.Dtypes), func(p *flashkit.Problem, i int) { p.DType, p.KVDType = a.Dtypes[i].all, a.Dtypes[i].kv }},
+		{len(a.Masks), func(p *flashkit.Problem, i int) { p.Band = a.Masks[i] }},
+		{len(a.HeadDim), func(p *flashkit.Problem, i int) { p.Dim, p.VDim = a.HeadDim[i], a.HeadDim[i] }},
+		{len(a.Batch), func(p *flashkit.Problem, i int) { p.Batch = a.Batch[i] }},
+		{len(a.Heads), func(p *flashkit.Problem, i int) { p.Heads, p.KVHeads = a.Heads[i], a.Heads[i] }},
+		{len(a.KvHeads), func(p *flashkit.Problem, i int) { orElse(&p.KVHeads, a.KvHeads[i]) }},
+		{len(a.Seq), func(p *flashkit.Problem, i int) { p.QLen, p.KVLen = a.Seq[i], a.Seq[i] }},
+		{len(a.QLen), func(p *flashkit.Problem, i int) { orElse(&p.QLen, a.QLen[i]) }},
 	} {
 		var next []flashkit.Problem
 		for _, p := range list {
@@ -88,14 +88,14 @@ func (a *axes) problems() ([]flashkit.Problem, error) {
 }
 
 func orElse(to *int, value int) {
-	if value != asOther {
+	if value != AsOther {
 		*to = value
 	}
 }
 
-// parseNumbers parses 128, 128,256 and 128:16384:x2 and 64:256:+64, in any mix,
+// ParseNumbers parses 128, 128,256 and 128:16384:x2 and 64:256:+64, in any mix,
 // each number once.
-func parseNumbers(s string) ([]int, error) {
+func ParseNumbers(s string) ([]int, error) {
 	var list []int
 	for _, part := range strings.Split(s, ",") {
 		values, err := parseRange(part)
@@ -139,8 +139,8 @@ func parseRange(s string) ([]int, error) {
 	}
 	var list []int
 	for n := from; n <= to; n = n*factor + plus {
-		if list = append(list, n); len(list) > gridLimit {
-			return nil, fmt.Errorf("more than %d numbers", gridLimit)
+		if list = append(list, n); len(list) > Limit {
+			return nil, fmt.Errorf("more than %d numbers", Limit)
 		}
 		if n > (to-plus)/factor {
 			break // the next one is beyond the end, and perhaps beyond an int
@@ -157,7 +157,7 @@ func parseNumber(s string) (int, error) {
 	return n, nil
 }
 
-func parseCausal(s string) ([]flashkit.Band, error) {
+func ParseCausal(s string) ([]flashkit.Band, error) {
 	switch s {
 	case "no":
 		return []flashkit.Band{{}}, nil
@@ -172,7 +172,7 @@ func parseCausal(s string) ([]flashkit.Band, error) {
 // types are those of a problem.
 type types struct{ all, kv flashkit.DType }
 
-func parseDTypes(s string) (list []types, err error) {
+func ParseDTypes(s string) (list []types, err error) {
 	for _, name := range strings.Split(s, ",") {
 		var t types
 		if t.all, t.kv, err = input.ParseTypes(name); err != nil {
@@ -185,7 +185,7 @@ func parseDTypes(s string) (list []types, err error) {
 	return list, nil
 }
 
-func parsePasses(s string) ([]flashkit.Pass, error) {
+func ParsePasses(s string) ([]flashkit.Pass, error) {
 	var list []flashkit.Pass
 	for _, name := range strings.Split(s, ",") {
 		pass := flashkit.PassForward

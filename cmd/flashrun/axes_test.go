@@ -25,7 +25,7 @@ func TestNumbers(t *testing.T) {
 		"5,1:5:+2,4":  {5, 1, 3, 4},
 		fmt.Sprintf("1:%d:x%d", math.MaxInt, huge): {1, huge},
 	} {
-		got, err := parseNumbers(s)
+		got, err := ParseNumbers(s)
 		require.NoError(t, err, s)
 		require.Equal(t, want, got, s)
 	}
@@ -34,16 +34,16 @@ func TestNumbers(t *testing.T) {
 		"8:16": "from:to", "8:16:": "from:to", "8:16:2": "from:to", "+8": `"+8"`, "8:16:x1": "from:to", "8:16:x2:x2": "from:to", "8:16:+0": `"0"`,
 		"16:8:x2": "ends at 8", "1:99999999:+1": "10000",
 	} {
-		_, err := parseNumbers(s)
+		_, err := ParseNumbers(s)
 		require.ErrorContains(t, err, want, s)
 	}
 }
 
 // The same seed draws the same problems, of all kinds and of bounded size.
 func TestRandomProblems(t *testing.T) {
-	list := randomProblems(7, 300)
-	require.Equal(t, list, randomProblems(7, 300))
-	require.NotEqual(t, list, randomProblems(8, 300))
+	list := RandomProblems(7, 300)
+	require.Equal(t, list, RandomProblems(7, 300))
+	require.NotEqual(t, list, RandomProblems(8, 300))
 	var row, masked, shared, batches int
 	for _, p := range list {
 		require.NoError(t, p.Validate())
@@ -62,7 +62,7 @@ func TestRandomProblems(t *testing.T) {
 func TestGrids(t *testing.T) {
 	types, passes, n := map[flashkit.DType]bool{}, map[flashkit.Pass]bool{}, 0
 	asked := map[flashkit.Problem]bool{}
-	for _, h := range regretGrid() {
+	for _, h := range RegretGrid() {
 		require.NoError(t, h.problem.Validate())
 		require.False(t, asked[h.problem], "%s twice", h.problem)
 		asked[h.problem], types[h.problem.DType] = true, true
@@ -74,7 +74,7 @@ func TestGrids(t *testing.T) {
 	require.GreaterOrEqual(t, n, 80)
 	require.Len(t, types, 3)
 	require.Len(t, passes, 2)
-	for _, h := range calibrateGrid() {
+	for _, h := range CalibrateGrid() {
 		require.NoError(t, h.problem.Validate())
 		require.False(t, asked[h.problem], "%s in both", h.problem)
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// openWith opens the backends that a choice needs, and no other. It returns a dispatcher over
+// Open opens the backends that a choice needs, and no other. It returns a dispatcher over
 // all their kernels, which the caller closes, and one that is restricted to the choice.
-func openWith(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
+func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
 	if opened, err = dispatch.Open(ctx, name); err != nil {
 		return nil, nil, err
 	}

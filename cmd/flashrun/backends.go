@@ -132,10 +132,10 @@ func (p *plot) addMeans() {
 			for ; j < len(t.points) && t.points[j].x == t.points[from].x; j++ {
 				ratios = append(ratios, t.points[j].y)
 			}
-			t.line = append(t.line, spot{x: t.points[from].x, y: geometricMean(ratios)})
+			t.line = append(t.line, spot{x: t.points[from].x, y: GeometricMean(ratios)})
 			all = append(all, ratios...)
 		}
-		p.text += fmt.Sprintf("%s takes %.3g times as long as the fastest backend, from %.3g to %.3g. ", t.kind.Name, geometricMean(all), slices.Min(all), slices.Max(all))
+		p.text += fmt.Sprintf("%s takes %.3g times as long as the fastest backend, from %.3g to %.3g. ", t.kind.Name, GeometricMean(all), slices.Min(all), slices.Max(all))
 	}
 }
 

@@ -115,7 +115,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
-	for name, values := range map[string][]string{"dtype": input.TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {naiveBaseline},
+	for name, values := range map[string][]string{"dtype": input.TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {Naive},
 		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
@@ -144,19 +144,19 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var before *results
+	var before *Results
 	if f.compare != "" {
-		if before, err = readResults(f.compare); err != nil {
+		if before, err = ReadFile(f.compare); err != nil {
 			return fmt.Errorf("--compare: %w", err)
 		}
 	}
-	if err := b.open(cmd.Context(), backendChoice(f.backend)); err != nil {
+	if err := b.Open(cmd.Context(), backendChoice(f.backend)); err != nil {
 		return err
 	}
-	defer b.close()
-	warnOfProfile(cmd, b.dispatch)
+	defer b.Close()
+	warnOfProfile(cmd, b.Dispatch)
 	if choice := backendChoice(f.backend); choice == "auto" || choice == "all" {
-		if err := missingDevice(cmd, b.dispatch); err != nil {
+		if err := missingDevice(cmd, b.Dispatch); err != nil {
 			return err
 		}
 	}
@@ -164,11 +164,11 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		return f.regret(cmd, b, problems)
 	}
 	for _, p := range problems {
-		if err := b.affordable(p); err != nil {
+		if err := b.Affordable(p); err != nil {
 			return fmt.Errorf("%s: %w", f.grid.origin(p), err)
 		}
 	}
-	if err := b.possible(problems); err != nil {
+	if err := b.Possible(problems); err != nil {
 		return failed(err)
 	}
 	var file *outfile.File
@@ -179,25 +179,25 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		defer file.Discard()
 	}
 	show := terminal.NewProgress(cmd.ErrOrStderr())
-	ended := b.measureAll(cmd.Context(), problems, f.limits, show)
+	ended := b.Measure(cmd.Context(), problems, f.limits, show)
 	show.Done()
-	b.remember()
+	b.Remember()
 	if before != nil {
-		b.results.Comparison = compare(f.compare, before, b.results)
+		b.Results.Comparison = Compare(f.compare, before, b.Results)
 	}
 	if file != nil {
-		err = commit(file, b.results.write)
+		err = commit(file, b.Results.WriteJSON)
 	}
-	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.results), b.verdict(ended)))
+	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.Results), b.Verdict(ended)))
 }
 
 // prepare checks the flags, before anything is opened.
-func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, error) {
+func (f *benchFlags) prepare(cmd *cobra.Command) (*Run, []flashkit.Problem, error) {
 	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {
 		return nil, nil, err
 	}
-	passes, err := parsePasses(f.pass)
+	passes, err := ParsePasses(f.pass)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -213,8 +213,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 		err = fmt.Errorf("--%s and --%s exclude each other", formats[0], formats[1])
 	case f.kernels != "all" && f.kernels != "chosen":
 		err = fmt.Errorf("--kernels %q: must be chosen or all", f.kernels)
-	case f.baseline != "" && f.baseline != naiveBaseline:
-		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, naiveBaseline)
+	case f.baseline != "" && f.baseline != Naive:
+		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, Naive)
 	case f.baseline != "" && f.regrets != "":
 		err = fmt.Errorf("--baseline %s: does not go with --regret: dispatch never runs it", f.baseline)
 	case f.timePerCase <= 0:
@@ -226,8 +226,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}
-	how := settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
-	return benchOf(how, passes, memories, f.baseline != ""), problems, err
+	how := Settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
+	return New(how, passes, memories, f.baseline != ""), problems, err
 }
 
 // formats returns the flags that choose what is printed.
@@ -243,34 +243,34 @@ func (f *benchFlags) formats() (list []string) {
 	return list
 }
 
-func (f *benchFlags) print(w io.Writer, r *results) error {
+func (f *benchFlags) print(w io.Writer, r *Results) error {
 	switch {
 	case f.json:
-		return r.write(w)
+		return r.WriteJSON(w)
 	case f.csv:
-		return r.writeCSV(w)
+		return r.WriteCSV(w)
 	case f.benchstat:
-		return r.writeBenchstat(w)
+		return r.WriteBenchstat(w)
 	}
-	return r.writeTable(w)
+	return r.WriteTable(w)
 }
 
 // regret measures the regret over the given problems, or over its own.
-func (f *benchFlags) regret(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
-	list := regretGrid()
+func (f *benchFlags) regret(cmd *cobra.Command, b *Run, problems []flashkit.Problem) error {
+	list := RegretGrid()
 	if f.grid.given(cmd) {
 		list = nil
-		list = heatsOf(problems, b.passes...)
+		list = HeatsOf(problems, b.Passes...)
 	}
 	per := f.timePerCase
 	if !cmd.Flags().Changed("time-per-case") {
-		per = regretTime
+		per = RegretTime
 	}
 	show := terminal.NewProgress(cmd.ErrOrStderr())
-	report, ended := b.regret(cmd.Context(), list, per, show)
+	report, ended := b.Regret(cmd.Context(), list, per, show)
 	show.Done()
 	if f.json {
 		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
 	}
-	return failed(errors.Join(report.writeTable(cmd.OutOrStdout()), ended))
+	return failed(errors.Join(report.WriteTable(cmd.OutOrStdout()), ended))
 }

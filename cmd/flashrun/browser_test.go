@@ -57,9 +57,9 @@ func TestReportInABrowser(t *testing.T) {
 	}
 	chromium := browser(t)
 	pages := map[string][]byte{}
-	example, err := readAll(exampleResults)
+	example, err := ReadFiles(exampleResults)
 	require.NoError(t, err)
-	reports := map[string]*results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds(), "naive.html": naiveResults()}
+	reports := map[string]*Results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds(), "naive.html": naiveResults()}
 	for name, r := range reports {
 		pages[name] = render(t, newPage(r), "")
 	}

@@ -62,7 +62,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := openWith(cmd.Context(), f.name()) // a bad profile is no news here
+	opened, d, err := Open(cmd.Context(), f.name()) // a bad profile is no news here
 	if err != nil {
 		return err
 	}
@@ -83,18 +83,18 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	show := terminal.NewProgress(cmd.ErrOrStderr())
 	defer show.Done()
 	started := time.Now()
-	if err := calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
+	if err := Calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
 		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
 	show.Done()
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}
-	c := newCalibration(d, list, path, time.Since(started))
+	c := NewCalibration(d, list, path, time.Since(started))
 	if f.json {
 		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(c))
 	}
-	return failed(c.writeTable(cmd.OutOrStdout()))
+	return failed(c.WriteTable(cmd.OutOrStdout()))
 }
 
 // path returns where to write the profile, and finds out now whether that is possible.
@@ -127,13 +127,13 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 
 // name returns what --backend chooses, else the backend that the environment names: a program
 // under this environment opens no other, but may restrict itself to another kernel.
-func (f *calibrateFlags) name() string { return cmp.Or(f.backend, backendOf(backendChoice(""))) }
+func (f *calibrateFlags) name() string { return cmp.Or(f.backend, BackendOf(backendChoice(""))) }
 
 // heats returns what to measure.
-func (f *calibrateFlags) heats() ([]heat, error) {
+func (f *calibrateFlags) heats() ([]Heat, error) {
 	if len(f.problems) == 0 {
-		return calibrateGrid(), nil
+		return CalibrateGrid(), nil
 	}
-	problems, err := namedProblems(f.problems)
-	return heatsOf(problems, flashkit.PassForward, flashkit.PassBackward), err
+	problems, err := ParseProblems(f.problems)
+	return HeatsOf(problems, flashkit.PassForward, flashkit.PassBackward), err
 }

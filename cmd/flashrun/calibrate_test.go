@@ -26,7 +26,7 @@ func calibrateTiny(args ...string) []string {
 
 func TestCalibrate(t *testing.T) {
 	path := profileAt(t)
-	var c calibration
+	var c Calibration
 	require.NoError(t, json.Unmarshal([]byte(ok(t, calibrateTiny("--json", "--backend", "simd")...)), &c))
 	require.Equal(t, path, c.Profile)
 	require.NotEmpty(t, c.Kernels)
@@ -105,13 +105,13 @@ func TestBadCalibrate(t *testing.T) {
 
 func TestRegret(t *testing.T) {
 	args := []string{"bench", "--regret", "--problem", tiny, "--problem", "b1-h1-g1-n3-m3-d4-bf16", "--time-per-case", "5ms", "--rounds", "1"}
-	var r regretReport
+	var r RegretReport
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append(args, "--json")...)), &r))
 	require.Len(t, r.Problems, 4, "both passes")
 	require.GreaterOrEqual(t, r.Sum, 1.0)
 	worst := 0.0
 	for _, x := range r.Problems {
-		chosen, best := x.times()
+		chosen, best := x.Times()
 		require.InEpsilon(t, chosen/best, x.Ratio, 1e-9)
 		worst = max(worst, x.Ratio)
 		for _, k := range x.Kernels {

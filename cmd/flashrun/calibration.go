@@ -38,12 +38,12 @@ var (
 	}
 )
 
-func calibrateGrid() []heat {
+func CalibrateGrid() []Heat {
 	return append(heats(calibrateForward, flashkit.PassForward), heats(calibrateBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }
 
-// A calibration is what flashrun calibrate prints. The JSON names are stable.
-type calibration struct {
+// A Calibration is what flashrun calibrate prints. The JSON names are stable.
+type Calibration struct {
 	Profile string             `json:"profile"`
 	Seconds float64            `json:"seconds"` // that it took
 	Machine machine.Info       `json:"machine"`
@@ -60,9 +60,9 @@ type calibratedKernel struct {
 	Most     float64 `json:"most"`
 }
 
-// calibrate races the kernels over the problems, each for about the given time; d learns what
+// Calibrate races the kernels over the problems, each for about the given time; d learns what
 // each takes.
-func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per time.Duration, show *terminal.Progress) error {
+func Calibrate(ctx context.Context, d *dispatch.Dispatcher, list []Heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, x := range racers {
@@ -77,9 +77,9 @@ func calibrate(ctx context.Context, d *dispatch.Dispatcher, list []heat, per tim
 	})
 }
 
-// newCalibration sums up what d has learned of the problems, and wrote to path.
-func newCalibration(d *dispatch.Dispatcher, list []heat, path string, took time.Duration) *calibration {
-	c := &calibration{Profile: path, Seconds: took.Seconds(), Machine: machine.Describe(d, nil)}
+// NewCalibration sums up what d has learned of the problems, and wrote to path.
+func NewCalibration(d *dispatch.Dispatcher, list []Heat, path string, took time.Duration) *Calibration {
+	c := &Calibration{Profile: path, Seconds: took.Seconds(), Machine: machine.Describe(d, nil)}
 	own := d.Blank().Kernels()
 	for i, k := range d.Kernels() {
 		var off []float64
@@ -93,14 +93,14 @@ func newCalibration(d *dispatch.Dispatcher, list []heat, path string, took time.
 		}
 		if len(off) > 0 {
 			slices.Sort(off)
-			c.Kernels = append(c.Kernels, calibratedKernel{k.Name, len(off), off[0], quantile(off, .5), off[len(off)-1]})
+			c.Kernels = append(c.Kernels, calibratedKernel{k.Name, len(off), off[0], Quantile(off, .5), off[len(off)-1]})
 		}
 	}
 	return c
 }
 
-// writeTable prints a line for each kernel.
-func (c *calibration) writeTable(w io.Writer) error {
+// WriteTable prints a line for each kernel.
+func (c *Calibration) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
 	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}

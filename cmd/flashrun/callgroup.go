@@ -138,7 +138,7 @@ func (k *timedKernel) seconds() float64 {
 	if len(k.times) == 0 {
 		return 0
 	}
-	return max(time.Nanosecond, median(slices.Clone(k.times))).Seconds()
+	return max(time.Nanosecond, Median(slices.Clone(k.times))).Seconds()
 }
 
 // best returns the fastest kernel, nil if none was timed.
@@ -188,7 +188,7 @@ func (g *callGroup) worst() float64 {
 func (g *callGroup) overhead() float64 {
 	usual := time.Duration(0)
 	if len(g.idle) > 0 {
-		usual = median(slices.Clone(g.idle))
+		usual = Median(slices.Clone(g.idle))
 	}
 	return max(0, (g.spent-time.Duration(g.calls)*usual).Seconds()) / float64(g.step.callers)
 }

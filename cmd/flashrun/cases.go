@@ -18,20 +18,20 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A bench measures kernels on problems.
-type bench struct {
-	dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
+// A Run measures kernels on problems.
+type Run struct {
+	Dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
 	inputs   input.Maker
 	kernels  []flashkit.Kernel // that may be measured
 	baseline []flashkit.Kernel // that is measured beside them
 	gpu      *cuda.Backend     // nil without one
-	passes   []flashkit.Pass
+	Passes   []flashkit.Pass
 	memories []string
-	settings settings
+	settings Settings
 	order    *rand.Rand
 	show     *terminal.Progress
 	plan     plan
-	results  *results
+	Results  *Results
 }
 
 // A timedCase is a kernel on a pass of a problem.
@@ -47,8 +47,8 @@ type timedCase struct {
 	done    bool              // it needs no more calls
 }
 
-// measureAll measures the limits of the machine if asked, and then the problems, until ctx ends.
-func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, limits bool, show *terminal.Progress) error {
+// Measure measures the limits of the machine if asked, and then the problems, until ctx ends.
+func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits bool, show *terminal.Progress) error {
 	b.show = show
 	if limits {
 		b.show.Say("measuring what the machine does at most")
@@ -57,22 +57,22 @@ func (b *bench) measureAll(ctx context.Context, problems []flashkit.Problem, lim
 		if err != nil {
 			return err
 		}
-		b.results.Limits = append(machine.HostLimits(types), device...)
+		b.Results.Limits = append(machine.HostLimits(types), device...)
 	}
 	b.plan.started = time.Now()
 	err := b.run(ctx, problems)
-	b.results.Interrupted = err != nil
+	b.Results.Interrupted = err != nil
 	return cmp.Or(ctx.Err(), err) // wherever it was interrupted
 }
 
 // run measures every problem. Results are complete for the problems that it has
 // left behind when ctx ends or a kernel fails.
-func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
+func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	for _, p := range problems {
 		b.plan.add(b.expect(p))
 	}
 	for _, p := range problems {
-		if err := b.measure(ctx, p); err != nil {
+		if err := b.measureProblem(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -81,16 +81,16 @@ func (b *bench) run(ctx context.Context, problems []flashkit.Problem) error {
 
 // choose returns the kernels to measure on a pass: all that fit, or those of each
 // backend that predict the shortest time.
-func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
+func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
 		if k.Pass != s || s == flashkit.PassBackward && !input.HasBackward(&p) || k.Fits(p.Ask(k.Pass)) != "" {
 			continue
 		}
-		i, found := best[backendOf(k.Name)]
+		i, found := best[BackendOf(k.Name)]
 		switch {
 		case b.settings.Kernels == "all" || !found:
-			best[backendOf(k.Name)] = len(list)
+			best[BackendOf(k.Name)] = len(list)
 			list = append(list, k)
 		case k.Cost(p.Ask(k.Pass)) < list[i].Cost(p.Ask(s)):
 			list[i] = k
@@ -100,8 +100,8 @@ func (b *bench) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Ker
 }
 
 // expect predicts how long the cases of a problem take, and how many there are.
-func (b *bench) expect(p flashkit.Problem) (t time.Duration, cases int) {
-	for _, s := range b.passes {
+func (b *Run) expect(p flashkit.Problem) (t time.Duration, cases int) {
+	for _, s := range b.Passes {
 		for _, k := range b.choose(p, s) {
 			for range b.memoriesOf(k) {
 				t += b.expectCase(p, k)
@@ -112,27 +112,27 @@ func (b *bench) expect(p flashkit.Problem) (t time.Duration, cases int) {
 	return t, cases
 }
 
-func (b *bench) expectCase(p flashkit.Problem, k flashkit.Kernel) time.Duration {
+func (b *Run) expectCase(p flashkit.Problem, k flashkit.Kernel) time.Duration {
 	return k.Cost(p.Ask(k.Pass)) + b.perCase()
 }
 
-func (b *bench) perCase() time.Duration {
+func (b *Run) perCase() time.Duration {
 	return time.Duration(b.settings.TimePerCase * 1e9)
 }
 
 // memoriesOf returns where the tensors of a kernel are to lie.
-func (b *bench) memoriesOf(k flashkit.Kernel) (list []string) {
+func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
-		if m == machine.Host || b.gpu != nil && backendOf(k.Name) == b.gpu.Name() {
+		if m == machine.Host || b.gpu != nil && BackendOf(k.Name) == b.gpu.Name() {
 			list = append(list, m)
 		}
 	}
 	return list
 }
 
-// measure measures all kernels of a problem: each warms up, and then they take
+// measureProblem measures all kernels of a problem: each warms up, and then they take
 // turns.
-func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
+func (b *Run) measureProblem(ctx context.Context, p flashkit.Problem) error {
 	data, err := b.inputs.Make(ctx, p, b.backward())
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
 			c.close()
 		}
 	}()
-	for _, s := range b.passes {
+	for _, s := range b.Passes {
 		chosen := b.choose(p, s)
 		if len(chosen) == 0 {
 			b.skip(p, s)
@@ -171,15 +171,15 @@ func (b *bench) measure(ctx context.Context, p flashkit.Problem) error {
 
 // note records the error of a kernel. It returns one only if nothing more is to
 // be measured.
-func (b *bench) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, err error) error {
+func (b *Run) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, err error) error {
 	if err != nil && ctx.Err() == nil {
-		b.results.Failures = append(b.results.Failures, caseError{p.String(), k.Pass.String(), k.Name, err.Error()})
+		b.Results.Failures = append(b.Results.Failures, CaseError{p.String(), k.Pass.String(), k.Name, err.Error()})
 	}
 	return ctx.Err()
 }
 
 // skip records that no kernel takes a pass of a problem.
-func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
+func (b *Run) skip(p flashkit.Problem, s flashkit.Pass) {
 	var errs []error
 	for _, k := range b.kernels {
 		if k.Pass == s {
@@ -192,13 +192,13 @@ func (b *bench) skip(p flashkit.Problem, s flashkit.Pass) {
 	case len(errs) == 0:
 		errs = []error{fmt.Errorf("no kernel for the %s pass is selected", s)}
 	}
-	b.results.Skipped = append(b.results.Skipped, caseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
+	b.Results.Skipped = append(b.Results.Skipped, CaseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
 }
 
 // openCase prepares a case. A kernel on the host's memory gets a backend of its own,
 // whose workspace nobody has used, so that what the first call allocates is what
 // the kernel needs.
-func (b *bench) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
+func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
 	if memory == machine.Device {
 		return openDevice(ctx, data, b.gpu, k)
 	}
@@ -216,7 +216,7 @@ func (b *bench) openCase(ctx context.Context, data *input.Tensors, k flashkit.Ke
 // warmUp makes the kernel ready on a problem of one row, calls it once, and looks
 // at what that allocates. A call that takes the whole time of a case is timed as
 // the only one.
-func (b *bench) warmUp(ctx context.Context, c *timedCase) error {
+func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
 		if err := b.inputs.CallTiny(ctx, c.kernel, c.problem); err != nil {
@@ -246,7 +246,7 @@ const callsPerRound = 10000
 
 // takeTurns times the cases in rounds. Each round takes them in another order, so
 // that what changes on the machine meanwhile hits all of them alike.
-func (b *bench) takeTurns(ctx context.Context, cases []*timedCase) error {
+func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	slice := b.perCase() / time.Duration(b.settings.Rounds)
 	for range b.settings.Rounds {
 		for _, i := range b.order.Perm(len(cases)) {
@@ -282,19 +282,19 @@ func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 }
 
 // keep adds the cases that have a timed call to the results.
-func (b *bench) keep(cases []*timedCase) {
+func (b *Run) keep(cases []*timedCase) {
 	for _, c := range cases {
 		r, ok := newResult(c.problem, c.kernel, c.flops, c.rounds)
 		if !ok {
 			continue
 		}
 		r.Memory, r.ExtraBytes = c.memory, c.extra
-		r.Device = deviceOf(c.problem, c.kernel)
-		r.PeakBytes = int64(r.peak(c.problem, c.kernel.Pass))
-		if k, err := b.dispatch.Pick(c.problem, c.kernel.Pass); err == nil {
+		r.Device = DeviceBytesOf(c.problem, c.kernel)
+		r.PeakBytes = int64(r.PeakOf(c.problem, c.kernel.Pass))
+		if k, err := b.Dispatch.Pick(c.problem, c.kernel.Pass); err == nil {
 			r.Chosen = k.Name == c.kernel.Name && c.memory == machine.Host
 		}
-		b.results.Results = append(b.results.Results, r)
+		b.Results.Results = append(b.Results.Results, r)
 	}
 }
 

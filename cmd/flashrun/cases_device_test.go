@@ -28,19 +28,19 @@ func TestBenchOnDevice(t *testing.T) {
 	require.NoError(t, err)
 	d := dispatch.New(simd.New(), gpu)
 	defer d.Close()
-	b := &bench{dispatch: d, kernels: d.Kernels(), gpu: gpu, passes: []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward},
-		memories: []string{machine.Device}, settings: settings{Kernels: "chosen", Rounds: 2, TimePerCase: .002, Seed: 1},
-		order: rand.New(rand.NewPCG(1, 1)), show: terminal.NewProgress(&strings.Builder{}), results: &results{}}
+	b := &Run{Dispatch: d, kernels: d.Kernels(), gpu: gpu, Passes: []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward},
+		memories: []string{machine.Device}, settings: Settings{Kernels: "chosen", Rounds: 2, TimePerCase: .002, Seed: 1},
+		order: rand.New(rand.NewPCG(1, 1)), show: terminal.NewProgress(&strings.Builder{}), Results: &Results{}}
 	host, err := d.With("simd") // so that the stub is not asked for O and LSE on the host
 	require.NoError(t, err)
-	b.dispatch, b.inputs = host, input.NewMaker(host, 1)
-	problems, err := namedProblems([]string{"b1-h2-g1-n64-m64-d64-bf16-causal", "b1-h2-g2-n128-m128-d32-f32"})
+	b.Dispatch, b.inputs = host, input.NewMaker(host, 1)
+	problems, err := ParseProblems([]string{"b1-h2-g1-n64-m64-d64-bf16-causal", "b1-h2-g2-n128-m128-d32-f32"})
 	require.NoError(t, err)
 	require.NoError(t, b.run(t.Context(), problems))
 
-	require.Empty(t, b.results.Failures)
-	require.Len(t, b.results.Results, 4)
-	for _, r := range b.results.Results {
+	require.Empty(t, b.Results.Failures)
+	require.Len(t, b.Results.Results, 4)
+	for _, r := range b.Results.Results {
 		require.Equal(t, machine.Device, r.Memory)
 		require.Equal(t, .0005, r.Seconds, "by the events")
 		require.Equal(t, 4, r.Calls, "two rounds of a millisecond")

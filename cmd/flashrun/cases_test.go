@@ -17,18 +17,18 @@ import (
 
 // A kernel that fails is reported, and the others are measured.
 func TestBenchFailure(t *testing.T) {
-	b := &bench{results: &results{}}
+	b := &Run{Results: &Results{}}
 	p, err := flashkit.ParseProblem("b1-h2-g2-n16-m16-d64-f32")
 	require.NoError(t, err)
 	k := flashkit.Kernel{Name: "x/fwd_y"}
 	require.NoError(t, b.note(t.Context(), p, k, os.ErrInvalid))
 	require.NoError(t, b.note(t.Context(), p, k, nil))
-	require.Equal(t, []caseError{{p.String(), "forward", "x/fwd_y", "invalid argument"}}, b.results.Failures)
-	require.ErrorContains(t, b.verdict(nil), "x/fwd_y on b1-h2-g2-n16-m16-d64-f32: invalid argument")
+	require.Equal(t, []CaseError{{p.String(), "forward", "x/fwd_y", "invalid argument"}}, b.Results.Failures)
+	require.ErrorContains(t, b.Verdict(nil), "x/fwd_y on b1-h2-g2-n16-m16-d64-f32: invalid argument")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, b.note(ended, p, k, os.ErrInvalid), context.Canceled)
-	require.Len(t, b.results.Failures, 1, "an interrupted call is no failure of the kernel")
+	require.Len(t, b.Results.Failures, 1, "an interrupted call is no failure of the kernel")
 }
 
 func TestPlan(t *testing.T) {
@@ -48,29 +48,29 @@ func TestPlan(t *testing.T) {
 // Making inputs and measuring teaches dispatch nothing: what it predicts, and the
 // kernel that the results mark, are those of a dispatcher that has made no call.
 func TestBenchTeachesNothing(t *testing.T) {
-	problems, err := namedProblems([]string{"b1-h2-g2-n16-m16-d64-f32", "b1-h2-g1-n40-m40-d32-bf16-causal"})
+	problems, err := ParseProblems([]string{"b1-h2-g2-n16-m16-d64-f32", "b1-h2-g1-n40-m40-d32-bf16-causal"})
 	require.NoError(t, err)
-	how := settings{Kernels: "all", Rounds: 8, TimePerCase: .001, Seed: 1}
-	b := benchOf(how, []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}, []string{machine.Host}, false)
-	require.NoError(t, b.open(t.Context(), "all"))
-	defer b.close()
+	how := Settings{Kernels: "all", Rounds: 8, TimePerCase: .001, Seed: 1}
+	b := New(how, []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}, []string{machine.Host}, false)
+	require.NoError(t, b.Open(t.Context(), "all"))
+	defer b.Close()
 	b.show = terminal.NewProgress(&bytes.Buffer{})
 	defer b.show.Done()
 	called := 0
 	b.inputs.Frozen = b.inputs.Frozen.WithObserver(func(dispatch.Ran) { called++ })
-	fresh := b.dispatch.Frozen()
+	fresh := b.Dispatch.Frozen()
 	for range 3 {
 		require.NoError(t, b.run(t.Context(), problems))
 	}
 	require.Positive(t, called, "O and LSE of the backward pass")
 	for _, p := range problems {
-		for i, k := range b.dispatch.Kernels() {
+		for i, k := range b.Dispatch.Kernels() {
 			if k.Fits(p.Ask(k.Pass)) == "" {
 				require.Equal(t, fresh.Kernels()[i].Cost(p.Ask(k.Pass)), k.Cost(p.Ask(k.Pass)), "%s on %s", k.Name, p)
 			}
 		}
 	}
-	for _, x := range b.results.Results {
+	for _, x := range b.Results.Results {
 		p, err := flashkit.ParseProblem(x.Problem)
 		require.NoError(t, err)
 		pass := flashkit.PassForward

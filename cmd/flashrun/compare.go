@@ -30,10 +30,10 @@ type meanRatio struct {
 	Cases int     `json:"cases"`
 }
 
-// compare pairs the results that have problem, pass, kernel and memory in common.
-func compare(file string, before, now *results) *comparison {
+// Compare pairs the results that have problem, pass, kernel and memory in common.
+func Compare(file string, before, now *Results) *comparison {
 	type key struct{ problem, pass, kernel, memory string }
-	earlier := map[key]result{}
+	earlier := map[key]Result{}
 	for _, r := range before.Results {
 		if r.Seconds > 0 {
 			earlier[key{r.Problem, r.Pass, r.Kernel, r.Memory}] = r
@@ -53,7 +53,7 @@ func compare(file string, before, now *results) *comparison {
 		c.Pairs = append(c.Pairs, pair{r.Problem, r.Pass, r.Kernel, r.Memory, was.Seconds, r.Seconds, ratio, r.P10 > was.P90 || r.P90 < was.P10})
 	}
 	if n := len(ratios); n > 0 {
-		c.Mean = &meanRatio{geometricMean(ratios), n}
+		c.Mean = &meanRatio{GeometricMean(ratios), n}
 	}
 	return c
 }

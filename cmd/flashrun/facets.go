@@ -21,7 +21,7 @@ type kind struct {
 // kindName returns the name of a kernel's kind.
 func kindName(kernel, memory string) string {
 	backend, stem, _ := strings.Cut(kernel, "/")
-	if backend == naiveBaseline {
+	if backend == Naive {
 		return backend
 	}
 	regime, variant, found := strings.Cut(stem, "_")
@@ -44,7 +44,7 @@ func placed(name, memory string) string {
 
 // A measured is a result with its problem.
 type measured struct {
-	*result
+	*Result
 	p    flashkit.Problem
 	pass flashkit.Pass
 	kind *kind
@@ -71,13 +71,13 @@ type study struct {
 }
 
 // newStudy sorts results that were checked.
-func newStudy(r *results) *study {
+func newStudy(r *Results) *study {
 	s := new(study)
 	kinds, facets := map[string]*kind{}, map[string]*facet{}
 	for i := range r.Results {
 		x := &r.Results[i]
 		p, _ := flashkit.ParseProblem(x.Problem)
-		m := &measured{result: x, p: p}
+		m := &measured{Result: x, p: p}
 		if x.Pass == flashkit.PassBackward.String() {
 			m.pass = flashkit.PassBackward
 		}

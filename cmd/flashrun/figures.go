@@ -185,7 +185,7 @@ func (s *study) peak() *figure {
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
 		return fig
 	}
-	plots := s.perFacet(func(v float64) string { return shortSize(fromFloat(v)) }, (*measured).Peak)
+	plots := s.perFacet(func(v float64) string { return shortSize(Size(v)) }, (*measured).Peak)
 	for _, p := range plots {
 		p.bytes = true
 	}

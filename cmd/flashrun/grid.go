@@ -53,8 +53,8 @@ func (g *gridFlags) given(cmd *cobra.Command) bool {
 func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, error) {
 	whole := ""
 	switch {
-	case g.random < 0 || g.random > gridLimit:
-		return nil, fmt.Errorf("--random %d: must be a number up to %d", g.random, gridLimit)
+	case g.random < 0 || g.random > Limit:
+		return nil, fmt.Errorf("--random %d: must be a number up to %d", g.random, Limit)
 	case len(g.problems) > 0 && g.random > 0:
 		return nil, errors.New("--random: conflicts with --problem")
 	case len(g.problems) > 0:
@@ -69,35 +69,35 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	}
 	switch whole {
 	case "problem":
-		return namedProblems(g.problems)
+		return ParseProblems(g.problems)
 	case "random":
-		return randomProblems(seed, g.random), nil
+		return RandomProblems(seed, g.random), nil
 	}
-	var axes axes
+	var axes Axes
 	for _, list := range []struct {
 		flag, value string
 		to          *[]int
 	}{
-		{"batch", g.batch, &axes.batch}, {"heads", g.heads, &axes.heads}, {"kv-heads", g.kvHeads, &axes.kvHeads},
-		{"seq", g.seq, &axes.seq}, {"q-len", g.qLen, &axes.qLen}, {"head-dim", g.headDim, &axes.headDim},
+		{"batch", g.batch, &axes.Batch}, {"heads", g.heads, &axes.Heads}, {"kv-heads", g.kvHeads, &axes.KvHeads},
+		{"seq", g.seq, &axes.Seq}, {"q-len", g.qLen, &axes.QLen}, {"head-dim", g.headDim, &axes.HeadDim},
 	} {
 		if list.value == "" && !cmd.Flags().Changed(list.flag) {
-			*list.to = []int{asOther}
+			*list.to = []int{AsOther}
 			continue
 		}
 		var err error
-		if *list.to, err = parseNumbers(list.value); err != nil {
+		if *list.to, err = ParseNumbers(list.value); err != nil {
 			return nil, fmt.Errorf("--%s %q: %w", list.flag, list.value, err)
 		}
 	}
 	var err error
-	if axes.masks, err = parseCausal(g.causal); err != nil {
+	if axes.Masks, err = ParseCausal(g.causal); err != nil {
 		return nil, err
 	}
-	if axes.dtypes, err = parseDTypes(g.dtype); err != nil {
+	if axes.Dtypes, err = ParseDTypes(g.dtype); err != nil {
 		return nil, err
 	}
-	list, err := axes.problems()
+	list, err := axes.Problems()
 	if err != nil || g.features == "" {
 		return list, err
 	}

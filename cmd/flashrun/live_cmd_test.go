@@ -24,7 +24,7 @@ func liveJSON(t *testing.T, args ...string) *liveReport {
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
 	require.False(t, d.More(), "one object")
-	require.Equal(t, resultsFormat, r.Format)
+	require.Equal(t, Format, r.Format)
 	require.False(t, r.Interrupted)
 	require.Empty(t, r.Failures)
 	return &r

@@ -35,8 +35,8 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 		return fmt.Errorf("--trace %s: goes with --regret=live or without --regret", f.traces[0])
 	case changed("runs") && !f.plays():
 		return fmt.Errorf("--runs %d: goes with --regret=live or --trace", f.runs)
-	case f.runs < 1 || f.runs > gridLimit:
-		return fmt.Errorf("--runs %d: must be from 1 to %d", f.runs, gridLimit)
+	case f.runs < 1 || f.runs > Limit:
+		return fmt.Errorf("--runs %d: must be from 1 to %d", f.runs, Limit)
 	case !f.plays():
 		return nil
 	}
@@ -103,7 +103,7 @@ func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 		return machine.Info{}, err
 	}
 	defer d.Close()
-	gpu := besideDispatch(cmd.Context(), d)
+	gpu := OpenGPU(cmd.Context(), d)
 	if gpu == nil {
 		return machine.Describe(d, nil), nil
 	}

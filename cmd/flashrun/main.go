@@ -156,7 +156,7 @@ func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 // environment when the flag is "". The caller closes it.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
 	name := backendChoice(backend)
-	opened, chosen, err := openWith(cmd.Context(), name)
+	opened, chosen, err := Open(cmd.Context(), name)
 	if err != nil {
 		return nil, err
 	}

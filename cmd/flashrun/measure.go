@@ -10,13 +10,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A measurement is what a kernel took for a problem.
-type measurement struct {
-	kernel flashkit.Kernel
-	reason string        // why this kernel
-	median time.Duration // of the timed calls
-	calls  int           // how many were timed
-	bytes  int64         // allocated during the first call: workspace, above inputs and outputs
+// A Measurement is what a kernel took for a problem.
+type Measurement struct {
+	Kernel flashkit.Kernel
+	Reason string        // why this kernel
+	Median time.Duration // of the timed calls
+	Calls  int           // how many were timed
+	Bytes  int64         // allocated during the first call: workspace, above inputs and outputs
 }
 
 // Without a --repeat, measure goes on for this long, or this many calls.
@@ -25,21 +25,21 @@ const (
 	enoughCalls = 100
 )
 
-// affordable returns an error if what the kernel allocates cannot be had.
-func (m *measurement) affordable(p flashkit.Problem) error {
-	if k := m.kernel; k.Needs != nil {
+// Affordable returns an error if what the kernel allocates cannot be had.
+func (m *Measurement) Affordable(p flashkit.Problem) error {
+	if k := m.Kernel; k.Needs != nil {
 		return machine.Affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
 	}
 	return nil
 }
 
-// measure calls the kernel of m once to warm up and then repeat times, or for about a
+// Run calls the kernel of m once to warm up and then repeat times, or for about a
 // second when repeat is 0. A first call that is already long counts as the only one.
-func (m *measurement) measure(p flashkit.Problem, repeat int, show *terminal.Progress, call func(flashkit.Kernel) error) (err error) {
-	show.Start(m.kernel.Name, m.kernel.Cost(p.Ask(m.kernel.Pass)))
+func (m *Measurement) Run(p flashkit.Problem, repeat int, show *terminal.Progress, call func(flashkit.Kernel) error) (err error) {
+	show.Start(m.Kernel.Name, m.Kernel.Cost(p.Ask(m.Kernel.Pass)))
 	var first time.Duration
-	m.bytes, err = allocated(func() (err error) {
-		first, err = timed(func() error { return call(m.kernel) })
+	m.Bytes, err = allocated(func() (err error) {
+		first, err = timed(func() error { return call(m.Kernel) })
 		return err
 	})
 	if err != nil {
@@ -50,7 +50,7 @@ func (m *measurement) measure(p flashkit.Problem, repeat int, show *terminal.Pro
 		times = append(times, first)
 	}
 	for total := time.Duration(0); len(times) < repeat || repeat == 0 && first <= enoughTime && total < enoughTime && len(times) < enoughCalls; {
-		t, err := timed(func() error { return call(m.kernel) })
+		t, err := timed(func() error { return call(m.Kernel) })
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (m *measurement) measure(p flashkit.Problem, repeat int, show *terminal.Pro
 		total += t
 		show.CountCalls(len(times), repeat)
 	}
-	m.median, m.calls = median(times), len(times)
+	m.Median, m.Calls = Median(times), len(times)
 	return nil
 }
 
@@ -77,7 +77,7 @@ func timed(f func() error) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func reasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) string {
+func ReasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) string {
 	verdicts, err := d.Explain(p, s)
 	if err != nil {
 		return ""

@@ -15,7 +15,7 @@ import (
 type memoryFlags struct {
 	backend string
 	pass    string
-	meter   memoryMeter
+	meter   MemoryMeter
 	json    bool
 	csv     bool
 }
@@ -64,8 +64,8 @@ A problem is named as for flashrun explain.`,
 	flags := cmd.Flags()
 	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
 	flags.StringVar(&f.pass, "pass", "both", "`pass`: fwd, bwd or both")
-	flags.BoolVar(&f.meter.formula, "formula", false, "do not measure")
-	flags.DurationVar(&f.meter.limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
+	flags.BoolVar(&f.meter.Formula, "formula", false, "do not measure")
+	flags.DurationVar(&f.meter.Limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each problem and pass")
 	flags.BoolVar(&f.csv, "csv", false, "print CSV, a line for each figure")
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions([]string{"fwd", "bwd", "both"}, cobra.ShellCompDirectiveNoFileComp))
@@ -95,8 +95,8 @@ func (f *memoryFlags) check(args []string) ([]flashkit.Problem, []flashkit.Pass,
 	if !ok {
 		return nil, nil, fmt.Errorf("--pass %q: must be fwd, bwd or both", f.pass)
 	}
-	if f.meter.limit < 0 {
-		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.meter.limit)
+	if f.meter.Limit < 0 {
+		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.meter.Limit)
 	}
 	if f.json && f.csv {
 		return nil, nil, errors.New("--json and --csv exclude each other")
@@ -124,23 +124,23 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	defer d.Close()
 	show := terminal.NewProgress(cmd.ErrOrStderr())
 	defer show.Done()
-	var tables []*memoryTable
+	var tables []*MemoryTable
 	for _, p := range problems {
 		for _, s := range chosen {
-			t := newMemoryTable(p, s)
+			t := NewMemoryTable(p, s)
 			for _, k := range d.Kernels() {
 				if k.Pass != s {
 					continue
 				}
 				show.Start(k.Name, 0)
-				line, err := f.meter.kernel(cmd.Context(), p, k)
+				line, err := f.meter.Measure(cmd.Context(), p, k)
 				if err != nil {
 					return runError(err)
 				}
-				t.add(line)
+				t.Add(line)
 			}
 			if backendChoice(f.backend) == "auto" {
-				t.addMissing(d.Missing())
+				t.AddMissing(d.Missing())
 			}
 			tables = append(tables, t)
 		}
@@ -149,9 +149,9 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	w := cmd.OutOrStdout()
 	switch {
 	case f.json:
-		return failed(writeMemoryJSON(w, tables))
+		return failed(WriteMemoryJSON(w, tables))
 	case f.csv:
-		return failed(writeMemoryCSV(w, tables))
+		return failed(WriteMemoryCSV(w, tables))
 	}
-	return failed(writeMemoryText(w, tables))
+	return failed(WriteMemoryText(w, tables))
 }

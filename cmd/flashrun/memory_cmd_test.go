@@ -18,15 +18,15 @@ import (
 )
 
 // memory runs flashrun memory --json.
-func memory(t *testing.T, args ...string) []*memoryTable {
+func memory(t *testing.T, args ...string) []*MemoryTable {
 	t.Helper()
-	var tables []*memoryTable
+	var tables []*MemoryTable
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append([]string{"memory", "--json"}, args...)...)), &tables))
 	return tables
 }
 
 // lineOf returns the line of that name and type.
-func lineOf(test *testing.T, t *memoryTable, name, dtype string) *memoryLine {
+func lineOf(test *testing.T, t *MemoryTable, name, dtype string) *MemoryLine {
 	test.Helper()
 	for _, l := range t.Lines {
 		if l.Name == name && l.DType == dtype {
@@ -56,7 +56,7 @@ func TestMemoryByFormula(t *testing.T) {
 
 	const matrix = 1024 * 4096
 	for _, c := range []struct {
-		table       *memoryTable
+		table       *MemoryTable
 		name, dtype string
 		oneHead     int64
 		ratio       float64
@@ -86,7 +86,7 @@ func TestMemoryMeasured(t *testing.T) {
 	for _, backend := range []string{"simd", "wasm"} {
 		for _, table := range memory(t, "--backend", backend, "--limit", "10m", "b1-h2-g1-n70-m90-d16-f32") {
 			for _, l := range table.Lines {
-				if l.Kind != kindKernel || l.Note != "" {
+				if l.Kind != KindKernel || l.Note != "" {
 					continue
 				}
 				require.NotNil(t, l.Measured, "%s: %s", l.Name, l.Unmeasured)
@@ -226,7 +226,7 @@ func TestMemoryTableOfTheDocs(t *testing.T) {
 		table := memory(t, "--formula", "--pass", "fwd", "b1-h8-g8-n"+cells[0]+"-m"+cells[0]+"-d64-f32")[0]
 		one, both, lse := lineOf(t, table, "one matrix", "f32"), lineOf(t, table, "S, P", "f32"), lineOf(t, table, "LSE", "f32")
 		for i, n := range []*big.Int{one.OneHead, both.OneHead, lse.OneHead, one.Bytes, both.Bytes, lse.Bytes} {
-			require.Equal(t, cells[i+1], strings.Replace(formatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
+			require.Equal(t, cells[i+1], strings.Replace(FormatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
 		}
 	}
 	require.Equal(t, 4, rows)

@@ -15,32 +15,32 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// tensorLimit is the most that the tensors of a measured call may take.
-const tensorLimit = 4 << 30
+// TensorLimit is the most that the tensors of a measured call may take.
+const TensorLimit = 4 << 30
 
-// A memoryMeter measures what kernels allocate.
-type memoryMeter struct {
-	formula bool          // nothing is measured
-	limit   time.Duration // of a call
+// A MemoryMeter measures what kernels allocate.
+type MemoryMeter struct {
+	Formula bool          // nothing is measured
+	Limit   time.Duration // of a call
 }
 
-// kernel returns what k says and what it is measured to take.
-func (f *memoryMeter) kernel(ctx context.Context, p flashkit.Problem, k flashkit.Kernel) (*memoryLine, error) {
-	line := &memoryLine{Name: k.Name, Kind: kindKernel}
+// Measure returns what k says and what it is measured to take.
+func (f *MemoryMeter) Measure(ctx context.Context, p flashkit.Problem, k flashkit.Kernel) (*MemoryLine, error) {
+	line := &MemoryLine{Name: k.Name, Kind: KindKernel}
 	if line.Note = k.Fits(p.Ask(k.Pass)); line.Note != "" {
 		return line, nil
 	}
-	line.Device = deviceOf(p, k)
+	line.Device = DeviceBytesOf(p, k)
 	if k.Needs != nil && line.Device == nil {
-		line.Formula = fromFloat(k.Needs(p.Ask(k.Pass)).Host)
+		line.Formula = Size(k.Needs(p.Ask(k.Pass)).Host)
 	}
 	if line.Unmeasured = f.whyNot(p, k); line.Unmeasured != "" {
 		return line, nil
 	}
-	bytes, err := firstCall(ctx, p, k, f.limit)
+	bytes, err := firstCall(ctx, p, k, f.Limit)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		line.Unmeasured = fmt.Sprintf("took longer than %s", f.limit)
+		line.Unmeasured = fmt.Sprintf("took longer than %s", f.Limit)
 	case err != nil:
 		return nil, err
 	default:
@@ -53,18 +53,18 @@ func (f *memoryMeter) kernel(ctx context.Context, p flashkit.Problem, k flashkit
 const formulaOnly = "by formula only"
 
 // whyNot returns why a call of k is not measured, or "".
-func (f *memoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
+func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), input.Bytes(p, k.Pass == flashkit.PassBackward)
 	full := machine.Affordable("its tensors", bytes) // asked once: what is free may change
 	switch {
-	case f.formula:
+	case f.Formula:
 		return formulaOnly
-	case bytes > tensorLimit:
-		return fmt.Sprintf("its tensors take %s; up to %s are measured", terminal.Bytes(bytes), terminal.Bytes(tensorLimit))
+	case bytes > TensorLimit:
+		return fmt.Sprintf("its tensors take %s; up to %s are measured", terminal.Bytes(bytes), terminal.Bytes(TensorLimit))
 	case full != nil:
 		return full.Error()
-	case cost > f.limit || cost < 0: // negative: more nanoseconds than a Duration counts
-		return fmt.Sprintf("predicted to take longer than %s", f.limit)
+	case cost > f.Limit || cost < 0: // negative: more nanoseconds than a Duration counts
+		return fmt.Sprintf("predicted to take longer than %s", f.Limit)
 	}
 	return ""
 }
@@ -88,7 +88,7 @@ func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit
 // backend is dear, as on a device, it returns k itself.
 func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() error, error) {
 	var b flashkit.Backend
-	switch backendOf(k.Name) {
+	switch BackendOf(k.Name) {
 	case "simd":
 		b = simd.New()
 	case "wasm":

@@ -18,9 +18,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// fromFloat returns a size. Sizes are of any length: the matrices of a problem that an int can
+// Size returns a size. Sizes are of any length: the matrices of a problem that an int can
 // count may have more bytes than an int can.
-func fromFloat(x float64) *big.Int {
+func Size(x float64) *big.Int {
 	n, _ := big.NewFloat(x).Int(nil)
 	return n
 }
@@ -43,14 +43,14 @@ func sum(terms ...*big.Int) *big.Int {
 	return n
 }
 
-// A memoryTable is what flashrun memory says of one pass of a problem. The JSON
+// A MemoryTable is what flashrun memory says of one pass of a problem. The JSON
 // names are stable.
-type memoryTable struct {
+type MemoryTable struct {
 	Problem string        `json:"problem"`
 	Pass    string        `json:"pass"`
 	Heads   *big.Int      `json:"heads"`        // query heads of the whole batch
 	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O, what features add and, backward, their gradients
-	Lines   []*memoryLine `json:"lines"`
+	Lines   []*MemoryLine `json:"lines"`
 
 	p    flashkit.Problem
 	lse  *big.Int
@@ -61,28 +61,28 @@ type memoryTable struct {
 const (
 	kindMatrices = "matrices"   // what the plain form writes out
 	kindStats    = "statistics" // what the tiled form keeps of a row
-	kindKernel   = "kernel"
+	KindKernel   = "kernel"
 	kindMissing  = "missing" // a backend that this machine cannot run
 )
 
-// A memoryLine is one form of the pass and what it takes besides the tensors.
-type memoryLine struct {
-	Name       string   `json:"name"` // S,P or LSE or the kernel
-	Kind       string   `json:"kind"`
-	DType      string   `json:"dtype,omitempty"` // of what is counted
-	OneHead    *big.Int `json:"one_head_bytes,omitempty"`
-	Bytes      *big.Int `json:"bytes,omitempty"`
-	Ratio      float64  `json:"ratio,omitempty"` // the matrices in the problem's type to Bytes
-	Formula    *big.Int `json:"workspace_formula_bytes,omitempty"`
-	Measured   *big.Int `json:"workspace_measured_bytes,omitempty"`
-	Unmeasured string   `json:"unmeasured,omitempty"` // why Measured is not there
-	Device     *device  `json:"device_bytes,omitempty"`
-	Note       string   `json:"note,omitempty"`
+// A MemoryLine is one form of the pass and what it takes besides the tensors.
+type MemoryLine struct {
+	Name       string       `json:"name"` // S,P or LSE or the kernel
+	Kind       string       `json:"kind"`
+	DType      string       `json:"dtype,omitempty"` // of what is counted
+	OneHead    *big.Int     `json:"one_head_bytes,omitempty"`
+	Bytes      *big.Int     `json:"bytes,omitempty"`
+	Ratio      float64      `json:"ratio,omitempty"` // the matrices in the problem's type to Bytes
+	Formula    *big.Int     `json:"workspace_formula_bytes,omitempty"`
+	Measured   *big.Int     `json:"workspace_measured_bytes,omitempty"`
+	Unmeasured string       `json:"unmeasured,omitempty"` // why Measured is not there
+	Device     *DeviceBytes `json:"device_bytes,omitempty"`
+	Note       string       `json:"note,omitempty"`
 }
 
-func newMemoryTable(p flashkit.Problem, s flashkit.Pass) *memoryTable {
+func NewMemoryTable(p flashkit.Problem, s flashkit.Pass) *MemoryTable {
 	elem := p.DType.Size()
-	t := &memoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
+	t := &MemoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
 	for _, a := range flashkit.Arguments() {
 		if x := input.ShapeIn(&a, &p); a.Role(&p, s) != 0 && a.Name != "LSE" && a.Name != "DLSE" {
 			t.Tensors = sum(t.Tensors, product(x[0], x[1], x[2], x[3], a.DType(&p).Size()))
@@ -108,8 +108,8 @@ func newMemoryTable(p flashkit.Problem, s flashkit.Pass) *memoryTable {
 }
 
 // rows adds a line for count arrays of so many elements for each query row.
-func (t *memoryTable) rows(kind, name string, x flashkit.DType, elements, count int) {
-	line := &memoryLine{Name: name, Kind: kind, DType: x.String(), OneHead: product(t.p.QLen, elements, x.Size(), count)}
+func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count int) {
+	line := &MemoryLine{Name: name, Kind: kind, DType: x.String(), OneHead: product(t.p.QLen, elements, x.Size(), count)}
 	line.Bytes = new(big.Int).Mul(line.OneHead, t.Heads)
 	line.Note = fmt.Sprintf("%d x %d bytes", t.p.QLen, x.Size())
 	if kind == kindMatrices {
@@ -121,9 +121,9 @@ func (t *memoryTable) rows(kind, name string, x flashkit.DType, elements, count 
 	t.compare(line)
 }
 
-// add adds the line of a kernel: LSE and its workspace, which is what was
+// Add adds the line of a kernel: LSE and its workspace, which is what was
 // measured or else the formula.
-func (t *memoryTable) add(line *memoryLine) {
+func (t *MemoryTable) Add(line *MemoryLine) {
 	workspace := line.Measured
 	if workspace == nil {
 		workspace = line.Formula
@@ -144,33 +144,33 @@ func (t *memoryTable) add(line *memoryLine) {
 }
 
 // compare adds the line, with its ratio.
-func (t *memoryTable) compare(line *memoryLine) {
+func (t *MemoryTable) compare(line *MemoryLine) {
 	if line.Bytes.Sign() > 0 {
 		line.Ratio, _ = new(big.Rat).SetFrac(t.full, line.Bytes).Float64()
 	}
 	t.Lines = append(t.Lines, line)
 }
 
-func (t *memoryTable) addMissing(missing []dispatch.Missing) {
+func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	for _, m := range missing {
-		t.Lines = append(t.Lines, &memoryLine{Name: m.Backend, Kind: kindMissing, Note: machine.Reason(m)})
+		t.Lines = append(t.Lines, &MemoryLine{Name: m.Backend, Kind: kindMissing, Note: machine.Reason(m)})
 	}
 }
 
 // from says where a figure comes from.
-func (l *memoryLine) from() string {
+func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note
 	}
 	text := "LSE"
 	if l.Measured != nil {
-		text += " + " + formatSize(l.Measured) + " measured"
+		text += " + " + FormatSize(l.Measured) + " measured"
 	}
 	switch {
 	case l.Formula != nil && l.Measured != nil:
-		text += " (" + formatSize(l.Formula) + " by formula)"
+		text += " (" + FormatSize(l.Formula) + " by formula)"
 	case l.Formula != nil:
-		text += " + " + formatSize(l.Formula) + " by formula"
+		text += " + " + FormatSize(l.Formula) + " by formula"
 	}
 	if l.Device != nil {
 		text += fmt.Sprintf(" + %s of the device, besides %s of tensors there", terminal.Bytes(float64(l.Device.Workspace)), terminal.Bytes(float64(l.Device.Tensors)))
@@ -181,7 +181,7 @@ func (l *memoryLine) from() string {
 	return text
 }
 
-func formatSize(n *big.Int) string {
+func FormatSize(n *big.Int) string {
 	if n == nil {
 		return ""
 	}
@@ -189,7 +189,7 @@ func formatSize(n *big.Int) string {
 	return terminal.Bytes(x)
 }
 
-func formatRatio(x float64) string {
+func FormatRatio(x float64) string {
 	switch {
 	case x == 0:
 		return ""
@@ -199,13 +199,13 @@ func formatRatio(x float64) string {
 	return strconv.FormatFloat(x, 'f', 0, 64)
 }
 
-func writeMemoryText(w io.Writer, tables []*memoryTable) error {
+func WriteMemoryText(w io.Writer, tables []*MemoryTable) error {
 	w = terminal.Writer(w)
 	for i, t := range tables {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "%s, %s: %s of tensors, and besides them\n", t.Problem, t.Pass, formatSize(t.Tensors))
+		fmt.Fprintf(w, "%s, %s: %s of tensors, and besides them\n", t.Problem, t.Pass, FormatSize(t.Tensors))
 		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		fmt.Fprintf(tw, "\tone head\tin all\tratio\thow\n")
 		for _, l := range t.Lines {
@@ -213,7 +213,7 @@ func writeMemoryText(w io.Writer, tables []*memoryTable) error {
 			if l.DType != "" {
 				name += " in " + l.DType
 			}
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, formatSize(l.OneHead), formatSize(l.Bytes), formatRatio(l.Ratio), l.from())
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, FormatSize(l.OneHead), FormatSize(l.Bytes), FormatRatio(l.Ratio), l.from())
 		}
 		if err := tw.Flush(); err != nil {
 			return err
@@ -222,11 +222,11 @@ func writeMemoryText(w io.Writer, tables []*memoryTable) error {
 	return nil
 }
 
-func writeMemoryJSON(w io.Writer, tables []*memoryTable) error {
+func WriteMemoryJSON(w io.Writer, tables []*MemoryTable) error {
 	return json.NewEncoder(w).Encode(tables)
 }
 
-func writeMemoryCSV(w io.Writer, tables []*memoryTable) error {
+func WriteMemoryCSV(w io.Writer, tables []*MemoryTable) error {
 	c := csv.NewWriter(w)
 	c.Write([]string{"problem", "pass", "name", "kind", "dtype", "one_head_bytes", "bytes", "ratio",
 		"workspace_formula_bytes", "workspace_measured_bytes", "device_tensor_bytes", "device_workspace_bytes", "unmeasured", "note"})
@@ -253,9 +253,9 @@ func writeMemoryCSV(w io.Writer, tables []*memoryTable) error {
 	return c.Error()
 }
 
-// written returns the line of the matrices in the problem's type.
-func (t *memoryTable) written() *memoryLine {
-	i := slices.IndexFunc(t.Lines, func(l *memoryLine) bool {
+// Written returns the line of the matrices in the problem's type.
+func (t *MemoryTable) Written() *MemoryLine {
+	i := slices.IndexFunc(t.Lines, func(l *MemoryLine) bool {
 		return l.Kind == kindMatrices && l.DType == t.p.DType.String() && l.Bytes.Cmp(t.full) == 0
 	})
 	return t.Lines[i]

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// naiveBaseline is attention as its formula reads. It is of no backend, so dispatch
+// Naive is attention as its formula reads. It is of no backend, so dispatch
 // never runs it.
 //
 //	S = scale Q K^T    P = softmax(S)    O = P V
@@ -23,13 +23,13 @@ import (
 // rows times keys is stored whole, in float32. Otherwise it is written as well as the
 // portable kernels are: plain Go in tiles that stay in the cache, four products at a
 // time, all cores, and no product of a pair that the mask hides.
-const naiveBaseline = "naive"
+const Naive = "naive"
 
 // naiveKernels returns a kernel for each pass.
 func naiveKernels() []flashkit.Kernel {
 	kernel := func(name string, pass flashkit.Pass, run func(context.Context, flashkit.Problem, *flashkit.Args) error) flashkit.Kernel {
 		return flashkit.Kernel{
-			Name: naiveBaseline + "/" + name, Pass: pass, Takes: flashkit.FeatureShift,
+			Name: Naive + "/" + name, Pass: pass, Takes: flashkit.FeatureShift,
 			Cost:  func(c *flashkit.Call) time.Duration { return naiveCost(c.Problem, pass) },
 			Needs: func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: naiveMemory(c.Problem, pass)} },
 			Run:   func(ctx context.Context, c *flashkit.Call) error { return run(ctx, c.Problem, c.Args) },

@@ -24,10 +24,10 @@ func TestBenchBaseline(t *testing.T) {
 			pass = flashkit.PassBackward
 		}
 		require.Equal(t, int64(p.Bytes(pass))+x.ExtraBytes, x.PeakBytes)
-		if x.Backend == naiveBaseline {
+		if x.Backend == Naive {
 			found++
 			require.False(t, x.Chosen)
-			matrices := newMemoryTable(p, pass).written().Bytes.Int64()
+			matrices := NewMemoryTable(p, pass).Written().Bytes.Int64()
 			require.Greater(t, x.PeakBytes, matrices)
 		}
 	}
@@ -36,8 +36,8 @@ func TestBenchBaseline(t *testing.T) {
 
 	d := dispatch.All(t.Context())
 	defer d.Close()
-	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, naiveBaseline) }))
-	_, err := d.With(naiveBaseline)
+	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, Naive) }))
+	_, err := d.With(Naive)
 	require.Error(t, err)
 
 	table := ok(t, quickBench("--seq", "16", "--backend", "simd/fwd_generic", "--baseline", "naive")...)

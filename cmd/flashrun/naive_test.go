@@ -34,7 +34,7 @@ func TestNaiveMemory(t *testing.T) {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
 		for _, k := range naiveKernels() {
-			matrices := newMemoryTable(p, k.Pass).full
+			matrices := NewMemoryTable(p, k.Pass).full
 			want, _ := new(big.Float).SetInt(matrices).Float64()
 			if p.DType == flashkit.Float32 {
 				require.Equal(t, want, k.Needs(p.Ask(k.Pass)).Host, k.Name)

@@ -16,17 +16,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// benchOf returns a bench of the passes, with tensors in the memories. open opens it.
-func benchOf(how settings, passes []flashkit.Pass, memories []string, baseline bool) *bench {
-	b := &bench{settings: how, passes: passes, memories: memories, order: rand.New(rand.NewPCG(how.Seed, 1))}
+// New returns a bench of the passes, with tensors in the memories. open opens it.
+func New(how Settings, passes []flashkit.Pass, memories []string, baseline bool) *Run {
+	b := &Run{settings: how, Passes: passes, memories: memories, order: rand.New(rand.NewPCG(how.Seed, 1))}
 	if baseline {
 		b.baseline = naiveKernels()
 	}
 	return b
 }
 
-// open opens the backends and admits the kernels of a list with commas, such as --backend gives.
-func (b *bench) open(ctx context.Context, choice string) error {
+// Open opens the backends and admits the kernels of a list with commas, such as --backend gives.
+func (b *Run) Open(ctx context.Context, choice string) error {
 	names := strings.Split(choice, ",")
 	for i := range names {
 		if names[i] == "all" {
@@ -34,19 +34,19 @@ func (b *bench) open(ctx context.Context, choice string) error {
 		}
 	}
 	var err error
-	if b.dispatch, err = dispatch.Open(ctx, names...); err != nil {
+	if b.Dispatch, err = dispatch.Open(ctx, names...); err != nil {
 		var wrong *flashkit.ProblemError // names the one of them that there is not
 		if errors.As(err, &wrong) {
 			choice = fmt.Sprint(wrong.Value)
 		}
 		return fmt.Errorf("--backend %s: %w", choice, err)
 	}
-	b.inputs = input.NewMaker(b.dispatch, b.settings.Seed)
+	b.inputs = input.NewMaker(b.Dispatch, b.settings.Seed)
 	seen := map[string]bool{}
 	for _, name := range names {
-		d, err := b.dispatch.With(name)
+		d, err := b.Dispatch.With(name)
 		if err != nil {
-			b.dispatch.Close()
+			b.Dispatch.Close()
 			return fmt.Errorf("--backend %s: %w", name, err)
 		}
 		for _, k := range d.Kernels() {
@@ -56,15 +56,15 @@ func (b *bench) open(ctx context.Context, choice string) error {
 			}
 		}
 	}
-	b.gpu = besideDispatch(ctx, b.dispatch)
-	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: machine.Describe(b.dispatch, b.gpu),
-		Settings: b.settings, Limits: []machine.Limit{}, Results: []result{}}
+	b.gpu = OpenGPU(ctx, b.Dispatch)
+	b.Results = &Results{Format: Format, Started: time.Now().UTC().Truncate(time.Second), Machine: machine.Describe(b.Dispatch, b.gpu),
+		Settings: b.settings, Limits: []machine.Limit{}, Results: []Result{}}
 	return nil
 }
 
-// besideDispatch opens the GPU again, for what only its backend offers, nil if dispatch has none.
-func besideDispatch(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
-	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return backendOf(k.Name) == "cuda" }) {
+// OpenGPU opens the GPU again, for what only its backend offers, nil if dispatch has none.
+func OpenGPU(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
+	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return BackendOf(k.Name) == "cuda" }) {
 		return nil
 	}
 	gpu, err := cuda.OpenContext(ctx)
@@ -74,53 +74,53 @@ func besideDispatch(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
 	return gpu
 }
 
-func (b *bench) close() error {
+func (b *Run) Close() error {
 	var err error
 	if b.gpu != nil {
 		err = b.gpu.Close()
 	}
-	return errors.Join(err, b.dispatch.Close())
+	return errors.Join(err, b.Dispatch.Close())
 }
 
-// affordable refuses a problem that does not fit into memory.
-func (b *bench) affordable(p flashkit.Problem) error {
+// Affordable refuses a problem that does not fit into memory.
+func (b *Run) Affordable(p flashkit.Problem) error {
 	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, b.backward())); err != nil {
 		return err
 	}
 	for _, k := range b.baseline {
 		if err := b.roomFor(p, k); err != nil {
-			return fmt.Errorf("--baseline %s: %w", naiveBaseline, err)
+			return fmt.Errorf("--baseline %s: %w", Naive, err)
 		}
 	}
 	return nil
 }
 
-// possible refuses a bench without a single case.
-func (b *bench) possible(problems []flashkit.Problem) error {
+// Possible refuses a bench without a single case.
+func (b *Run) Possible(problems []flashkit.Problem) error {
 	for _, p := range problems {
 		if _, cases := b.expect(p); cases > 0 {
 			return nil
 		}
 	}
-	b.skip(problems[0], b.passes[0])
-	return fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.results.Skipped[0].Error)
+	b.skip(problems[0], b.Passes[0])
+	return fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.Results.Skipped[0].Error)
 }
 
 // roomFor refuses a problem whose matrices do not fit into memory beside its tensors.
-func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
-	if !slices.Contains(b.passes, k.Pass) {
+func (b *Run) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
+	if !slices.Contains(b.Passes, k.Pass) {
 		return nil
 	}
 	return machine.Affordable("the tensors and matrices of "+p.String(), input.Bytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
 }
 
-// verdict returns an error if the measurement ended early, or if kernels failed.
-func (b *bench) verdict(ended error) error {
+// Verdict returns an error if the measurement ended early, or if kernels failed.
+func (b *Run) Verdict(ended error) error {
 	if ended != nil {
-		return fmt.Errorf("the measurement ended after %d of %d cases: %w", len(b.results.Results), b.plan.cases, ended)
+		return fmt.Errorf("the measurement ended after %d of %d cases: %w", len(b.Results.Results), b.plan.cases, ended)
 	}
-	if n := len(b.results.Failures); n > 0 {
-		f := b.results.Failures[0]
+	if n := len(b.Results.Failures); n > 0 {
+		f := b.Results.Failures[0]
 		return fmt.Errorf("%d cases failed, the first one was %s on %s: %s", n, f.Kernel, f.Problem, f.Error)
 	}
 	return nil
@@ -152,4 +152,4 @@ func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flas
 		call: func(ctx context.Context) (time.Duration, error) { return d.Timed(ctx, launch) }}, nil
 }
 
-func (b *bench) backward() bool { return slices.Contains(b.passes, flashkit.PassBackward) }
+func (b *Run) backward() bool { return slices.Contains(b.Passes, flashkit.PassBackward) }

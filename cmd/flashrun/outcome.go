@@ -28,7 +28,7 @@ type outcome struct {
 	Calls          int             `json:"calls"`            // how many were timed
 	GFLOPS         float64         `json:"gflops"`
 	ExtraBytes     int64           `json:"extra_bytes"`
-	Device         *device         `json:"device_bytes,omitempty"`
+	Device         *DeviceBytes    `json:"device_bytes,omitempty"`
 	ForwardKernel  string          `json:"forward_kernel,omitempty"`
 	ForwardSeconds float64         `json:"forward_seconds,omitempty"`
 	MaxAbsError    *input.Distance `json:"max_abs_error,omitempty"`   // against the oracle
@@ -39,12 +39,12 @@ type outcome struct {
 }
 
 // set fills in the measurement of one pass.
-func (r *outcome) set(c *flashkit.Call, m measurement) {
-	pass := m.kernel.Pass
-	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
-	r.Backend = backendOf(m.kernel.Name)
-	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)
-	r.Device = deviceOf(c.Problem, m.kernel)
+func (r *outcome) set(c *flashkit.Call, m Measurement) {
+	pass := m.Kernel.Pass
+	r.Pass, r.Kernel, r.Reason = pass.String(), m.Kernel.Name, m.Reason
+	r.Backend = BackendOf(m.Kernel.Name)
+	r.Seconds, r.Calls, r.ExtraBytes = m.Median.Seconds(), m.Calls, max(r.ExtraBytes, m.Bytes)
+	r.Device = DeviceBytesOf(c.Problem, m.Kernel)
 	if r.Seconds > 0 {
 		r.GFLOPS = c.FLOPs() / r.Seconds / 1e9
 	}

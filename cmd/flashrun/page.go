@@ -18,7 +18,7 @@ import (
 
 // A page is a report: what report.tmpl shows.
 type page struct {
-	*results
+	*Results
 	Common  string
 	Busy    bool // something else used the machine while its limits were measured
 	Varying int  // results whose calls differ much
@@ -30,7 +30,7 @@ type page struct {
 	All     []*measured
 }
 
-func newPage(r *results) *page {
+func newPage(r *Results) *page {
 	s := newStudy(r)
 	varying := 0
 	for _, m := range s.all {
@@ -38,7 +38,7 @@ func newPage(r *results) *page {
 			varying++
 		}
 	}
-	return &page{results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
+	return &page{Results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
 		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
 }
 
@@ -64,7 +64,7 @@ type memorySection struct {
 
 type memoryRow struct {
 	Length       int
-	Full, Kernel *memoryLine
+	Full, Kernel *MemoryLine
 }
 
 // memory returns a section for each facet, but one for all its masks: what is
@@ -102,10 +102,10 @@ func (s *study) memoryOf(f *facet) *memorySection {
 		if m == nil {
 			continue // only the baseline
 		}
-		t := newMemoryTable(m.p, m.pass)
-		full := t.written()
-		line := &memoryLine{Name: m.Kernel, Kind: kindKernel, Measured: big.NewInt(m.ExtraBytes), Device: m.Device}
-		t.add(line)
+		t := NewMemoryTable(m.p, m.pass)
+		full := t.Written()
+		line := &MemoryLine{Name: m.Kernel, Kind: KindKernel, Measured: big.NewInt(m.ExtraBytes), Device: m.Device}
+		t.Add(line)
 		out.Matrices = full.Name + " in " + full.DType
 		out.Rows = append(out.Rows, memoryRow{Length: n, Full: full, Kernel: line})
 		if !slices.Contains(kernels, m.Kernel) {
@@ -147,12 +147,12 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 	"class":     (*kind).class,
 	"seconds":   terminal.Seconds,
 	"size":      shortSize,
-	"ratio":     formatRatio,
+	"ratio":     FormatRatio,
 	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
 	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
-	"bytes":     func(x float64) string { return shortSize(fromFloat(x)) },
+	"bytes":     func(x float64) string { return shortSize(Size(x)) },
 	"short":     axisSeconds,
-	"extra":     func(m *measured) string { return terminal.Bytes(m.extra()) },
+	"extra":     func(m *measured) string { return terminal.Bytes(m.Extra()) },
 }).Parse(reportText))
 
 func join(list []string) string { return strings.Join(list, ", ") }
@@ -215,7 +215,7 @@ func (p *page) writeSVG(w io.Writer, fig *figure) error {
 
 // shortSize prints a size for a narrow column.
 func shortSize(n *big.Int) string {
-	number, unit, _ := strings.Cut(formatSize(n), " ")
+	number, unit, _ := strings.Cut(FormatSize(n), " ")
 	if x, err := strconv.ParseFloat(number, 64); err == nil && (x >= 100 || x == math.Trunc(x)) {
 		number = strconv.FormatFloat(x, 'f', 0, 64)
 	}

@@ -36,7 +36,7 @@ func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
 	}
 	name := backendChoice(f.backend)
-	if name != "auto" && backendOf(name) != "cuda" {
+	if name != "auto" && BackendOf(name) != "cuda" {
 		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
 	}
 	gpu, err := cuda.OpenContext(cmd.Context())
@@ -80,12 +80,12 @@ func (d *place) put(ctx context.Context, w *input.Work) error {
 }
 
 // pick returns the kernel that dispatch chooses for the tensors, and why.
-func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m measurement, err error) {
+func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
 	if d.gpu == nil {
-		if m.kernel, err = d.dispatch.Pick(p, s); err != nil {
+		if m.Kernel, err = d.dispatch.Pick(p, s); err != nil {
 			return m, err
 		}
-		m.reason = reasonFor(d.dispatch, p, s)
+		m.Reason = ReasonFor(d.dispatch, p, s)
 		return m, nil
 	}
 	ran := ""
@@ -100,7 +100,7 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 	gpu := d.gpu.Device()
 	for _, k := range d.dispatch.Kernels() {
 		if k.Name == ran {
-			m.kernel, m.reason = k, "chosen for tensors on "+gpu.String()
+			m.Kernel, m.Reason = k, "chosen for tensors on "+gpu.String()
 		}
 	}
 	return m, nil
@@ -108,7 +108,7 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 
 // finish makes the result that of one call, where every call continues the one before,
 // and brings it back to the host. On the host dispatch learns what the calls took.
-func (d *place) finish(ctx context.Context, w *input.Work, m *measurement) error {
+func (d *place) finish(ctx context.Context, w *input.Work, m *Measurement) error {
 	p := w.Problem
 	if p.Carry {
 		w.Restart(&w.Args)
@@ -119,16 +119,16 @@ func (d *place) finish(ctx context.Context, w *input.Work, m *measurement) error
 				}
 			}
 		}
-		if err := m.kernel.Compute(ctx, p, d.args); err != nil {
+		if err := m.Kernel.Compute(ctx, p, d.args); err != nil {
 			return runError(err)
 		}
 	}
 	if d.gpu == nil {
-		learned(d.dispatch, m.kernel, p, m.median)
+		Learn(d.dispatch, m.Kernel, p, m.Median)
 		return nil
 	}
 	for _, a := range flashkit.Arguments() {
-		if a.Role(&p, m.kernel.Pass)&flashkit.Output == 0 {
+		if a.Role(&p, m.Kernel.Pass)&flashkit.Output == 0 {
 			continue
 		}
 		if err := cuda.DownloadTensor(d.tensors.Device.Stream, *a.Of(&w.Args), a.Of(d.args).Owner().(*cuda.Buffer)); err != nil {

@@ -133,25 +133,25 @@ func (x *racer) seconds() float64 {
 	if len(x.times) == 0 {
 		return 0
 	}
-	return median(slices.Clone(x.times)).Seconds()
+	return Median(slices.Clone(x.times)).Seconds()
 }
 
-// A heat is a problem and the passes to race on it.
-type heat struct {
+// A Heat is a problem and the passes to race on it.
+type Heat struct {
 	problem flashkit.Problem
 	passes  []flashkit.Pass
 }
 
-// heatsOf returns the heats of problems.
-func heatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []heat) {
+// HeatsOf returns the heats of problems.
+func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat) {
 	for _, p := range problems {
-		list = append(list, heat{p, passes})
+		list = append(list, Heat{p, passes})
 	}
 	return list
 }
 
 // heats parses problems, each for every type, with the passes.
-func heats(names []string, passes ...flashkit.Pass) (list []heat) {
+func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	for _, name := range names {
 		for _, t := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
 			p, err := flashkit.ParseProblem(name)
@@ -159,7 +159,7 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 				panic(err) // of a table in this program, which a test reads
 			}
 			p.DType = t
-			list = append(list, heat{p, passes})
+			list = append(list, Heat{p, passes})
 		}
 	}
 	return list
@@ -167,7 +167,7 @@ func heats(names []string, passes ...flashkit.Pass) (list []heat) {
 
 // each races every heat that this machine has the memory for, and calls done with
 // each pass. It stops when the context ends.
-func (r *race) each(ctx context.Context, list []heat, show *terminal.Progress, done func(*input.Tensors, flashkit.Pass, []*racer) error) error {
+func (r *race) each(ctx context.Context, list []Heat, show *terminal.Progress, done func(*input.Tensors, flashkit.Pass, []*racer) error) error {
 	started, inputs := time.Now(), input.NewMaker(r.dispatch, 1)
 	for i, h := range list {
 		share := float64(i) / float64(len(list))

@@ -12,10 +12,10 @@ const (
 	randomBytes = 256 << 20
 )
 
-// randomProblems draws problems that nobody tuned for: to decode and to prefill,
+// RandomProblems draws problems that nobody tuned for: to decode and to prefill,
 // short and long, of batches, of grouped heads, with masks, of odd head dims. The
 // same seed draws the same ones.
-func randomProblems(seed uint64, n int) (list []flashkit.Problem) {
+func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for len(list) < n {
 		p := randomProblem(r)

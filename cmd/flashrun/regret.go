@@ -45,12 +45,12 @@ var (
 	}
 )
 
-func regretGrid() []heat {
+func RegretGrid() []Heat {
 	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }
 
-// A regretReport is what flashrun bench --regret found. The JSON names are stable.
-type regretReport struct {
+// A RegretReport is what flashrun bench --regret found. The JSON names are stable.
+type RegretReport struct {
 	Format      int            `json:"format"`
 	Interrupted bool           `json:"interrupted"`
 	Machine     machine.Info   `json:"machine"`
@@ -58,7 +58,7 @@ type regretReport struct {
 	Mean        float64        `json:"geometric_mean"` // of the ratios
 	Worst       float64        `json:"worst_ratio"`
 	Problems    []regretResult `json:"problems"`
-	Failures    []caseError    `json:"failures,omitempty"`
+	Failures    []CaseError    `json:"failures,omitempty"`
 }
 
 // A regretResult is a pass of a problem.
@@ -83,23 +83,23 @@ type regretTimes struct {
 // otherwise, and looks again, for longer and up to so often, at what seems worse
 // than doubtful: all calls count then.
 const (
-	regretTime = 60 * time.Millisecond
+	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15
-	looks      = 3
+	Looks      = 3
 )
 
-// regret races the kernels on each problem. Dispatch chooses as for a first call.
-func (b *bench) regret(ctx context.Context, list []heat, per time.Duration, show *terminal.Progress) (*regretReport, error) {
-	report := &regretReport{Format: resultsFormat, Machine: machine.Describe(b.dispatch, b.gpu)}
-	r := &race{dispatch: b.dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
+// Regret races the kernels on each problem. Dispatch chooses as for a first call.
+func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *terminal.Progress) (*RegretReport, error) {
+	report := &RegretReport{Format: Format, Machine: machine.Describe(b.Dispatch, b.gpu)}
+	r := &race{dispatch: b.Dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
 	ended := r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {
 			if k.err != nil {
-				report.Failures = append(report.Failures, caseError{data.Problem.String(), s.String(), k.kernel.Name, k.err.Error()})
+				report.Failures = append(report.Failures, CaseError{data.Problem.String(), s.String(), k.kernel.Name, k.err.Error()})
 			}
 		}
 		x := newRegret(data.Problem, s, racers)
-		for look := 0; x.Ratio > doubtful && look < looks; look++ {
+		for look := 0; x.Ratio > doubtful && look < Looks; look++ {
 			if err := r.turns(ctx, data, racers, 2*r.rounds); err != nil {
 				return err
 			}
@@ -141,8 +141,8 @@ func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResul
 	return x
 }
 
-// times returns what the choice and the best kernel took.
-func (x *regretResult) times() (chosen, best float64) {
+// Times returns what the choice and the best kernel took.
+func (x *regretResult) Times() (chosen, best float64) {
 	for _, k := range x.Kernels {
 		if k.Kernel == x.Chosen {
 			chosen = k.Seconds
@@ -154,10 +154,10 @@ func (x *regretResult) times() (chosen, best float64) {
 	return chosen, best
 }
 
-func (r *regretReport) sum() {
+func (r *RegretReport) sum() {
 	var chosen, best, logs float64
 	for _, x := range r.Problems {
-		c, b := x.times()
+		c, b := x.Times()
 		chosen, best, logs, r.Worst = chosen+c, best+b, logs+math.Log(x.Ratio), max(r.Worst, x.Ratio)
 	}
 	if best > 0 {
@@ -165,16 +165,16 @@ func (r *regretReport) sum() {
 	}
 }
 
-// writeTable prints every problem, those with the largest ratio last, where they
+// WriteTable prints every problem, those with the largest ratio last, where they
 // are seen.
-func (r *regretReport) writeTable(w io.Writer) error {
+func (r *RegretReport) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"pass", "problem", "dispatch", "best", "", "", "ratio"}}
 	list := slices.Clone(r.Problems)
 	slices.SortStableFunc(list, func(a, b regretResult) int { return cmp.Compare(a.Ratio, b.Ratio) })
 	for _, x := range list {
-		chosen, best := x.times()
+		chosen, best := x.Times()
 		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, terminal.Seconds(chosen), terminal.Seconds(best), fmt.Sprintf("%.3f", x.Ratio)})
 	}
 	terminal.WriteTable(out, rows, 4)

@@ -14,29 +14,29 @@ import (
 // What flashrun measures is added to the profile of the machine, if flashrun
 // calibrate has made one: nobody gets a file that he has not asked for.
 
-// learned tells dispatch what a call took.
-func learned(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
+// Learn tells dispatch what a call took.
+func Learn(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
 	if took > 0 && !p.Ragged { // whose lengths the prediction does not know
 		d.Learn(k.Name, p, took) // it knows the kernel and the problem
 	}
 }
 
-// remember tells dispatch what was measured with host tensors.
-func (b *bench) remember() {
-	for _, r := range b.results.Results {
+// Remember tells dispatch what was measured with host tensors.
+func (b *Run) Remember() {
+	for _, r := range b.Results.Results {
 		p, err := flashkit.ParseProblem(r.Problem)
 		for _, k := range b.kernels {
 			if err == nil && k.Name == r.Kernel && r.Memory == machine.Host {
-				learned(b.dispatch, k, p, time.Duration(r.Seconds*1e9))
+				Learn(b.Dispatch, k, p, time.Duration(r.Seconds*1e9))
 			}
 		}
 	}
-	addToProfile(b.dispatch)
+	SaveToProfile(b.Dispatch)
 }
 
-// addToProfile writes what d knows to the profile, if there is one that could be
+// SaveToProfile writes what d knows to the profile, if there is one that could be
 // read. That it cannot be written is no failure of what was asked for.
-func addToProfile(d *dispatch.Dispatcher) {
+func SaveToProfile(d *dispatch.Dispatcher) {
 	path, err := d.ProfilePath()
 	if err != nil || d.ProfileErr() != nil {
 		return

@@ -88,7 +88,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := readAll(args)
+	r, err := ReadFiles(args)
 	if err != nil {
 		return err
 	}

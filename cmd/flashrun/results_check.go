@@ -10,7 +10,7 @@ import (
 
 // check returns an error that names the first field which bench would not have
 // written, and its value.
-func (r *results) check() error {
+func (r *Results) check() error {
 	for i, l := range r.Limits {
 		if err := l.Check(); err != nil {
 			return fmt.Errorf("limits[%d].%w", i, err)
@@ -24,11 +24,11 @@ func (r *results) check() error {
 	return nil
 }
 
-func (x *result) check() error {
+func (x *Result) check() error {
 	if _, err := flashkit.ParseProblem(x.Problem); err != nil {
 		return fmt.Errorf("problem: %w", err)
 	}
-	backend := backendOf(x.Kernel)
+	backend := BackendOf(x.Kernel)
 	switch {
 	case x.Pass != flashkit.PassForward.String() && x.Pass != flashkit.PassBackward.String():
 		return fmt.Errorf("pass = %q: must be forward or backward", x.Pass)
@@ -58,11 +58,11 @@ func (x *result) check() error {
 	return nil
 }
 
-// readAll reads the results of several files of one machine as if they were of one
+// ReadFiles reads the results of several files of one machine as if they were of one
 // run. A case that was measured again is that of the last file.
-func readAll(paths []string) (all *results, err error) {
+func ReadFiles(paths []string) (all *Results, err error) {
 	for _, path := range paths {
-		r, err := readResults(path)
+		r, err := ReadFile(path)
 		switch {
 		case err != nil:
 			return nil, err
@@ -79,14 +79,14 @@ func readAll(paths []string) (all *results, err error) {
 }
 
 // add adds the results of a later run.
-func (r *results) add(more *results) {
+func (r *Results) add(more *Results) {
 	for _, l := range more.Limits {
 		if !slices.ContainsFunc(r.Limits, func(m machine.Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
 			r.Limits = append(r.Limits, l)
 		}
 	}
 	for _, x := range more.Results {
-		r.Results = append(slices.DeleteFunc(r.Results, func(y result) bool {
+		r.Results = append(slices.DeleteFunc(r.Results, func(y Result) bool {
 			return y.Problem == x.Problem && y.Pass == x.Pass && y.Kernel == x.Kernel && y.Memory == x.Memory
 		}), x)
 	}

@@ -10,19 +10,19 @@ import (
 )
 
 func TestQuantile(t *testing.T) {
-	require.Equal(t, 7.0, quantile([]float64{7}, .9))
-	require.Equal(t, 2.5, quantile([]float64{1, 2, 3, 4}, .5))
-	require.InDelta(t, 1.4, quantile([]float64{1, 2, 3, 4, 5}, .1), 1e-12)
-	require.Equal(t, 5.0, quantile([]float64{1, 2, 3, 4, 5}, 1))
+	require.Equal(t, 7.0, Quantile([]float64{7}, .9))
+	require.Equal(t, 2.5, Quantile([]float64{1, 2, 3, 4}, .5))
+	require.InDelta(t, 1.4, Quantile([]float64{1, 2, 3, 4, 5}, .1), 1e-12)
+	require.Equal(t, 5.0, Quantile([]float64{1, 2, 3, 4, 5}, 1))
 }
 
 func TestCompare(t *testing.T) {
-	at := func(problem string, seconds, spread float64) result {
-		return result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
+	at := func(problem string, seconds, spread float64) Result {
+		return Result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
 	}
-	before := &results{Machine: machine.Info{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
-	now := &results{Results: []result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
-	c := compare("old.json", before, now)
+	before := &Results{Machine: machine.Info{CPU: "old"}, Results: []Result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
+	now := &Results{Results: []Result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
+	c := Compare("old.json", before, now)
 	ratios, apart := map[string]float64{}, map[string]bool{}
 	for _, p := range c.Pairs {
 		ratios[p.Problem], apart[p.Problem] = p.Ratio, p.Apart
@@ -38,7 +38,7 @@ func TestCompare(t *testing.T) {
 	}
 
 	now.Results = now.Results[2:3]
-	c = compare("old.json", before, now)
+	c = Compare("old.json", before, now)
 	require.Nil(t, c.Mean)
 	out.Reset()
 	c.writeTable(&out, machine.Info{})

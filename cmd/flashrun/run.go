@@ -149,7 +149,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if d.gpu == nil {
-		addToProfile(d.dispatch)
+		SaveToProfile(d.dispatch)
 	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
@@ -210,14 +210,14 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show 
 			return nil, nil, err
 		}
 		if d.gpu == nil {
-			if err := input.NewMaker(d.dispatch, 1).CallTiny(ctx, m.kernel, p); err != nil {
+			if err := input.NewMaker(d.dispatch, 1).CallTiny(ctx, m.Kernel, p); err != nil {
 				return nil, nil, runError(err)
 			}
 		}
-		if err := m.affordable(p); err != nil {
+		if err := m.Affordable(p); err != nil {
 			return nil, nil, err
 		}
-		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
+		if err := m.Run(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
 			return nil, nil, runError(err)
 		}
 		if err := d.finish(ctx, w, &m); err != nil {

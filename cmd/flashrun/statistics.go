@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func geometricMean(values []float64) float64 {
+func GeometricMean(values []float64) float64 {
 	logs := 0.0
 	for _, v := range values {
 		logs += math.Log(v)
@@ -14,15 +14,15 @@ func geometricMean(values []float64) float64 {
 	return math.Exp(logs / float64(len(values)))
 }
 
-func median(times []time.Duration) time.Duration {
+func Median(times []time.Duration) time.Duration {
 	slices.Sort(times)
 	n := len(times)
 	return (times[(n-1)/2] + times[n/2]) / 2
 }
 
-// quantile returns the value below which the fraction q of the sorted values
+// Quantile returns the value below which the fraction q of the sorted values
 // lies, between two of them in proportion.
-func quantile(sorted []float64, q float64) float64 {
+func Quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	i := int(at)
 	if i+1 >= len(sorted) {

@@ -25,7 +25,7 @@ var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic"
 
 // headlines returns one for each group.
 func (s *study) headlines(limits []machine.Limit) (list []headline) {
-	most := limitRates(limits)
+	most := LimitRates(limits)
 	for _, g := range s.groups() {
 		sampled := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return !m.sampled() })
 		points := slices.DeleteFunc(slices.Clone(sampled), (*measured).naive)
@@ -33,7 +33,7 @@ func (s *study) headlines(limits []machine.Limit) (list []headline) {
 			continue
 		}
 		top := slices.MaxFunc(points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
-		h := headline{measured: top, Title: g.title(s), OfLimit: top.ofLimit(most), Limit: roofOf(limits, g.place, g.dtype).rate}
+		h := headline{measured: top, Title: g.title(s), OfLimit: top.OfLimit(most), Limit: roofOf(limits, g.place, g.dtype).rate}
 		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.sampled() && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
@@ -100,12 +100,12 @@ func (s *study) hero(limits []machine.Limit) *hero {
 // A beside is a kernel beside the baseline that stores its matrices.
 type beside struct{ naive, kernel *measured }
 
-var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: naiveBaseline + "/fwd_matrices", flashkit.PassBackward: naiveBaseline + "/bwd_matrices"}
+var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: Naive + "/fwd_matrices", flashkit.PassBackward: Naive + "/bwd_matrices"}
 
-func (m *measured) naive() bool { return m.Backend == naiveBaseline }
+func (m *measured) naive() bool { return m.Backend == Naive }
 
 // Peak returns the bytes that a call holds at most.
-func (m *measured) Peak() float64 { return m.peak(m.p, m.pass) }
+func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
 // Faster returns how many times shorter the kernel takes.
 func (b *beside) Faster() string { return times(b.naive.Seconds / b.kernel.Seconds) }

@@ -59,7 +59,7 @@ var styles = map[string]style{
 	"cuda sm90":          {Color: red, Mark: diamond},
 	"cuda f32":           {Color: red, Mark: triangle},
 	"cuda sm80 decode":   {Color: red, Mark: hexagon},
-	naiveBaseline:        {Color: gray, Mark: disk, Hollow: true},
+	Naive:                {Color: gray, Mark: disk, Hollow: true},
 	"simd avx512 decode": {Color: blue, Mark: disk, Hollow: true},
 }
 

@@ -15,11 +15,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// writeTable prints results for people.
-func (r *results) writeTable(w io.Writer) error {
+// WriteTable prints results for people.
+func (r *Results) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
-	most := limitRates(r.Limits)
+	most := LimitRates(r.Limits)
 	for _, l := range r.Limits {
 		value := fmt.Sprintf("%.1f GFLOP/s", l.GFLOPS)
 		if l.GFLOPS == 0 {
@@ -29,7 +29,7 @@ func (r *results) writeTable(w io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	rows := [][]string{{"pass", "problem", "kernel", "memory", "median", "p10", "p90", "calls", "GFLOP/s", "of limit", "FLOP/B", "GB/s", "extra", "peak"}}
-	besideNaive := slices.ContainsFunc(r.Results, func(x result) bool { return x.Backend == naiveBaseline })
+	besideNaive := slices.ContainsFunc(r.Results, func(x Result) bool { return x.Backend == Naive })
 	for _, x := range r.Results {
 		peak := "" // it says something beside a call that holds matrices
 		if besideNaive {
@@ -40,8 +40,8 @@ func (r *results) writeTable(w io.Writer) error {
 			kernel += " *"
 		}
 		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), terminal.Seconds(x.Seconds), terminal.Seconds(x.P10), terminal.Seconds(x.P90),
-			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.ofLimit(most), fmt.Sprintf("%.1f", x.Intensity),
-			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), terminal.Bytes(x.extra()), peak})
+			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.OfLimit(most), fmt.Sprintf("%.1f", x.Intensity),
+			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), terminal.Bytes(x.Extra()), peak})
 	}
 	terminal.WriteTable(out, rows, 4)
 	for _, x := range r.Skipped {
@@ -62,26 +62,26 @@ func (r *results) writeTable(w io.Writer) error {
 // notHost returns "" for the host, so that a column which says nothing is left out.
 func notHost(memory string) string { return strings.TrimPrefix(memory, machine.Host) }
 
-// extra returns the bytes besides inputs and outputs, those of a device included.
-func (x *result) extra() float64 {
+// Extra returns the bytes besides inputs and outputs, those of a device included.
+func (x *Result) Extra() float64 {
 	if x.Device == nil {
 		return float64(x.ExtraBytes)
 	}
 	return float64(x.ExtraBytes + x.Device.Workspace)
 }
 
-// peak returns the bytes that a call of the pass holds at most: its tensors, with
+// PeakOf returns the bytes that a call of the pass holds at most: its tensors, with
 // their copies on a device, and what it takes besides.
-func (x *result) peak(p flashkit.Problem, s flashkit.Pass) float64 {
-	bytes := p.Bytes(s) + x.extra()
+func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
+	bytes := p.Bytes(s) + x.Extra()
 	if x.Device != nil && x.Memory == machine.Host {
 		bytes += float64(x.Device.Tensors)
 	}
 	return bytes
 }
 
-// limitRates returns the limits in GFLOP/s by memory and type, for ofLimit.
-func limitRates(limits []machine.Limit) map[string]float64 {
+// LimitRates returns the limits in GFLOP/s by memory and type, for ofLimit.
+func LimitRates(limits []machine.Limit) map[string]float64 {
 	most := map[string]float64{}
 	for _, l := range limits {
 		most[l.Memory+" "+l.Name] = l.GFLOPS
@@ -89,9 +89,9 @@ func limitRates(limits []machine.Limit) map[string]float64 {
 	return most
 }
 
-// ofLimit returns the rate as a part of the limit of where the kernel computes,
+// OfLimit returns the rate as a part of the limit of where the kernel computes,
 // "" if that was not measured. A GPU computes what lies on the host too.
-func (x *result) ofLimit(most map[string]float64) string {
+func (x *Result) OfLimit(most map[string]float64) string {
 	p, err := flashkit.ParseProblem(x.Problem)
 	where := machine.Host
 	if x.Device != nil {
@@ -133,8 +133,8 @@ func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 var csvHeader = []string{"problem", "pass", "kernel", "backend", "memory", "chosen", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_dim", "dtype",
 	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes", "peak_bytes"}
 
-// writeCSV prints a header and a line for each result.
-func (r *results) writeCSV(w io.Writer) error {
+// WriteCSV prints a header and a line for each result.
+func (r *Results) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	out.Write(csvHeader) // Error has the first error of all
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
@@ -154,9 +154,9 @@ func (r *results) writeCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// writeBenchstat prints a line of a Go benchmark for each round of each result,
+// WriteBenchstat prints a line of a Go benchmark for each round of each result,
 // which benchstat takes for repeated runs.
-func (r *results) writeBenchstat(w io.Writer) error {
+func (r *Results) WriteBenchstat(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "goos: %s\ngoarch: %s\npkg: github.com/flashkit-go/flashkit/cmd/flashrun\n", r.Machine.OS, r.Machine.Arch)
 	if r.Machine.CPU != "" {

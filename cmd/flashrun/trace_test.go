@@ -183,7 +183,7 @@ func FuzzTrace(f *testing.F) {
 			require.NotContains(t, err.Error(), "\n")
 			return
 		}
-		require.LessOrEqual(t, tr.bytes(), float64(tensorLimit))
+		require.LessOrEqual(t, tr.bytes(), float64(TensorLimit))
 		require.LessOrEqual(t, len(tr.order), traceSteps)
 		require.LessOrEqual(t, tr.calls, traceCalls)
 		calls := 0
