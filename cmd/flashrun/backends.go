@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
@@ -132,10 +133,10 @@ func (p *plot) addMeans() {
 			for ; j < len(t.points) && t.points[j].x == t.points[from].x; j++ {
 				ratios = append(ratios, t.points[j].y)
 			}
-			t.line = append(t.line, spot{x: t.points[from].x, y: GeometricMean(ratios)})
+			t.line = append(t.line, spot{x: t.points[from].x, y: bench.GeometricMean(ratios)})
 			all = append(all, ratios...)
 		}
-		p.text += fmt.Sprintf("%s takes %.3g times as long as the fastest backend, from %.3g to %.3g. ", t.kind.Name, GeometricMean(all), slices.Min(all), slices.Max(all))
+		p.text += fmt.Sprintf("%s takes %.3g times as long as the fastest backend, from %.3g to %.3g. ", t.kind.Name, bench.GeometricMean(all), slices.Min(all), slices.Max(all))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
@@ -115,7 +116,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
-	for name, values := range map[string][]string{"dtype": input.TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {Naive},
+	for name, values := range map[string][]string{"dtype": input.TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {bench.Naive},
 		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
@@ -144,9 +145,9 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var before *Results
+	var before *bench.Results
 	if f.compare != "" {
-		if before, err = ReadFile(f.compare); err != nil {
+		if before, err = bench.ReadFile(f.compare); err != nil {
 			return fmt.Errorf("--compare: %w", err)
 		}
 	}
@@ -183,7 +184,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	show.Done()
 	b.Remember()
 	if before != nil {
-		b.Results.Comparison = Compare(f.compare, before, b.Results)
+		b.Results.Comparison = bench.Compare(f.compare, before, b.Results)
 	}
 	if file != nil {
 		err = commit(file, b.Results.WriteJSON)
@@ -192,12 +193,12 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 }
 
 // prepare checks the flags, before anything is opened.
-func (f *benchFlags) prepare(cmd *cobra.Command) (*Run, []flashkit.Problem, error) {
+func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem, error) {
 	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {
 		return nil, nil, err
 	}
-	passes, err := ParsePasses(f.pass)
+	passes, err := bench.ParsePasses(f.pass)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -213,8 +214,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*Run, []flashkit.Problem, erro
 		err = fmt.Errorf("--%s and --%s exclude each other", formats[0], formats[1])
 	case f.kernels != "all" && f.kernels != "chosen":
 		err = fmt.Errorf("--kernels %q: must be chosen or all", f.kernels)
-	case f.baseline != "" && f.baseline != Naive:
-		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, Naive)
+	case f.baseline != "" && f.baseline != bench.Naive:
+		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, bench.Naive)
 	case f.baseline != "" && f.regrets != "":
 		err = fmt.Errorf("--baseline %s: does not go with --regret: dispatch never runs it", f.baseline)
 	case f.timePerCase <= 0:
@@ -226,8 +227,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*Run, []flashkit.Problem, erro
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}
-	how := Settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
-	return New(how, passes, memories, f.baseline != ""), problems, err
+	how := bench.Settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
+	return bench.New(how, passes, memories, f.baseline != ""), problems, err
 }
 
 // formats returns the flags that choose what is printed.
@@ -243,7 +244,7 @@ func (f *benchFlags) formats() (list []string) {
 	return list
 }
 
-func (f *benchFlags) print(w io.Writer, r *Results) error {
+func (f *benchFlags) print(w io.Writer, r *bench.Results) error {
 	switch {
 	case f.json:
 		return r.WriteJSON(w)
@@ -256,15 +257,15 @@ func (f *benchFlags) print(w io.Writer, r *Results) error {
 }
 
 // regret measures the regret over the given problems, or over its own.
-func (f *benchFlags) regret(cmd *cobra.Command, b *Run, problems []flashkit.Problem) error {
-	list := RegretGrid()
+func (f *benchFlags) regret(cmd *cobra.Command, b *bench.Run, problems []flashkit.Problem) error {
+	list := bench.RegretGrid()
 	if f.grid.given(cmd) {
 		list = nil
-		list = HeatsOf(problems, b.Passes...)
+		list = bench.HeatsOf(problems, b.Passes...)
 	}
 	per := f.timePerCase
 	if !cmd.Flags().Changed("time-per-case") {
-		per = RegretTime
+		per = bench.RegretTime
 	}
 	show := terminal.NewProgress(cmd.ErrOrStderr())
 	report, ended := b.Regret(cmd.Context(), list, per, show)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -25,9 +26,9 @@ var quick = []string{"bench", "--limits=false", "--time-per-case", "1ms", "--rou
 func quickBench(args ...string) []string { return append(append([]string(nil), quick...), args...) }
 
 // benchResults runs a bench with --json.
-func benchResults(t *testing.T, args ...string) *Results {
+func benchResults(t *testing.T, args ...string) *bench.Results {
 	t.Helper()
-	var r Results
+	var r bench.Results
 	d := json.NewDecoder(strings.NewReader(ok(t, quickBench(append(args, "--json")...)...)))
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
@@ -80,7 +81,7 @@ func TestBenchJSON(t *testing.T) {
 	require.False(t, r.Interrupted)
 	require.Empty(t, r.Limits)
 	require.Empty(t, r.Failures)
-	require.Equal(t, Settings{Kernels: "all", Rounds: 2, TimePerCase: .001, Seed: 1}, r.Settings)
+	require.Equal(t, bench.Settings{Kernels: "all", Rounds: 2, TimePerCase: .001, Seed: 1}, r.Settings)
 	kernels := map[string]int{}
 	for _, x := range r.Results {
 		p, err := flashkit.ParseProblem(x.Problem)
@@ -91,7 +92,7 @@ func TestBenchJSON(t *testing.T) {
 		}
 		kernels[x.Kernel]++
 		require.Equal(t, "host", x.Memory)
-		require.Equal(t, BackendOf(x.Kernel), x.Backend)
+		require.Equal(t, bench.BackendOf(x.Kernel), x.Backend)
 		require.Positive(t, x.Calls)
 		require.LessOrEqual(t, x.P10, x.Seconds)
 		require.LessOrEqual(t, x.Seconds, x.P90)
@@ -104,7 +105,7 @@ func TestBenchJSON(t *testing.T) {
 	require.Equal(t, map[string]int{"simd/fwd_generic": 4, "simd/bwd_generic": 4, "wasm/fwd_simd128": 4, "wasm/bwd_simd128": 4,
 		"wasm/fwd_scalar": 4, "wasm/bwd_scalar": 4, "wasm/decode_simd128": 4}, kernels)
 
-	again, err := ReadFile(out)
+	again, err := bench.ReadFile(out)
 	require.NoError(t, err)
 	require.Equal(t, r, again, "the file is what was printed, and reading loses nothing")
 }
@@ -150,7 +151,7 @@ func TestBenchCSV(t *testing.T) {
 // A line of a Go benchmark is a name that ends in GOMAXPROCS, iterations, and
 // pairs of a number and a unit. benchstat takes key=value parts of the name apart.
 func TestBenchstat(t *testing.T) {
-	r := &Results{Machine: machine.Info{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []Result{
+	r := &bench.Results{Machine: machine.Info{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []bench.Result{
 		{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Backend: "simd", Kernel: "simd/fwd_avx2", Memory: "host",
 			Seconds: .002, Calls: 6, Rounds: []float64{.002, .001}, GFLOPS: 10}}}
 	var out bytes.Buffer
@@ -177,10 +178,10 @@ func TestBenchTable(t *testing.T) {
 	require.Regexp(t, `(?m)^pass +problem +kernel +median +p10 +p90 +calls +GFLOP/s +FLOP/B +GB/s +extra$`, out)
 	require.Regexp(t, `(?m)^backward +b1-h2-g2-n16-m16-d64-f32 +simd/bwd_generic`, out)
 
-	r := &Results{Limits: []machine.Limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
-		Results: []Result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Memory: "host", Chosen: true, Seconds: 1, GFLOPS: 50},
+	r := &bench.Results{Limits: []machine.Limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
+		Results: []bench.Result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Memory: "host", Chosen: true, Seconds: 1, GFLOPS: 50},
 			{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "z/y", Memory: "device", Seconds: 1, GFLOPS: 50}},
-		Skipped:     []CaseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},
+		Skipped:     []bench.CaseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},
 		Interrupted: true}
 	var text bytes.Buffer
 	require.NoError(t, r.WriteTable(&text))
@@ -211,7 +212,7 @@ func TestBenchInterrupted(t *testing.T) {
 	require.Equal(t, exitInterrupted, execute(ctx, args, &stdout, &stderr))
 	require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
 	require.Contains(t, stderr.String(), "of 4066 cases")
-	var printed Results
+	var printed bench.Results
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &printed))
 	require.True(t, printed.Interrupted)
 	require.Less(t, len(printed.Results), 4066)

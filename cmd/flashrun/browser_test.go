@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 //go:embed testdata/inspect.html
@@ -57,9 +59,9 @@ func TestReportInABrowser(t *testing.T) {
 	}
 	chromium := browser(t)
 	pages := map[string][]byte{}
-	example, err := ReadFiles(exampleResults)
+	example, err := bench.ReadFiles(exampleResults)
 	require.NoError(t, err)
-	reports := map[string]*Results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds(), "naive.html": naiveResults()}
+	reports := map[string]*bench.Results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds(), "naive.html": naiveResults()}
 	for name, r := range reports {
 		pages[name] = render(t, newPage(r), "")
 	}

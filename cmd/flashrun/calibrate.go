@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -62,7 +63,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := Open(cmd.Context(), f.name()) // a bad profile is no news here
+	opened, d, err := bench.Open(cmd.Context(), f.name()) // a bad profile is no news here
 	if err != nil {
 		return err
 	}
@@ -83,14 +84,14 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	show := terminal.NewProgress(cmd.ErrOrStderr())
 	defer show.Done()
 	started := time.Now()
-	if err := Calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
+	if err := bench.Calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
 		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
 	show.Done()
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}
-	c := NewCalibration(d, list, path, time.Since(started))
+	c := bench.NewCalibration(d, list, path, time.Since(started))
 	if f.json {
 		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(c))
 	}
@@ -127,13 +128,13 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 
 // name returns what --backend chooses, else the backend that the environment names: a program
 // under this environment opens no other, but may restrict itself to another kernel.
-func (f *calibrateFlags) name() string { return cmp.Or(f.backend, BackendOf(backendChoice(""))) }
+func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
 // heats returns what to measure.
-func (f *calibrateFlags) heats() ([]Heat, error) {
+func (f *calibrateFlags) heats() ([]bench.Heat, error) {
 	if len(f.problems) == 0 {
-		return CalibrateGrid(), nil
+		return bench.CalibrateGrid(), nil
 	}
-	problems, err := ParseProblems(f.problems)
-	return HeatsOf(problems, flashkit.PassForward, flashkit.PassBackward), err
+	problems, err := bench.ParseProblems(f.problems)
+	return bench.HeatsOf(problems, flashkit.PassForward, flashkit.PassBackward), err
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 const tiny = "b1-h2-g1-n5-m9-d8-f32-causal"
@@ -26,7 +28,7 @@ func calibrateTiny(args ...string) []string {
 
 func TestCalibrate(t *testing.T) {
 	path := profileAt(t)
-	var c Calibration
+	var c bench.Calibration
 	require.NoError(t, json.Unmarshal([]byte(ok(t, calibrateTiny("--json", "--backend", "simd")...)), &c))
 	require.Equal(t, path, c.Profile)
 	require.NotEmpty(t, c.Kernels)
@@ -105,7 +107,7 @@ func TestBadCalibrate(t *testing.T) {
 
 func TestRegret(t *testing.T) {
 	args := []string{"bench", "--regret", "--problem", tiny, "--problem", "b1-h1-g1-n3-m3-d4-bf16", "--time-per-case", "5ms", "--rounds", "1"}
-	var r RegretReport
+	var r bench.RegretReport
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append(args, "--json")...)), &r))
 	require.Len(t, r.Problems, 4, "both passes")
 	require.GreaterOrEqual(t, r.Sum, 1.0)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // A callGroup is the calls of a trace that are alike: on one problem or, where keys
@@ -138,7 +139,7 @@ func (k *timedKernel) seconds() float64 {
 	if len(k.times) == 0 {
 		return 0
 	}
-	return max(time.Nanosecond, Median(slices.Clone(k.times))).Seconds()
+	return max(time.Nanosecond, bench.Median(slices.Clone(k.times))).Seconds()
 }
 
 // best returns the fastest kernel, nil if none was timed.
@@ -188,7 +189,7 @@ func (g *callGroup) worst() float64 {
 func (g *callGroup) overhead() float64 {
 	usual := time.Duration(0)
 	if len(g.idle) > 0 {
-		usual = Median(slices.Clone(g.idle))
+		usual = bench.Median(slices.Clone(g.idle))
 	}
 	return max(0, (g.spent-time.Duration(g.calls)*usual).Seconds()) / float64(g.step.callers)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
@@ -21,7 +22,7 @@ type kind struct {
 // kindName returns the name of a kernel's kind.
 func kindName(kernel, memory string) string {
 	backend, stem, _ := strings.Cut(kernel, "/")
-	if backend == Naive {
+	if backend == bench.Naive {
 		return backend
 	}
 	regime, variant, found := strings.Cut(stem, "_")
@@ -44,7 +45,7 @@ func placed(name, memory string) string {
 
 // A measured is a result with its problem.
 type measured struct {
-	*Result
+	*bench.Result
 	p    flashkit.Problem
 	pass flashkit.Pass
 	kind *kind
@@ -71,7 +72,7 @@ type study struct {
 }
 
 // newStudy sorts results that were checked.
-func newStudy(r *Results) *study {
+func newStudy(r *bench.Results) *study {
 	s := new(study)
 	kinds, facets := map[string]*kind{}, map[string]*facet{}
 	for i := range r.Results {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
@@ -185,7 +186,7 @@ func (s *study) peak() *figure {
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
 		return fig
 	}
-	plots := s.perFacet(func(v float64) string { return shortSize(Size(v)) }, (*measured).Peak)
+	plots := s.perFacet(func(v float64) string { return shortSize(bench.Size(v)) }, (*measured).Peak)
 	for _, p := range plots {
 		p.bytes = true
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // gridFlags say which problems to measure, as given.
@@ -53,8 +54,8 @@ func (g *gridFlags) given(cmd *cobra.Command) bool {
 func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, error) {
 	whole := ""
 	switch {
-	case g.random < 0 || g.random > Limit:
-		return nil, fmt.Errorf("--random %d: must be a number up to %d", g.random, Limit)
+	case g.random < 0 || g.random > bench.Limit:
+		return nil, fmt.Errorf("--random %d: must be a number up to %d", g.random, bench.Limit)
 	case len(g.problems) > 0 && g.random > 0:
 		return nil, errors.New("--random: conflicts with --problem")
 	case len(g.problems) > 0:
@@ -69,11 +70,11 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	}
 	switch whole {
 	case "problem":
-		return ParseProblems(g.problems)
+		return bench.ParseProblems(g.problems)
 	case "random":
-		return RandomProblems(seed, g.random), nil
+		return bench.RandomProblems(seed, g.random), nil
 	}
-	var axes Axes
+	var axes bench.Axes
 	for _, list := range []struct {
 		flag, value string
 		to          *[]int
@@ -82,19 +83,19 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 		{"seq", g.seq, &axes.Seq}, {"q-len", g.qLen, &axes.QLen}, {"head-dim", g.headDim, &axes.HeadDim},
 	} {
 		if list.value == "" && !cmd.Flags().Changed(list.flag) {
-			*list.to = []int{AsOther}
+			*list.to = []int{bench.AsOther}
 			continue
 		}
 		var err error
-		if *list.to, err = ParseNumbers(list.value); err != nil {
+		if *list.to, err = bench.ParseNumbers(list.value); err != nil {
 			return nil, fmt.Errorf("--%s %q: %w", list.flag, list.value, err)
 		}
 	}
 	var err error
-	if axes.Masks, err = ParseCausal(g.causal); err != nil {
+	if axes.Masks, err = bench.ParseCausal(g.causal); err != nil {
 		return nil, err
 	}
-	if axes.Dtypes, err = ParseDTypes(g.dtype); err != nil {
+	if axes.Dtypes, err = bench.ParseDTypes(g.dtype); err != nil {
 		return nil, err
 	}
 	list, err := axes.Problems()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
@@ -52,7 +53,7 @@ func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*live
 		return nil, err
 	}
 	defer l.player.crowd.close()
-	opened, d, err := Open(ctx, backend)
+	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*live
 // dispatcher of its own does that, which is closed again: the one that is watched
 // begins as a program's does.
 func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
-	opened, d, err := Open(ctx, backend)
+	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func visits(groups []*callGroup) (list []visit) {
 // compare is the second phase.
 func (l *life) compare(ctx context.Context) error {
 	doubted := l.groups
-	for look := 0; len(doubted) > 0 && look <= Looks; look++ {
+	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
 		for _, v := range visits(doubted) {
 			if err := l.visit(ctx, v); err != nil {
 				return fmt.Errorf("line %d: %w", v.group.step.line, err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // traceFile writes a trace and returns its path.
@@ -24,7 +26,7 @@ func liveJSON(t *testing.T, args ...string) *liveReport {
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
 	require.False(t, d.More(), "one object")
-	require.Equal(t, Format, r.Format)
+	require.Equal(t, bench.Format, r.Format)
 	require.False(t, r.Interrupted)
 	require.Empty(t, r.Failures)
 	return &r

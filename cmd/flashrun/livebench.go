@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -35,8 +36,8 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 		return fmt.Errorf("--trace %s: goes with --regret=live or without --regret", f.traces[0])
 	case changed("runs") && !f.plays():
 		return fmt.Errorf("--runs %d: goes with --regret=live or --trace", f.runs)
-	case f.runs < 1 || f.runs > Limit:
-		return fmt.Errorf("--runs %d: must be from 1 to %d", f.runs, Limit)
+	case f.runs < 1 || f.runs > bench.Limit:
+		return fmt.Errorf("--runs %d: must be from 1 to %d", f.runs, bench.Limit)
 	case !f.plays():
 		return nil
 	}
@@ -103,7 +104,7 @@ func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 		return machine.Info{}, err
 	}
 	defer d.Close()
-	gpu := OpenGPU(cmd.Context(), d)
+	gpu := bench.OpenGPU(cmd.Context(), d)
 	if gpu == nil {
 		return machine.Describe(d, nil), nil
 	}

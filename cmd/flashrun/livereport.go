@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -108,7 +109,7 @@ type liveOptions struct {
 
 // replayAll replays the traces on the machine, each run in a process of its own.
 func replayAll(ctx context.Context, traces []*callTrace, where machine.Info, o liveOptions, show *terminal.Progress) (*liveReport, error) {
-	report := &liveReport{Format: Format, Machine: where, Traces: []*liveTrace{}}
+	report := &liveReport{Format: bench.Format, Machine: where, Traces: []*liveTrace{}}
 	ended := report.replay(ctx, traces, o, show)
 	runs := 0
 	for _, x := range report.Traces {
@@ -200,7 +201,7 @@ func (x *liveTrace) add(r *liveRun) {
 	}
 	slices.Sort(regrets)
 	slices.Sort(raws)
-	x.Regret, x.Worst, x.Raw = Quantile(regrets, .5), regrets[len(regrets)-1], Quantile(raws, .5)
+	x.Regret, x.Worst, x.Raw = bench.Quantile(regrets, .5), regrets[len(regrets)-1], bench.Quantile(raws, .5)
 	x.WorstCall, x.WorstSteady = worse(x.WorstCall, r.WorstCall), worse(x.WorstSteady, r.WorstSteady)
 	for _, g := range r.Groups {
 		for _, k := range g.Kernels {

@@ -16,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -156,7 +157,7 @@ func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 // environment when the flag is "". The caller closes it.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
 	name := backendChoice(backend)
-	opened, chosen, err := Open(cmd.Context(), name)
+	opened, chosen, err := bench.Open(cmd.Context(), name)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -15,7 +16,7 @@ import (
 type memoryFlags struct {
 	backend string
 	pass    string
-	meter   MemoryMeter
+	meter   bench.MemoryMeter
 	json    bool
 	csv     bool
 }
@@ -124,10 +125,10 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	defer d.Close()
 	show := terminal.NewProgress(cmd.ErrOrStderr())
 	defer show.Done()
-	var tables []*MemoryTable
+	var tables []*bench.MemoryTable
 	for _, p := range problems {
 		for _, s := range chosen {
-			t := NewMemoryTable(p, s)
+			t := bench.NewMemoryTable(p, s)
 			for _, k := range d.Kernels() {
 				if k.Pass != s {
 					continue
@@ -149,9 +150,9 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	w := cmd.OutOrStdout()
 	switch {
 	case f.json:
-		return failed(WriteMemoryJSON(w, tables))
+		return failed(bench.WriteMemoryJSON(w, tables))
 	case f.csv:
-		return failed(WriteMemoryCSV(w, tables))
+		return failed(bench.WriteMemoryCSV(w, tables))
 	}
-	return failed(WriteMemoryText(w, tables))
+	return failed(bench.WriteMemoryText(w, tables))
 }

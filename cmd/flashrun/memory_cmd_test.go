@@ -15,18 +15,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // memory runs flashrun memory --json.
-func memory(t *testing.T, args ...string) []*MemoryTable {
+func memory(t *testing.T, args ...string) []*bench.MemoryTable {
 	t.Helper()
-	var tables []*MemoryTable
+	var tables []*bench.MemoryTable
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append([]string{"memory", "--json"}, args...)...)), &tables))
 	return tables
 }
 
 // lineOf returns the line of that name and type.
-func lineOf(test *testing.T, t *MemoryTable, name, dtype string) *MemoryLine {
+func lineOf(test *testing.T, t *bench.MemoryTable, name, dtype string) *bench.MemoryLine {
 	test.Helper()
 	for _, l := range t.Lines {
 		if l.Name == name && l.DType == dtype {
@@ -56,7 +57,7 @@ func TestMemoryByFormula(t *testing.T) {
 
 	const matrix = 1024 * 4096
 	for _, c := range []struct {
-		table       *MemoryTable
+		table       *bench.MemoryTable
 		name, dtype string
 		oneHead     int64
 		ratio       float64
@@ -86,7 +87,7 @@ func TestMemoryMeasured(t *testing.T) {
 	for _, backend := range []string{"simd", "wasm"} {
 		for _, table := range memory(t, "--backend", backend, "--limit", "10m", "b1-h2-g1-n70-m90-d16-f32") {
 			for _, l := range table.Lines {
-				if l.Kind != KindKernel || l.Note != "" {
+				if l.Kind != bench.KindKernel || l.Note != "" {
 					continue
 				}
 				require.NotNil(t, l.Measured, "%s: %s", l.Name, l.Unmeasured)
@@ -226,7 +227,7 @@ func TestMemoryTableOfTheDocs(t *testing.T) {
 		table := memory(t, "--formula", "--pass", "fwd", "b1-h8-g8-n"+cells[0]+"-m"+cells[0]+"-d64-f32")[0]
 		one, both, lse := lineOf(t, table, "one matrix", "f32"), lineOf(t, table, "S, P", "f32"), lineOf(t, table, "LSE", "f32")
 		for i, n := range []*big.Int{one.OneHead, both.OneHead, lse.OneHead, one.Bytes, both.Bytes, lse.Bytes} {
-			require.Equal(t, cells[i+1], strings.Replace(FormatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
+			require.Equal(t, cells[i+1], strings.Replace(bench.FormatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
 		}
 	}
 	require.Equal(t, 4, rows)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // Time and memory of the baseline stand beside those of the kernels. Dispatch neither
@@ -24,10 +25,10 @@ func TestBenchBaseline(t *testing.T) {
 			pass = flashkit.PassBackward
 		}
 		require.Equal(t, int64(p.Bytes(pass))+x.ExtraBytes, x.PeakBytes)
-		if x.Backend == Naive {
+		if x.Backend == bench.Naive {
 			found++
 			require.False(t, x.Chosen)
-			matrices := NewMemoryTable(p, pass).Written().Bytes.Int64()
+			matrices := bench.NewMemoryTable(p, pass).Written().Bytes.Int64()
 			require.Greater(t, x.PeakBytes, matrices)
 		}
 	}
@@ -36,8 +37,8 @@ func TestBenchBaseline(t *testing.T) {
 
 	d := dispatch.All(t.Context())
 	defer d.Close()
-	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, Naive) }))
-	_, err := d.With(Naive)
+	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, bench.Naive) }))
+	_, err := d.With(bench.Naive)
 	require.Error(t, err)
 
 	table := ok(t, quickBench("--seq", "16", "--backend", "simd/fwd_generic", "--baseline", "naive")...)

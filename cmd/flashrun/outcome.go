@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -18,33 +19,33 @@ const sampleBound = 1e-5
 
 // An outcome is what flashrun run has to say. The JSON names are stable.
 type outcome struct {
-	Problem        string          `json:"problem"`
-	Pass           string          `json:"pass"`
-	Backend        string          `json:"backend"`
-	Kernel         string          `json:"kernel"`
-	Reason         string          `json:"reason"`
-	Memory         string          `json:"memory,omitempty"` // device if the tensors lay there
-	Seconds        float64         `json:"seconds"`          // median
-	Calls          int             `json:"calls"`            // how many were timed
-	GFLOPS         float64         `json:"gflops"`
-	ExtraBytes     int64           `json:"extra_bytes"`
-	Device         *DeviceBytes    `json:"device_bytes,omitempty"`
-	ForwardKernel  string          `json:"forward_kernel,omitempty"`
-	ForwardSeconds float64         `json:"forward_seconds,omitempty"`
-	MaxAbsError    *input.Distance `json:"max_abs_error,omitempty"`   // against the oracle
-	StoredMaxDiff  *input.Distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
-	Source         string          `json:"source"`
+	Problem        string             `json:"problem"`
+	Pass           string             `json:"pass"`
+	Backend        string             `json:"backend"`
+	Kernel         string             `json:"kernel"`
+	Reason         string             `json:"reason"`
+	Memory         string             `json:"memory,omitempty"` // device if the tensors lay there
+	Seconds        float64            `json:"seconds"`          // median
+	Calls          int                `json:"calls"`            // how many were timed
+	GFLOPS         float64            `json:"gflops"`
+	ExtraBytes     int64              `json:"extra_bytes"`
+	Device         *bench.DeviceBytes `json:"device_bytes,omitempty"`
+	ForwardKernel  string             `json:"forward_kernel,omitempty"`
+	ForwardSeconds float64            `json:"forward_seconds,omitempty"`
+	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // against the oracle
+	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	Source         string             `json:"source"`
 
 	checked []input.CheckedOutput
 }
 
 // set fills in the measurement of one pass.
-func (r *outcome) set(c *flashkit.Call, m Measurement) {
+func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	pass := m.Kernel.Pass
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.Kernel.Name, m.Reason
-	r.Backend = BackendOf(m.Kernel.Name)
+	r.Backend = bench.BackendOf(m.Kernel.Name)
 	r.Seconds, r.Calls, r.ExtraBytes = m.Median.Seconds(), m.Calls, max(r.ExtraBytes, m.Bytes)
-	r.Device = DeviceBytesOf(c.Problem, m.Kernel)
+	r.Device = bench.DeviceBytesOf(c.Problem, m.Kernel)
 	if r.Seconds > 0 {
 		r.GFLOPS = c.FLOPs() / r.Seconds / 1e9
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
@@ -18,7 +19,7 @@ import (
 
 // A page is a report: what report.tmpl shows.
 type page struct {
-	*Results
+	*bench.Results
 	Common  string
 	Busy    bool // something else used the machine while its limits were measured
 	Varying int  // results whose calls differ much
@@ -30,7 +31,7 @@ type page struct {
 	All     []*measured
 }
 
-func newPage(r *Results) *page {
+func newPage(r *bench.Results) *page {
 	s := newStudy(r)
 	varying := 0
 	for _, m := range s.all {
@@ -64,7 +65,7 @@ type memorySection struct {
 
 type memoryRow struct {
 	Length       int
-	Full, Kernel *MemoryLine
+	Full, Kernel *bench.MemoryLine
 }
 
 // memory returns a section for each facet, but one for all its masks: what is
@@ -102,9 +103,9 @@ func (s *study) memoryOf(f *facet) *memorySection {
 		if m == nil {
 			continue // only the baseline
 		}
-		t := NewMemoryTable(m.p, m.pass)
+		t := bench.NewMemoryTable(m.p, m.pass)
 		full := t.Written()
-		line := &MemoryLine{Name: m.Kernel, Kind: KindKernel, Measured: big.NewInt(m.ExtraBytes), Device: m.Device}
+		line := &bench.MemoryLine{Name: m.Kernel, Kind: bench.KindKernel, Measured: big.NewInt(m.ExtraBytes), Device: m.Device}
 		t.Add(line)
 		out.Matrices = full.Name + " in " + full.DType
 		out.Rows = append(out.Rows, memoryRow{Length: n, Full: full, Kernel: line})
@@ -147,10 +148,10 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 	"class":     (*kind).class,
 	"seconds":   terminal.Seconds,
 	"size":      shortSize,
-	"ratio":     FormatRatio,
+	"ratio":     bench.FormatRatio,
 	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
 	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
-	"bytes":     func(x float64) string { return shortSize(Size(x)) },
+	"bytes":     func(x float64) string { return shortSize(bench.Size(x)) },
 	"short":     axisSeconds,
 	"extra":     func(m *measured) string { return terminal.Bytes(m.Extra()) },
 }).Parse(reportText))
@@ -215,7 +216,7 @@ func (p *page) writeSVG(w io.Writer, fig *figure) error {
 
 // shortSize prints a size for a narrow column.
 func shortSize(n *big.Int) string {
-	number, unit, _ := strings.Cut(FormatSize(n), " ")
+	number, unit, _ := strings.Cut(bench.FormatSize(n), " ")
 	if x, err := strconv.ParseFloat(number, 64); err == nil && (x >= 100 || x == math.Trunc(x)) {
 		number = strconv.FormatFloat(x, 'f', 0, 64)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
@@ -36,7 +37,7 @@ func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
 	}
 	name := backendChoice(f.backend)
-	if name != "auto" && BackendOf(name) != "cuda" {
+	if name != "auto" && bench.BackendOf(name) != "cuda" {
 		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
 	}
 	gpu, err := cuda.OpenContext(cmd.Context())
@@ -80,12 +81,12 @@ func (d *place) put(ctx context.Context, w *input.Work) error {
 }
 
 // pick returns the kernel that dispatch chooses for the tensors, and why.
-func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
+func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m bench.Measurement, err error) {
 	if d.gpu == nil {
 		if m.Kernel, err = d.dispatch.Pick(p, s); err != nil {
 			return m, err
 		}
-		m.Reason = ReasonFor(d.dispatch, p, s)
+		m.Reason = bench.ReasonFor(d.dispatch, p, s)
 		return m, nil
 	}
 	ran := ""
@@ -108,7 +109,7 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 
 // finish makes the result that of one call, where every call continues the one before,
 // and brings it back to the host. On the host dispatch learns what the calls took.
-func (d *place) finish(ctx context.Context, w *input.Work, m *Measurement) error {
+func (d *place) finish(ctx context.Context, w *input.Work, m *bench.Measurement) error {
 	p := w.Problem
 	if p.Carry {
 		w.Restart(&w.Args)
@@ -124,7 +125,7 @@ func (d *place) finish(ctx context.Context, w *input.Work, m *Measurement) error
 		}
 	}
 	if d.gpu == nil {
-		Learn(d.dispatch, m.Kernel, p, m.Median)
+		bench.Learn(d.dispatch, m.Kernel, p, m.Median)
 		return nil
 	}
 	for _, a := range flashkit.Arguments() {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // reportFlags are the flags of flashrun report, as given.
@@ -88,7 +90,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := ReadFiles(args)
+	r, err := bench.ReadFiles(args)
 	if err != nil {
 		return err
 	}

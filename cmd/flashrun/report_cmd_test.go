@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -44,7 +45,7 @@ func TestReportCommand(t *testing.T) {
 func TestReportBadInput(t *testing.T) {
 	dir := t.TempDir()
 	good := *oneResult()
-	file := func(change func(r *Results)) string {
+	file := func(change func(r *bench.Results)) string {
 		r := good
 		r.Results = slices.Clone(good.Results)
 		change(&r)
@@ -59,7 +60,7 @@ func TestReportBadInput(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(s), 0o644))
 		return path
 	}
-	same := file(func(*Results) {})
+	same := file(func(*bench.Results) {})
 	out := filepath.Join(dir, "out", "x.html")
 	require.NoError(t, os.Mkdir(filepath.Dir(out), 0o755))
 	for name, test := range map[string]struct {
@@ -74,18 +75,18 @@ func TestReportBadInput(t *testing.T) {
 		"a wrong type":    {[]string{text(`{"format":1,"results":[{"seconds":"long"}]}`)}, []string{"results.seconds", "string"}},
 		"an overflow":     {[]string{text(`{"format":1,"results":[{"seconds":1e999}]}`)}, []string{"1e999"}},
 		"no results":      {[]string{text(`{"format":1,"results":[]}`)}, []string{"no results"}},
-		"problem":         {[]string{file(func(r *Results) { r.Results[0].Problem = "b1-h8" })}, []string{"results[0].problem", "b1-h8"}},
-		"pass":            {[]string{file(func(r *Results) { r.Results[0].Pass = "sideways" })}, []string{"results[0].pass", "sideways"}},
-		"kernel":          {[]string{file(func(r *Results) { r.Results[0].Kernel = "fast" })}, []string{"results[0].kernel", "fast"}},
-		"backend":         {[]string{file(func(r *Results) { r.Results[0].Backend = "wasm" })}, []string{"results[0].backend", "wasm", "simd/fwd_generic"}},
-		"memory":          {[]string{file(func(r *Results) { r.Results[0].Memory = "tape" })}, []string{"results[0].memory", "tape"}},
-		"seconds":         {[]string{file(func(r *Results) { r.Results[0].Seconds = -1 })}, []string{"results[0].seconds = -1"}},
-		"calls":           {[]string{file(func(r *Results) { r.Results[0].Calls = 0 })}, []string{"results[0].calls = 0"}},
-		"extra":           {[]string{file(func(r *Results) { r.Results[0].ExtraBytes = -5 })}, []string{"results[0].extra_bytes = -5"}},
-		"device":          {[]string{file(func(r *Results) { r.Results[0].Device = &DeviceBytes{Workspace: -7} })}, []string{"device_bytes", "-7"}},
-		"limit":           {[]string{file(func(r *Results) { r.Limits = []machine.Limit{{Memory: "tape"}} })}, []string{"limits[0].memory", "tape"}},
-		"limit's rate":    {[]string{file(func(r *Results) { r.Limits = []machine.Limit{{Memory: "host", GFLOPS: -3}} })}, []string{"limits[0].gflops = -3"}},
-		"two machines":    {[]string{same, file(func(r *Results) { r.Machine.CPU = "another" })}, []string{"machine", "another"}},
+		"problem":         {[]string{file(func(r *bench.Results) { r.Results[0].Problem = "b1-h8" })}, []string{"results[0].problem", "b1-h8"}},
+		"pass":            {[]string{file(func(r *bench.Results) { r.Results[0].Pass = "sideways" })}, []string{"results[0].pass", "sideways"}},
+		"kernel":          {[]string{file(func(r *bench.Results) { r.Results[0].Kernel = "fast" })}, []string{"results[0].kernel", "fast"}},
+		"backend":         {[]string{file(func(r *bench.Results) { r.Results[0].Backend = "wasm" })}, []string{"results[0].backend", "wasm", "simd/fwd_generic"}},
+		"memory":          {[]string{file(func(r *bench.Results) { r.Results[0].Memory = "tape" })}, []string{"results[0].memory", "tape"}},
+		"seconds":         {[]string{file(func(r *bench.Results) { r.Results[0].Seconds = -1 })}, []string{"results[0].seconds = -1"}},
+		"calls":           {[]string{file(func(r *bench.Results) { r.Results[0].Calls = 0 })}, []string{"results[0].calls = 0"}},
+		"extra":           {[]string{file(func(r *bench.Results) { r.Results[0].ExtraBytes = -5 })}, []string{"results[0].extra_bytes = -5"}},
+		"device":          {[]string{file(func(r *bench.Results) { r.Results[0].Device = &bench.DeviceBytes{Workspace: -7} })}, []string{"device_bytes", "-7"}},
+		"limit":           {[]string{file(func(r *bench.Results) { r.Limits = []machine.Limit{{Memory: "tape"}} })}, []string{"limits[0].memory", "tape"}},
+		"limit's rate":    {[]string{file(func(r *bench.Results) { r.Limits = []machine.Limit{{Memory: "host", GFLOPS: -3}} })}, []string{"limits[0].gflops = -3"}},
+		"two machines":    {[]string{same, file(func(r *bench.Results) { r.Machine.CPU = "another" })}, []string{"machine", "another"}},
 		"unknown format":  {[]string{same, "--format", "pdf"}, []string{"--format", "pdf"}},
 		"unknown ending":  {[]string{same, "-o", out + ".png"}, []string{"--out", ".png", "--format"}},
 		"unknown plot":    {[]string{same, "--format", "svg", "--plot", "pie"}, []string{"--plot", "pie", "roofline"}},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -36,13 +37,13 @@ func render(t *testing.T, p *page, plot string) []byte {
 
 // made returns a result as bench would have it, of a kernel that does so many
 // GFLOP/s.
-func made(p flashkit.Problem, pass flashkit.Pass, kernel, memory string, gflops float64, chosen bool) Result {
+func made(p flashkit.Problem, pass flashkit.Pass, kernel, memory string, gflops float64, chosen bool) bench.Result {
 	seconds := p.FLOPs(pass)/gflops/1e9 + 2e-6
-	r := Result{Problem: p.String(), Pass: pass.String(), Backend: BackendOf(kernel), Kernel: kernel, Memory: memory, Chosen: chosen,
+	r := bench.Result{Problem: p.String(), Pass: pass.String(), Backend: bench.BackendOf(kernel), Kernel: kernel, Memory: memory, Chosen: chosen,
 		Seconds: seconds, P10: .9 * seconds, P90: 1.2 * seconds, Calls: 10, Rounds: []float64{seconds}, ExtraBytes: 1 << 16}
 	r.GFLOPS, r.BytesPerSecond, r.Intensity = p.FLOPs(pass)/seconds/1e9, p.Bytes(pass)/seconds, p.FLOPs(pass)/p.Bytes(pass)
 	if r.Backend == "cuda" {
-		r.Device = &DeviceBytes{Tensors: 1 << 20, Workspace: 1 << 12}
+		r.Device = &bench.DeviceBytes{Tensors: 1 << 20, Workspace: 1 << 12}
 	}
 	return r
 }
@@ -52,11 +53,11 @@ func made1(t flashkit.DType, heads, n, m, d int, mask flashkit.Band) flashkit.Pr
 }
 
 // wideResults are of a machine that has everything, over a grid of everything.
-func wideResults() *Results {
-	r := &Results{Format: Format, Started: time.Date(2026, time.November, 2, 0, 0, 0, 0, time.UTC), Interrupted: true,
+func wideResults() *bench.Results {
+	r := &bench.Results{Format: bench.Format, Started: time.Date(2026, time.November, 2, 0, 0, 0, 0, time.UTC), Interrupted: true,
 		Machine:  machine.Info{OS: "linux", Arch: "amd64", CPU: "A Processor With <Quite> a Long Name & More @ 3.50GHz", CPUs: 64, GOMAXPROCS: 64, GPU: "A GPU", Go: "go1.25"},
-		Settings: Settings{Kernels: "all", Rounds: 5, TimePerCase: .5},
-		Failures: []CaseError{{Problem: "b1-h1-g1-n1-m1-d1-f32", Kernel: "wasm/fwd_scalar", Pass: "forward", Error: "no <luck>"}}}
+		Settings: bench.Settings{Kernels: "all", Rounds: 5, TimePerCase: .5},
+		Failures: []bench.CaseError{{Problem: "b1-h1-g1-n1-m1-d1-f32", Kernel: "wasm/fwd_scalar", Pass: "forward", Error: "no <luck>"}}}
 	for i, t := range []flashkit.DType{flashkit.Float32, flashkit.BFloat16} {
 		r.Limits = append(r.Limits, machine.Limit{Memory: machine.Host, Name: t.String(), GFLOPS: 4000, How: "made up"},
 			machine.Limit{Memory: machine.Device, Name: t.String(), GFLOPS: 60000 * math.Pow(16, float64(i)), How: "made up"})
@@ -79,13 +80,13 @@ func wideResults() *Results {
 }
 
 // oneResult is the least there can be: nothing to compare, and no limits.
-func oneResult() *Results {
+func oneResult() *bench.Results {
 	p := made1(flashkit.Float32, 1, 100, 100, 64, flashkit.Band{})
-	return &Results{Format: Format, Limits: []machine.Limit{}, Results: []Result{made(p, flashkit.PassForward, "simd/fwd_generic", machine.Host, 5, false)}}
+	return &bench.Results{Format: bench.Format, Limits: []machine.Limit{}, Results: []bench.Result{made(p, flashkit.PassForward, "simd/fwd_generic", machine.Host, 5, false)}}
 }
 
 // naiveResults have the baseline beside two kernels.
-func naiveResults() *Results {
+func naiveResults() *bench.Results {
 	r := oneResult()
 	r.Results = nil
 	for _, t := range []flashkit.DType{flashkit.Float32, flashkit.BFloat16} {
@@ -93,7 +94,7 @@ func naiveResults() *Results {
 			for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 				p := made1(t, 4, n, n, 64, flashkit.Causal())
 				naive := made(p, pass, naiveNames[pass], machine.Host, 4, false)
-				naive.ExtraBytes = NewMemoryTable(p, pass).Written().Bytes.Int64()
+				naive.ExtraBytes = bench.NewMemoryTable(p, pass).Written().Bytes.Int64()
 				r.Results = append(r.Results, naive, made(p, pass, portable[pass], machine.Host, 5, false), made(p, pass, strings.Replace(portable[pass], "generic", "avx2", 1), machine.Host, 100, true))
 			}
 		}
@@ -103,8 +104,8 @@ func naiveResults() *Results {
 
 // manyKinds has more kernels than colors, at nearly the same speed, and lengths
 // that are close to each other.
-func manyKinds() *Results {
-	r := &Results{Format: Format, Machine: machine.Info{Arch: "riscv64"}, Limits: []machine.Limit{{Memory: machine.Host, Name: "f16", GFLOPS: 7}}}
+func manyKinds() *bench.Results {
+	r := &bench.Results{Format: bench.Format, Machine: machine.Info{Arch: "riscv64"}, Limits: []machine.Limit{{Memory: machine.Host, Name: "f16", GFLOPS: 7}}}
 	for n := 1000; n < 1030; n += 3 {
 		for k := range 12 {
 			r.Results = append(r.Results, made(made1(flashkit.Float16, 2, n, n, 8, flashkit.Band{}), flashkit.PassForward, fmt.Sprintf("mine/fwd_number%d", k), machine.Host, 5+float64(k)/100, k == n%12))
@@ -149,7 +150,7 @@ func TestHeadlinesHaveSamples(t *testing.T) {
 	require.NotNil(t, top.Naive)
 	require.Contains(t, string(render(t, once(), "")), ": 10 calls, four of five between ")
 	require.Zero(t, once("simd/fwd_generic").Story[0].Portable)
-	require.Nil(t, once(Naive).Story[0].Naive)
+	require.Nil(t, once(bench.Naive).Story[0].Naive)
 	require.NotEqual(t, top.Kernel, once(top.Kernel).Story[0].Kernel)
 
 	r := naiveResults()
@@ -190,7 +191,7 @@ func TestReportStory(t *testing.T) {
 // A kernel looks the same in every report, and no two look alike in one.
 func TestReportStyles(t *testing.T) {
 	seen := map[string]style{}
-	for _, r := range []*Results{wideResults(), oneResult(), manyKinds(), naiveResults()} {
+	for _, r := range []*bench.Results{wideResults(), oneResult(), manyKinds(), naiveResults()} {
 		in := map[style]string{}
 		for _, k := range newStudy(r).kinds {
 			require.Empty(t, in[k.style], k.Name)
@@ -301,7 +302,7 @@ func TestReportImages(t *testing.T) {
 func TestReportChoices(t *testing.T) {
 	p := func(n int) flashkit.Problem { return made1(flashkit.Float32, 1, n, n, 64, flashkit.Band{}) }
 	r := oneResult()
-	r.Results = []Result{
+	r.Results = []bench.Result{
 		made(p(128), flashkit.PassForward, "simd/fwd_avx2", machine.Host, 10, true), made(p(128), flashkit.PassForward, "wasm/fwd_simd128", machine.Host, 5, false),
 		made(p(256), flashkit.PassForward, "simd/fwd_avx2", machine.Host, 10, true), made(p(256), flashkit.PassForward, "wasm/fwd_simd128", machine.Host, 20, false),
 		made(p(512), flashkit.PassForward, "wasm/fwd_simd128", machine.Host, 20, false), made(p(512), flashkit.PassForward, "cuda/fwd_sm80", machine.Device, 9e3, false),
@@ -386,7 +387,7 @@ func FuzzReport(f *testing.F) {
 	two := oneResult()
 	two.Limits = wideResults().Limits
 	two.Results = append(two.Results, made(made1(flashkit.Float32, 1, 1, 300, 64, flashkit.Causal()), flashkit.PassBackward, "cuda/bwd_sm80", machine.Device, 50, true))
-	for _, r := range []*Results{oneResult(), two} {
+	for _, r := range []*bench.Results{oneResult(), two} {
 		var b bytes.Buffer
 		if err := r.WriteJSON(&b); err != nil {
 			f.Fatal(err)
@@ -394,7 +395,7 @@ func FuzzReport(f *testing.F) {
 		f.Add(b.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := Parse(text)
+		r, err := bench.Parse(text)
 		if err != nil || len(r.Results) > 100 {
 			return
 		}

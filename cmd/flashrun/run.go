@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
@@ -149,7 +150,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if d.gpu == nil {
-		SaveToProfile(d.dispatch)
+		bench.SaveToProfile(d.dispatch)
 	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {

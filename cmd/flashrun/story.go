@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
@@ -25,7 +26,7 @@ var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic"
 
 // headlines returns one for each group.
 func (s *study) headlines(limits []machine.Limit) (list []headline) {
-	most := LimitRates(limits)
+	most := bench.LimitRates(limits)
 	for _, g := range s.groups() {
 		sampled := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return !m.sampled() })
 		points := slices.DeleteFunc(slices.Clone(sampled), (*measured).naive)
@@ -100,9 +101,9 @@ func (s *study) hero(limits []machine.Limit) *hero {
 // A beside is a kernel beside the baseline that stores its matrices.
 type beside struct{ naive, kernel *measured }
 
-var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: Naive + "/fwd_matrices", flashkit.PassBackward: Naive + "/bwd_matrices"}
+var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: bench.Naive + "/fwd_matrices", flashkit.PassBackward: bench.Naive + "/bwd_matrices"}
 
-func (m *measured) naive() bool { return m.Backend == Naive }
+func (m *measured) naive() bool { return m.Backend == bench.Naive }
 
 // Peak returns the bytes that a call holds at most.
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }

@@ -4,6 +4,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // A style is how a kind looks: one of the colors and one of the marks. A kernel has
@@ -59,7 +61,7 @@ var styles = map[string]style{
 	"cuda sm90":          {Color: red, Mark: diamond},
 	"cuda f32":           {Color: red, Mark: triangle},
 	"cuda sm80 decode":   {Color: red, Mark: hexagon},
-	Naive:                {Color: gray, Mark: disk, Hollow: true},
+	bench.Naive:          {Color: gray, Mark: disk, Hollow: true},
 	"simd avx512 decode": {Color: blue, Mark: disk, Hollow: true},
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -128,8 +129,8 @@ func parseTrace(name, text string) (*callTrace, error) {
 	if len(p.trace.order) == 0 {
 		return nil, fmt.Errorf("line %d: there is no step: a step is fwd or bwd and a problem", p.line)
 	}
-	if need := p.trace.bytes(); need > TensorLimit {
-		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, terminal.Bytes(need), terminal.Bytes(TensorLimit))
+	if need := p.trace.bytes(); need > bench.TensorLimit {
+		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, terminal.Bytes(need), terminal.Bytes(bench.TensorLimit))
 	}
 	return p.trace, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 const small = "b1-h2-g1-n5-m9-d8-f32"
@@ -183,7 +184,7 @@ func FuzzTrace(f *testing.F) {
 			require.NotContains(t, err.Error(), "\n")
 			return
 		}
-		require.LessOrEqual(t, tr.bytes(), float64(TensorLimit))
+		require.LessOrEqual(t, tr.bytes(), float64(bench.TensorLimit))
 		require.LessOrEqual(t, len(tr.order), traceSteps)
 		require.LessOrEqual(t, tr.calls, traceCalls)
 		calls := 0

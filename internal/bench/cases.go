@@ -1,4 +1,6 @@
-package main
+// Package bench measures kernels over grids of problems: times, memory and rates, what dispatch's
+// choices lose, and the profile of a machine. It reads and writes its results.
+package bench
 
 import (
 	"cmp"
