@@ -222,3 +222,6 @@ func shortSize(n *big.Int) string {
 	}
 	return strings.TrimSpace(number + " " + unit)
 }
+
+// plotNames are the figures of a report, by the name that --plot gives them.
+var plotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}

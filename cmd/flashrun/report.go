@@ -18,9 +18,6 @@ type reportFlags struct {
 	plot   string
 }
 
-// plotNames are the figures of a report, by the name that --plot gives them.
-var plotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}
-
 func newReport() *cobra.Command {
 	f := new(reportFlags)
 	cmd := &cobra.Command{

@@ -44,7 +44,8 @@ func TestReportCommand(t *testing.T) {
 // Bad input is one line that names what is wrong with which value, and no file.
 func TestReportBadInput(t *testing.T) {
 	dir := t.TempDir()
-	good := *oneResult()
+	good := bench.Results{Format: bench.Format, Limits: []machine.Limit{}, Results: []bench.Result{{Problem: "b1-h1-g1-n100-m100-d64-f32", Pass: "forward",
+		Backend: "simd", Kernel: "simd/fwd_generic", Memory: machine.Host, Seconds: .001, P10: .001, P90: .001, Calls: 10, GFLOPS: 2}}}
 	file := func(change func(r *bench.Results)) string {
 		r := good
 		r.Results = slices.Clone(good.Results)
