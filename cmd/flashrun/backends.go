@@ -71,8 +71,8 @@ func (c *contest) byBackend() (list []*measured) {
 }
 
 // backends returns how many times longer each backend takes than the fastest one.
-func (s *study) backends() *figure {
-	fig := &figure{ID: "backends", Title: "Backend against backend",
+func (s *study) backends() *Figure {
+	fig := &Figure{ID: "backends", Title: "Backend against backend",
 		Caption: "The time of each backend's fastest kernel over that of the fastest backend: 1 is the fastest. A point is a problem; the line is the geometric mean of a length."}
 	kinds := map[string]*kind{}
 	var plots []*plot

@@ -63,14 +63,14 @@ func TestReportInABrowser(t *testing.T) {
 	require.NoError(t, err)
 	reports := map[string]*bench.Results{"example.html": example, "wide.html": wideResults(), "one.html": oneResult(), "many.html": manyKinds(), "naive.html": naiveResults()}
 	for name, r := range reports {
-		pages[name] = render(t, newPage(r), "")
+		pages[name] = render(t, New(r), "")
 	}
-	for _, plot := range plotNames {
+	for _, plot := range PlotNames {
 		r := wideResults()
 		if plot == "peak" {
 			r = naiveResults()
 		}
-		pages[plot+".svg"] = render(t, newPage(r), plot)
+		pages[plot+".svg"] = render(t, New(r), plot)
 	}
 	drawings, err := filepath.Glob("../../docs/figures/*.svg")
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestReportInABrowser(t *testing.T) {
 				require.Equal(t, scheme == "dark", f.Dark, "the browser's setting")
 				want := 1 // an image, or the large plot
 				if r := reports[f.Page]; r != nil {
-					for _, fig := range newPage(r).Figures {
+					for _, fig := range New(r).Figures {
 						want += len(fig.panels())
 					}
 				}

@@ -30,8 +30,8 @@ const (
 const noticeable = 1.005
 
 // choices returns what dispatch runs, for each pass.
-func (s *study) choices() *figure {
-	fig := &figure{ID: "choices", Title: "What dispatch runs",
+func (s *study) choices() *Figure {
+	fig := &Figure{ID: "choices", Title: "What dispatch runs",
 		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}
 	all := part{}
 	var maps [][]*facet // by pass and how rows go with keys

@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A figure is a set of small plots with the same axes.
-type figure struct {
+// A Figure is a set of small plots with the same axes.
+type Figure struct {
 	ID, Title, Caption string
 	Gist               string // what it says, in a few words
 	Legend             []*kind
@@ -29,7 +29,7 @@ type part struct {
 }
 
 // panels returns the plots of all parts.
-func (f *figure) panels() (list []*panel) {
+func (f *Figure) panels() (list []*panel) {
 	for _, p := range f.Parts {
 		list = append(list, p.Panels...)
 	}
@@ -37,8 +37,8 @@ func (f *figure) panels() (list []*panel) {
 }
 
 // figures returns what the results show, in the order of the report.
-func (s *study) figures(limits []machine.Limit) []*figure {
-	return []*figure{s.rate(limits), s.time(), s.roofline(limits), s.backends(), s.choices(), s.peak()}
+func (s *study) figures(limits []machine.Limit) []*Figure {
+	return []*Figure{s.rate(limits), s.time(), s.roofline(limits), s.backends(), s.choices(), s.peak()}
 }
 
 // title describes a measured point.
@@ -168,9 +168,9 @@ func (s *study) legend(plots []*plot) (list []*kind) {
 	return s.kindsOf(points)
 }
 
-func (s *study) time() *figure {
+func (s *study) time() *Figure {
 	plots := s.perFacet(axisSeconds, func(m *measured) float64 { return m.Seconds })
-	return &figure{ID: "time", Title: "Time", Caption: "Median time of a call against sequence length.", Gist: count(plots), Legend: s.legend(plots), Parts: s.byPass(plots)}
+	return &Figure{ID: "time", Title: "Time", Caption: "Median time of a call against sequence length.", Gist: count(plots), Legend: s.legend(plots), Parts: s.byPass(plots)}
 }
 
 func count(plots []*plot) string {
@@ -181,8 +181,8 @@ func count(plots []*plot) string {
 }
 
 // peak returns what calls hold at most, if the baseline is there to compare with.
-func (s *study) peak() *figure {
-	fig := &figure{ID: "peak", Title: "Peak memory", Caption: "The baseline that stores its matrices was not measured: flashrun bench --baseline naive."}
+func (s *study) peak() *Figure {
+	fig := &Figure{ID: "peak", Title: "Peak memory", Caption: "The baseline that stores its matrices was not measured: flashrun bench --baseline naive."}
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
 		return fig
 	}
@@ -208,12 +208,12 @@ func axisSeconds(v float64) string {
 	return strconv.FormatFloat(v*1e9, 'g', 3, 64) + " ns"
 }
 
-func (s *study) rate(limits []machine.Limit) *figure {
+func (s *study) rate(limits []machine.Limit) *Figure {
 	var plots []*plot
 	for _, f := range s.facets {
 		plots = append(plots, s.ratePlot(f, limits))
 	}
-	return &figure{ID: "rate", Title: "Rates of all problems", Gist: count(plots), Legend: s.legend(plots),
+	return &Figure{ID: "rate", Title: "Rates of all problems", Gist: count(plots), Legend: s.legend(plots),
 		Caption: "GFLOP/s against sequence length. Operations are counted as papers do: 4·B·H·D for each pair of a row and a key that the mask lets through, 2.5 times that for the backward pass. The dashed line is what the machine does at most in registers.",
 		Parts:   s.byPass(plots)}
 }
@@ -252,8 +252,8 @@ func roofOf(limits []machine.Limit, place string, t flashkit.DType) (r roof) {
 }
 
 // roofline returns a plot for each pass, type and place.
-func (s *study) roofline(limits []machine.Limit) *figure {
-	fig := &figure{ID: "roofline", Title: "Roofline",
+func (s *study) roofline(limits []machine.Limit) *Figure {
+	fig := &Figure{ID: "roofline", Title: "Roofline",
 		Caption: "Rate against arithmetic intensity: operations for each byte that must move at least. The lines are what the machine does at most: copying from one array to another, and multiply-adds in registers. Problems that fit into a cache can be above the slope."}
 	if len(limits) == 0 {
 		fig.Caption = "Rate against arithmetic intensity: operations for each byte that must move at least. What the machine does at most was not measured."

@@ -17,21 +17,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A page is a report: what report.tmpl shows.
-type page struct {
+// A Page is a report: what report.tmpl shows.
+type Page struct {
 	*bench.Results
 	Common  string
 	Busy    bool // something else used the machine while its limits were measured
 	Varying int  // results whose calls differ much
 	Story   []headline
 	Hero    *hero
-	Figures []*figure
+	Figures []*Figure
 	Beside  []*besideTable // nil unless the baseline was measured
 	Memory  []*memorySection
 	All     []*measured
 }
 
-func newPage(r *bench.Results) *page {
+func New(r *bench.Results) *Page {
 	s := newStudy(r)
 	varying := 0
 	for _, m := range s.all {
@@ -39,12 +39,12 @@ func newPage(r *bench.Results) *page {
 			varying++
 		}
 	}
-	return &page{Results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
+	return &Page{Results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
 		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
 }
 
-func (p *page) figure(id string) *figure {
-	return p.Figures[slices.IndexFunc(p.Figures, func(f *figure) bool { return f.ID == id })]
+func (p *Page) Figure(id string) *Figure {
+	return p.Figures[slices.IndexFunc(p.Figures, func(f *Figure) bool { return f.ID == id })]
 }
 
 // beyond reports whether a kernel does more than what was measured as the most.
@@ -167,11 +167,11 @@ func (k *kind) class() string {
 	return class
 }
 
-func (p *page) writeHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
+func (p *Page) WriteHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
 
 // A poster is a figure as an image of its own: its panels in columns.
 type poster struct {
-	*figure
+	*Figure
 	W, H    px
 	Machine string
 	Keys    []key
@@ -190,10 +190,10 @@ const (
 	posterGap  = 16
 )
 
-// writeSVG writes a figure as an image.
-func (p *page) writeSVG(w io.Writer, fig *figure) error {
+// WriteSVG writes a figure as an image.
+func (p *Page) WriteSVG(w io.Writer, fig *Figure) error {
 	columns := min(2, max(1, len(fig.panels())))
-	out := &poster{figure: fig, W: px(columns*(panelWidth+posterGap) + posterGap), H: posterHead, Machine: p.Machine.String()}
+	out := &poster{Figure: fig, W: px(columns*(panelWidth+posterGap) + posterGap), H: posterHead, Machine: p.Machine.String()}
 	if len(fig.Legend) > 0 {
 		legend := panel{W: out.W - 2*posterGap, H: posterHead + 8}
 		legend.addLegend(fig.Legend)
@@ -223,5 +223,5 @@ func shortSize(n *big.Int) string {
 	return strings.TrimSpace(number + " " + unit)
 }
 
-// plotNames are the figures of a report, by the name that --plot gives them.
-var plotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}
+// PlotNames are the figures of a report, by the name that --plot gives them.
+var PlotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}

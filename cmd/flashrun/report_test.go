@@ -24,12 +24,12 @@ import (
 )
 
 // render returns a page or, with a name, one of its plots.
-func render(t *testing.T, p *page, plot string) []byte {
+func render(t *testing.T, p *Page, plot string) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	write := p.writeHTML
+	write := p.WriteHTML
 	if plot != "" {
-		write = func(w io.Writer) error { return p.writeSVG(w, p.figure(plot)) }
+		write = func(w io.Writer) error { return p.WriteSVG(w, p.Figure(plot)) }
 	}
 	require.NoError(t, write(&out))
 	return out.Bytes()
@@ -117,7 +117,7 @@ func manyKinds() *bench.Results {
 // The page shows the figures that the results have, and the memory that the
 // formulas give.
 func TestReportPage(t *testing.T) {
-	page := string(render(t, newPage(wideResults()), ""))
+	page := string(render(t, New(wideResults()), ""))
 	for _, want := range []string{
 		"Attention on A GPU", "A Processor With &lt;Quite&gt; a Long Name &amp; More @ 3.50GHz", "The measurement was interrupted", "no &lt;luck&gt;",
 		"In all of them: D 128, B 1, H 16.",
@@ -130,20 +130,20 @@ func TestReportPage(t *testing.T) {
 	for _, never := range []string{"http:", "https:", "<script", "NaN", "Inf", "ZgotmplZ", "%!"} {
 		require.NotContains(t, page, never)
 	}
-	require.Equal(t, page, string(render(t, newPage(wideResults()), "")), "the same results, the same bytes")
+	require.Equal(t, page, string(render(t, New(wideResults()), "")), "the same results, the same bytes")
 }
 
 // A headline needs several calls, of what it compares with too, and the page says how far calls
 // are apart.
 func TestHeadlinesHaveSamples(t *testing.T) {
-	once := func(kernels ...string) *page {
+	once := func(kernels ...string) *Page {
 		r := naiveResults()
 		for i := range r.Results {
 			if x := &r.Results[i]; slices.Contains(kernels, x.Backend) || slices.Contains(kernels, x.Kernel) {
 				x.Calls = 1
 			}
 		}
-		return newPage(r)
+		return New(r)
 	}
 	top := once().Story[0]
 	require.NotZero(t, top.Portable)
@@ -154,15 +154,15 @@ func TestHeadlinesHaveSamples(t *testing.T) {
 	require.NotEqual(t, top.Kernel, once(top.Kernel).Story[0].Kernel)
 
 	r := naiveResults()
-	require.NotContains(t, string(render(t, newPage(r), "")), "slow calls took more than")
+	require.NotContains(t, string(render(t, New(r), "")), "slow calls took more than")
 	r.Results[0].P90 = 2.5 * r.Results[0].P10
-	require.Contains(t, string(render(t, newPage(r), "")), fmt.Sprintf("In 1 of %d results slow calls took more than twice as long", len(r.Results)))
+	require.Contains(t, string(render(t, New(r), "")), fmt.Sprintf("In 1 of %d results slow calls took more than twice as long", len(r.Results)))
 }
 
 // The page begins with a sentence for each pass and type: the best kernel, its factor
 // over the portable one, its share of the limit, and what storing matrices costs.
 func TestReportStory(t *testing.T) {
-	p := newPage(wideResults())
+	p := New(wideResults())
 	require.Len(t, p.Story, 8)
 	require.Equal(t, "simd/fwd_avx512bf16", p.Story[0].Kernel)
 	require.Equal(t, "25%", p.Story[0].OfLimit, "999 of 4000")
@@ -170,7 +170,7 @@ func TestReportStory(t *testing.T) {
 
 	r := naiveResults()
 	r.Limits = wideResults().Limits
-	p = newPage(r)
+	p = New(r)
 	require.Len(t, p.Story, 4)
 	top := p.Story[0]
 	require.Equal(t, "b1-h4-g4-n8192-m8192-d64-f32-causal", top.Problem)
@@ -286,8 +286,8 @@ func colorDistance(a, b [3]float64) float64 {
 
 // An image is XML by itself, and every plot can be one.
 func TestReportImages(t *testing.T) {
-	for _, plot := range plotNames {
-		d := xml.NewDecoder(bytes.NewReader(render(t, newPage(wideResults()), plot)))
+	for _, plot := range PlotNames {
+		d := xml.NewDecoder(bytes.NewReader(render(t, New(wideResults()), plot)))
 		for {
 			_, err := d.Token()
 			if errors.Is(err, io.EOF) {
@@ -374,10 +374,10 @@ func TestReportOfNothing(t *testing.T) {
 		x.Seconds, x.GFLOPS, x.Intensity = 0, 0, 0
 		r.Results = append(r.Results, x)
 	}
-	page := string(render(t, newPage(r), ""))
+	page := string(render(t, New(r), ""))
 	require.NotContains(t, page, "NaN")
 	r.Results = r.Results[1:]
-	page = string(render(t, newPage(r), ""))
+	page = string(render(t, New(r), ""))
 	require.NotContains(t, page, "NaN")
 	require.NotContains(t, page, "Inf")
 }
@@ -399,9 +399,9 @@ func FuzzReport(f *testing.F) {
 		if err != nil || len(r.Results) > 100 {
 			return
 		}
-		p := newPage(r)
+		p := New(r)
 		require.NotRegexp(t, `(x|y|d|points)="[^"]*(NaN|Inf)`, string(render(t, p, "")))
-		for _, plot := range plotNames {
+		for _, plot := range PlotNames {
 			render(t, p, plot)
 		}
 	})
