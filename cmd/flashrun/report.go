@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/report"
 )
 
 // reportFlags are the flags of flashrun report, as given.
@@ -51,9 +52,9 @@ Page and image follow the reader's light or dark setting.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.out, "out", "o", "report.html", "write the page, or the image, to this `file`")
 	flags.StringVar(&f.format, "format", "", "html or svg (default as the name of --out ends)")
-	flags.StringVar(&f.plot, "plot", "time", "the `figure` of an SVG: "+strings.Join(PlotNames, ", "))
+	flags.StringVar(&f.plot, "plot", "time", "the `figure` of an SVG: "+strings.Join(report.PlotNames, ", "))
 	cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"html", "svg"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.RegisterFlagCompletionFunc("plot", cobra.FixedCompletions(PlotNames, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("plot", cobra.FixedCompletions(report.PlotNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -74,12 +75,12 @@ func (f *reportFlags) check(cmd *cobra.Command) (format string, err error) {
 	if format == "html" && cmd.Flags().Changed("plot") {
 		return "", fmt.Errorf("--plot %s: a page has all plots; it goes with --format svg", f.plot)
 	}
-	for _, name := range PlotNames {
+	for _, name := range report.PlotNames {
 		if name == f.plot {
 			return format, nil
 		}
 	}
-	return "", fmt.Errorf("--plot %q: must be one of %s", f.plot, strings.Join(PlotNames, ", "))
+	return "", fmt.Errorf("--plot %q: must be one of %s", f.plot, strings.Join(report.PlotNames, ", "))
 }
 
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
@@ -91,7 +92,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	page := New(r)
+	page := report.New(r)
 	write, kind := page.WriteHTML, pageKind
 	if format == "svg" {
 		fig := page.Figure(f.plot)

@@ -1,4 +1,5 @@
-package main
+// Package report draws the results of bench: a page of plots, and single plots as images.
+package report
 
 import (
 	_ "embed"
