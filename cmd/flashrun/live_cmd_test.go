@@ -10,9 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/internal/bench"
-)
-
-// traceFile writes a trace and returns its path.
+) // traceFile writes a trace and returns its path.
 func traceFile(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "mine.trace")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
@@ -78,7 +76,7 @@ func TestReplayTrace(t *testing.T) {
 }
 
 func TestLiveRegret(t *testing.T) {
-	path := traceFile(t, "fwd "+small+" calls=12")
+	path := traceFile(t, "fwd b1-h2-g1-n5-m9-d8-f32 calls=12")
 	out := ok(t, "bench", "--regret=live", "--trace", path, "--runs", "1")
 	require.Regexp(t, `(?m)^trace +kernels that ran +calls +runs +live regret +worst run +raw +worst call +steady$`, out)
 	require.Contains(t, out, "the geometric mean of live regret is ")
@@ -105,3 +103,15 @@ func TestTraceCompletion(t *testing.T) {
 	_, out, _ = flashrun(t, "__complete", "")
 	require.NotContains(t, out, "replay", "it is for flashrun itself")
 }
+
+// allOfTrace has everything that a trace may say.
+const allOfTrace = `procs 1
+godebug cpu.avx512f=off
+fwd b1-h2-g1-n1-m6-d8-f32 calls=6 grow=1   # two powers of two
+loop 3
+  fwd b1-h2-g2-n16-m16-d8-f32 calls=2 touch=64KiB pause=100us
+  bwd b1-h2-g2-n16-m16-d8-f32
+end
+fwd b1-h2-g2-n8-m8-d8-bf16-causal calls=8 callers=3
+bwd b1-h2-g2-n8-m8-d8-f32 calls=2 busy=1
+`

@@ -15,18 +15,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// allOfTrace has everything that a trace may say.
-const allOfTrace = `procs 1
-godebug cpu.avx512f=off
-fwd b1-h2-g1-n1-m6-d8-f32 calls=6 grow=1   # two powers of two
-loop 3
-  fwd b1-h2-g2-n16-m16-d8-f32 calls=2 touch=64KiB pause=100us
-  bwd b1-h2-g2-n16-m16-d8-f32
-end
-fwd b1-h2-g2-n8-m8-d8-bf16-causal calls=8 callers=3
-bwd b1-h2-g2-n8-m8-d8-f32 calls=2 busy=1
-`
-
 // The sums of a run are those of its medians, and what counts as steady ran after
 // the first calls.
 func TestLiveResult(t *testing.T) {

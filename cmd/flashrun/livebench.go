@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -50,27 +49,6 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 		f.runs = 1
 	}
 	return nil
-}
-
-// readTraces returns the traces of those names, or the built-in ones.
-func readTraces(names []string) (list []*callTrace, err error) {
-	if len(names) == 0 {
-		names = []string{builtinTraces}
-	}
-	if i := slices.Index(names, builtinTraces); i >= 0 {
-		names = slices.Concat(names[:i], builtinNames(), names[i+1:])
-	}
-	for _, name := range names {
-		t, err := readTrace(name)
-		if err != nil {
-			return nil, fmt.Errorf("--trace %s: %w", name, err)
-		}
-		if free := machine.Free(); t.bytes() > free/2 {
-			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.bytes()), terminal.Bytes(free))
-		}
-		list = append(list, t)
-	}
-	return list, nil
 }
 
 // live replays the traces, each run in a process of its own.

@@ -2,10 +2,14 @@ package main
 
 import (
 	"embed"
+	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // builtin holds the traces of bench --regret=live, by their names.
@@ -35,4 +39,25 @@ func readTrace(name string) (*callTrace, error) {
 		return nil, err
 	}
 	return parseTrace(name, string(text))
+}
+
+// readTraces returns the traces of those names, or the built-in ones.
+func readTraces(names []string) (list []*callTrace, err error) {
+	if len(names) == 0 {
+		names = []string{builtinTraces}
+	}
+	if i := slices.Index(names, builtinTraces); i >= 0 {
+		names = slices.Concat(names[:i], builtinNames(), names[i+1:])
+	}
+	for _, name := range names {
+		t, err := readTrace(name)
+		if err != nil {
+			return nil, fmt.Errorf("--trace %s: %w", name, err)
+		}
+		if free := machine.Free(); t.bytes() > free/2 {
+			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.bytes()), terminal.Bytes(free))
+		}
+		list = append(list, t)
+	}
+	return list, nil
 }
