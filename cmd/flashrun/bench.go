@@ -100,7 +100,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
 	f.addOutput(cmd)
 	completeLists(cmd)
-	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(builtinNames(), builtinTraces), cobra.ShellCompDirectiveDefault))
+	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(BuiltinNames(), Builtin), cobra.ShellCompDirectiveDefault))
 	return cmd
 }
 

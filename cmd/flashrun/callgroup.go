@@ -46,7 +46,7 @@ type timedKernel struct {
 const firstCalls = 10
 
 // groups sorts the calls of a trace.
-func (t *callTrace) groups() []*callGroup {
+func (t *Trace) groups() []*callGroup {
 	type key struct {
 		pass                               flashkit.Pass
 		problem                            flashkit.Problem

@@ -5,13 +5,13 @@ import "github.com/spf13/cobra"
 // newBurn is the process of a crowd.
 func newBurn() *cobra.Command {
 	return &cobra.Command{Use: "burn", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return failed(burn(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
+		return failed(Burn(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 	}}
 }
 
 // newReplay is the process that replays a trace.
 func newReplay() *cobra.Command {
 	return &cobra.Command{Use: "replay", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return runError(serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
+		return runError(Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 	}}
 }

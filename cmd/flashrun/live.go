@@ -25,7 +25,7 @@ import (
 
 // A life is one run of a trace.
 type life struct {
-	trace  *callTrace
+	trace  *Trace
 	groups []*callGroup
 	parts  [][]stepPart // of each step in order, the groups of its calls
 	player *player
@@ -42,7 +42,7 @@ type stepPart struct {
 }
 
 // live runs a trace in this process, which is to be a fresh one.
-func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*liveRun, error) {
+func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
 	l := &life{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
 	for _, g := range l.groups {
 		for _, s := range g.spans {
@@ -93,7 +93,7 @@ func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
 }
 
 // callers returns how many a trace has at most.
-func (t *callTrace) callers() (n int) {
+func (t *Trace) callers() (n int) {
 	for i := range t.steps {
 		n = max(n, t.steps[i].callers)
 	}

@@ -17,9 +17,9 @@ func traceFile(t *testing.T, text string) string {
 	return path
 }
 
-func liveJSON(t *testing.T, args ...string) *liveReport {
+func liveJSON(t *testing.T, args ...string) *Report {
 	t.Helper()
-	var r liveReport
+	var r Report
 	d := json.NewDecoder(strings.NewReader(ok(t, append(args, "--json")...)))
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
@@ -97,7 +97,7 @@ func TestLiveRegret(t *testing.T) {
 func TestTraceCompletion(t *testing.T) {
 	_, out, _ := flashrun(t, "__complete", "bench", "--trace", "")
 	require.Contains(t, out, "layers\n")
-	require.Contains(t, out, builtinTraces+"\n")
+	require.Contains(t, out, Builtin+"\n")
 	_, out, _ = flashrun(t, "__complete", "bench", "--regret=")
 	require.Contains(t, out, regretLive+"\n")
 	_, out, _ = flashrun(t, "__complete", "")

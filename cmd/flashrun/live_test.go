@@ -43,7 +43,7 @@ func TestLiveResult(t *testing.T) {
 
 	worse := *r
 	worse.Regret = 2 * r.Regret
-	report := &liveReport{Traces: []*liveTrace{{Trace: "a", Kernels: map[string]int{}}, {Trace: "b", Kernels: map[string]int{}}, {Trace: "no run"}}}
+	report := &Report{Traces: []*TraceRuns{{Trace: "a", Kernels: map[string]int{}}, {Trace: "b", Kernels: map[string]int{}}, {Trace: "no run"}}}
 	report.Traces[0].add(r)
 	report.Traces[1].add(&worse)
 	report.Traces[1].add(&worse)
@@ -62,13 +62,13 @@ func TestReplayFails(t *testing.T) {
 	require.NoError(t, err)
 	show := terminal.NewProgress(&bytes.Buffer{})
 	defer show.Done()
-	r, ended := replayAll(t.Context(), []*callTrace{tr}, machine.Info{}, liveOptions{"tpu", 1, 2}, show)
+	r, ended := Run(t.Context(), []*Trace{tr}, machine.Info{}, Options{"tpu", 1, 2}, show)
 	require.ErrorContains(t, ended, "2 runs failed, the first one was of mine: ")
 	require.Len(t, r.Failures, 2)
 	require.Equal(t, "mine", r.Failures[0].Trace)
 	require.Contains(t, r.Failures[0].Error, "backend = tpu")
 	var out bytes.Buffer
-	require.NoError(t, r.writeTable(&out))
+	require.NoError(t, r.WriteTable(&out))
 	require.Contains(t, out.String(), "failed: mine: ")
 
 	stopped, cancel := context.WithCancel(t.Context())

@@ -53,7 +53,7 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 
 // live replays the traces, each run in a process of its own.
 func (f *benchFlags) live(cmd *cobra.Command) error {
-	traces, err := readTraces(f.traces)
+	traces, err := Read(f.traces)
 	if err != nil {
 		return err
 	}
@@ -62,11 +62,11 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 		return err
 	}
 	show := terminal.NewProgress(cmd.ErrOrStderr())
-	report, ended := replayAll(cmd.Context(), traces, where, liveOptions{backendChoice(f.backend), f.seed, f.runs}, show)
+	report, ended := Run(cmd.Context(), traces, where, Options{backendChoice(f.backend), f.seed, f.runs}, show)
 	show.Done()
-	write := report.writeTable
+	write := report.WriteTable
 	if f.regrets != regretLive {
-		write = report.writeGroups
+		write = report.WriteGroups
 	}
 	if f.json {
 		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(report) }

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A liveReport is what flashrun bench finds of traces. The JSON names are stable.
-type liveReport struct {
+// A Report is what flashrun bench finds of traces. The JSON names are stable.
+type Report struct {
 	Format      int          `json:"format"`
 	Interrupted bool         `json:"interrupted"`
 	Machine     machine.Info `json:"machine"`
@@ -23,7 +23,7 @@ type liveReport struct {
 	Worst       float64      `json:"worst_live_regret"` // of that trace, the median of its runs
 	WorstRun    worstRun     `json:"worst_run"`
 	WorstSteady *lasting     `json:"worst_steady,omitempty"`
-	Traces      []*liveTrace `json:"traces"`
+	Traces      []*TraceRuns `json:"traces"`
 	Failures    []traceError `json:"failures,omitempty"`
 }
 
@@ -40,8 +40,8 @@ type traceError struct {
 	Error string `json:"error"`
 }
 
-// A liveTrace is the runs of a trace.
-type liveTrace struct {
+// A TraceRuns is the runs of a trace.
+type TraceRuns struct {
 	Trace       string         `json:"trace"`
 	Procs       int            `json:"procs,omitempty"`
 	Godebug     string         `json:"godebug,omitempty"`
@@ -52,20 +52,20 @@ type liveTrace struct {
 	WorstCall   *lasting       `json:"worst_call,omitempty"`
 	WorstSteady *lasting       `json:"worst_steady,omitempty"`
 	Kernels     map[string]int `json:"kernels"` // calls of all runs
-	Runs        []*liveRun     `json:"runs"`
+	Runs        []*Result      `json:"runs"`
 }
 
-// A liveRun is one run of a trace, in a process of its own.
-type liveRun struct {
-	Regret      float64      `json:"live_regret"`
-	Raw         float64      `json:"raw_ratio"` // of the time that all calls took to that of the best kernels
-	Seconds     float64      `json:"seconds"`   // that all calls took
-	Chosen      float64      `json:"chosen_seconds"`
-	Best        float64      `json:"best_seconds"`
-	Overhead    float64      `json:"overhead_seconds"` // of dispatch: probes, and learning
-	WorstCall   *lasting     `json:"worst_call,omitempty"`
-	WorstSteady *lasting     `json:"worst_steady,omitempty"`
-	Groups      []*liveGroup `json:"groups"`
+// A Result is one run of a trace, in a process of its own.
+type Result struct {
+	Regret      float64        `json:"live_regret"`
+	Raw         float64        `json:"raw_ratio"` // of the time that all calls took to that of the best kernels
+	Seconds     float64        `json:"seconds"`   // that all calls took
+	Chosen      float64        `json:"chosen_seconds"`
+	Best        float64        `json:"best_seconds"`
+	Overhead    float64        `json:"overhead_seconds"` // of dispatch: probes, and learning
+	WorstCall   *lasting       `json:"worst_call,omitempty"`
+	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	Groups      []*GroupResult `json:"groups"`
 }
 
 // A lasting is a choice after the first calls of a trace.
@@ -79,44 +79,44 @@ type lasting struct {
 	Ratio   float64 `json:"ratio"`
 }
 
-// A liveGroup is calls that are alike.
-type liveGroup struct {
-	Problem string       `json:"problem"`
-	Pass    string       `json:"pass"`
-	Calls   int          `json:"calls"`
-	Seconds float64      `json:"seconds"` // that its calls took
-	First   float64      `json:"first_seconds"`
-	Extra   float64      `json:"overhead_seconds"`
-	Best    string       `json:"best"`
-	Ratio   float64      `json:"ratio"`   // of the choices to the best kernel, by medians
-	Kernels []liveKernel `json:"kernels"` // those that ran most first, then the fastest
+// A GroupResult is calls that are alike.
+type GroupResult struct {
+	Problem string         `json:"problem"`
+	Pass    string         `json:"pass"`
+	Calls   int            `json:"calls"`
+	Seconds float64        `json:"seconds"` // that its calls took
+	First   float64        `json:"first_seconds"`
+	Extra   float64        `json:"overhead_seconds"`
+	Best    string         `json:"best"`
+	Ratio   float64        `json:"ratio"`   // of the choices to the best kernel, by medians
+	Kernels []KernelResult `json:"kernels"` // those that ran most first, then the fastest
 }
 
-// A liveKernel is a kernel that ran, or was tried afterwards.
-type liveKernel struct {
+// A KernelResult is a kernel that ran, or was tried afterwards.
+type KernelResult struct {
 	Kernel  string  `json:"kernel"`
 	Calls   int     `json:"calls"`   // of the trace
 	Seconds float64 `json:"seconds"` // median of the calls that were timed afterwards
 	Timed   int     `json:"timed_calls"`
 }
 
-// liveOptions say how traces are replayed.
-type liveOptions struct {
-	backend string // a backend or a kernel, or auto
-	seed    uint64
-	runs    int // of each trace
+// Options say how traces are replayed.
+type Options struct {
+	Backend string // a backend or a kernel, or auto
+	Seed    uint64
+	Runs    int // of each trace
 }
 
-// replayAll replays the traces on the machine, each run in a process of its own.
-func replayAll(ctx context.Context, traces []*callTrace, where machine.Info, o liveOptions, show *terminal.Progress) (*liveReport, error) {
-	report := &liveReport{Format: bench.Format, Machine: where, Traces: []*liveTrace{}}
+// Run replays the traces on the machine, each run in a process of its own.
+func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, show *terminal.Progress) (*Report, error) {
+	report := &Report{Format: bench.Format, Machine: where, Traces: []*TraceRuns{}}
 	ended := report.replay(ctx, traces, o, show)
 	runs := 0
 	for _, x := range report.Traces {
 		runs += len(x.Runs)
 	}
 	if report.Interrupted = ended != nil; report.Interrupted {
-		ended = fmt.Errorf("the measurement ended after %d of %d runs: %w", runs, len(traces)*o.runs, ended)
+		ended = fmt.Errorf("the measurement ended after %d of %d runs: %w", runs, len(traces)*o.Runs, ended)
 	}
 	if n := len(report.Failures); n > 0 && ended == nil {
 		ended = fmt.Errorf("%d runs failed, the first one was of %s: %s", n, report.Failures[0].Trace, report.Failures[0].Error)
@@ -127,19 +127,19 @@ func replayAll(ctx context.Context, traces []*callTrace, where machine.Info, o l
 
 // replay runs every trace, and then every one again, so that what changes on the
 // machine meanwhile hits all alike. A run that fails does not end the others.
-func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liveOptions, show *terminal.Progress) error {
+func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, show *terminal.Progress) error {
 	for _, t := range traces {
-		report.Traces = append(report.Traces, &liveTrace{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
+		report.Traces = append(report.Traces, &TraceRuns{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
 	}
-	started, all := time.Now(), len(traces)*o.runs
+	started, all := time.Now(), len(traces)*o.Runs
 	for i := range all {
 		t, x := traces[i%len(traces)], report.Traces[i%len(traces)]
 		left := time.Duration(0)
 		if i > 0 {
 			left = time.Since(started) / time.Duration(i) * time.Duration(all-i)
 		}
-		show.Part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, o.runs), left)
-		run, err := replay(ctx, t, o.backend, o.seed+uint64(i))
+		show.Part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, o.Runs), left)
+		run, err := replay(ctx, t, o.Backend, o.Seed+uint64(i))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -153,14 +153,14 @@ func (report *liveReport) replay(ctx context.Context, traces []*callTrace, o liv
 }
 
 // result sums up a run.
-func (l *life) result() *liveRun {
-	r := new(liveRun)
+func (l *life) result() *Result {
+	r := new(Result)
 	for _, g := range l.groups {
 		took, best := g.sums()
-		x := &liveGroup{Problem: g.name(), Pass: g.step.pass.String(), Calls: g.calls, Seconds: g.seconds, First: g.first.Seconds(),
+		x := &GroupResult{Problem: g.name(), Pass: g.step.pass.String(), Calls: g.calls, Seconds: g.seconds, First: g.first.Seconds(),
 			Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
 		for _, k := range g.kernels {
-			x.Kernels = append(x.Kernels, liveKernel{k.name, k.ran, k.seconds(), len(k.times)})
+			x.Kernels = append(x.Kernels, KernelResult{k.name, k.ran, k.seconds(), len(k.times)})
 			c := &lasting{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
 			if k.late > 0 {
 				r.WorstCall = worse(r.WorstCall, c)
@@ -171,7 +171,7 @@ func (l *life) result() *liveRun {
 				r.WorstSteady = worse(r.WorstSteady, &steady)
 			}
 		}
-		slices.SortStableFunc(x.Kernels, func(a, b liveKernel) int {
+		slices.SortStableFunc(x.Kernels, func(a, b KernelResult) int {
 			return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Seconds, b.Seconds))
 		})
 		r.Groups = append(r.Groups, x)
@@ -193,7 +193,7 @@ func worse(a, b *lasting) *lasting {
 }
 
 // add takes a run into account.
-func (x *liveTrace) add(r *liveRun) {
+func (x *TraceRuns) add(r *Result) {
 	x.Runs = append(x.Runs, r)
 	var regrets, raws []float64
 	for _, r := range x.Runs {
@@ -213,8 +213,8 @@ func (x *liveTrace) add(r *liveRun) {
 }
 
 // sum sums up the traces. Those without a run are left out.
-func (r *liveReport) sum() {
-	r.Traces = slices.DeleteFunc(r.Traces, func(x *liveTrace) bool { return len(x.Runs) == 0 })
+func (r *Report) sum() {
+	r.Traces = slices.DeleteFunc(r.Traces, func(x *TraceRuns) bool { return len(x.Runs) == 0 })
 	logs := 0.0
 	for _, x := range r.Traces {
 		logs += math.Log(x.Regret)

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// writeTable prints a line for each trace.
-func (r *liveReport) writeTable(w io.Writer) error {
+// WriteTable prints a line for each trace.
+func (r *Report) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
 	rows := [][]string{{"trace", "kernels that ran", "calls", "runs", "live regret", "worst run", "raw", "worst call", "steady"}}
@@ -34,8 +34,8 @@ func (r *liveReport) writeTable(w io.Writer) error {
 	return out.Flush()
 }
 
-// writeGroups prints what ran in each trace.
-func (r *liveReport) writeGroups(w io.Writer) error {
+// WriteGroups prints what ran in each trace.
+func (r *Report) WriteGroups(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
 	for _, x := range r.Traces {
@@ -52,7 +52,7 @@ func (r *liveReport) writeGroups(w io.Writer) error {
 	return out.Flush()
 }
 
-func (r *liveRun) writeGroups(out io.Writer) {
+func (r *Result) writeGroups(out io.Writer) {
 	rows := [][]string{{"pass", "problem", "kernels that ran", "best", "calls", "time", "first call", "ratio"}}
 	for _, g := range r.Groups {
 		calls := map[string]int{}
@@ -71,7 +71,7 @@ func (r *liveRun) writeGroups(out io.Writer) {
 }
 
 // writeEnd prints what is missing.
-func (r *liveReport) writeEnd(out io.Writer) {
+func (r *Report) writeEnd(out io.Writer) {
 	for _, x := range r.Failures {
 		fmt.Fprintf(out, "failed: %s: %s\n", x.Trace, x.Error)
 	}

@@ -19,7 +19,7 @@ type player struct {
 }
 
 // newPlayer makes the tensors of a trace.
-func newPlayer(ctx context.Context, t *callTrace, inputs input.Maker) (*player, error) {
+func newPlayer(ctx context.Context, t *Trace, inputs input.Maker) (*player, error) {
 	p, touch := &player{data: map[flashkit.Problem][]*input.Tensors{}}, 0
 	for problem, n := range t.sets() {
 		for range n {

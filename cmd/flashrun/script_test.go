@@ -39,7 +39,7 @@ func emulate(emulator, name string) error {
 
 func TestMain(m *testing.M) {
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {
-		executable = func() (string, error) { return exec.LookPath("flashrun") }
+		Executable = func() (string, error) { return exec.LookPath("flashrun") }
 	}
 	testscript.Main(withoutProfile{m}, map[string]func(){"flashrun": func() {
 		os.Args = hurried(os.Args)

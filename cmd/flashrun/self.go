@@ -23,13 +23,13 @@ import (
 // killDelay is how long a process may take to end by itself.
 const killDelay = 10 * time.Second
 
-// executable finds this program. Tests under an emulator put a script in its place.
-var executable = os.Executable
+// Executable finds this program. Tests under an emulator put a script in its place.
+var Executable = os.Executable
 
 // self prepares a process of this program. What is written to the pipe is its
 // standard input; it is closed when ctx ends.
 func self(ctx context.Context, args ...string) (*exec.Cmd, io.WriteCloser, error) {
-	path, err := executable()
+	path, err := Executable()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,8 +91,8 @@ func end(cmd *exec.Cmd) {
 	cmd.Wait()
 }
 
-// burn keeps a core busy until stdin ends, once it has said a line.
-func burn(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+// Burn keeps a core busy until stdin ends, once it has said a line.
+func Burn(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var ended atomic.Bool
 	context.AfterFunc(withStdin(ctx, stdin), func() { ended.Store(true) })
 	if _, err := fmt.Fprintln(stdout); err != nil {
@@ -117,8 +117,8 @@ type lifeRequest struct {
 	Seed    uint64 `json:"seed"`
 }
 
-// serve replays the trace of the request on stdin, and writes the run.
-func serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+// Serve replays the trace of the request on stdin, and writes the run.
+func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
 	if err != nil {
@@ -140,7 +140,7 @@ func serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 }
 
 // replay runs a trace in a fresh process, with the settings that the trace asks for.
-func replay(ctx context.Context, t *callTrace, backend string, seed uint64) (*liveRun, error) {
+func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
 	cmd, stdin, err := self(ctx, "replay")
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func replay(ctx context.Context, t *callTrace, backend string, seed uint64) (*li
 	if err := errors.Join(cmd.Wait(), request); err != nil {
 		return nil, replayError(ctx, cmd, err, stderr.String())
 	}
-	run := new(liveRun)
+	run := new(Result)
 	return run, json.Unmarshal(stdout.Bytes(), run)
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A callTrace is the calls of a program's life, with what happens between them. The
+// A Trace is the calls of a program's life, with what happens between them. The
 // text has a step a line, as docs/flashrun.md says.
-type callTrace struct {
+type Trace struct {
 	name    string
 	text    string
 	procs   int    // GOMAXPROCS, 0 for what it is
@@ -64,8 +64,8 @@ func (s *step) at(i int) flashkit.Problem {
 // largest returns the problem with the most keys: that of the last call.
 func (s *step) largest() flashkit.Problem { return s.at(s.calls - 1) }
 
-// bytes returns what the tensors and the touched memory of a trace take.
-func (t *callTrace) bytes() float64 {
+// Bytes returns what the tensors and the touched memory of a trace take.
+func (t *Trace) Bytes() float64 {
 	sum, touch := 0.0, 0
 	for p, n := range t.sets() {
 		sum += float64(n) * input.Bytes(p, t.backward(p))
@@ -78,7 +78,7 @@ func (t *callTrace) bytes() float64 {
 
 // sets returns how many sets of tensors there must be for each problem: one for
 // each caller.
-func (t *callTrace) sets() map[flashkit.Problem]int {
+func (t *Trace) sets() map[flashkit.Problem]int {
 	sets := map[flashkit.Problem]int{}
 	for i := range t.steps {
 		p := t.steps[i].largest()
@@ -89,7 +89,7 @@ func (t *callTrace) sets() map[flashkit.Problem]int {
 
 // backward reports whether a step calls the backward pass on tensors of the
 // problem.
-func (t *callTrace) backward(p flashkit.Problem) bool {
+func (t *Trace) backward(p flashkit.Problem) bool {
 	for i := range t.steps {
 		if s := &t.steps[i]; s.pass == flashkit.PassBackward && s.largest() == p {
 			return true
@@ -100,7 +100,7 @@ func (t *callTrace) backward(p flashkit.Problem) bool {
 
 // A traceParser reads a trace line by line.
 type traceParser struct {
-	trace  *callTrace
+	trace  *Trace
 	line   int
 	loops  []loop // that are open
 	pauses time.Duration
@@ -109,11 +109,11 @@ type traceParser struct {
 type loop struct{ line, times, from int }
 
 // parseTrace parses the text of a trace. The error names line, field and value.
-func parseTrace(name, text string) (*callTrace, error) {
+func parseTrace(name, text string) (*Trace, error) {
 	if len(text) > traceText {
 		return nil, fmt.Errorf("%d bytes: a trace has at most %d", len(text), traceText)
 	}
-	p := &traceParser{trace: &callTrace{name: name, text: text}}
+	p := &traceParser{trace: &Trace{name: name, text: text}}
 	for line := range strings.Lines(text) {
 		p.line++
 		line, _, _ = strings.Cut(line, "#")
@@ -129,7 +129,7 @@ func parseTrace(name, text string) (*callTrace, error) {
 	if len(p.trace.order) == 0 {
 		return nil, fmt.Errorf("line %d: there is no step: a step is fwd or bwd and a problem", p.line)
 	}
-	if need := p.trace.bytes(); need > bench.TensorLimit {
+	if need := p.trace.Bytes(); need > bench.TensorLimit {
 		return nil, fmt.Errorf("line %d: the tensors of all steps take %s: at most %s are allowed", p.line, terminal.Bytes(need), terminal.Bytes(bench.TensorLimit))
 	}
 	return p.trace, nil

@@ -151,7 +151,7 @@ fwd b1-h1-g1-n1-m6-d8-f32 calls=12 grow=1`)
 
 // The built-in traces are lives of some hundred calls that every machine can afford.
 func TestBuiltinTraces(t *testing.T) {
-	names := builtinNames()
+	names := BuiltinNames()
 	require.GreaterOrEqual(t, len(names), 12)
 	passes, types := map[flashkit.Pass]bool{}, map[flashkit.DType]bool{}
 	for _, name := range names {
@@ -160,7 +160,7 @@ func TestBuiltinTraces(t *testing.T) {
 		require.Equal(t, name, tr.name)
 		require.True(t, strings.HasPrefix(tr.text, "# "), "%s says what it is", name)
 		require.True(t, tr.calls >= 20 && tr.calls <= 600, "%s: %d calls", name, tr.calls)
-		require.Less(t, tr.bytes(), 1e9, name)
+		require.Less(t, tr.Bytes(), 1e9, name)
 		for _, s := range tr.steps {
 			passes[s.pass], types[s.problem.DType] = true, true
 		}
@@ -170,7 +170,7 @@ func TestBuiltinTraces(t *testing.T) {
 }
 
 func FuzzTrace(f *testing.F) {
-	for _, name := range builtinNames() {
+	for _, name := range BuiltinNames() {
 		tr, err := readTrace(name)
 		if err != nil {
 			f.Fatal(err)
@@ -184,7 +184,7 @@ func FuzzTrace(f *testing.F) {
 			require.NotContains(t, err.Error(), "\n")
 			return
 		}
-		require.LessOrEqual(t, tr.bytes(), float64(bench.TensorLimit))
+		require.LessOrEqual(t, tr.Bytes(), float64(bench.TensorLimit))
 		require.LessOrEqual(t, len(tr.order), traceSteps)
 		require.LessOrEqual(t, tr.calls, traceCalls)
 		calls := 0

@@ -17,11 +17,11 @@ import (
 //go:embed traces/*.trace
 var builtin embed.FS
 
-// builtinTraces is what --trace calls all of them.
-const builtinTraces = "builtin"
+// Builtin is what --trace calls all of them.
+const Builtin = "builtin"
 
-// builtinNames returns the names in order.
-func builtinNames() (list []string) {
+// BuiltinNames returns the names in order.
+func BuiltinNames() (list []string) {
 	files, _ := builtin.ReadDir("traces") // it is embedded
 	for _, f := range files {
 		list = append(list, strings.TrimSuffix(f.Name(), ".trace"))
@@ -30,7 +30,7 @@ func builtinNames() (list []string) {
 }
 
 // readTrace reads a built-in trace or a file.
-func readTrace(name string) (*callTrace, error) {
+func readTrace(name string) (*Trace, error) {
 	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
 		return parseTrace(name, string(text))
 	}
@@ -41,21 +41,21 @@ func readTrace(name string) (*callTrace, error) {
 	return parseTrace(name, string(text))
 }
 
-// readTraces returns the traces of those names, or the built-in ones.
-func readTraces(names []string) (list []*callTrace, err error) {
+// Read returns the traces of those names, or the built-in ones.
+func Read(names []string) (list []*Trace, err error) {
 	if len(names) == 0 {
-		names = []string{builtinTraces}
+		names = []string{Builtin}
 	}
-	if i := slices.Index(names, builtinTraces); i >= 0 {
-		names = slices.Concat(names[:i], builtinNames(), names[i+1:])
+	if i := slices.Index(names, Builtin); i >= 0 {
+		names = slices.Concat(names[:i], BuiltinNames(), names[i+1:])
 	}
 	for _, name := range names {
 		t, err := readTrace(name)
 		if err != nil {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
-		if free := machine.Free(); t.bytes() > free/2 {
-			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.bytes()), terminal.Bytes(free))
+		if free := machine.Free(); t.Bytes() > free/2 {
+			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.Bytes()), terminal.Bytes(free))
 		}
 		list = append(list, t)
 	}
