@@ -17,6 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/replay"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -100,7 +101,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
 	f.addOutput(cmd)
 	completeLists(cmd)
-	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(BuiltinNames(), Builtin), cobra.ShellCompDirectiveDefault))
+	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(replay.BuiltinNames(), replay.Builtin), cobra.ShellCompDirectiveDefault))
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/replay"
 ) // traceFile writes a trace and returns its path.
 func traceFile(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "mine.trace")
@@ -17,9 +18,9 @@ func traceFile(t *testing.T, text string) string {
 	return path
 }
 
-func liveJSON(t *testing.T, args ...string) *Report {
+func liveJSON(t *testing.T, args ...string) *replay.Report {
 	t.Helper()
-	var r Report
+	var r replay.Report
 	d := json.NewDecoder(strings.NewReader(ok(t, append(args, "--json")...)))
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
@@ -97,7 +98,7 @@ func TestLiveRegret(t *testing.T) {
 func TestTraceCompletion(t *testing.T) {
 	_, out, _ := flashrun(t, "__complete", "bench", "--trace", "")
 	require.Contains(t, out, "layers\n")
-	require.Contains(t, out, Builtin+"\n")
+	require.Contains(t, out, replay.Builtin+"\n")
 	_, out, _ = flashrun(t, "__complete", "bench", "--regret=")
 	require.Contains(t, out, regretLive+"\n")
 	_, out, _ = flashrun(t, "__complete", "")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/replay"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -53,7 +54,7 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 
 // live replays the traces, each run in a process of its own.
 func (f *benchFlags) live(cmd *cobra.Command) error {
-	traces, err := Read(f.traces)
+	traces, err := replay.Read(f.traces)
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 		return err
 	}
 	show := terminal.NewProgress(cmd.ErrOrStderr())
-	report, ended := Run(cmd.Context(), traces, where, Options{backendChoice(f.backend), f.seed, f.runs}, show)
+	report, ended := replay.Run(cmd.Context(), traces, where, replay.Options{Backend: backendChoice(f.backend), Seed: f.seed, Runs: f.runs}, show)
 	show.Done()
 	write := report.WriteTable
 	if f.regrets != regretLive {

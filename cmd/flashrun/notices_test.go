@@ -33,7 +33,7 @@ var embedded = map[string]string{
 	"internal/report/report.css":                  "written here",
 	"internal/report/report.tmpl":                 "written here",
 	"internal/input/sample/attention.safetensors": "activations of a published model, below",
-	"cmd/flashrun/traces/":                        "written here",
+	"internal/replay/traces/":                     "written here",
 	"conformance/testdata/":                       "random numbers, and results of `conformance/oracle`",
 }
 

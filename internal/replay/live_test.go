@@ -1,4 +1,4 @@
-package main
+package replay
 
 import (
 	"bytes"
@@ -58,6 +58,7 @@ func TestLiveResult(t *testing.T) {
 
 // A run that fails says why, and does not end the others.
 func TestReplayFails(t *testing.T) {
+	needProcesses(t)
 	tr, err := parseTrace("mine", "fwd "+small)
 	require.NoError(t, err)
 	show := terminal.NewProgress(&bytes.Buffer{})
@@ -81,6 +82,7 @@ func TestReplayFails(t *testing.T) {
 
 // A crowd is as large as it is told to be, and nobody is left of it.
 func TestCrowd(t *testing.T) {
+	needProcesses(t)
 	var c crowd
 	defer c.close()
 	require.NoError(t, c.set(t.Context(), 2))

@@ -1,4 +1,6 @@
-package main
+// Package replay makes the calls of a program's life again, each time in a fresh process, and finds what
+// dispatch's choices took over the best kernels.
+package replay
 
 import (
 	"fmt"
