@@ -3,13 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
@@ -18,61 +12,24 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// deviceNumber returns what an element of --devices says.
-func (f *ringFlags) deviceNumber(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.devices)
-	}
-	return n, nil
-}
-
-// openGPUs opens those that --devices names.
-func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
-	for text := range strings.SplitSeq(f.devices, ",") {
-		n, err := f.deviceNumber(text)
-		if err != nil {
-			return list, err
-		}
-		gpu, err := cuda.OpenDevice(n)
-		if err != nil {
-			return list, err
-		}
-		list = append(list, gpu)
-	}
-	return list, nil
-}
-
-// overGPUs is all ranks, whose tensors lie on GPUs.
-func (f *ringFlags) overGPUs(ctx context.Context, cmd *cobra.Command, list []ringProblem) (err error) {
-	if !cmd.Flags().Changed("link") {
-		f.link = "nvlink4"
-	}
-	gpus, err := f.openGPUs()
-	defer func() {
-		for _, gpu := range gpus {
-			err = errors.Join(err, gpu.Close())
-		}
-	}()
-	if err != nil {
-		return err
-	}
+// overGPUs is all ranks, whose tensors lie on the GPUs.
+func (f *ringRun) overGPUs(ctx context.Context, list []ringProblem, gpus []*cuda.Backend) (err error) {
 	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
-		return runError(err)
+		return err
 	}
 	defer func() { err = errors.Join(err, closeRanks(ranks)) }()
 	groups := make([]ring.Group, len(ranks))
 	for i, r := range ranks {
 		groups[i] = r
 	}
-	return f.together(cmd, list, groups, func(i int, p *ringProblem) (*ringResult, error) {
-		return f.gpu(ctx, ranks[i], p, cmd.ErrOrStderr())
+	return f.together(list, groups, func(i int, p *ringProblem) (*ringResult, error) {
+		return f.gpu(ctx, ranks[i], p)
 	})
 }
 
 // gpu is the work of one GPU.
-func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stderr io.Writer) (r *ringResult, err error) {
+func (f *ringRun) gpu(ctx context.Context, g *peer.Rank, p *ringProblem) (r *ringResult, err error) {
 	r = f.result(p, g)
 	cut, err := ring.NewCut(p.Problem, p.seqs, g.Size(), f.ordered)
 	if err != nil {
@@ -99,7 +56,7 @@ func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stder
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, mine.Free()) }()
-	x, err := ring.New(g, g, f.options(g, stderr))
+	x, err := ring.New(g, g, f.options(g))
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +79,7 @@ func (f *ringFlags) gpu(ctx context.Context, g *peer.Rank, p *ringProblem, stder
 // ranks together: what a GPU does in a second depends on how warm it is, so all are kept equally busy, and
 // what counts is the second of two times in a row.
 type alone struct {
-	f              *ringFlags
+	f              *ringRun
 	ctx            context.Context
 	rank           *peer.Rank
 	p              *ringProblem
@@ -131,7 +88,7 @@ type alone struct {
 }
 
 // alongside returns that, after a first time, which loads the kernels.
-func (f *ringFlags) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args) (x *alone, err error) {
+func (f *ringRun) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
 	if whole != nil {
 		x.args, err = g.Upload(whole)
@@ -207,7 +164,7 @@ func (x *alone) say(r *ringResult) error {
 }
 
 // back copies what the passes wrote to the host.
-func (f *ringFlags) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
+func (f *ringRun) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
 	err := args.Download(p, flashkit.PassForward, to)
 	if err == nil && f.backward {
 		err = args.Download(p, flashkit.PassBackward, to)
@@ -225,7 +182,7 @@ func tokens(p *ringProblem, n int) int {
 
 // filled returns arguments on a GPU whose inputs are random numbers: one block of them over and
 // over, as to make and copy others would take longer than the passes.
-func (f *ringFlags) filled(g *peer.Rank, p *ringProblem, rows, keys int) (*peer.Args, error) {
+func (f *ringRun) filled(g *peer.Rank, p *ringProblem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
 	if shape.QLen, shape.KVLen = rows, keys; p.seqs != nil {
 		shape.Batch, shape.Ragged = 1, false

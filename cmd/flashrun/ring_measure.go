@@ -14,7 +14,7 @@ import (
 )
 
 // alone computes the whole on rank 0, while the others wait, and then, to compare, on these.
-func (f *ringFlags) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *ringResult) error {
+func (f *ringRun) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *ringResult) error {
 	for i := 0; g.Rank() == 0 && i < 2; i++ { // what is measured must be chosen
 		begin := time.Now()
 		if err := f.passes(ctx, p, args, d.Forward, d.Backward); err != nil {
@@ -30,7 +30,7 @@ func (f *ringFlags) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatc
 
 // measure computes the passes and tells all ranks how long it took. before is called before each
 // time, after which the passes are computed once more first; say when all are over.
-func (f *ringFlags) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult) error) error {
+func (f *ringRun) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult) error) error {
 	var took []time.Duration
 	var sent int64
 	var wait, compute time.Duration
@@ -111,7 +111,7 @@ func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64
 }
 
 // compare compares the rank's rows and keys with those that one rank computed.
-func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, shard *flashkit.Args, r *ringResult) error {
+func (f *ringRun) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, shard *flashkit.Args, r *ringResult) error {
 	want, err := cut.Shard(g.Rank(), whole)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (f *ringFlags) compare(ctx context.Context, g ring.Group, cut *ring.Cut, wh
 }
 
 // predict asks the model, with the rate that rank 0 had alone.
-func (f *ringFlags) predict(p *ringProblem, r *ringResult) error {
+func (f *ringRun) predict(p *ringProblem, r *ringResult) error {
 	link, err := ring.LinkOf(f.link)
 	if err != nil {
 		return err
