@@ -26,7 +26,7 @@ import (
 
 // ringFlags are those of flashrun ring.
 type ringFlags struct {
-	how                ringRun
+	how                Run
 	problems           []string
 	lengths            []int
 	backend, transport string
@@ -67,13 +67,13 @@ With --check every rank compares its rows with what one rank computes.`,
 	flags.StringVar(&f.deviceList, "devices", "", "`numbers` of GPUs with commas: a goroutine for each, whose tensors lie on the GPU")
 	flags.StringVar(&f.transport, "transport", transportAuto, "`name` of what moves tensors of GPUs: peer, nccl, or auto, which is peer")
 	flags.BoolVar(&f.hosted, "host", false, "tensors of GPUs lie in the host's memory")
-	flags.BoolVar(&f.how.backward, "backward", false, "compute both passes")
-	flags.BoolVar(&f.how.ordered, "ordered", false, "gather K and V first, for the bits of one rank")
-	flags.BoolVar(&f.how.check, "check", false, "compare with what one rank computes")
-	flags.IntVar(&f.how.runs, "runs", 3, "how many times to compute; the median counts")
-	flags.IntVar(&f.how.workers, "workers", 0, "goroutines of each rank's kernels; 0 is no limit")
-	flags.StringVar(&f.how.link, "link", "shared", "`name` of the link that the model supposes")
-	flags.Uint64Var(&f.how.seed, "seed", 1, "of the random input")
+	flags.BoolVar(&f.how.Backward, "backward", false, "compute both passes")
+	flags.BoolVar(&f.how.Ordered, "ordered", false, "gather K and V first, for the bits of one rank")
+	flags.BoolVar(&f.how.Check, "check", false, "compare with what one rank computes")
+	flags.IntVar(&f.how.Runs, "runs", 3, "how many times to compute; the median counts")
+	flags.IntVar(&f.how.Workers, "workers", 0, "goroutines of each rank's kernels; 0 is no limit")
+	flags.StringVar(&f.how.Link, "link", "shared", "`name` of the link that the model supposes")
+	flags.Uint64Var(&f.how.Seed, "seed", 1, "of the random input")
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long a rank waits in all")
 	flags.BoolVar(&f.asJSON, "json", false, "print a JSON object")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on stderr")
@@ -96,10 +96,10 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--devices %s: says how many ranks there are, as --ranks %d does", f.deviceList, f.ranks)
 	case cmd.Flags().Changed("ranks") && f.ranks < 1:
 		return fmt.Errorf("--ranks %d: must be at least 1", f.ranks)
-	case f.how.runs < 1 || f.how.workers < 0:
-		return fmt.Errorf("--runs %d, --workers %d: must not be negative, and at least one run", f.how.runs, f.how.workers)
+	case f.how.Runs < 1 || f.how.Workers < 0:
+		return fmt.Errorf("--runs %d, --workers %d: must not be negative, and at least one run", f.how.Runs, f.how.Workers)
 	}
-	if _, err := ring.LinkOf(f.how.link); err != nil {
+	if _, err := ring.LinkOf(f.how.Link); err != nil {
 		return err
 	}
 	launch, err := ring.Launched(os.Getenv)
@@ -111,17 +111,17 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
-	f.how.nccl = f.transport == transportNCCL
-	f.how.print = func(r *ringResult) error { return f.print(cmd.OutOrStdout(), r) }
+	f.how.NCCL = f.transport == transportNCCL
+	f.how.Print = func(r *Result) error { return f.print(cmd.OutOrStdout(), r) }
 	if !f.quiet {
-		f.how.progress = cmd.ErrOrStderr()
+		f.how.Progress = cmd.ErrOrStderr()
 	}
-	onGPUs := launch.Size > 1 && f.how.nccl || launch.Size == 1 && len(f.devices) > 0 && !f.hosted
+	onGPUs := launch.Size > 1 && f.how.NCCL || launch.Size == 1 && len(f.devices) > 0 && !f.hosted
 	if onGPUs && !cmd.Flags().Changed("link") {
-		f.how.link = "nvlink4"
+		f.how.Link = "nvlink4"
 	}
 	switch {
-	case launch.Size > 1 && f.how.nccl:
+	case launch.Size > 1 && f.how.NCCL:
 		return f.overNCCL(ctx, cmd, list, launch)
 	case onGPUs:
 		return f.overGPUs(ctx, list)
@@ -134,7 +134,7 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 }
 
 // overNCCL is one rank, in a process of its own.
-func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ringProblem, launch ring.Launch) error {
+func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []Problem, launch ring.Launch) error {
 	if launch.Launcher == "MPI" {
 		if watched, err := watch(cmd); watched {
 			return err
@@ -151,11 +151,11 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []rin
 	if err != nil {
 		return err
 	}
-	return failed(f.how.overNCCL(ctx, list, gpu, launch))
+	return failed(f.how.OverNCCL(ctx, list, gpu, launch))
 }
 
 // overGPUs is all ranks, whose tensors lie on GPUs.
-func (f *ringFlags) overGPUs(ctx context.Context, list []ringProblem) (err error) {
+func (f *ringFlags) overGPUs(ctx context.Context, list []Problem) (err error) {
 	gpus, err := f.openGPUs()
 	defer func() {
 		for _, gpu := range gpus {
@@ -165,11 +165,11 @@ func (f *ringFlags) overGPUs(ctx context.Context, list []ringProblem) (err error
 	if err != nil {
 		return err
 	}
-	return failed(f.how.overGPUs(ctx, list, gpus))
+	return failed(f.how.OverGPUs(ctx, list, gpus))
 }
 
 // overGoroutines is all ranks, a goroutine each.
-func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []ringProblem) error {
+func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []Problem) error {
 	runners, err := f.open(cmd)
 	defer func() {
 		for _, d := range runners {
@@ -179,11 +179,11 @@ func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list
 	if err != nil {
 		return err
 	}
-	return failed(f.how.overGoroutines(ctx, list, runners))
+	return failed(f.how.OverGoroutines(ctx, list, runners))
 }
 
 // overProcesses is one rank of MPI's.
-func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ringProblem) error {
+func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []Problem) error {
 	if watched, err := watch(cmd); watched {
 		return err
 	}
@@ -192,7 +192,7 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 		return err
 	}
 	defer d.Close()
-	return failed(f.how.overProcesses(ctx, list, d))
+	return failed(f.how.OverProcesses(ctx, list, d))
 }
 
 // watch starts the process of a rank again, where MPI has to be watched, and returns how that
@@ -206,7 +206,7 @@ func watch(cmd *cobra.Command) (watched bool, err error) {
 }
 
 // parse returns the problems that the flags name.
-func (f *ringFlags) parse() (list []ringProblem, err error) {
+func (f *ringFlags) parse() (list []Problem, err error) {
 	if len(f.problems) == 0 {
 		return nil, errors.New("--problem names nothing: it must be a problem, as flashrun explain --help has them")
 	}
@@ -217,12 +217,12 @@ func (f *ringFlags) parse() (list []ringProblem, err error) {
 			return nil, err
 		case p.Ragged:
 			return nil, fmt.Errorf("--problem %s: must not be ragged: --lengths packs sequences", name)
-		case f.how.backward && missing != 0:
+		case f.how.Backward && missing != 0:
 			return nil, fmt.Errorf("--backward: %v has no backward pass", missing)
 		}
-		x := ringProblem{Problem: p}
+		x := Problem{Problem: p}
 		if f.lengths != nil {
-			x.seqs, err = packedLengths(f.lengths)
+			x.Seqs, err = packedLengths(f.lengths)
 			x.Batch, x.Ragged, x.QLen, x.KVLen = len(f.lengths), true, slices.Max(f.lengths), slices.Max(f.lengths)
 			if err == nil {
 				err = x.Validate()
@@ -274,7 +274,7 @@ func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, erro
 	switch {
 	case err != nil:
 		return nil, err
-	case f.how.backward:
+	case f.how.Backward:
 		return d.Paired(), nil
 	}
 	return d.Unpaired(), nil
@@ -345,9 +345,9 @@ func (f *ringFlags) checkTransport(launch ring.Launch) error {
 	return nil
 }
 
-func (f *ringFlags) print(w io.Writer, r *ringResult) error {
+func (f *ringFlags) print(w io.Writer, r *Result) error {
 	if f.asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
-	return r.writeText(w, f.how.link)
+	return r.WriteText(w, f.how.Link)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// overGPUs is all ranks, whose tensors lie on the GPUs.
-func (f *ringRun) overGPUs(ctx context.Context, list []ringProblem, gpus []*cuda.Backend) (err error) {
+// OverGPUs is all ranks, whose tensors lie on the GPUs.
+func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend) (err error) {
 	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
 		return err
@@ -23,20 +23,20 @@ func (f *ringRun) overGPUs(ctx context.Context, list []ringProblem, gpus []*cuda
 	for i, r := range ranks {
 		groups[i] = r
 	}
-	return f.together(list, groups, func(i int, p *ringProblem) (*ringResult, error) {
-		return f.gpu(ctx, ranks[i], p)
+	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+		return f.rankOnGPU(ctx, ranks[i], p)
 	})
 }
 
-// gpu is the work of one GPU.
-func (f *ringRun) gpu(ctx context.Context, g *peer.Rank, p *ringProblem) (r *ringResult, err error) {
+// rankOnGPU is the work of one GPU.
+func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Result, err error) {
 	r = f.result(p, g)
-	cut, err := ring.NewCut(p.Problem, p.seqs, g.Size(), f.ordered)
+	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
 	if err != nil {
 		return nil, err
 	}
 	var whole, shard *flashkit.Args // on the host, where their numbers are wanted
-	if f.check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
+	if f.Check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
 		whole = f.input(p)
 	}
 	one, err := f.alongside(ctx, g, p, whole)
@@ -64,7 +64,7 @@ func (f *ringRun) gpu(ctx context.Context, g *peer.Rank, p *ringProblem) (r *rin
 	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.say); err != nil {
 		return nil, err
 	}
-	if f.check {
+	if f.Check {
 		if err := f.back(mine, p.Problem, shard); err != nil {
 			return nil, err
 		}
@@ -79,16 +79,16 @@ func (f *ringRun) gpu(ctx context.Context, g *peer.Rank, p *ringProblem) (r *rin
 // ranks together: what a GPU does in a second depends on how warm it is, so all are kept equally busy, and
 // what counts is the second of two times in a row.
 type alone struct {
-	f              *ringRun
+	f              *Run
 	ctx            context.Context
 	rank           *peer.Rank
-	p              *ringProblem
+	p              *Problem
 	args           *peer.Args
 	both, forwards []time.Duration
 }
 
 // alongside returns that, after a first time, which loads the kernels.
-func (f *ringRun) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, whole *flashkit.Args) (x *alone, err error) {
+func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
 	if whole != nil {
 		x.args, err = g.Upload(whole)
@@ -99,7 +99,7 @@ func (f *ringRun) alongside(ctx context.Context, g *peer.Rank, p *ringProblem, w
 		return nil, err
 	}
 	if _, _, err = x.once(); err == nil && whole != nil {
-		if f.ordered {
+		if f.Ordered {
 			err = x.picked()
 		}
 		err = errors.Join(err, f.back(x.args, p.Problem, whole))
@@ -150,13 +150,13 @@ func (x *alone) run() error {
 }
 
 // say adds the medians of the fastest rank to what all say.
-func (x *alone) say(r *ringResult) error {
+func (x *alone) say(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{medianSeconds(x.both), medianSeconds(x.forwards)})
 	for i, a := range all {
 		if i == 0 || a[0] < r.One {
 			r.One = a[0]
 		}
-		if x.f.backward && (i == 0 || a[1] < r.OneForward) {
+		if x.f.Backward && (i == 0 || a[1] < r.OneForward) {
 			r.OneForward = a[1]
 		}
 	}
@@ -164,37 +164,37 @@ func (x *alone) say(r *ringResult) error {
 }
 
 // back copies what the passes wrote to the host.
-func (f *ringRun) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
+func (f *Run) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
 	err := args.Download(p, flashkit.PassForward, to)
-	if err == nil && f.backward {
+	if err == nil && f.Backward {
 		err = args.Download(p, flashkit.PassBackward, to)
 	}
 	return err
 }
 
 // tokens returns the rows of a tensor of the whole.
-func tokens(p *ringProblem, n int) int {
-	if p.seqs != nil {
-		return int(p.seqs.QStarts[p.Batch])
+func tokens(p *Problem, n int) int {
+	if p.Seqs != nil {
+		return int(p.Seqs.QStarts[p.Batch])
 	}
 	return n
 }
 
 // filled returns arguments on a GPU whose inputs are random numbers: one block of them over and
 // over, as to make and copy others would take longer than the passes.
-func (f *ringRun) filled(g *peer.Rank, p *ringProblem, rows, keys int) (*peer.Args, error) {
+func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
-	if shape.QLen, shape.KVLen = rows, keys; p.seqs != nil {
+	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {
 		shape.Batch, shape.Ragged = 1, false
 	}
 	args := new(flashkit.Args)
 	f.outputs(shape, args) // memory that nobody touches
 	for _, a := range flashkit.Arguments() {
-		if input.Reads(&a, &shape, f.backward) {
+		if input.Reads(&a, &shape, f.Backward) {
 			n := input.ShapeIn(&a, &shape)
 			*a.Of(args) = flashkit.Zeros(a.DType(&shape), n[0], n[1], n[2], n[3])
 		}
 	}
-	args.Seqs = p.seqs
-	return g.Random(args, f.seed)
+	args.Seqs = p.Seqs
+	return g.Random(args, f.Seed)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // alone computes the whole on rank 0, while the others wait, and then, to compare, on these.
-func (f *ringRun) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *ringResult) error {
+func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *Result) error {
 	for i := 0; g.Rank() == 0 && i < 2; i++ { // what is measured must be chosen
 		begin := time.Now()
 		if err := f.passes(ctx, p, args, d.Forward, d.Backward); err != nil {
@@ -22,7 +22,7 @@ func (f *ringRun) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatche
 		}
 		r.One = time.Since(begin).Seconds()
 	}
-	if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil || g.Rank() == 0 || !f.check {
+	if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil || g.Rank() == 0 || !f.Check {
 		return err
 	}
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
@@ -30,7 +30,7 @@ func (f *ringRun) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatche
 
 // measure computes the passes and tells all ranks how long it took. before is called before each
 // time, after which the passes are computed once more first; say when all are over.
-func (f *ringRun) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *ringResult, before func() error, say func(*ringResult) error) error {
+func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, say func(*Result) error) error {
 	var took []time.Duration
 	var sent int64
 	var wait, compute time.Duration
@@ -38,7 +38,7 @@ func (f *ringRun) measure(ctx context.Context, g ring.Group, x *ring.Ring, p fla
 		sent, wait, compute, r.Memory = sent+s.Sent, wait+s.Wait, compute+s.Compute, max(r.Memory, s.Memory)
 	}
 	var forwards []time.Duration
-	for i := range f.runs + 1 {
+	for i := range f.Runs + 1 {
 		sent, wait, compute = 0, 0, 0
 		forwardTook := time.Duration(0)
 		if before != nil {
@@ -75,7 +75,7 @@ func (f *ringRun) measure(ctx context.Context, g ring.Group, x *ring.Ring, p fla
 	for _, a := range all {
 		r.Seconds = max(r.Seconds, a[0])
 		r.Sent, r.Wait, r.Compute = append(r.Sent, int64(a[1])), append(r.Wait, a[2]), append(r.Compute, a[4])
-		if f.backward {
+		if f.Backward {
 			r.Forward = max(r.Forward, a[3])
 		}
 	}
@@ -111,14 +111,14 @@ func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64
 }
 
 // compare compares the rank's rows and keys with those that one rank computed.
-func (f *ringRun) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, shard *flashkit.Args, r *ringResult) error {
+func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, shard *flashkit.Args, r *Result) error {
 	want, err := cut.Shard(g.Rank(), whole)
 	if err != nil {
 		return err
 	}
 	worst := 0.0
 	for i, x := range [][2]flashkit.Tensor{{shard.O, want.O}, {shard.LSE, want.LSE}, {shard.DQ, want.DQ}, {shard.DK, want.DK}, {shard.DV, want.DV}} {
-		if i >= 2 && !f.backward {
+		if i >= 2 && !f.Backward {
 			break
 		}
 		off, top := 0.0, 0.0
@@ -147,7 +147,7 @@ func (f *ringRun) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whol
 	}
 	r.Worst = &worst
 	bound := map[flashkit.DType]float64{flashkit.Float32: 2e-5, flashkit.Float16: 4e-3, flashkit.BFloat16: 3e-2}[whole.O.DType()]
-	if f.ordered {
+	if f.Ordered {
 		bound = 0
 	}
 	if !(worst <= bound) {
@@ -157,24 +157,24 @@ func (f *ringRun) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whol
 }
 
 // predict asks the model, with the rate that rank 0 had alone.
-func (f *ringRun) predict(p *ringProblem, r *ringResult) error {
-	link, err := ring.LinkOf(f.link)
+func (f *Run) predict(p *Problem, r *Result) error {
+	link, err := ring.LinkOf(f.Link)
 	if err != nil {
 		return err
 	}
 	work := func(pass flashkit.Pass) float64 {
 		c := p.Ask(pass)
-		c.Args = &flashkit.Args{Seqs: p.seqs}
+		c.Args = &flashkit.Args{Seqs: p.Seqs}
 		return c.FLOPs()
 	}
 	flops := work(flashkit.PassForward)
 	passes := []flashkit.Pass{flashkit.PassForward}
-	if f.backward {
+	if f.Backward {
 		flops += work(flashkit.PassBackward)
 		passes = append(passes, flashkit.PassBackward)
 	}
 	for _, pass := range passes {
-		x, err := ring.Predict(p.Problem, p.seqs, r.Ranks, pass, ring.Machine{FLOPs: max(flops, 1) / max(r.One, 1e-9)}, link)
+		x, err := ring.Predict(p.Problem, p.Seqs, r.Ranks, pass, ring.Machine{FLOPs: max(flops, 1) / max(r.One, 1e-9)}, link)
 		if err != nil {
 			return err
 		}

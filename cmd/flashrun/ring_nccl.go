@@ -13,8 +13,8 @@ import (
 )
 
 // openRanks returns the ranks of this process, one on each GPU.
-func (f *ringRun) openRanks(ctx context.Context, gpus []*cuda.Backend) ([]*peer.Rank, error) {
-	if !f.nccl {
+func (f *Run) openRanks(ctx context.Context, gpus []*cuda.Backend) ([]*peer.Rank, error) {
+	if !f.NCCL {
 		return peer.Open(gpus)
 	}
 	control, err := ring.Local(len(gpus))
@@ -46,17 +46,17 @@ func closeRanks(ranks []*peer.Rank) error {
 	return errors.Join(errs...)
 }
 
-// overNCCL is one rank, in a process of its own, and closes its GPU. The ranks of mpiexec meet by
+// OverNCCL is one rank, in a process of its own, and closes its GPU. The ranks of mpiexec meet by
 // MPI, others by NCCL_COMM_ID.
-func (f *ringRun) overNCCL(ctx context.Context, list []ringProblem, gpu *cuda.Backend, launch ring.Launch) error {
+func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, launch ring.Launch) error {
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {
 		return errors.Join(err, gpu.Close())
 	}
 	for i := range list {
-		result, err := f.gpu(ctx, rank, &list[i])
+		result, err := f.rankOnGPU(ctx, rank, &list[i])
 		if err == nil && rank.Rank() == 0 {
-			err = f.print(result)
+			err = f.Print(result)
 		}
 		if err != nil {
 			rank.Fail(err)
@@ -67,7 +67,7 @@ func (f *ringRun) overNCCL(ctx context.Context, list []ringProblem, gpu *cuda.Ba
 }
 
 // joinNCCL returns this process's rank, and what leaves the group by which it met the others.
-func (f *ringRun) joinNCCL(ctx context.Context, gpu *cuda.Backend, launch ring.Launch) (*peer.Rank, func() error, error) {
+func (f *Run) joinNCCL(ctx context.Context, gpu *cuda.Backend, launch ring.Launch) (*peer.Rank, func() error, error) {
 	if launch.Launcher != "MPI" {
 		rank, err := nccl.OpenLaunched(ctx, launch, gpu, nccl.Options{})
 		return rank, func() error { return nil }, err

@@ -16,36 +16,36 @@ import (
 	"github.com/flashkit-go/flashkit/ring/mpi"
 )
 
-// A ringRun is how problems are computed over ranks.
-type ringRun struct {
-	link                     string // that the model supposes
-	nccl                     bool   // moves the tensors of GPUs
-	runs, workers            int
-	backward, ordered, check bool
-	seed                     uint64
-	progress                 io.Writer // of rank 0, nil for none
-	print                    func(*ringResult) error
+// A Run is how problems are computed over ranks.
+type Run struct {
+	Link                     string // that the model supposes
+	NCCL                     bool   // moves the tensors of GPUs
+	Runs, Workers            int
+	Backward, Ordered, Check bool
+	Seed                     uint64
+	Progress                 io.Writer // of rank 0, nil for none
+	Print                    func(*Result) error
 }
 
-// A ringProblem is one that the ranks compute, with the sequences of a packed one.
-type ringProblem struct {
+// A Problem is one that the ranks compute, with the sequences of a packed one.
+type Problem struct {
 	flashkit.Problem
-	seqs *flashkit.Sequences
+	Seqs *flashkit.Sequences
 }
 
-// overGoroutines is all ranks, a goroutine each, which compute with the runners.
-func (f *ringRun) overGoroutines(ctx context.Context, list []ringProblem, runners []*dispatch.Dispatcher) error {
+// OverGoroutines is all ranks, a goroutine each, which compute with the runners.
+func (f *Run) OverGoroutines(ctx context.Context, list []Problem, runners []*dispatch.Dispatcher) error {
 	groups, err := ring.Local(len(runners))
 	if err != nil {
 		return err
 	}
-	return f.together(list, groups, func(i int, p *ringProblem) (*ringResult, error) {
+	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
 		return f.rank(ctx, groups[i], runners[i], p)
 	})
 }
 
-// overProcesses is one rank of MPI's.
-func (f *ringRun) overProcesses(ctx context.Context, list []ringProblem, d *dispatch.Dispatcher) error {
+// OverProcesses is one rank of MPI's.
+func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dispatcher) error {
 	g, err := mpi.Open(ctx)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (f *ringRun) overProcesses(ctx context.Context, list []ringProblem, d *disp
 	for i := range list {
 		result, err := f.rank(ctx, g, d, &list[i])
 		if err == nil && g.Rank() == 0 {
-			err = f.print(result)
+			err = f.Print(result)
 		}
 		if err != nil {
 			return err // the program ends, and mpiexec the other ranks
@@ -63,9 +63,9 @@ func (f *ringRun) overProcesses(ctx context.Context, list []ringProblem, d *disp
 }
 
 // together runs every problem on all ranks, a goroutine each, and prints what rank 0 says.
-func (f *ringRun) together(list []ringProblem, groups []ring.Group, rank func(i int, p *ringProblem) (*ringResult, error)) error {
+func (f *Run) together(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
 	for at := range list {
-		results, errs := make([]*ringResult, len(groups)), make([]error, len(groups))
+		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
 		var done sync.WaitGroup
 		for i, g := range groups {
 			done.Go(func() {
@@ -78,15 +78,15 @@ func (f *ringRun) together(list []ringProblem, groups []ring.Group, rank func(i 
 		if err := cmp.Or(errs...); err != nil {
 			return err
 		}
-		if err := f.print(results[0]); err != nil {
+		if err := f.Print(results[0]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// A ringResult is what rank 0 says of a problem.
-type ringResult struct {
+// A Result is what rank 0 says of a problem.
+type Result struct {
 	Problem    string    `json:"problem"`
 	Ranks      int       `json:"ranks"`
 	Ordered    bool      `json:"ordered"`
@@ -105,10 +105,10 @@ type ringResult struct {
 }
 
 // rank is the work of one rank.
-func (f *ringRun) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *ringProblem) (*ringResult, error) {
+func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *Problem) (*Result, error) {
 	args := f.input(p)
 	d = d.Frozen() // no rank changes its mind in mid-run
-	args.Workers = f.workers
+	args.Workers = f.Workers
 	r := f.result(p, g)
 	if err := f.alone(ctx, g, d, p.Problem, args, r); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (f *ringRun) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher
 		return nil, err
 	}
 	defer x.Close()
-	cut, err := ring.NewCut(p.Problem, p.seqs, g.Size(), f.ordered)
+	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (f *ringRun) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher
 	if err := f.measure(ctx, g, x, p.Problem, shard, r, nil, nil); err != nil {
 		return nil, err
 	}
-	if f.check {
+	if f.Check {
 		if err := f.compare(ctx, g, cut, args, shard, r); err != nil {
 			return nil, err
 		}
@@ -138,37 +138,37 @@ func (f *ringRun) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher
 }
 
 // result begins what a rank says of a problem.
-func (f *ringRun) result(p *ringProblem, g ring.Group) *ringResult {
-	return &ringResult{Problem: p.String(), Ranks: g.Size(), Ordered: f.ordered, Backward: f.backward}
+func (f *Run) result(p *Problem, g ring.Group) *Result {
+	return &Result{Problem: p.String(), Ranks: g.Size(), Ordered: f.Ordered, Backward: f.Backward}
 }
 
 // options are those of a rank's Ring.
-func (f *ringRun) options(g ring.Group) ring.Options {
-	o := ring.Options{Ordered: f.ordered}
-	if g.Rank() == 0 && f.progress != nil {
-		o.Progress = func(x ring.Progress) { fmt.Fprintln(f.progress, ringLine(x)) }
+func (f *Run) options(g ring.Group) ring.Options {
+	o := ring.Options{Ordered: f.Ordered}
+	if g.Rank() == 0 && f.Progress != nil {
+		o.Progress = func(x ring.Progress) { fmt.Fprintln(f.Progress, progressLine(x)) }
 	}
 	return o
 }
 
 // input returns random arguments of the whole, with room for what the passes write. Packed
 // sequences are rows of one batch.
-func (f *ringRun) input(p *ringProblem) *flashkit.Args {
+func (f *Run) input(p *Problem) *flashkit.Args {
 	shape := p.Problem
-	if p.seqs != nil {
+	if p.Seqs != nil {
 		shape.Batch, shape.Ragged = 1, false
-		shape.QLen, shape.KVLen = int(p.seqs.QStarts[p.Batch]), int(p.seqs.KVStarts[p.Batch])
+		shape.QLen, shape.KVLen = int(p.Seqs.QStarts[p.Batch]), int(p.Seqs.KVStarts[p.Batch])
 	}
-	args := &input.Random(shape, f.seed, input.BHSD, f.backward).Args
+	args := &input.Random(shape, f.Seed, input.BHSD, f.Backward).Args
 	f.outputs(shape, args)
-	args.Seqs = p.seqs
+	args.Seqs = p.Seqs
 	return args
 }
 
 // outputs adds what the passes write.
-func (f *ringRun) outputs(p flashkit.Problem, args *flashkit.Args) {
+func (f *Run) outputs(p flashkit.Problem, args *flashkit.Args) {
 	pass := flashkit.PassForward
-	if f.backward {
+	if f.Backward {
 		pass = flashkit.PassBackward
 	}
 	made := flashkit.NewArgs(p, pass)
@@ -182,22 +182,22 @@ func (f *ringRun) outputs(p flashkit.Problem, args *flashkit.Args) {
 
 type passFunc = func(context.Context, flashkit.Problem, *flashkit.Args) error
 
-func (f *ringRun) passes(ctx context.Context, p flashkit.Problem, args *flashkit.Args, forward, backward passFunc) error {
-	if err := forward(ctx, p, args); err != nil || !f.backward {
+func (f *Run) passes(ctx context.Context, p flashkit.Problem, args *flashkit.Args, forward, backward passFunc) error {
+	if err := forward(ctx, p, args); err != nil || !f.Backward {
 		return err
 	}
 	return backward(ctx, p, args)
 }
 
-func ringLine(x ring.Progress) string {
+func progressLine(x ring.Progress) string {
 	if x.Waiting > 0 {
 		return fmt.Sprintf("step %d of %d: waits for rank %d, %.0f s", x.Step, x.Steps, x.From, x.Waiting.Seconds())
 	}
 	return fmt.Sprintf("step %d of %d", x.Step, x.Steps)
 }
 
-// writeText prints the result, with the link of the model's prediction.
-func (r *ringResult) writeText(w io.Writer, link string) error {
+// WriteText prints the result, with the link of the model's prediction.
+func (r *Result) WriteText(w io.Writer, link string) error {
 	fmt.Fprintf(w, "problem      %s\nranks        %d\n", r.Problem, r.Ranks)
 	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", terminal.Seconds(r.Seconds), terminal.Seconds(r.One), r.Efficiency)
 	fmt.Fprintf(w, "predicted    %s by the model, over the link %s\n", terminal.Seconds(r.Predicted), link)
