@@ -19,6 +19,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/ranks"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/mpi"
 	"github.com/flashkit-go/flashkit/ring/nccl"
@@ -26,7 +27,7 @@ import (
 
 // ringFlags are those of flashrun ring.
 type ringFlags struct {
-	how                Run
+	how                ranks.Run
 	problems           []string
 	lengths            []int
 	backend, transport string
@@ -112,7 +113,7 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	f.how.NCCL = f.transport == transportNCCL
-	f.how.Print = func(r *Result) error { return f.print(cmd.OutOrStdout(), r) }
+	f.how.Print = func(r *ranks.Result) error { return f.print(cmd.OutOrStdout(), r) }
 	if !f.quiet {
 		f.how.Progress = cmd.ErrOrStderr()
 	}
@@ -134,7 +135,7 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 }
 
 // overNCCL is one rank, in a process of its own.
-func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []Problem, launch ring.Launch) error {
+func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ranks.Problem, launch ring.Launch) error {
 	if launch.Launcher == "MPI" {
 		if watched, err := watch(cmd); watched {
 			return err
@@ -155,7 +156,7 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []Pro
 }
 
 // overGPUs is all ranks, whose tensors lie on GPUs.
-func (f *ringFlags) overGPUs(ctx context.Context, list []Problem) (err error) {
+func (f *ringFlags) overGPUs(ctx context.Context, list []ranks.Problem) (err error) {
 	gpus, err := f.openGPUs()
 	defer func() {
 		for _, gpu := range gpus {
@@ -169,7 +170,7 @@ func (f *ringFlags) overGPUs(ctx context.Context, list []Problem) (err error) {
 }
 
 // overGoroutines is all ranks, a goroutine each.
-func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []Problem) error {
+func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	runners, err := f.open(cmd)
 	defer func() {
 		for _, d := range runners {
@@ -183,7 +184,7 @@ func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list
 }
 
 // overProcesses is one rank of MPI's.
-func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []Problem) error {
+func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	if watched, err := watch(cmd); watched {
 		return err
 	}
@@ -206,7 +207,7 @@ func watch(cmd *cobra.Command) (watched bool, err error) {
 }
 
 // parse returns the problems that the flags name.
-func (f *ringFlags) parse() (list []Problem, err error) {
+func (f *ringFlags) parse() (list []ranks.Problem, err error) {
 	if len(f.problems) == 0 {
 		return nil, errors.New("--problem names nothing: it must be a problem, as flashrun explain --help has them")
 	}
@@ -220,7 +221,7 @@ func (f *ringFlags) parse() (list []Problem, err error) {
 		case f.how.Backward && missing != 0:
 			return nil, fmt.Errorf("--backward: %v has no backward pass", missing)
 		}
-		x := Problem{Problem: p}
+		x := ranks.Problem{Problem: p}
 		if f.lengths != nil {
 			x.Seqs, err = packedLengths(f.lengths)
 			x.Batch, x.Ragged, x.QLen, x.KVLen = len(f.lengths), true, slices.Max(f.lengths), slices.Max(f.lengths)
@@ -345,7 +346,7 @@ func (f *ringFlags) checkTransport(launch ring.Launch) error {
 	return nil
 }
 
-func (f *ringFlags) print(w io.Writer, r *Result) error {
+func (f *ringFlags) print(w io.Writer, r *ranks.Result) error {
 	if f.asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/ranks"
 )
 
 func TestRing(t *testing.T) {
@@ -22,7 +24,7 @@ func TestRing(t *testing.T) {
 		var out, errs bytes.Buffer
 		args := append([]string{"ring", "--check", "--json", "--backend", "simd", "--problem"}, c...)
 		require.Equal(t, exitOK, execute(t.Context(), args, &out, &errs), "%v: %s", c, &errs)
-		var r Result
+		var r ranks.Result
 		require.NoError(t, json.Unmarshal(out.Bytes(), &r))
 		require.Equal(t, c[0], r.Problem)
 		require.Len(t, r.Sent, r.Ranks)
@@ -75,7 +77,7 @@ func TestRingMPI(t *testing.T) {
 	run.Stderr = &errs
 	text, err = run.Output()
 	require.NoError(t, err, "%s", &errs)
-	var r Result
+	var r ranks.Result
 	require.NoError(t, json.Unmarshal(text, &r), "%s", text)
 	require.Equal(t, 3, r.Ranks)
 }
@@ -106,7 +108,7 @@ func TestRingPacked(t *testing.T) {
 	require.Equal(t, exitOK, execute(t.Context(), args, &out, &errs), "%s", &errs)
 	lines := json.NewDecoder(&out)
 	for _, want := range []string{"b5-h4-g2-n70-m70-d16-f32-causal-ragged", "b5-h2-g2-n70-m70-d8-bf16-ragged"} {
-		var r Result
+		var r ranks.Result
 		require.NoError(t, lines.Decode(&r))
 		require.Equal(t, want, r.Problem)
 		require.NotNil(t, r.Worst)

@@ -36,6 +36,7 @@ var rooms = []struct {
 	{"internal/gputest", []string{"backends/cuda"}},
 	{"internal/input", []string{".", "backends/cuda", "conformance/oracle", "dispatch", "internal/half", "internal/machine", "internal/npy", "internal/terminal", "safetensors"}},
 	{"internal/machine", []string{".", "backends/cuda", "backends/simd", "dispatch", "internal/terminal"}},
+	{"internal/ranks", []string{".", "backends/cuda", "dispatch", "internal/bench", "internal/input", "internal/terminal", "ring", "ring/*"}},
 	{"internal/replay", []string{".", "dispatch", "internal/bench", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/report", []string{".", "internal/bench", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/*", nil},

@@ -1,4 +1,6 @@
-package main
+// Package ranks computes problems over many ranks, which are goroutines, GPUs or processes, and measures
+// what that brings over one rank.
+package ranks
 
 import (
 	"cmp"
