@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // keyTiles calls f for each tile of keys and each row of t that sees some of it, with
@@ -208,7 +208,7 @@ func dense(t flashkit.Tensor) []float32 {
 		for h := range s[1] {
 			for r := range s[2] {
 				for e, at := 0, t.Offset(b, h, r); e < s[3]; e++ {
-					out = append(out, load(t, at+e))
+					out = append(out, input.Value(&t, at+e))
 				}
 			}
 		}
@@ -216,28 +216,10 @@ func dense(t flashkit.Tensor) []float32 {
 	return out
 }
 
-// load returns an element of the tensor's memory.
-func load(t flashkit.Tensor, at int) float32 {
-	switch t.DType() {
-	case flashkit.Float16:
-		return half.FromF16(t.Uint16s()[at])
-	case flashkit.BFloat16:
-		return half.FromBF16(t.Uint16s()[at])
-	}
-	return t.Float32s()[at]
-}
-
 // store writes by x to a row of the tensor.
 func store(t flashkit.Tensor, b, h, r int, x []float32, by float32) {
 	at := t.Offset(b, h, r)
 	for e, v := range x {
-		switch v *= by; t.DType() {
-		case flashkit.Float16:
-			t.Uint16s()[at+e] = half.ToF16(v)
-		case flashkit.BFloat16:
-			t.Uint16s()[at+e] = half.ToBF16(v)
-		default:
-			t.Float32s()[at+e] = v
-		}
+		input.SetValue(&t, at+e, v*by)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"time"
 
@@ -155,13 +154,14 @@ func (x *regretResult) Times() (chosen, best float64) {
 }
 
 func (r *RegretReport) sum() {
-	var chosen, best, logs float64
+	var chosen, best float64
+	var ratios []float64
 	for _, x := range r.Problems {
 		c, b := x.Times()
-		chosen, best, logs, r.Worst = chosen+c, best+b, logs+math.Log(x.Ratio), max(r.Worst, x.Ratio)
+		chosen, best, ratios, r.Worst = chosen+c, best+b, append(ratios, x.Ratio), max(r.Worst, x.Ratio)
 	}
 	if best > 0 {
-		r.Sum, r.Mean = chosen/best, math.Exp(logs/float64(len(r.Problems)))
+		r.Sum, r.Mean = chosen/best, GeometricMean(ratios)
 	}
 }
 

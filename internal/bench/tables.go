@@ -19,7 +19,6 @@ import (
 func (r *Results) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
-	most := LimitRates(r.Limits)
 	for _, l := range r.Limits {
 		value := fmt.Sprintf("%.1f GFLOP/s", l.GFLOPS)
 		if l.GFLOPS == 0 {
@@ -40,7 +39,7 @@ func (r *Results) WriteTable(w io.Writer) error {
 			kernel += " *"
 		}
 		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), terminal.Seconds(x.Seconds), terminal.Seconds(x.P10), terminal.Seconds(x.P90),
-			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.OfLimit(most), fmt.Sprintf("%.1f", x.Intensity),
+			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.OfLimit(r.Limits), fmt.Sprintf("%.1f", x.Intensity),
 			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), terminal.Bytes(x.Extra()), peak})
 	}
 	terminal.WriteTable(out, rows, 4)
@@ -80,24 +79,19 @@ func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// LimitRates returns the limits in GFLOP/s by memory and type, for ofLimit.
-func LimitRates(limits []machine.Limit) map[string]float64 {
-	most := map[string]float64{}
-	for _, l := range limits {
-		most[l.Memory+" "+l.Name] = l.GFLOPS
+// Place returns where the kernel computes. A GPU computes what lies on the host too.
+func (x *Result) Place() string {
+	if x.Device != nil {
+		return machine.Device
 	}
-	return most
+	return x.Memory
 }
 
 // OfLimit returns the rate as a part of the limit of where the kernel computes,
-// "" if that was not measured. A GPU computes what lies on the host too.
-func (x *Result) OfLimit(most map[string]float64) string {
+// "" if that was not measured.
+func (x *Result) OfLimit(limits []machine.Limit) string {
 	p, err := flashkit.ParseProblem(x.Problem)
-	where := machine.Host
-	if x.Device != nil {
-		where = machine.Device
-	}
-	limit := most[where+" "+p.DType.String()]
+	limit, _ := machine.Most(limits, x.Place(), p.DType)
 	if err != nil || limit == 0 {
 		return ""
 	}

@@ -44,6 +44,21 @@ type Limit struct {
 	How            string  `json:"how"`
 }
 
+// Most returns the limits of a place, host or device, for a type: GFLOP/s, and bytes copied per second;
+// 0 where that was not measured.
+func Most(limits []Limit, place string, t flashkit.DType) (gflops, bytesPerSecond float64) {
+	for _, l := range limits {
+		switch {
+		case l.Memory != place:
+		case l.Name == t.String():
+			gflops = l.GFLOPS
+		case l.Name == "copy":
+			bytesPerSecond = l.BytesPerSecond
+		}
+	}
+	return gflops, bytesPerSecond
+}
+
 // copyBytes returns the size of the array that is copied: more than most caches
 // hold, unless that is much of the machine's memory.
 func copyBytes() int {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/peer"
@@ -151,7 +152,7 @@ func (x *alone) run() error {
 
 // say adds the medians of the fastest rank to what all say.
 func (x *alone) say(r *Result) error {
-	all, err := gatherAll(x.ctx, x.rank, [5]float64{medianSeconds(x.both), medianSeconds(x.forwards)})
+	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
 		if i == 0 || a[0] < r.One {
 			r.One = a[0]

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/ring"
 )
@@ -71,7 +71,7 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 			took, forwards = append(took, time.Since(begin)), append(forwards, forwardTook)
 		}
 	}
-	all, err := gatherAll(ctx, g, [5]float64{medianSeconds(took), float64(sent), wait.Seconds(), medianSeconds(forwards), compute.Seconds()})
+	all, err := gatherAll(ctx, g, [5]float64{bench.Median(took).Seconds(), float64(sent), wait.Seconds(), bench.Median(forwards).Seconds(), compute.Seconds()})
 	for _, a := range all {
 		r.Seconds = max(r.Seconds, a[0])
 		r.Sent, r.Wait, r.Compute = append(r.Sent, int64(a[1])), append(r.Wait, a[2]), append(r.Compute, a[4])
@@ -84,11 +84,6 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err
-}
-
-func medianSeconds(list []time.Duration) float64 {
-	slices.Sort(list)
-	return list[len(list)/2].Seconds()
 }
 
 // gatherAll gives every rank the numbers of all.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -215,9 +214,9 @@ func (x *TraceRuns) add(r *Result) {
 // sum sums up the traces. Those without a run are left out.
 func (r *Report) sum() {
 	r.Traces = slices.DeleteFunc(r.Traces, func(x *TraceRuns) bool { return len(x.Runs) == 0 })
-	logs := 0.0
+	var regrets []float64
 	for _, x := range r.Traces {
-		logs += math.Log(x.Regret)
+		regrets = append(regrets, x.Regret)
 		if x.Regret > r.Worst {
 			r.Worst, r.WorstTrace = x.Regret, x.Trace
 		}
@@ -230,7 +229,7 @@ func (r *Report) sum() {
 			r.WorstSteady = worse(r.WorstSteady, &c)
 		}
 	}
-	if n := len(r.Traces); n > 0 {
-		r.Mean = math.Exp(logs / float64(n))
+	if len(regrets) > 0 {
+		r.Mean = bench.GeometricMean(regrets)
 	}
 }

@@ -222,33 +222,17 @@ func (s *study) rate(limits []machine.Limit) *Figure {
 func (s *study) ratePlot(f *facet, limits []machine.Limit) *plot {
 	p := s.facetPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
 	for _, place := range []string{machine.Host, machine.Device} {
-		if slices.ContainsFunc(f.points, func(m *measured) bool { return m.place() == place }) {
+		if slices.ContainsFunc(f.points, func(m *measured) bool { return m.Place() == place }) {
 			p.roofs = append(p.roofs, roof{rate: roofOf(limits, place, f.like.DType).rate})
 		}
 	}
 	return p
 }
 
-// place returns where a kernel computes. A GPU computes what lies on the host too.
-func (m *measured) place() string {
-	if m.Device != nil {
-		return machine.Device
-	}
-	return m.Memory
-}
-
 // roofOf returns what the machine does at most in a place and type.
-func roofOf(limits []machine.Limit, place string, t flashkit.DType) (r roof) {
-	for _, l := range limits {
-		switch {
-		case l.Memory != place:
-		case l.Name == t.String():
-			r.rate = l.GFLOPS
-		case l.Name == "copy":
-			r.bandwidth = l.BytesPerSecond / 1e9
-		}
-	}
-	return r
+func roofOf(limits []machine.Limit, place string, t flashkit.DType) roof {
+	rate, bandwidth := machine.Most(limits, place, t)
+	return roof{rate, bandwidth / 1e9}
 }
 
 // roofline returns a plot for each pass, type and place.
@@ -282,7 +266,7 @@ type group struct {
 
 func (g *group) title(s *study) string {
 	text := g.pass.String() + ", " + g.types
-	if slices.ContainsFunc(s.all, func(m *measured) bool { return m.place() == machine.Device }) {
+	if slices.ContainsFunc(s.all, func(m *measured) bool { return m.Place() == machine.Device }) {
 		text += ", " + map[string]string{machine.Host: "CPU", machine.Device: "GPU"}[g.place]
 	}
 	return text
@@ -293,7 +277,7 @@ func (s *study) groups() (list []*group) {
 	for _, place := range []string{machine.Host, machine.Device} {
 		for _, f := range s.facets {
 			for _, m := range f.points {
-				if m.place() != place {
+				if m.Place() != place {
 					continue
 				}
 				i := slices.IndexFunc(list, func(g *group) bool { return g.pass == f.pass && g.types == input.TypesName(&m.p) && g.place == place })

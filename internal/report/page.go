@@ -51,7 +51,7 @@ func (p *Page) Figure(id string) *Figure {
 // beyond reports whether a kernel does more than what was measured as the most.
 func (s *study) beyond(limits []machine.Limit) bool {
 	return slices.ContainsFunc(s.all, func(m *measured) bool {
-		most := roofOf(limits, m.place(), m.p.DType).rate
+		most := roofOf(limits, m.Place(), m.p.DType).rate
 		return most > 0 && m.GFLOPS > most
 	})
 }

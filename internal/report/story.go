@@ -26,7 +26,6 @@ var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic"
 
 // headlines returns one for each group.
 func (s *study) headlines(limits []machine.Limit) (list []headline) {
-	most := bench.LimitRates(limits)
 	for _, g := range s.groups() {
 		sampled := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return !m.sampled() })
 		points := slices.DeleteFunc(slices.Clone(sampled), (*measured).naive)
@@ -34,7 +33,7 @@ func (s *study) headlines(limits []machine.Limit) (list []headline) {
 			continue
 		}
 		top := slices.MaxFunc(points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
-		h := headline{measured: top, Title: g.title(s), OfLimit: top.OfLimit(most), Limit: roofOf(limits, g.place, g.dtype).rate}
+		h := headline{measured: top, Title: g.title(s), OfLimit: top.OfLimit(limits), Limit: roofOf(limits, g.place, g.dtype).rate}
 		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.sampled() && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
