@@ -56,8 +56,8 @@ func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain PROBLEM",
 		Short: "Say which kernel runs a problem, and why not the others",
-		Long: `Explain prints a verdict for every kernel: chosen, or the reason why not; the
-time that dispatch predicts; what that is made of; and what the last call that is
+		Long: `Explain prints a verdict for every kernel, those that fit first: chosen, or the
+reason why not; the time that dispatch predicts; what that is made of; and what the last call that is
 remembered took.
 
 A prediction is the kernel's own one, times measured over predicted time: of the
@@ -107,9 +107,11 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 	return cmd
 }
 
-// writeExplained writes a table with a line for each verdict.
+// writeExplained writes a table with a line for each verdict, those of kernels that fit first.
 func writeExplained(w io.Writer, lines []explained) error {
 	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
+	fits := func(l explained) bool { return l.Seconds > 0 }
+	lines = append(slices.DeleteFunc(slices.Clone(lines), func(l explained) bool { return !fits(l) }), slices.DeleteFunc(slices.Clone(lines), fits)...)
 	anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
 	for _, l := range lines {
 		mark, predicted, last := " ", "\t", ""

@@ -112,6 +112,10 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "conformance --case ["},
 		{exitUsage, "ring"},
 		{exitOK, "--version"},
+		{exitOK, "version"},
+		{exitUsage, "version x"},
+		{exitOK, "list --backend simd"},
+		{exitUsage, "list --backend tpu"},
 		{exitOK, "completion bash"},
 		{exitUsage, "fly"},
 	} {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
@@ -15,6 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
@@ -52,11 +54,12 @@ func listDevices(devices []cuda.Device) (lines []listed) {
 }
 
 func newList() *cobra.Command {
+	var backend string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List every backend and kernel, and what this machine lacks",
-		Example: "  flashrun list\n  flashrun list --json",
+		Example: "  flashrun list\n  flashrun list --backend simd\n  flashrun list --json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := dispatch.All(cmd.Context())
@@ -64,6 +67,13 @@ func newList() *cobra.Command {
 			warnOfProfile(cmd, d)
 			devices, _ := cuda.Devices() // what d misses says why there are none
 			lines := append(listDevices(devices), list(d)...)
+			if backend != "" && backend != "auto" {
+				lines = slices.DeleteFunc(lines, func(l listed) bool { return !l.of(backend) })
+			}
+			if len(lines) == 0 {
+				_, err := d.With(backend)
+				return err
+			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
@@ -76,7 +86,13 @@ func newList() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	addBackendFlag(cmd, &backend, "only this `name`: a backend or a kernel (default all)")
 	return cmd
+}
+
+// of reports whether the line belongs to a backend, or is the kernel of that name.
+func (l *listed) of(name string) bool {
+	return l.Name == name || bench.BackendOf(l.Name) == name || l.Device != nil && name == "cuda"
 }
 
 // printed returns the table of the lines, with what the kernels are if about says so.

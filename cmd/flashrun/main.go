@@ -114,8 +114,8 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 	}
 	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it (default FLASHKIT_DEVICE, else 0)")
 	root.PersistentPreRunE = setDevice
-	root.SetVersionTemplate("{{.Name}} version {{.Version}} (" + build() + ")\n")
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newRing(), newBurn())
+	root.SetVersionTemplate(versionLine())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newRing(), newVersion(), newBurn())
 	return root
 }
 

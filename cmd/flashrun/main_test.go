@@ -210,8 +210,14 @@ func TestListAndExplain(t *testing.T) {
 	require.Contains(t, ok(t, "list"), about)
 	require.NotContains(t, string(printed([]listed{{Name: "x/y", Available: true, About: about}}, false)), about)
 
+	simd := ok(t, "list", "--backend", "simd")
+	require.Contains(t, simd, "simd/fwd_generic")
+	require.NotContains(t, simd, "wasm")
+	require.Equal(t, 2, strings.Count(ok(t, "list", "--backend", "simd/fwd_generic"), "\n"), "the machine and the kernel")
+
 	explain := []string{"explain", "--backend", "simd/fwd_generic", "b1-h8-g2-n128-m512-d64-f32-causal"}
 	require.Contains(t, ok(t, explain...), "* simd/fwd_generic")
+	require.Regexp(t, `^(. \w+/\w+ +about [^\n]+\n)+(. [\w/]+  +[b-z][^\n]+\n)+$`, ok(t, "explain", "b1-h8-g2-n128-m512-d64-f32-causal"), "what fits comes first")
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append(explain, "--backward", "--json")...)), &lines))
 	for _, l := range lines {
 		require.Equal(t, l["name"] == "simd/bwd_generic", l["chosen"], "%v", l)
@@ -255,6 +261,7 @@ func TestRequiredKernel(t *testing.T) {
 
 func TestVersionAndCompletion(t *testing.T) {
 	require.Equal(t, "flashrun version "+machine.Version()+" ("+build()+")\n", ok(t, "--version"))
+	require.Equal(t, ok(t, "--version"), ok(t, "version"))
 	require.Contains(t, ok(t, "completion", "bash"), "flashrun")
 	_, completions, _ := flashrun(t, "__complete", "run", "--backend", "")
 	require.Contains(t, completions, "simd/fwd_generic")

@@ -1,10 +1,28 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
+
+// newVersion prints what --version prints.
+func newVersion() *cobra.Command {
+	return &cobra.Command{Use: "version", Short: "Print version, commit, compiler and platform", Args: noArguments, RunE: func(cmd *cobra.Command, _ []string) error {
+		_, err := fmt.Fprint(cmd.OutOrStdout(), versionLine())
+		return failed(err)
+	}}
+}
+
+// versionLine says the version, and how this program was built.
+func versionLine() string {
+	return "flashrun version " + machine.Version() + " (" + build() + ")\n"
+}
 
 // build returns what --version prints after the version: the commit that the Go tool
 // recorded, the compiler, the platform and the build tags.
