@@ -24,7 +24,7 @@ import (
 // benchFlags are the flags of flashrun bench, as given.
 type benchFlags struct {
 	grid        gridFlags
-	pass        string
+	pass        passList
 	backend     string
 	kernels     string
 	memory      string
@@ -45,7 +45,7 @@ type benchFlags struct {
 }
 
 func newBench() *cobra.Command {
-	var f benchFlags
+	f := benchFlags{pass: passList{flashkit.PassForward, flashkit.PassBackward}}
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure kernels over a grid of problems",
@@ -86,7 +86,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	}
 	f.grid.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.pass, "pass", "fwd,bwd", "a `list` of passes: fwd, bwd")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, bwd")
 	flags.StringVar(&f.backend, "backend", "", "a `list` of backends and kernels: all, simd, wasm, cuda, simd/fwd_generic (default FLASHKIT_BACKEND, else all)")
 	flags.StringVar(&f.kernels, "kernels", "chosen", "`which` kernels: chosen, that each backend predicts to be its fastest; or all that fit")
 	flags.StringVar(&f.memory, "memory", "host", "a `list` of where tensors lie: host and, for the GPU's kernels alone, device")
@@ -117,7 +117,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
-	for name, values := range map[string][]string{"dtype": input.TypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {bench.Naive},
+	for name, values := range map[string][]string{"dtype": input.TypeNames, "memory": {"host", "device"}, "baseline": {bench.Naive},
 		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
@@ -199,10 +199,6 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem
 	if err != nil {
 		return nil, nil, err
 	}
-	passes, err := bench.ParsePasses(f.pass)
-	if err != nil {
-		return nil, nil, err
-	}
 	memories := strings.Split(f.memory, ",")
 	for _, m := range memories {
 		if m != machine.Host && m != machine.Device {
@@ -229,7 +225,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}
 	how := bench.Settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
-	return bench.New(how, passes, memories, f.baseline != ""), problems, err
+	return bench.New(how, f.pass, memories, f.baseline != ""), problems, err
 }
 
 // formats returns the flags that choose what is printed.

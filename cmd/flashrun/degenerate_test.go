@@ -112,9 +112,9 @@ func TestDegenerateProblems(t *testing.T) {
 		require.NoError(t, os.WriteFile(trace, fmt.Appendf(nil, "fwd %s calls=2\nbwd %[1]s calls=2\n", name), 0o644))
 		run := []string{"run", "--repeat", "1", "--check"}
 		lines := [][]string{
-			append(run, "--problem", name), append(run, "--problem", name, "--backward", "--json"), append(run, "--problem", name, "--layout", "bshd"),
-			append(run, file...), append(append(run, file...), "--backward"),
-			{"explain", name}, {"explain", "--backward", "--json", name}, {"memory", "--formula", name},
+			append(run, "--problem", name), append(run, "--problem", name, "--pass", "fwd,bwd", "--json"), append(run, "--problem", name, "--layout", "bshd"),
+			append(run, file...), append(append(run, file...), "--pass", "fwd,bwd"),
+			{"explain", name}, {"explain", "--pass", "bwd", "--json", name}, {"memory", "--formula", name},
 		}
 		if i%every == 0 {
 			lines = append(lines, [][]string{
@@ -125,7 +125,7 @@ func TestDegenerateProblems(t *testing.T) {
 				{"bench", "--trace", trace, "--runs", "1"},
 				{"calibrate", "--problem", name, "--time-per-case", "1us", "--out", filepath.Join(dir, "profile")},
 				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet"},
-				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet", "--backward", "--ordered", "--ranks", "3"},
+				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet", "--pass", "fwd,bwd", "--ordered", "--ranks", "3"},
 				{"ring", "--problem", name, "--lengths", "0,1,3", "--check", "--runs", "1", "--quiet"},
 			}...)
 		}

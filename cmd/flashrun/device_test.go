@@ -30,9 +30,12 @@ func TestRunOnDevice(t *testing.T) {
 		require.NoError(t, err)
 		d, err := onGPU(gpu, c.choice)
 		require.NoError(t, err)
-		f := runFlags{repeat: 3, backward: c.forward != ""}
+		f := runFlags{repeat: 3, pass: passList{flashkit.PassForward}}
+		if c.forward != "" {
+			f.pass = append(f.pass, flashkit.PassBackward)
+		}
 		for _, l := range []input.Layout{input.BHSD, input.BSHD} {
-			r, w, err := f.compute(t.Context(), d, input.Random(p, 1, l, f.backward), terminal.NewProgress(&strings.Builder{}))
+			r, w, err := f.compute(t.Context(), d, input.Random(p, 1, l, f.pass.backward()), terminal.NewProgress(&strings.Builder{}))
 			require.NoError(t, err)
 			require.Equal(t, [4]any{c.want, c.forward, 3, machine.Device}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
 			require.Equal(t, int32(gputest.Plan[0]), int32(math.Float32bits(w.Args.LSE.Float32s()[0])), "the stub's memory came back")

@@ -52,7 +52,8 @@ func parameterForm(x *flashkit.Parameter) string {
 
 func newExplain() *cobra.Command {
 	var backend string
-	var backward, asJSON bool
+	var asJSON bool
+	passes := passList{flashkit.PassForward}
 	cmd := &cobra.Command{
 		Use:   "explain PROBLEM",
 		Short: "Say which kernel runs a problem, and why not the others",
@@ -69,7 +70,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-topleft][-shift{keys}], and then in this order
 ` + parameterList(),
 		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
-  flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0
+  flashrun explain --pass bwd b1-h8-g8-n1024-m1024-d64-bf16-window128.0
   flashrun explain b4-h32-g8-n1-m4096-d128-f32-kvbf16-softcap50-ragged-page16`,
 		Args: oneProblem,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -82,18 +83,16 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 				return err
 			}
 			defer d.Close()
-			pass := flashkit.PassForward
-			if backward {
-				pass = flashkit.PassBackward
-			}
-			verdicts, err := d.Explain(p, pass)
-			if err != nil {
-				return err
-			}
 			var lines []explained
-			for _, v := range verdicts {
-				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds(),
-					v.Own.Seconds(), v.Factor, string(v.From)})
+			for _, pass := range passes {
+				verdicts, err := d.Explain(p, pass)
+				if err != nil {
+					return err
+				}
+				for _, v := range verdicts {
+					lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds(),
+						v.Own.Seconds(), v.Factor, string(v.From)})
+				}
 			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
@@ -101,7 +100,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			return failed(writeExplained(cmd.OutOrStdout(), lines))
 		},
 	}
-	cmd.Flags().BoolVar(&backward, "backward", false, "explain the backward pass")
+	addPassFlag(cmd, &passes, "explain the kernels of this `list` of passes: fwd, bwd")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	addBackendFlag(cmd, &backend, "explain under this choice of backend or kernel")
 	return cmd

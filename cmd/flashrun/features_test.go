@@ -31,7 +31,7 @@ func TestRunOfFeatures(t *testing.T) {
 			args := append([]string{"run", "--problem", name, "--check", "--json"}, onAnyCPU...)
 			want := []string{"o", "lse"}
 			if input.HasBackward(&p) {
-				args, want = append(args, "--backward"), append(want, "dq", "dk", "dv")
+				args, want = append(args, "--pass", "fwd,bwd"), append(want, "dq", "dk", "dv")
 				if p.Score.Bias {
 					want = append(want, "dbias")
 				}
@@ -140,7 +140,7 @@ func TestFilesOfFeatures(t *testing.T) {
 			flags := append(append([]string{"run", "--check"}, fileFor(t, in)...), onAnyCPU...)
 			byName := append([]string{"run", "--problem", name, "--seed", "5", "--layout", string(l)}, onAnyCPU...)
 			if input.HasBackward(&p) {
-				flags, byName = append(flags, "--backward"), append(byName, "--backward")
+				flags, byName = append(flags, "--pass", "fwd,bwd"), append(byName, "--pass", "fwd,bwd")
 			}
 			dir := t.TempDir()
 			ok(t, append(flags, "--out", filepath.Join(dir, "file"))...)
@@ -210,7 +210,7 @@ func TestPackedFiles(t *testing.T) {
 		in.Args.Seqs.QLens, in.Args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
 		dir := t.TempDir()
 		run := func(in *input.Input, name string) *safetensors.File {
-			flags := append(append([]string{"run", "--check", "--backward", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
+			flags := append(append([]string{"run", "--check", "--pass", "fwd,bwd", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
 			ok(t, flags...)
 			return readFile(t, filepath.Join(dir, name))
 		}
@@ -408,19 +408,19 @@ func TestBadFeatures(t *testing.T) {
 		"pages too few":           {append(pool, pages(2, 0, 1, 2, 0), lens("kv_lens", 8, 9)), "", "Seqs.KVLens[1] = 9"},
 		"pages of another batch":  {append(pool, pages(2, 0, 1), lens("kv_lens", 8, 1)), "", "pages|kv_lens"},
 		"pages of rank 1":         {append(pool, lens("pages", 0, 1), lens("kv_lens", 8, 1)), "", "tensor pages|rank 1"},
-		"pages backward":          {append(pool, f32("do", 0, 2, 4, 5, 8), pages(2, 0, 1, 2, 0), lens("kv_lens", 8, 1)), "--backward", "--backward|pages"},
+		"pages backward":          {append(pool, f32("do", 0, 2, 4, 5, 8), pages(2, 0, 1, 2, 0), lens("kv_lens", 8, 1)), "--pass fwd,bwd", "--pass|pages"},
 		"carry of nothing":        {good, "--carry", "tensor o is missing|--carry"},
 		"carry without lse":       {append(good, f32("o", 0, 2, 4, 5, 8)), "--carry", "tensor lse is missing"},
 		"carry of another shape":  {append(good, f32("o", 0, 2, 4, 5, 7), f32("lse", 0, 2, 4, 5)), "--carry", "O.shape = [2 4 5 7]"},
 		"carry of rank 4":         {append(good, f32("o", 0, 2, 4, 5, 8), f32("lse", 0, 2, 4, 5, 1)), "--carry", "tensor lse|rank 4"},
-		"carry backward":          {append(good, f32("o", 0, 2, 4, 5, 8), f32("lse", 0, 2, 4, 5), f32("do", 0, 2, 4, 5, 8)), "--carry --backward", "--backward"},
-		"dlse of another shape":   {append(good, f32("do", 0, 2, 4, 5, 8), f32("dlse", 0, 2, 4, 4)), "--backward", "DLSE.shape = [2 4 4 1]"},
+		"carry backward":          {append(good, f32("o", 0, 2, 4, 5, 8), f32("lse", 0, 2, 4, 5), f32("do", 0, 2, 4, 5, 8)), "--carry --pass fwd,bwd", "--pass"},
+		"dlse of another shape":   {append(good, f32("do", 0, 2, 4, 5, 8), f32("dlse", 0, 2, 4, 4)), "--pass fwd,bwd", "DLSE.shape = [2 4 4 1]"},
 		"heads without rows":      {[]safetensors.Tensor{f32("q", 0, 1, e50, 0, 1), f32("k", 0, 1, 1, 1, 1), f32("v", 0, 1, 1, 1, 1)}, "--alibi", fmt.Sprint("--alibi|", e50)},
 		"pages without end":       {[]safetensors.Tensor{f32("q", 0, 1, 1, 1, 1), f32("k", 0, 0, 1, e60, 1), f32("v", 0, 0, 1, e60, 1), pages(9, make([]int32, 9)...), lens("kv_lens", 0)}, "", fmt.Sprint("pages|", e60)},
 		"flags beside a problem":  {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --alibi", "--alibi"},
 		"softcap and a problem":   {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --softcap 3", "--softcap"},
 		"carry and a problem":     {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --carry", "--carry"},
-		"pages of a problem":      {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page4 --backward", "--backward"},
+		"pages of a problem":      {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page4 --pass fwd,bwd", "--pass"},
 		"a problem of huge pages": {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page1152921504606846976", "free"},
 		"a problem of sequences":  {nil, "--problem b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "free"},
 		"carry of the sample":     {nil, "--carry", "--carry"},

@@ -19,7 +19,7 @@ var writeGolden = flag.Bool("write-golden", false, "write testdata/json.golden i
 // jsonCommands are short runs of every command that prints JSON.
 var jsonCommands = []string{
 	"run --problem b1-h2-g1-n5-m9-d8-f32-causal --check --repeat 1 --backend simd/fwd_generic",
-	"run --problem b1-h2-g1-n5-m9-d8-f32 --backward --repeat 1 --backend simd/fwd_generic",
+	"run --problem b1-h2-g1-n5-m9-d8-f32 --pass fwd,bwd --repeat 1 --backend simd/fwd_generic",
 	"list",
 	"explain b1-h2-g1-n5-m9-d8-f32 --backend simd/fwd_generic",
 	"memory b1-h2-g1-n5-m9-d8-f16 --backend simd/fwd_generic",
@@ -29,7 +29,7 @@ var jsonCommands = []string{
 	"calibrate --problem b1-h2-g1-n5-m9-d8-f32 --time-per-case 1ms --backend simd/fwd_generic --out NEW",
 	"conformance --kernel simd/fwd_generic --case dlse --quick",
 	"conformance --kernel simd/fwd_generic --case sweep* --sweep 1",
-	"ring --problem b1-h2-g1-n8-m8-d8-f32 --ranks 2 --runs 1 --backward --check",
+	"ring --problem b1-h2-g1-n8-m8-d8-f32 --ranks 2 --runs 1 --pass fwd,bwd --check",
 }
 
 // Scripts read the JSON of the commands: no field changes its name or its type.

@@ -15,14 +15,14 @@ import (
 // memoryFlags are the flags of flashrun memory, as given.
 type memoryFlags struct {
 	backend string
-	pass    string
+	pass    passList
 	meter   bench.MemoryMeter
 	json    bool
 	csv     bool
 }
 
 func newMemory() *cobra.Command {
-	f := new(memoryFlags)
+	f := &memoryFlags{pass: passList{flashkit.PassForward, flashkit.PassBackward}}
 	cmd := &cobra.Command{
 		Use:   "memory PROBLEM...",
 		Short: "Compare what attention allocates with and without its matrices",
@@ -64,12 +64,11 @@ A problem is named as for flashrun explain.`,
 	}
 	flags := cmd.Flags()
 	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
-	flags.StringVar(&f.pass, "pass", "both", "`pass`: fwd, bwd or both")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, bwd")
 	flags.BoolVar(&f.meter.Formula, "formula", false, "do not measure")
 	flags.DurationVar(&f.meter.Limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each problem and pass")
 	flags.BoolVar(&f.csv, "csv", false, "print CSV, a line for each figure")
-	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions([]string{"fwd", "bwd", "both"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -82,39 +81,27 @@ func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	}, cobra.ShellCompDirectiveNoFileComp
 }
 
-// passes are what --pass may name.
-var passes = map[string][]flashkit.Pass{
-	"fwd":  {flashkit.PassForward},
-	"bwd":  {flashkit.PassBackward},
-	"both": {flashkit.PassForward, flashkit.PassBackward},
-}
-
-// check returns the problems and the passes, or an error that names the
-// argument at fault.
-func (f *memoryFlags) check(args []string) ([]flashkit.Problem, []flashkit.Pass, error) {
-	chosen, ok := passes[f.pass]
-	if !ok {
-		return nil, nil, fmt.Errorf("--pass %q: must be fwd, bwd or both", f.pass)
-	}
+// check returns the problems, or an error that names the argument at fault.
+func (f *memoryFlags) check(args []string) ([]flashkit.Problem, error) {
 	if f.meter.Limit < 0 {
-		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.meter.Limit)
+		return nil, fmt.Errorf("--limit %s: must not be negative", f.meter.Limit)
 	}
 	if f.json && f.csv {
-		return nil, nil, errors.New("--json and --csv exclude each other")
+		return nil, errors.New("--json and --csv exclude each other")
 	}
 	var problems []flashkit.Problem
 	for _, name := range args {
 		p, err := flashkit.ParseProblem(name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		problems = append(problems, p)
 	}
-	return problems, chosen, nil
+	return problems, nil
 }
 
 func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
-	problems, chosen, err := f.check(args)
+	problems, err := f.check(args)
 	if err != nil {
 		return err
 	}
@@ -127,7 +114,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	defer show.Done()
 	var tables []*bench.MemoryTable
 	for _, p := range problems {
-		for _, s := range chosen {
+		for _, s := range f.pass {
 			t := bench.NewMemoryTable(p, s)
 			for _, k := range d.Kernels() {
 				if k.Pass != s {

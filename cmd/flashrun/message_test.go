@@ -89,7 +89,7 @@ func TestCheckOfNaN(t *testing.T) {
 	tensors := []float32{nan, 1, 2, 3}
 	q := f32("q", 0, 1, 1, 2, 2)
 	in := writeFile(t, "in.safetensors", withValues(q, tensors), f32("k", 0, 1, 1, 2, 2), f32("v", 0, 1, 1, 2, 2), f32("do", 0, 1, 1, 2, 2))
-	for _, flags := range [][]string{{}, {"--backward"}, {"--backend", "simd/fwd_generic"}, {"--backend", "wasm", "--backward"}} {
+	for _, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--backend", "simd/fwd_generic"}, {"--backend", "wasm", "--pass", "fwd,bwd"}} {
 		got := decode(t, ok(t, append([]string{"run", "--in", in, "--check", "--repeat", "1", "--json"}, flags...)...))
 		require.Less(t, got["max_abs_error"], 1e-5, "%v", flags)
 	}

@@ -28,6 +28,7 @@ import (
 // ringFlags are those of flashrun ring.
 type ringFlags struct {
 	how                ranks.Run
+	pass               passList
 	problems           []string
 	lengths            []int
 	backend, transport string
@@ -40,7 +41,7 @@ type ringFlags struct {
 }
 
 func newRing() *cobra.Command {
-	f := new(ringFlags)
+	f := &ringFlags{pass: passList{flashkit.PassForward}}
 	cmd := &cobra.Command{
 		Use:   "ring --problem NAME",
 		Short: "Compute one problem over many ranks: goroutines, GPUs, or processes of MPI",
@@ -54,9 +55,9 @@ take, which share the processors of this machine, or --devices which GPUs: their
 tensors lie there and travel between them, or with --host lie in the host's memory.
 With --check every rank compares its rows with what one rank computes.`,
 		Example: `  flashrun ring --problem b1-h8-g2-n4096-m4096-d64-f32-causal --ranks 2 --check
-  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1 --backward
+  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1 --pass fwd,bwd
   flashrun ring --problem b1-h32-g8-n1-m1-d128-bf16-causal --lengths 40000,9000,700 --devices 0,1
-  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --backward --json
+  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --pass fwd,bwd --json
   mpiexec -n 8 flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --transport nccl`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -68,7 +69,7 @@ With --check every rank compares its rows with what one rank computes.`,
 	flags.StringVar(&f.deviceList, "devices", "", "`numbers` of GPUs with commas: a goroutine for each, whose tensors lie on the GPU")
 	flags.StringVar(&f.transport, "transport", transportAuto, "`name` of what moves tensors of GPUs: peer, nccl, or auto, which is peer")
 	flags.BoolVar(&f.hosted, "host", false, "tensors of GPUs lie in the host's memory")
-	flags.BoolVar(&f.how.Backward, "backward", false, "compute both passes")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, or fwd,bwd for both")
 	flags.BoolVar(&f.how.Ordered, "ordered", false, "gather K and V first, for the bits of one rank")
 	flags.BoolVar(&f.how.Check, "check", false, "compare with what one rank computes")
 	flags.IntVar(&f.how.Runs, "runs", 3, "how many times to compute; the median counts")
@@ -84,6 +85,7 @@ With --check every rank compares its rows with what one rank computes.`,
 }
 
 func (f *ringFlags) run(cmd *cobra.Command) error {
+	f.how.Backward = f.pass.backward()
 	list, err := f.parse()
 	if err == nil {
 		err = f.parseDevices()
@@ -219,7 +221,7 @@ func (f *ringFlags) parse() (list []ranks.Problem, err error) {
 		case p.Ragged:
 			return nil, fmt.Errorf("--problem %s: must not be ragged: --lengths packs sequences", name)
 		case f.how.Backward && missing != 0:
-			return nil, fmt.Errorf("--backward: %v has no backward pass", missing)
+			return nil, fmt.Errorf("--pass fwd,bwd: %v has no backward pass", missing)
 		}
 		x := ranks.Problem{Problem: p}
 		if f.lengths != nil {

@@ -34,15 +34,15 @@ type runFlags struct {
 	dropoutSeed uint64
 	carry       bool
 
-	backward bool
-	check    bool
-	repeat   int
-	json     bool
-	memory   string
+	pass   passList
+	check  bool
+	repeat int
+	json   bool
+	memory string
 }
 
 func newRun() *cobra.Command {
-	var f runFlags
+	f := runFlags{pass: passList{flashkit.PassForward}}
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Compute attention on real tensors",
@@ -51,14 +51,14 @@ result. Input is one of
 
   nothing            an embedded real sample: one attention layer of a transformer
                      on a text, with an expected output to compare with
-  --in FILE          tensors q, k, v (and do for --backward) of a safetensors file,
+  --in FILE          tensors q, k, v (and do for --pass fwd,bwd) of a safetensors file,
                      or .npy files named q.npy, k.npy, ... or given as q=FILE.
                      A pipe will do, of up to 1 GiB; - is the standard input
   --problem NAME     random tensors for a named problem, and all that it asks for
 
 Q is [batch, heads, rows, head dim], K and V have one head for each group of
 query heads (bhsd), or rows before heads with --layout bshd. The output is a
-safetensors file with o, lse and, with --backward, dq, dk, dv, dbias and dsink, in
+safetensors file with o, lse and, with --pass fwd,bwd, dq, dk, dv, dbias and dsink, in
 the layout of the input. It appears whole or not at all, and not where --check
 finds NaN or an infinity that should not be there.
 
@@ -82,7 +82,7 @@ These tensors of the input are taken into account if they are there:
   flashrun run --in q.npy --in k.npy --in v.npy --in mask.npy --softcap 30 --alibi
   flashrun run --in cache.safetensors --causal --top-left --dropout 0.1 --dropout-seed 7
   flashrun run --problem b4-h8-g2-n1-m1000-d64-bf16-sink-ragged-page16 --check
-  flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json
+  flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --pass fwd,bwd --json
   flashrun run --problem b1-h32-g8-n1-m65536-d128-bf16 --memory device`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -109,7 +109,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.alibi, "alibi", false, "subtract slope times distance from scores; slopes are 2^(-8h/heads) unless the input has others")
 	flags.Uint64Var(&f.dropoutSeed, "dropout-seed", 0, "which weights are dropped (default the `number` of --seed)")
 	flags.BoolVar(&f.carry, "carry", false, "continue o and lse of the input, which are of earlier keys")
-	flags.BoolVar(&f.backward, "backward", false, "also compute the gradients; needs do unless the input is random")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, or fwd,bwd for the gradients too; bwd needs do unless the input is random")
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
@@ -129,7 +129,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--repeat %d: must not be negative", f.repeat)
 	}
 	if f.check {
-		if err := input.Checkable(in, f.backward); err != nil {
+		if err := input.Checkable(in, f.pass.backward()); err != nil {
 			return err
 		}
 	}
@@ -188,9 +188,9 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show 
 	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
 	}
-	w := input.NewWork(in, f.backward)
+	w := input.NewWork(in, f.pass.backward())
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
-	if f.backward {
+	if f.pass.backward() {
 		d.dispatch = d.dispatch.Paired()
 	} else {
 		d.dispatch, passes = d.dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
@@ -242,7 +242,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show 
 
 // outputBytes returns what the outputs take, with the bytes that go to a file.
 func (f *runFlags) outputBytes(in *input.Input) float64 {
-	bytes := in.OutputBytes(f.backward)
+	bytes := in.OutputBytes(f.pass.backward())
 	if f.out != "" {
 		bytes *= 2
 	}
@@ -273,9 +273,9 @@ func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.backward && in.Args.DO.IsZero() {
+	if f.pass.backward() && in.Args.DO.IsZero() {
 		if len(f.in) > 0 {
-			return nil, errors.New("tensor do is missing: --backward needs the gradient of o")
+			return nil, errors.New("tensor do is missing: --pass fwd,bwd needs the gradient of o")
 		}
 		in.Args.DO = input.Random(in.Problem, f.seed, l, true).Args.DO
 	}
@@ -308,10 +308,10 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input
 	if err := f.checkBackward(&p); err != nil {
 		return nil, err
 	}
-	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, f.backward)); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, f.pass.backward())); err != nil {
 		return nil, fmt.Errorf("--problem: %w", err)
 	}
-	in := input.Random(p, f.seed, l, f.backward)
+	in := input.Random(p, f.seed, l, f.pass.backward())
 	return in, f.finishInput(cmd, in)
 }
 
@@ -328,12 +328,12 @@ func (f *runFlags) finishInput(cmd *cobra.Command, in *input.Input) error {
 
 func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 	switch {
-	case f.backward && p.Page > 0:
-		return errors.New("--backward: there is no backward pass for keys in pages")
-	case f.backward && p.Carry:
-		return errors.New("--backward: there is no backward pass for a result that is continued; the ordinary one takes o and lse of all keys")
-	case f.backward && p.KVDType != 0:
-		return fmt.Errorf("--backward: there is no backward pass for keys of another type, %v", p.KVDType)
+	case f.pass.backward() && p.Page > 0:
+		return errors.New("--pass fwd,bwd: there is no backward pass for keys in pages")
+	case f.pass.backward() && p.Carry:
+		return errors.New("--pass fwd,bwd: there is no backward pass for a result that is continued; the ordinary one takes o and lse of all keys")
+	case f.pass.backward() && p.KVDType != 0:
+		return fmt.Errorf("--pass fwd,bwd: there is no backward pass for keys of another type, %v", p.KVDType)
 	}
 	return nil
 }

@@ -184,21 +184,3 @@ func ParseDTypes(s string) (list []types, err error) {
 	}
 	return list, nil
 }
-
-func ParsePasses(s string) ([]flashkit.Pass, error) {
-	var list []flashkit.Pass
-	for _, name := range strings.Split(s, ",") {
-		pass := flashkit.PassForward
-		switch name {
-		case "fwd":
-		case "bwd":
-			pass = flashkit.PassBackward
-		default:
-			return nil, fmt.Errorf("--pass %q: must be a list of fwd and bwd", s)
-		}
-		if !slices.Contains(list, pass) {
-			list = append(list, pass)
-		}
-	}
-	return list, nil
-}
