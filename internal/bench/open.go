@@ -153,3 +153,22 @@ func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flas
 }
 
 func (b *Run) backward() bool { return slices.Contains(b.Passes, flashkit.PassBackward) }
+
+// Open opens the backends that a choice needs, and no other. It returns a dispatcher over
+// all their kernels, which the caller closes, and one that is restricted to the choice.
+func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
+	if opened, err = dispatch.Open(ctx, name); err != nil {
+		return nil, nil, err
+	}
+	if chosen, err = opened.With(name); err != nil {
+		opened.Close()
+		return nil, nil, err
+	}
+	return opened, chosen, nil
+}
+
+// BackendOf returns the backend's part of a kernel's name.
+func BackendOf(kernel string) string {
+	backend, _, _ := strings.Cut(kernel, "/")
+	return backend
+}

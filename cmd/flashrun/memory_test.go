@@ -195,7 +195,7 @@ func TestMemoryHelpAndCompletion(t *testing.T) {
 	help := ok(t, "memory", "--help")
 	require.Contains(t, help, "Examples:")
 	_, completions, _ := flashrun(t, "__complete", "memory", "--pass", "")
-	require.Contains(t, completions, "fwd\nbwd\nboth")
+	require.Contains(t, completions, "fwd\nbwd\nfwd,bwd")
 	_, completions, _ = flashrun(t, "__complete", "memory", "")
 	for _, line := range strings.Split(strings.TrimSpace(completions), "\n") {
 		if name, _, found := strings.Cut(line, "\t"); found {
