@@ -11,7 +11,9 @@ import (
 
 	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/replay"
-) // traceFile writes a trace and returns its path.
+)
+
+// traceFile writes a trace and returns its path.
 func traceFile(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "mine.trace")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))

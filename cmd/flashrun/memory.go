@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -137,7 +138,7 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 	w := cmd.OutOrStdout()
 	switch {
 	case f.json:
-		return failed(bench.WriteMemoryJSON(w, tables))
+		return failed(json.NewEncoder(w).Encode(tables))
 	case f.csv:
 		return failed(bench.WriteMemoryCSV(w, tables))
 	}

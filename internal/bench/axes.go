@@ -14,6 +14,7 @@ import (
 // Limit is the most problems of a grid, and the most numbers of a list.
 const Limit = 10000
 
+// ParseProblems parses the names that --problem gives, each once.
 func ParseProblems(names []string) ([]flashkit.Problem, error) {
 	var problems []flashkit.Problem
 	for _, name := range names {
@@ -157,6 +158,7 @@ func parseNumber(s string) (int, error) {
 	return n, nil
 }
 
+// ParseCausal returns the masks of no, yes or both.
 func ParseCausal(s string) ([]flashkit.Band, error) {
 	switch s {
 	case "no":
@@ -172,6 +174,7 @@ func ParseCausal(s string) ([]flashkit.Band, error) {
 // types are those of a problem.
 type types struct{ all, kv flashkit.DType }
 
+// ParseDTypes parses a list of types.
 func ParseDTypes(s string) (list []types, err error) {
 	for _, name := range strings.Split(s, ",") {
 		var t types

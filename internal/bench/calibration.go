@@ -38,6 +38,7 @@ var (
 	}
 )
 
+// CalibrateGrid returns the problems of flashrun calibrate.
 func CalibrateGrid() []Heat {
 	return append(heats(calibrateForward, flashkit.PassForward), heats(calibrateBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }

@@ -77,6 +77,7 @@ func timed(f func() error) (time.Duration, error) {
 	return time.Since(start), err
 }
 
+// ReasonFor returns why dispatch chooses the kernel that it chooses.
 func ReasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) string {
 	verdicts, err := d.Explain(p, s)
 	if err != nil {

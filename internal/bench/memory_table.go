@@ -3,7 +3,6 @@ package bench
 import (
 	_ "embed"
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/big"
@@ -80,6 +79,7 @@ type MemoryLine struct {
 	Note       string       `json:"note,omitempty"`
 }
 
+// NewMemoryTable returns the table of a pass, with the lines of the plain form.
 func NewMemoryTable(p flashkit.Problem, s flashkit.Pass) *MemoryTable {
 	elem := p.DType.Size()
 	t := &MemoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
@@ -151,6 +151,7 @@ func (t *MemoryTable) compare(line *MemoryLine) {
 	t.Lines = append(t.Lines, line)
 }
 
+// AddMissing adds a line for each backend that is missing.
 func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	for _, m := range missing {
 		t.Lines = append(t.Lines, &MemoryLine{Name: m.Backend, Kind: kindMissing, Note: machine.Reason(m)})
@@ -181,6 +182,7 @@ func (l *MemoryLine) from() string {
 	return text
 }
 
+// FormatSize formats a size, "" for nil.
 func FormatSize(n *big.Int) string {
 	if n == nil {
 		return ""
@@ -189,6 +191,7 @@ func FormatSize(n *big.Int) string {
 	return terminal.Bytes(x)
 }
 
+// FormatRatio formats a ratio, "" for 0.
 func FormatRatio(x float64) string {
 	switch {
 	case x == 0:
@@ -199,6 +202,7 @@ func FormatRatio(x float64) string {
 	return strconv.FormatFloat(x, 'f', 0, 64)
 }
 
+// WriteMemoryText prints the tables for people.
 func WriteMemoryText(w io.Writer, tables []*MemoryTable) error {
 	w = terminal.Writer(w)
 	for i, t := range tables {
@@ -222,10 +226,7 @@ func WriteMemoryText(w io.Writer, tables []*MemoryTable) error {
 	return nil
 }
 
-func WriteMemoryJSON(w io.Writer, tables []*MemoryTable) error {
-	return json.NewEncoder(w).Encode(tables)
-}
-
+// WriteMemoryCSV prints a line for each figure.
 func WriteMemoryCSV(w io.Writer, tables []*MemoryTable) error {
 	c := csv.NewWriter(w)
 	c.Write([]string{"problem", "pass", "name", "kind", "dtype", "one_head_bytes", "bytes", "ratio",

@@ -74,6 +74,7 @@ func OpenGPU(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
 	return gpu
 }
 
+// Close closes what Open opened.
 func (b *Run) Close() error {
 	var err error
 	if b.gpu != nil {

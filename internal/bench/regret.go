@@ -44,6 +44,7 @@ var (
 	}
 )
 
+// RegretGrid returns the problems of bench --regret.
 func RegretGrid() []Heat {
 	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }

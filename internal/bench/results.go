@@ -103,7 +103,7 @@ func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]
 // WriteJSON writes the JSON: one object.
 func (r *Results) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
-// ReadFile reads what write wrote.
+// ReadFile reads what WriteJSON wrote.
 func ReadFile(path string) (*Results, error) {
 	text, err := input.ReadWhole(path)
 	if err != nil {
@@ -116,7 +116,7 @@ func ReadFile(path string) (*Results, error) {
 	return r, nil
 }
 
-// Parse parses what write wrote.
+// Parse parses what WriteJSON wrote.
 func Parse(text []byte) (*Results, error) {
 	var r Results
 	if err := json.Unmarshal(text, &r); err != nil {

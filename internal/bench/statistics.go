@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// GeometricMean returns the geometric mean of positive values.
 func GeometricMean(values []float64) float64 {
 	logs := 0.0
 	for _, v := range values {
@@ -14,6 +15,7 @@ func GeometricMean(values []float64) float64 {
 	return math.Exp(logs / float64(len(values)))
 }
 
+// Median returns the median, and sorts the times.
 func Median(times []time.Duration) time.Duration {
 	slices.Sort(times)
 	n := len(times)

@@ -14,6 +14,7 @@ import (
 // oracleLimit is the most memory that --check may take for its matrices.
 const oracleLimit = 4 << 30
 
+// Checkable returns an error if the oracle cannot check the input: it has no memory for that.
 func Checkable(in *Input, backward bool) error {
 	p := in.Problem
 	matrices := 4.0 // scores, their slopes, weights, and what dropout left of them
@@ -169,6 +170,7 @@ func (d *difference) add(i int, got, want float64) {
 	}
 }
 
+// A CheckedOutput is how far an output is from the oracle.
 type CheckedOutput struct {
 	Name  string
 	Error Distance

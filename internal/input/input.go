@@ -30,6 +30,7 @@ type Input struct {
 //go:embed sample/attention.safetensors
 var sample []byte
 
+// Sample returns the embedded sample.
 func Sample() (*Input, error) {
 	f, err := safetensors.Parse(sample)
 	if err != nil {

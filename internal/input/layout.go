@@ -16,6 +16,7 @@ const (
 	BSHD Layout = "bshd" // [batch, rows, heads, elements]
 )
 
+// ParseLayout parses the value of --layout.
 func ParseLayout(s string) (Layout, error) {
 	if l := Layout(s); l == BHSD || l == BSHD {
 		return l, nil

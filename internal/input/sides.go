@@ -3,6 +3,7 @@ package input
 // A side says what the third dimension of an argument counts.
 type side uint8
 
+// SideOf returns what the third dimension of the argument of that name counts.
 func SideOf(argument string) side {
 	switch argument {
 	case "K", "V", "DK", "DV":

@@ -5,7 +5,9 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
-) // tensors are a problem's inputs, random normal, and outputs.
+)
+
+// Tensors are a problem's inputs, random normal, and outputs.
 type Tensors struct {
 	Problem flashkit.Problem
 	Args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
@@ -20,6 +22,7 @@ type Maker struct {
 	seed   uint64
 }
 
+// NewMaker returns a maker of random tensors from a seed.
 func NewMaker(d *dispatch.Dispatcher, seed uint64) Maker { return Maker{d.Frozen(), seed} }
 
 // Make makes the tensors of a problem, with those of the backward pass if that

@@ -125,6 +125,7 @@ const (
 	Device = "device" // the GPU's memory, timed by its events
 )
 
+// Check returns an error that names a field which no measurement writes.
 func (l *Limit) Check() error {
 	switch {
 	case l.Memory != Host && l.Memory != Device:

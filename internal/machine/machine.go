@@ -31,6 +31,7 @@ type absent struct {
 	Reason  string `json:"reason"`
 }
 
+// Describe describes this machine, with the GPU unless that is nil.
 func Describe(d *dispatch.Dispatcher, gpu *cuda.Backend) Info {
 	m := Info{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
 		Go: runtime.Version(), Flashrun: Version()}

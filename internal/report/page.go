@@ -32,6 +32,7 @@ type Page struct {
 	All     []*measured
 }
 
+// New returns the page of results that were checked.
 func New(r *bench.Results) *Page {
 	s := newStudy(r)
 	varying := 0
@@ -44,6 +45,7 @@ func New(r *bench.Results) *Page {
 		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
 }
 
+// Figure returns the figure of that name of PlotNames.
 func (p *Page) Figure(id string) *Figure {
 	return p.Figures[slices.IndexFunc(p.Figures, func(f *Figure) bool { return f.ID == id })]
 }
@@ -168,6 +170,7 @@ func (k *kind) class() string {
 	return class
 }
 
+// WriteHTML writes the page as one file that needs nothing else.
 func (p *Page) WriteHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
 
 // A poster is a figure as an image of its own: its panels in columns.

@@ -42,6 +42,7 @@ func Width(w io.Writer) int {
 	return 0
 }
 
+// Write folds the lines of b.
 func (f *folder) Write(b []byte) (int, error) {
 	for rest := b; ; {
 		line, after, ended := bytes.Cut(rest, []byte("\n"))

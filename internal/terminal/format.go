@@ -26,6 +26,7 @@ func Printable(s string) string {
 	return b.String()
 }
 
+// Seconds formats a time.
 func Seconds(s float64) string {
 	d := time.Duration(s * 1e9)
 	switch {
@@ -37,6 +38,7 @@ func Seconds(s float64) string {
 	return d.Round(10 * time.Nanosecond).String()
 }
 
+// Bytes formats a size.
 func Bytes(b float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"} {
 		if b < 1024 {
