@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
@@ -24,27 +22,6 @@ type place struct {
 
 	gpu     *cuda.Backend // nil on the host
 	tensors input.Tensors // there
-}
-
-// open opens what --memory and --backend say.
-func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
-	switch f.memory {
-	case machine.Host:
-		d, err := openDispatch(cmd, f.backend)
-		return &place{dispatch: d}, err
-	case machine.Device:
-	default:
-		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
-	}
-	name := backendChoice(f.backend)
-	if name != "auto" && bench.BackendOf(name) != "cuda" {
-		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
-	}
-	gpu, err := cuda.OpenContext(cmd.Context())
-	if err != nil {
-		return nil, fmt.Errorf("--memory device: %w", err)
-	}
-	return onGPU(gpu, name)
 }
 
 // onGPU returns the place on a GPU, where kernels of that name run, or for auto any.
@@ -74,7 +51,7 @@ func (d *place) put(ctx context.Context, w *input.Work) error {
 	}
 	d.tensors = input.Tensors{Problem: w.Problem, Args: w.Args, Device: new(input.DeviceTensors)}
 	if err := d.tensors.Device.Fill(ctx, d.gpu, &d.tensors); err != nil {
-		return runError(fmt.Errorf("tensors on the device: %w", err))
+		return fmt.Errorf("tensors on the device: %w", err)
 	}
 	d.args = &d.tensors.Device.Args
 	return nil
@@ -96,7 +73,7 @@ func (d *place) pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 		run = watched.Backward
 	}
 	if err := run(ctx, p, d.args); err != nil {
-		return m, runError(err)
+		return m, err
 	}
 	gpu := d.gpu.Device()
 	for _, k := range d.dispatch.Kernels() {
@@ -116,12 +93,12 @@ func (d *place) finish(ctx context.Context, w *input.Work, m *bench.Measurement)
 		if d.gpu != nil {
 			for _, a := range []struct{ host, device flashkit.Tensor }{{w.Args.O, d.args.O}, {w.Args.LSE, d.args.LSE}} {
 				if err := cuda.UploadTensor(d.tensors.Device.Stream, a.device.Owner().(*cuda.Buffer), a.host); err != nil {
-					return failed(err)
+					return err
 				}
 			}
 		}
 		if err := m.Kernel.Compute(ctx, p, d.args); err != nil {
-			return runError(err)
+			return err
 		}
 	}
 	if d.gpu == nil {
@@ -133,7 +110,7 @@ func (d *place) finish(ctx context.Context, w *input.Work, m *bench.Measurement)
 			continue
 		}
 		if err := cuda.DownloadTensor(d.tensors.Device.Stream, *a.Of(&w.Args), a.Of(d.args).Owner().(*cuda.Buffer)); err != nil {
-			return failed(fmt.Errorf("%s from the device: %w", strings.ToLower(a.Name), err))
+			return fmt.Errorf("%s from the device: %w", strings.ToLower(a.Name), err)
 		}
 	}
 	return nil

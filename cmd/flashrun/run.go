@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
@@ -201,14 +202,14 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show 
 		}
 	}
 	if err := d.put(ctx, w); err != nil {
-		return nil, nil, err
+		return nil, nil, runError(err)
 	}
 	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.memory()}, new(flashkit.Call)
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
 		m, err := d.pick(ctx, p, s)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, runError(err)
 		}
 		if d.gpu == nil {
 			if err := input.NewMaker(d.dispatch, 1).CallTiny(ctx, m.Kernel, p); err != nil {
@@ -222,7 +223,7 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show 
 			return nil, nil, runError(err)
 		}
 		if err := d.finish(ctx, w, &m); err != nil {
-			return nil, nil, err
+			return nil, nil, runError(err)
 		}
 		if err := c.Set(p, s, &w.Args); err != nil {
 			return nil, nil, err
@@ -336,4 +337,25 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 		return fmt.Errorf("--pass fwd,bwd: there is no backward pass for keys of another type, %v", p.KVDType)
 	}
 	return nil
+}
+
+// open opens what --memory and --backend say.
+func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
+	switch f.memory {
+	case machine.Host:
+		d, err := openDispatch(cmd, f.backend)
+		return &place{dispatch: d}, err
+	case machine.Device:
+	default:
+		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
+	}
+	name := backendChoice(f.backend)
+	if name != "auto" && bench.BackendOf(name) != "cuda" {
+		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
+	}
+	gpu, err := cuda.OpenContext(cmd.Context())
+	if err != nil {
+		return nil, fmt.Errorf("--memory device: %w", err)
+	}
+	return onGPU(gpu, name)
 }
