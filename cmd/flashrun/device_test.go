@@ -28,7 +28,7 @@ func TestRunOnDevice(t *testing.T) {
 		require.NoError(t, err)
 		p, err := flashkit.ParseProblem(c.problem)
 		require.NoError(t, err)
-		d, err := onGPU(gpu, c.choice)
+		d, err := OnGPU(gpu, c.choice)
 		require.NoError(t, err)
 		f := runFlags{repeat: 3, pass: passList{flashkit.PassForward}}
 		if c.forward != "" {
@@ -39,9 +39,9 @@ func TestRunOnDevice(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, [4]any{c.want, c.forward, 3, machine.Device}, [4]any{r.Kernel, r.ForwardKernel, r.Calls, r.Memory})
 			require.Equal(t, int32(gputest.Plan[0]), int32(math.Float32bits(w.Args.LSE.Float32s()[0])), "the stub's memory came back")
-			require.NoError(t, d.tensors.Close())
+			require.NoError(t, d.Tensors.Close())
 		}
-		require.NoError(t, d.close())
+		require.NoError(t, d.Close())
 		require.Empty(t, g.Live)
 	}
 }
@@ -59,13 +59,13 @@ func TestRunOnFullDevice(t *testing.T) {
 	}
 	gpu, err := cuda.OpenWith(driver, 0)
 	require.NoError(t, err)
-	d, err := onGPU(gpu, "auto")
+	d, err := OnGPU(gpu, "auto")
 	require.NoError(t, err)
 	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m8192-d32-f32")
 	require.NoError(t, err)
 	_, _, err = new(runFlags).compute(t.Context(), d, input.Random(p, 1, input.BHSD, false), terminal.NewProgress(&strings.Builder{}))
 	require.ErrorContains(t, err, "tensors on the device: K of 2.0 MiB: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
-	require.NoError(t, d.close())
+	require.NoError(t, d.Close())
 	require.Empty(t, g.Live)
 }
 

@@ -138,7 +138,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer d.close()
+	defer d.Close()
 	var file *outfile.File
 	if f.out != "" {
 		if file, err = createOutput(f.out, outputKind, f.in); err != nil {
@@ -150,8 +150,8 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if d.gpu == nil {
-		bench.SaveToProfile(d.dispatch)
+	if d.GPU == nil {
+		bench.SaveToProfile(d.Dispatch)
 	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
@@ -183,7 +183,7 @@ func written(out string, wrong error) string {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
+func (f *runFlags) compute(ctx context.Context, d *Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
 	defer show.Done()
 	p := in.Problem
 	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
@@ -192,37 +192,37 @@ func (f *runFlags) compute(ctx context.Context, d *place, in *input.Input, show 
 	w := input.NewWork(in, f.pass.backward())
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
 	if f.pass.backward() {
-		d.dispatch = d.dispatch.Paired()
+		d.Dispatch = d.Dispatch.Paired()
 	} else {
-		d.dispatch, passes = d.dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
+		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.Args); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := d.put(ctx, w); err != nil {
+	if err := d.Put(ctx, w); err != nil {
 		return nil, nil, runError(err)
 	}
-	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.memory()}, new(flashkit.Call)
+	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.Memory()}, new(flashkit.Call)
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
-		m, err := d.pick(ctx, p, s)
+		m, err := d.Pick(ctx, p, s)
 		if err != nil {
 			return nil, nil, runError(err)
 		}
-		if d.gpu == nil {
-			if err := input.NewMaker(d.dispatch, 1).CallTiny(ctx, m.Kernel, p); err != nil {
+		if d.GPU == nil {
+			if err := input.NewMaker(d.Dispatch, 1).CallTiny(ctx, m.Kernel, p); err != nil {
 				return nil, nil, runError(err)
 			}
 		}
 		if err := m.Affordable(p); err != nil {
 			return nil, nil, err
 		}
-		if err := m.Run(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
+		if err := m.Run(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.Args) }); err != nil {
 			return nil, nil, runError(err)
 		}
-		if err := d.finish(ctx, w, &m); err != nil {
+		if err := d.Finish(ctx, w, &m); err != nil {
 			return nil, nil, runError(err)
 		}
 		if err := c.Set(p, s, &w.Args); err != nil {
@@ -340,11 +340,11 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 }
 
 // open opens what --memory and --backend say.
-func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
+func (f *runFlags) open(cmd *cobra.Command) (*Place, error) {
 	switch f.memory {
 	case machine.Host:
 		d, err := openDispatch(cmd, f.backend)
-		return &place{dispatch: d}, err
+		return &Place{Dispatch: d}, err
 	case machine.Device:
 	default:
 		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
@@ -357,5 +357,5 @@ func (f *runFlags) open(cmd *cobra.Command) (*place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--memory device: %w", err)
 	}
-	return onGPU(gpu, name)
+	return OnGPU(gpu, name)
 }
