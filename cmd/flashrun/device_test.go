@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/gputest"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
@@ -28,7 +29,7 @@ func TestRunOnDevice(t *testing.T) {
 		require.NoError(t, err)
 		p, err := flashkit.ParseProblem(c.problem)
 		require.NoError(t, err)
-		d, err := OnGPU(gpu, c.choice)
+		d, err := bench.OnGPU(gpu, c.choice)
 		require.NoError(t, err)
 		f := runFlags{repeat: 3, pass: passList{flashkit.PassForward}}
 		if c.forward != "" {
@@ -59,7 +60,7 @@ func TestRunOnFullDevice(t *testing.T) {
 	}
 	gpu, err := cuda.OpenWith(driver, 0)
 	require.NoError(t, err)
-	d, err := OnGPU(gpu, "auto")
+	d, err := bench.OnGPU(gpu, "auto")
 	require.NoError(t, err)
 	p, err := flashkit.ParseProblem("b1-h2-g2-n64-m8192-d32-f32")
 	require.NoError(t, err)

@@ -183,7 +183,7 @@ func written(out string, wrong error) string {
 }
 
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
+func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
 	defer show.Done()
 	p := in.Problem
 	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
@@ -340,11 +340,11 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 }
 
 // open opens what --memory and --backend say.
-func (f *runFlags) open(cmd *cobra.Command) (*Place, error) {
+func (f *runFlags) open(cmd *cobra.Command) (*bench.Place, error) {
 	switch f.memory {
 	case machine.Host:
 		d, err := openDispatch(cmd, f.backend)
-		return &Place{Dispatch: d}, err
+		return &bench.Place{Dispatch: d}, err
 	case machine.Device:
 	default:
 		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
@@ -357,5 +357,5 @@ func (f *runFlags) open(cmd *cobra.Command) (*Place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--memory device: %w", err)
 	}
-	return OnGPU(gpu, name)
+	return bench.OnGPU(gpu, name)
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
-	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
@@ -34,6 +33,7 @@ func OnGPU(gpu *cuda.Backend, name string) (*Place, error) {
 	return &Place{Dispatch: d.Frozen(), GPU: gpu}, nil
 }
 
+// Close closes the dispatcher, and frees what lies on the GPU.
 func (d *Place) Close() error { return errors.Join(d.Tensors.Close(), d.Dispatch.Close()) }
 
 // Memory returns what the JSON says of the place.
@@ -58,12 +58,12 @@ func (d *Place) Put(ctx context.Context, w *input.Work) error {
 }
 
 // Pick returns the kernel that dispatch chooses for the tensors, and why.
-func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m bench.Measurement, err error) {
+func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
 	if d.GPU == nil {
 		if m.Kernel, err = d.Dispatch.Pick(p, s); err != nil {
 			return m, err
 		}
-		m.Reason = bench.ReasonFor(d.Dispatch, p, s)
+		m.Reason = ReasonFor(d.Dispatch, p, s)
 		return m, nil
 	}
 	ran := ""
@@ -86,7 +86,7 @@ func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 
 // Finish makes the result that of one call, where every call continues the one before,
 // and brings it back to the host. On the host dispatch learns what the calls took.
-func (d *Place) Finish(ctx context.Context, w *input.Work, m *bench.Measurement) error {
+func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error {
 	p := w.Problem
 	if p.Carry {
 		w.Restart(&w.Args)
@@ -102,7 +102,7 @@ func (d *Place) Finish(ctx context.Context, w *input.Work, m *bench.Measurement)
 		}
 	}
 	if d.GPU == nil {
-		bench.Learn(d.Dispatch, m.Kernel, p, m.Median)
+		Learn(d.Dispatch, m.Kernel, p, m.Median)
 		return nil
 	}
 	for _, a := range flashkit.Arguments() {
