@@ -323,7 +323,7 @@ report-example: build ## measure this machine for some minutes, and remake the e
 browser: ## the report and the page in a headless Chromium, which it installs
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
 		{ echo "the report is tested in chromium, a package of Debian"; exit 1; }
-	FLASHKIT_BROWSER=chromium $(GO) test ./cmd/flashrun ./docs/site/mksite -run InABrowser -count=1
+	FLASHKIT_BROWSER=chromium $(GO) test ./internal/report ./docs/site/mksite -run InABrowser -count=1
 
 .PHONY: site site-ort site-serve site-publish
 site: ## remake the page of docs/site from kernel.wasm, the sample, the vectors and the results
@@ -369,7 +369,7 @@ verify: $(VENV)/numpy ## confirm every golden vector with NumPy, independently o
 	$(VENV)/bin/python tools/check_vectors.py
 
 verify-sample: $(VENV)/numpy $(VENV)/sample ## remake the embedded sample from the model's weights and compare
-	$(VENV)/bin/python tools/extract_sample.py --verify cmd/flashrun/sample/attention.safetensors $(VENV)/sample/*.whl
+	$(VENV)/bin/python tools/extract_sample.py --verify internal/input/sample/attention.safetensors $(VENV)/sample/*.whl
 
 $(VENV)/tokenizers: $(VENV)/numpy
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(TOKENIZERS)

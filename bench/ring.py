@@ -23,7 +23,7 @@ def ring(name, both, processors, *launcher):
     env = dict(os.environ, GOMAXPROCS=processors, FLASHKIT_MPI=os.path.abspath(library))
     command = [*launcher, flashrun, "ring", "--problem", name, "--json", "--quiet", "--workers", processors, "--runs", runs]
     command += [] if launcher else ["--ranks", "1"]
-    return json.loads(subprocess.run(command + ["--backward"] * both, env=env, check=True, capture_output=True).stdout)
+    return json.loads(subprocess.run(command + ["--pass", "fwd,bwd"] * both, env=env, check=True, capture_output=True).stdout)
 
 
 print("| problem | passes | one rank | one process of two | 2 ranks | of one process | of one rank | by the model | sent | waited |")

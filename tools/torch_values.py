@@ -148,7 +148,7 @@ class Problem:
                 flags += [f"--{name}", repr(value)]
         if self.dropout:
             flags += ["--dropout-seed", self.seed]
-        return flags + ["--backward"] * self.backward + ["--carry"] * self.carry
+        return flags + ["--pass", "fwd,bwd"] * self.backward + ["--carry"] * self.carry
 
 
 def visible(p, b, n, m):

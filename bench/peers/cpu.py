@@ -135,7 +135,7 @@ class Ours:
 
     def kernel(self, problem, p, wanted):
         """Return the name of the kernel that is wanted, and the reason why it cannot run."""
-        known = json.loads(self.run("explain", problem.name, "--json", *["--backward"] * (p == "bwd")))
+        known = json.loads(self.run("explain", problem.name, "--json", "--pass", p))
         if wanted == "auto":
             return next(k["name"] for k in known if k["chosen"]), ""
         name = wanted if "/" in wanted else f"simd/{p}_{wanted}"
@@ -155,7 +155,7 @@ class Ours:
         """Return what the kernel computes."""
         problem.write(folder / "in.safetensors")
         self.run("run", "--in", str(folder / "in.safetensors"), "--out", str(folder / "out.safetensors"), "--backend", kernel,
-                 "--repeat", "1", *["--backward"] * (p == "bwd"), *["--causal"] * problem.causal)
+                 "--repeat", "1", "--pass", "fwd,bwd" if p == "bwd" else "fwd", *["--causal"] * problem.causal)
         return {name: x for name, x in read(folder / "out.safetensors").items() if name in OUTPUTS[p]}
 
 

@@ -101,7 +101,7 @@ def ours(args, folder, kernel, backward):
     command = [args.flashrun, "run", "--backend", kernel, "--dtype", args.dtype, "--repeat", "1", "--json", "--out", str(out)]
     for name in ("q", "k", "v", "do") if backward else ("q", "k", "v"):
         command += ["--in", str(folder / f"{name}.npy")]
-    done = subprocess.run(command + ["--backward"] * backward, capture_output=True, text=True)
+    done = subprocess.run(command + ["--pass", "fwd,bwd"] * backward, capture_output=True, text=True)
     if done.returncode:
         if "does not support" in done.stderr:
             return None

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -14,15 +12,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/replay"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // benchFlags are the flags of flashrun bench, as given.
 type benchFlags struct {
 	grid        gridFlags
-	pass        string
+	pass        passList
 	backend     string
 	kernels     string
 	memory      string
@@ -43,7 +45,7 @@ type benchFlags struct {
 }
 
 func newBench() *cobra.Command {
-	var f benchFlags
+	f := benchFlags{pass: passList{flashkit.PassForward, flashkit.PassBackward}}
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure kernels over a grid of problems",
@@ -84,7 +86,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	}
 	f.grid.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.pass, "pass", "fwd,bwd", "a `list` of passes: fwd, bwd")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, bwd")
 	flags.StringVar(&f.backend, "backend", "", "a `list` of backends and kernels: all, simd, wasm, cuda, simd/fwd_generic (default FLASHKIT_BACKEND, else all)")
 	flags.StringVar(&f.kernels, "kernels", "chosen", "`which` kernels: chosen, that each backend predicts to be its fastest; or all that fit")
 	flags.StringVar(&f.memory, "memory", "host", "a `list` of where tensors lie: host and, for the GPU's kernels alone, device")
@@ -99,7 +101,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
 	f.addOutput(cmd)
 	completeLists(cmd)
-	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(builtinNames(), builtinTraces), cobra.ShellCompDirectiveDefault))
+	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(replay.BuiltinNames(), replay.Builtin), cobra.ShellCompDirectiveDefault))
 	return cmd
 }
 
@@ -115,7 +117,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
-	for name, values := range map[string][]string{"dtype": dtypeNames, "pass": {"fwd", "bwd"}, "memory": {"host", "device"}, "baseline": {naiveBaseline},
+	for name, values := range map[string][]string{"dtype": input.TypeNames, "memory": {"host", "device"}, "baseline": {bench.Naive},
 		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
@@ -144,27 +146,32 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var before *results
+	var before *bench.Results
 	if f.compare != "" {
-		if before, err = readResults(f.compare); err != nil {
+		if before, err = bench.ReadFile(f.compare); err != nil {
 			return fmt.Errorf("--compare: %w", err)
 		}
 	}
-	if err := b.open(cmd.Context(), f.backend); err != nil {
+	if err := b.Open(cmd.Context(), backendChoice(f.backend)); err != nil {
 		return err
 	}
-	defer b.close()
-	warnOfProfile(cmd, b.dispatch)
+	defer b.Close()
+	warnOfProfile(cmd, b.Dispatch)
 	if choice := backendChoice(f.backend); choice == "auto" || choice == "all" {
-		if err := missingDevice(cmd, b.dispatch); err != nil {
+		if err := missingDevice(cmd, b.Dispatch); err != nil {
 			return err
 		}
 	}
 	if f.regrets != "" {
 		return f.regret(cmd, b, problems)
 	}
-	if err := b.possible(problems, &f.grid); err != nil {
-		return err
+	for _, p := range problems {
+		if err := b.Affordable(p); err != nil {
+			return fmt.Errorf("%s: %w", f.grid.origin(p), err)
+		}
+	}
+	if err := b.Possible(problems); err != nil {
+		return failed(err)
 	}
 	var file *outfile.File
 	if f.out != "" {
@@ -173,53 +180,28 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	ended := f.measure(cmd, b, problems)
-	b.remember()
+	show := terminal.NewProgress(cmd.ErrOrStderr())
+	ended := b.Measure(cmd.Context(), problems, f.limits, show)
+	show.Done()
+	b.Remember()
 	if before != nil {
-		b.results.Comparison = compare(f.compare, before, b.results)
+		b.Results.Comparison = bench.Compare(f.compare, before, b.Results)
 	}
 	if file != nil {
-		err = commit(file, b.results.write)
+		err = commit(file, b.Results.WriteJSON)
 	}
-	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.results), b.verdict(ended)))
-}
-
-// measure measures the machine and then the problems, until the context ends.
-func (f *benchFlags) measure(cmd *cobra.Command, b *bench, problems []flashkit.Problem) error {
-	b.show = newProgress(cmd.ErrOrStderr())
-	defer b.show.done()
-	if f.limits {
-		b.show.say("measuring what the machine does at most")
-		types := typesOf(problems)
-		device, err := deviceLimits(b.gpu, types)
-		if err != nil {
-			return err
-		}
-		b.results.Limits = append(hostLimits(types), device...)
-	}
-	b.plan.started = time.Now()
-	err := b.run(cmd.Context(), problems)
-	b.results.Interrupted = err != nil
-	return cmp.Or(cmd.Context().Err(), err) // wherever it was interrupted
+	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.Results), b.Verdict(ended)))
 }
 
 // prepare checks the flags, before anything is opened.
-func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, error) {
+func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem, error) {
 	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &bench{settings: settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed},
-		order: rand.New(rand.NewPCG(f.seed, 1))}
-	if f.baseline != "" {
-		b.baseline = naiveKernels()
-	}
-	if b.passes, err = parsePasses(f.pass); err != nil {
-		return nil, nil, err
-	}
-	b.memories = strings.Split(f.memory, ",")
-	for _, m := range b.memories {
-		if m != hostMemory && m != deviceMemory {
+	memories := strings.Split(f.memory, ",")
+	for _, m := range memories {
+		if m != machine.Host && m != machine.Device {
 			return nil, nil, fmt.Errorf("--memory %q: must be a list of host and device", f.memory)
 		}
 	}
@@ -229,8 +211,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 		err = fmt.Errorf("--%s and --%s exclude each other", formats[0], formats[1])
 	case f.kernels != "all" && f.kernels != "chosen":
 		err = fmt.Errorf("--kernels %q: must be chosen or all", f.kernels)
-	case f.baseline != "" && f.baseline != naiveBaseline:
-		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, naiveBaseline)
+	case f.baseline != "" && f.baseline != bench.Naive:
+		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, bench.Naive)
 	case f.baseline != "" && f.regrets != "":
 		err = fmt.Errorf("--baseline %s: does not go with --regret: dispatch never runs it", f.baseline)
 	case f.timePerCase <= 0:
@@ -242,107 +224,8 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench, []flashkit.Problem, er
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}
-	return b, problems, err
-}
-
-// open opens the backends and admits the kernels that --backend names.
-func (b *bench) open(ctx context.Context, choice string) error {
-	names := strings.Split(backendChoice(choice), ",")
-	for i := range names {
-		if names[i] == "all" {
-			names[i] = "auto"
-		}
-	}
-	var err error
-	if b.dispatch, err = dispatch.Open(ctx, names...); err != nil {
-		var wrong *flashkit.ProblemError // names the one of them that there is not
-		if errors.As(err, &wrong) {
-			choice = fmt.Sprint(wrong.Value)
-		}
-		return fmt.Errorf("--backend %s: %w", choice, err)
-	}
-	b.inputs = newMaker(b.dispatch, b.settings.Seed)
-	seen := map[string]bool{}
-	for _, name := range names {
-		d, err := b.dispatch.With(name)
-		if err != nil {
-			b.dispatch.Close()
-			return unavailable(fmt.Errorf("--backend %s: %w", name, err))
-		}
-		for _, k := range d.Kernels() {
-			if !seen[k.Name] {
-				seen[k.Name] = true
-				b.kernels = append(b.kernels, k)
-			}
-		}
-	}
-	b.gpu = besideDispatch(ctx, b.dispatch)
-	b.results = &results{Format: resultsFormat, Started: time.Now().UTC().Truncate(time.Second), Machine: describeMachine(b.dispatch, b.gpu),
-		Settings: b.settings, Limits: []limit{}, Results: []result{}}
-	return nil
-}
-
-// besideDispatch opens the GPU again, for what only its backend offers, nil if dispatch has none.
-func besideDispatch(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
-	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return backendOf(k.Name) == "cuda" }) {
-		return nil
-	}
-	gpu, err := cuda.OpenContext(ctx)
-	if err != nil {
-		return nil
-	}
-	return gpu
-}
-
-func (b *bench) close() error {
-	var err error
-	if b.gpu != nil {
-		err = b.gpu.Close()
-	}
-	return errors.Join(err, b.dispatch.Close())
-}
-
-// possible refuses problems that do not fit into memory, and a bench without a
-// single case.
-func (b *bench) possible(problems []flashkit.Problem, g *gridFlags) error {
-	cases := 0
-	for _, p := range problems {
-		if err := affordable("the tensors of "+p.String(), tensorBytes(p, b.backward())); err != nil {
-			return fmt.Errorf("%s: %w", g.origin(p), err)
-		}
-		for _, k := range b.baseline {
-			if err := b.roomFor(p, k); err != nil {
-				return fmt.Errorf("%s: --baseline %s: %w", g.origin(p), naiveBaseline, err)
-			}
-		}
-		_, n := b.expect(p)
-		cases += n
-	}
-	if cases > 0 {
-		return nil
-	}
-	b.skip(problems[0], b.passes[0])
-	return failed(fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.results.Skipped[0].Error))
-}
-
-// roomFor refuses a problem whose matrices do not fit into memory beside its tensors.
-func (b *bench) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
-	if !slices.Contains(b.passes, k.Pass) {
-		return nil
-	}
-	return affordable("the tensors and matrices of "+p.String(), tensorBytes(p, b.backward())+k.Needs(p.Ask(k.Pass)).Host)
-}
-
-// verdict returns an error if the measurement ended early, or if kernels failed.
-func (b *bench) verdict(ended error) error {
-	if ended != nil {
-		return fmt.Errorf("the measurement ended after %d of %d cases: %w", len(b.results.Results), b.plan.cases, ended)
-	}
-	if n := len(b.results.Failures); n > 0 {
-		f := b.results.Failures[0]
-		return fmt.Errorf("%d cases failed, the first one was %s on %s: %s", n, f.Kernel, f.Problem, f.Error)
-	}
-	return nil
+	how := bench.Settings{Kernels: f.kernels, Rounds: f.rounds, TimePerCase: f.timePerCase.Seconds(), Seed: f.seed}
+	return bench.New(how, f.pass, memories, f.baseline != ""), problems, err
 }
 
 // formats returns the flags that choose what is printed.
@@ -358,23 +241,34 @@ func (f *benchFlags) formats() (list []string) {
 	return list
 }
 
-func (f *benchFlags) print(w io.Writer, r *results) error {
+func (f *benchFlags) print(w io.Writer, r *bench.Results) error {
 	switch {
 	case f.json:
-		return r.write(w)
+		return r.WriteJSON(w)
 	case f.csv:
-		return r.writeCSV(w)
+		return r.WriteCSV(w)
 	case f.benchstat:
-		return r.writeBenchstat(w)
+		return r.WriteBenchstat(w)
 	}
-	return r.writeTable(w)
+	return r.WriteTable(w)
 }
 
-func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
-	for _, p := range problems {
-		if !slices.Contains(list, p.DType) {
-			list = append(list, p.DType)
-		}
+// regret measures the regret over the given problems, or over its own.
+func (f *benchFlags) regret(cmd *cobra.Command, b *bench.Run, problems []flashkit.Problem) error {
+	list := bench.RegretGrid()
+	if f.grid.given(cmd) {
+		list = nil
+		list = bench.HeatsOf(problems, b.Passes...)
 	}
-	return list
+	per := f.timePerCase
+	if !cmd.Flags().Changed("time-per-case") {
+		per = bench.RegretTime
+	}
+	show := terminal.NewProgress(cmd.ErrOrStderr())
+	report, ended := b.Regret(cmd.Context(), list, per, show)
+	show.Done()
+	if f.json {
+		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
+	}
+	return failed(errors.Join(report.WriteTable(cmd.OutOrStdout()), ended))
 }

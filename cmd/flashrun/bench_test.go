@@ -5,9 +5,6 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"fmt"
-	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // quick are the flags of a bench that tests can afford.
@@ -28,9 +26,9 @@ var quick = []string{"bench", "--limits=false", "--time-per-case", "1ms", "--rou
 func quickBench(args ...string) []string { return append(append([]string(nil), quick...), args...) }
 
 // benchResults runs a bench with --json.
-func benchResults(t *testing.T, args ...string) *results {
+func benchResults(t *testing.T, args ...string) *bench.Results {
 	t.Helper()
-	var r results
+	var r bench.Results
 	d := json.NewDecoder(strings.NewReader(ok(t, quickBench(append(args, "--json")...)...)))
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
@@ -50,34 +48,6 @@ func grid(t *testing.T, args ...string) (names []string, err error) {
 		names = append(names, p.String())
 	}
 	return names, err
-}
-
-func TestNumbers(t *testing.T) {
-	const huge = math.MaxInt>>(bits.UintSize/2-1) + 1 // its square is no int
-	for s, want := range map[string][]int{
-		"128":         {128},
-		"64,128":      {64, 128},
-		"128:1024:x2": {128, 256, 512, 1024},
-		"128:1000:x2": {128, 256, 512},
-		"1:100:x10":   {1, 10, 100},
-		"64:256:+64":  {64, 128, 192, 256},
-		"64:200:+64":  {64, 128, 192},
-		"5:5:x2":      {5},
-		"5,1:5:+2,4":  {5, 1, 3, 4},
-		fmt.Sprintf("1:%d:x%d", math.MaxInt, huge): {1, huge},
-	} {
-		got, err := parseNumbers(s)
-		require.NoError(t, err, s)
-		require.Equal(t, want, got, s)
-	}
-	for s, want := range map[string]string{
-		"": `""`, "0": `"0"`, "-1": `"-1"`, "1.5": `"1.5"`, "64,": `""`, "a:8:x2": `"a"`, "8:b:x2": `"b"`, "8:16:x": `""`,
-		"8:16": "from:to", "8:16:": "from:to", "8:16:2": "from:to", "+8": `"+8"`, "8:16:x1": "from:to", "8:16:x2:x2": "from:to", "8:16:+0": `"0"`,
-		"16:8:x2": "ends at 8", "1:99999999:+1": "10000",
-	} {
-		_, err := parseNumbers(s)
-		require.ErrorContains(t, err, want, s)
-	}
 }
 
 func TestGrid(t *testing.T) {
@@ -111,7 +81,7 @@ func TestBenchJSON(t *testing.T) {
 	require.False(t, r.Interrupted)
 	require.Empty(t, r.Limits)
 	require.Empty(t, r.Failures)
-	require.Equal(t, settings{Kernels: "all", Rounds: 2, TimePerCase: .001, Seed: 1}, r.Settings)
+	require.Equal(t, bench.Settings{Kernels: "all", Rounds: 2, TimePerCase: .001, Seed: 1}, r.Settings)
 	kernels := map[string]int{}
 	for _, x := range r.Results {
 		p, err := flashkit.ParseProblem(x.Problem)
@@ -122,7 +92,7 @@ func TestBenchJSON(t *testing.T) {
 		}
 		kernels[x.Kernel]++
 		require.Equal(t, "host", x.Memory)
-		require.Equal(t, backendOf(x.Kernel), x.Backend)
+		require.Equal(t, bench.BackendOf(x.Kernel), x.Backend)
 		require.Positive(t, x.Calls)
 		require.LessOrEqual(t, x.P10, x.Seconds)
 		require.LessOrEqual(t, x.Seconds, x.P90)
@@ -135,7 +105,7 @@ func TestBenchJSON(t *testing.T) {
 	require.Equal(t, map[string]int{"simd/fwd_generic": 4, "simd/bwd_generic": 4, "wasm/fwd_simd128": 4, "wasm/bwd_simd128": 4,
 		"wasm/fwd_scalar": 4, "wasm/bwd_scalar": 4, "wasm/decode_simd128": 4}, kernels)
 
-	again, err := readResults(out)
+	again, err := bench.ReadFile(out)
 	require.NoError(t, err)
 	require.Equal(t, r, again, "the file is what was printed, and reading loses nothing")
 }
@@ -167,63 +137,6 @@ func TestBenchChosen(t *testing.T) {
 	require.Equal(t, map[string]int{"forward": 1, "backward": 1}, chosen)
 }
 
-// Making inputs and measuring teaches dispatch nothing: what it predicts, and the
-// kernel that the results mark, are those of a dispatcher that has made no call.
-func TestBenchTeachesNothing(t *testing.T) {
-	var names []string
-	for _, name := range []string{"b1-h2-g2-n16-m16-d64-f32", "b1-h2-g1-n40-m40-d32-bf16-causal"} {
-		names = append(names, "--problem", name)
-	}
-	var f benchFlags
-	cmd := &cobra.Command{}
-	f.grid.add(cmd)
-	require.NoError(t, cmd.ParseFlags(names))
-	f.pass, f.memory, f.kernels, f.timePerCase, f.rounds = "fwd,bwd", hostMemory, "all", time.Millisecond, 8
-	b, problems, err := f.prepare(cmd)
-	require.NoError(t, err)
-	require.NoError(t, b.open(t.Context(), "all"))
-	defer b.close()
-	b.show = newProgress(&bytes.Buffer{})
-	defer b.show.done()
-	called := 0
-	b.inputs.frozen = b.inputs.frozen.WithObserver(func(dispatch.Ran) { called++ })
-	fresh := b.dispatch.Frozen()
-	for range 3 {
-		require.NoError(t, b.run(t.Context(), problems))
-	}
-	require.Positive(t, called, "O and LSE of the backward pass")
-	for _, p := range problems {
-		for i, k := range b.dispatch.Kernels() {
-			if k.Fits(p.Ask(k.Pass)) == "" {
-				require.Equal(t, fresh.Kernels()[i].Cost(p.Ask(k.Pass)), k.Cost(p.Ask(k.Pass)), "%s on %s", k.Name, p)
-			}
-		}
-	}
-	for _, x := range b.results.Results {
-		p, err := flashkit.ParseProblem(x.Problem)
-		require.NoError(t, err)
-		pass := flashkit.PassForward
-		if x.Pass == "backward" {
-			pass = flashkit.PassBackward
-		}
-		k, err := fresh.Pick(p, pass)
-		require.NoError(t, err)
-		require.Equal(t, x.Kernel == k.Name, x.Chosen, "%s on %s", x.Kernel, p)
-	}
-}
-
-func TestBenchLimits(t *testing.T) {
-	limits := hostLimits([]flashkit.DType{flashkit.Float32, flashkit.BFloat16})
-	require.Len(t, limits, 3)
-	for i, name := range []string{"f32", "bf16", "copy"} {
-		l := limits[i]
-		require.Equal(t, name, l.Name)
-		require.Equal(t, "host", l.Memory)
-		require.Positive(t, l.GFLOPS+l.BytesPerSecond)
-		require.NotEmpty(t, l.How)
-	}
-}
-
 func TestBenchCSV(t *testing.T) {
 	out := ok(t, quickBench("--seq", "16", "--pass", "fwd", "--backend", "simd/fwd_generic", "--csv")...)
 	require.True(t, strings.HasPrefix(out, "problem,pass,kernel,backend,memory,chosen,batch,heads,kv_heads,q_len,kv_len,head_dim,v_dim,dtype,"+
@@ -238,11 +151,11 @@ func TestBenchCSV(t *testing.T) {
 // A line of a Go benchmark is a name that ends in GOMAXPROCS, iterations, and
 // pairs of a number and a unit. benchstat takes key=value parts of the name apart.
 func TestBenchstat(t *testing.T) {
-	r := &results{Machine: machine{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []result{
+	r := &bench.Results{Machine: machine.Info{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []bench.Result{
 		{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Backend: "simd", Kernel: "simd/fwd_avx2", Memory: "host",
 			Seconds: .002, Calls: 6, Rounds: []float64{.002, .001}, GFLOPS: 10}}}
 	var out bytes.Buffer
-	require.NoError(t, r.writeBenchstat(&out))
+	require.NoError(t, r.WriteBenchstat(&out))
 	const name = "BenchmarkAttention/pass=forward/problem=b1-h2-g2-n16-m16-d64-f32/backend=simd/kernel=fwd_avx2/memory=host-4"
 	require.Equal(t, "goos: linux\ngoarch: amd64\npkg: github.com/flashkit-go/flashkit/cmd/flashrun\ncpu: a CPU\n"+
 		name+"\t3\t2000000.0 ns/op\t10.00 GFLOP/s\n"+name+"\t3\t1000000.0 ns/op\t20.00 GFLOP/s\n", out.String())
@@ -265,52 +178,16 @@ func TestBenchTable(t *testing.T) {
 	require.Regexp(t, `(?m)^pass +problem +kernel +median +p10 +p90 +calls +GFLOP/s +FLOP/B +GB/s +extra$`, out)
 	require.Regexp(t, `(?m)^backward +b1-h2-g2-n16-m16-d64-f32 +simd/bwd_generic`, out)
 
-	r := &results{Limits: []limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
-		Results: []result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Memory: "host", Chosen: true, Seconds: 1, GFLOPS: 50},
+	r := &bench.Results{Limits: []machine.Limit{{Memory: "host", Name: "f32", GFLOPS: 200, How: "measured"}, {Memory: "host", Name: "copy", BytesPerSecond: 5e9, How: "measured"}},
+		Results: []bench.Result{{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "x/y", Memory: "host", Chosen: true, Seconds: 1, GFLOPS: 50},
 			{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Kernel: "z/y", Memory: "device", Seconds: 1, GFLOPS: 50}},
-		Skipped:     []caseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},
+		Skipped:     []bench.CaseError{{Problem: "b1-h2-g2-n8-m8-d64-f32", Pass: "backward"}},
 		Interrupted: true}
 	var text bytes.Buffer
-	require.NoError(t, r.writeTable(&text))
+	require.NoError(t, r.WriteTable(&text))
 	for _, want := range []string{"200.0 GFLOP/s (measured)", "5.0 GB/s", "x/y *", "kernel  memory", "z/y     device", "of limit", " 25% ", "no kernel: b1-h2-g2-n8-m8-d64-f32, backward pass", "interrupted"} {
 		require.Contains(t, text.String(), want)
 	}
-}
-
-func TestQuantile(t *testing.T) {
-	require.Equal(t, 7.0, quantile([]float64{7}, .9))
-	require.Equal(t, 2.5, quantile([]float64{1, 2, 3, 4}, .5))
-	require.InDelta(t, 1.4, quantile([]float64{1, 2, 3, 4, 5}, .1), 1e-12)
-	require.Equal(t, 5.0, quantile([]float64{1, 2, 3, 4, 5}, 1))
-}
-
-func TestCompare(t *testing.T) {
-	at := func(problem string, seconds, spread float64) result {
-		return result{Problem: problem, Pass: "forward", Kernel: "simd/fwd_avx2", Memory: "host", Seconds: seconds, P10: seconds - spread, P90: seconds + spread}
-	}
-	before := &results{Machine: machine{CPU: "old"}, Results: []result{at("a", 2, .1), at("b", 1, .1), at("only old", 1, 0), at("c", 1, 1)}}
-	now := &results{Results: []result{at("b", 4, .1), at("a", 1, .1), at("only new", 1, 0), at("also new", 1, 0), at("c", 1, 0)}}
-	c := compare("old.json", before, now)
-	ratios, apart := map[string]float64{}, map[string]bool{}
-	for _, p := range c.Pairs {
-		ratios[p.Problem], apart[p.Problem] = p.Ratio, p.Apart
-	}
-	require.Equal(t, map[string]float64{"a": .5, "b": 4, "c": 1}, ratios)
-	require.Equal(t, map[string]bool{"a": true, "b": true, "c": false}, apart)
-	require.InDelta(t, 1.2599, c.Mean.Ratio, 1e-4, "the cube root of 2")
-	require.Equal(t, []int{3, 1, 2}, []int{c.Mean.Cases, c.OnlyOld, c.OnlyNew})
-	var out bytes.Buffer
-	c.writeTable(&out, machine{CPU: "new"})
-	for _, want := range []string{"old.json", "another machine", "0.500", "~ 1.000", "geometric mean of 3: 1.260", "not in both: 1 before, 2 now"} {
-		require.Contains(t, out.String(), want)
-	}
-
-	now.Results = now.Results[2:3]
-	c = compare("old.json", before, now)
-	require.Nil(t, c.Mean)
-	out.Reset()
-	c.writeTable(&out, machine{})
-	require.Contains(t, out.String(), "no case is in both")
 }
 
 func TestCompareCommand(t *testing.T) {
@@ -335,7 +212,7 @@ func TestBenchInterrupted(t *testing.T) {
 	require.Equal(t, exitInterrupted, execute(ctx, args, &stdout, &stderr))
 	require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
 	require.Contains(t, stderr.String(), "of 4066 cases")
-	var printed results
+	var printed bench.Results
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &printed))
 	require.True(t, printed.Interrupted)
 	require.Less(t, len(printed.Results), 4066)
@@ -355,50 +232,6 @@ func TestBenchInterrupted(t *testing.T) {
 	}
 }
 
-// A kernel that fails is reported, and the others are measured.
-func TestBenchFailure(t *testing.T) {
-	b := &bench{results: &results{}}
-	p, err := flashkit.ParseProblem("b1-h2-g2-n16-m16-d64-f32")
-	require.NoError(t, err)
-	k := flashkit.Kernel{Name: "x/fwd_y"}
-	require.NoError(t, b.note(t.Context(), p, k, os.ErrInvalid))
-	require.NoError(t, b.note(t.Context(), p, k, nil))
-	require.Equal(t, []caseError{{p.String(), "forward", "x/fwd_y", "invalid argument"}}, b.results.Failures)
-	require.ErrorContains(t, b.verdict(nil), "x/fwd_y on b1-h2-g2-n16-m16-d64-f32: invalid argument")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, b.note(ended, p, k, os.ErrInvalid), context.Canceled)
-	require.Len(t, b.results.Failures, 1, "an interrupted call is no failure of the kernel")
-}
-
-func TestProgressBar(t *testing.T) {
-	p := newProgress(&bytes.Buffer{})
-	defer p.done()
-	p.part(.25, "simd/fwd_avx2 b1", 90*time.Second)
-	require.Equal(t, "[#####...............] 25%, about 1m20s left, simd/fwd_avx2 b1", p.line(10*time.Second))
-	p.part(1, "the last one", 0)
-	require.Equal(t, "[####################] 100%, about 0s left, the last one", p.line(time.Second))
-	p.say("no bar")
-	require.Equal(t, "no bar, 1s", p.line(time.Second))
-	require.Equal(t, "short", cut("short", 79))
-	require.Equal(t, strings.Repeat("µ", 79), cut(strings.Repeat("µ", 80), 79))
-	require.Equal(t, "", cut("short", -1))
-}
-
-func TestPlan(t *testing.T) {
-	l := plan{started: time.Now()}
-	l.add(time.Minute, 3)
-	l.add(time.Minute, 1)
-	require.Equal(t, 4, l.cases)
-	require.Equal(t, 2*time.Minute, l.left(), "nothing is known yet")
-	l.started = time.Now().Add(-2 * time.Minute)
-	l.spend(time.Minute)
-	require.InDelta(t, 2*time.Minute, l.left(), float64(time.Second), "half of it took twice as long as planned")
-	l.spend(time.Hour)
-	require.Equal(t, 1.0, l.share())
-	require.Zero(t, l.left())
-}
-
 func TestBenchHelpAndCompletion(t *testing.T) {
 	help := ok(t, "bench", "--help")
 	require.Contains(t, help, "flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd")
@@ -411,22 +244,7 @@ func TestBenchHelpAndCompletion(t *testing.T) {
 	require.Contains(t, out, "f16,bf16\n", "the last element of a list")
 }
 
-// The same seed draws the same problems, of all kinds and of bounded size.
-func TestRandomProblems(t *testing.T) {
-	list := randomProblems(7, 300)
-	require.Equal(t, list, randomProblems(7, 300))
-	require.NotEqual(t, list, randomProblems(8, 300))
-	var row, masked, shared, batches int
-	for _, p := range list {
-		require.NoError(t, p.Validate())
-		require.LessOrEqual(t, p.FLOPs(flashkit.PassForward), randomFLOPs)
-		for n, is := range map[*int]bool{&row: p.QLen == 1, &masked: p.Band != flashkit.Band{}, &shared: p.KVHeads < p.Heads, &batches: p.Batch > 1} {
-			if is {
-				*n++
-			}
-		}
-	}
-	require.Greater(t, min(row, masked, shared, batches), 20)
+func TestRandomAndAGrid(t *testing.T) {
 	code, _, stderr := flashrun(t, "bench", "--random", "3", "--seq", "64")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "--random")

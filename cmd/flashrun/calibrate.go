@@ -1,50 +1,21 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
-
-// calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
-// in every type: short ones first, so that what they tell saves long calls of
-// slow kernels. No problem is one of bench --regret's.
-var (
-	calibrateForward = []string{
-		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",
-		"b1-h8-g8-n1-m1024-d128-f32", "b4-h8-g2-n1-m1024-d64-f32",
-		"b1-h8-g8-n1-m8192-d64-f32", "b1-h8-g2-n1-m8192-d128-f32",
-		"b8-h8-g2-n1-m8192-d128-f32",
-	}
-	calibrateBoth = []string{
-		"b1-h1-g1-n4-m4-d32-f32", "b1-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n16-m16-d128-f32-causal",
-		"b32-h8-g8-n16-m16-d64-f32", "b1-h8-g8-n8-m256-d64-f32", "b2-h8-g8-n24-m400-d64-f32", "b1-h8-g2-n8-m2048-d128-f32-causal",
-		"b1-h8-g8-n64-m64-d64-f32", "b1-h8-g2-n64-m64-d128-f32-causal", "b32-h8-g8-n64-m64-d64-f32",
-		"b1-h4-g4-n256-m256-d64-f32", "b1-h4-g4-n256-m256-d128-f32-causal", "b2-h4-g2-n256-m256-d64-f32-causal",
-		"b1-h4-g4-n512-m512-d128-f32", "b1-h4-g4-n512-m512-d192-f32-causal",
-		"b1-h4-g2-n1024-m1024-d64-f32-causal", "b1-h4-g4-n1024-m1024-d64-f32", "b1-h1-g1-n2048-m2048-d128-f32",
-		"b1-h4-g4-n4096-m4096-d64-f32-causal",
-	}
-)
-
-func calibrateGrid() []heat {
-	return append(heats(calibrateForward, flashkit.PassForward), heats(calibrateBoth, flashkit.PassForward, flashkit.PassBackward)...)
-}
 
 // calibrateFlags are the flags of flashrun calibrate, as given.
 type calibrateFlags struct {
@@ -92,7 +63,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := openWith(cmd.Context(), f.name()) // a bad profile is no news here
+	opened, d, err := bench.Open(cmd.Context(), f.name()) // a bad profile is no news here
 	if err != nil {
 		return err
 	}
@@ -110,17 +81,21 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
+	show := terminal.NewProgress(cmd.ErrOrStderr())
+	defer show.Done()
 	started := time.Now()
-	if err := f.measure(cmd.Context(), d, list, show); err != nil {
+	if err := bench.Calibrate(cmd.Context(), d, list, f.timePerCase, show); err != nil {
 		return failed(fmt.Errorf("nothing was written: %w", err))
 	}
-	show.done()
+	show.Done()
 	if err := d.SaveProfile(path); err != nil {
 		return failed(fmt.Errorf("the profile could not be written: %w", err))
 	}
-	return failed(f.report(cmd.OutOrStdout(), d, list, path, time.Since(started)))
+	c := bench.NewCalibration(d, list, path, time.Since(started))
+	if f.json {
+		return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(c))
+	}
+	return failed(c.WriteTable(cmd.OutOrStdout()))
 }
 
 // path returns where to write the profile, and finds out now whether that is possible.
@@ -153,84 +128,13 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 
 // name returns what --backend chooses, else the backend that the environment names: a program
 // under this environment opens no other, but may restrict itself to another kernel.
-func (f *calibrateFlags) name() string { return cmp.Or(f.backend, backendOf(backendChoice(""))) }
+func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
 // heats returns what to measure.
-func (f *calibrateFlags) heats() ([]heat, error) {
+func (f *calibrateFlags) heats() ([]bench.Heat, error) {
 	if len(f.problems) == 0 {
-		return calibrateGrid(), nil
+		return bench.CalibrateGrid(), nil
 	}
-	problems, err := namedProblems(f.problems)
-	var list []heat
-	for _, p := range problems {
-		list = append(list, heat{p, []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}})
-	}
-	return list, err
-}
-
-// measure races the kernels over the problems; d learns what each takes.
-func (f *calibrateFlags) measure(ctx context.Context, d *dispatch.Dispatcher, list []heat, show *progress) error {
-	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: f.timePerCase / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
-	return r.each(ctx, list, show, func(data *tensors, s flashkit.Pass, racers []*racer) error {
-		for _, x := range racers {
-			if len(x.times) == 0 {
-				continue
-			}
-			if err := d.Learn(x.kernel.Name, data.problem, time.Duration(x.seconds()*1e9)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// A calibration is what flashrun calibrate prints. The JSON names are stable.
-type calibration struct {
-	Profile string             `json:"profile"`
-	Seconds float64            `json:"seconds"` // that it took
-	Machine machine            `json:"machine"`
-	Kernels []calibratedKernel `json:"kernels"`
-}
-
-// A calibratedKernel says how far off a kernel's own predictions are, over the
-// problems that were measured and that it fits.
-type calibratedKernel struct {
-	Kernel   string  `json:"kernel"`
-	Problems int     `json:"problems"`
-	Least    float64 `json:"least"` // time over prediction
-	Median   float64 `json:"median"`
-	Most     float64 `json:"most"`
-}
-
-func (f *calibrateFlags) report(w io.Writer, d *dispatch.Dispatcher, list []heat, path string, took time.Duration) error {
-	c := calibration{Profile: path, Seconds: took.Seconds(), Machine: describeMachine(d, nil)}
-	own := d.Blank().Kernels()
-	for i, k := range d.Kernels() {
-		var off []float64
-		for _, h := range list {
-			if !slices.Contains(h.passes, k.Pass) || k.Fits(h.problem.Ask(k.Pass)) != "" {
-				continue
-			}
-			if itself := own[i].Cost(h.problem.Ask(k.Pass)); itself > 0 {
-				off = append(off, float64(k.Cost(h.problem.Ask(k.Pass)))/float64(itself))
-			}
-		}
-		if len(off) > 0 {
-			slices.Sort(off)
-			c.Kernels = append(c.Kernels, calibratedKernel{k.Name, len(off), off[0], quantile(off, .5), off[len(off)-1]})
-		}
-	}
-	if f.json {
-		return json.NewEncoder(w).Encode(c)
-	}
-	out := bufio.NewWriter(text(w))
-	fmt.Fprintf(out, "machine: %s\n\n", c.Machine)
-	rows := [][]string{{"time over the kernel's own prediction", "problems", "least", "median", "most"}}
-	round := func(x float64) string { return fmt.Sprint(math.Round(x*100) / 100) }
-	for _, k := range c.Kernels {
-		rows = append(rows, []string{k.Kernel, fmt.Sprint(k.Problems), round(k.Least), round(k.Median), round(k.Most)})
-	}
-	writeColumns(out, rows, 1)
-	fmt.Fprintf(out, "\nwritten to %s after %s\n", path, took.Round(time.Second))
-	return out.Flush()
+	problems, err := bench.ParseProblems(f.problems)
+	return bench.HeatsOf(problems, flashkit.PassForward, flashkit.PassBackward), err
 }

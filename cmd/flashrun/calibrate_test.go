@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 const tiny = "b1-h2-g1-n5-m9-d8-f32-causal"
@@ -28,7 +28,7 @@ func calibrateTiny(args ...string) []string {
 
 func TestCalibrate(t *testing.T) {
 	path := profileAt(t)
-	var c calibration
+	var c bench.Calibration
 	require.NoError(t, json.Unmarshal([]byte(ok(t, calibrateTiny("--json", "--backend", "simd")...)), &c))
 	require.Equal(t, path, c.Profile)
 	require.NotEmpty(t, c.Kernels)
@@ -107,13 +107,13 @@ func TestBadCalibrate(t *testing.T) {
 
 func TestRegret(t *testing.T) {
 	args := []string{"bench", "--regret", "--problem", tiny, "--problem", "b1-h1-g1-n3-m3-d4-bf16", "--time-per-case", "5ms", "--rounds", "1"}
-	var r regretReport
+	var r bench.RegretReport
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append(args, "--json")...)), &r))
 	require.Len(t, r.Problems, 4, "both passes")
 	require.GreaterOrEqual(t, r.Sum, 1.0)
 	worst := 0.0
 	for _, x := range r.Problems {
-		chosen, best := x.times()
+		chosen, best := x.Times()
 		require.InEpsilon(t, chosen/best, x.Ratio, 1e-9)
 		worst = max(worst, x.Ratio)
 		for _, k := range x.Kernels {
@@ -127,27 +127,4 @@ func TestRegret(t *testing.T) {
 	code, _, stderr := flashrun(t, "bench", "--regret", "--csv")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "--regret")
-}
-
-// The grids are sound, large enough, and do not share a problem: what calibrate
-// has measured is not what regret asks for.
-func TestGrids(t *testing.T) {
-	types, passes, n := map[flashkit.DType]bool{}, map[flashkit.Pass]bool{}, 0
-	asked := map[flashkit.Problem]bool{}
-	for _, h := range regretGrid() {
-		require.NoError(t, h.problem.Validate())
-		require.False(t, asked[h.problem], "%s twice", h.problem)
-		asked[h.problem], types[h.problem.DType] = true, true
-		for _, s := range h.passes {
-			passes[s] = true
-			n++
-		}
-	}
-	require.GreaterOrEqual(t, n, 80)
-	require.Len(t, types, 3)
-	require.Len(t, passes, 2)
-	for _, h := range calibrateGrid() {
-		require.NoError(t, h.problem.Validate())
-		require.False(t, asked[h.problem], "%s in both", h.problem)
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/conformance"
 	"github.com/flashkit-go/flashkit/conformance/mutants"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A tally counts the results of one kernel.
@@ -167,8 +168,8 @@ func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 
 // runAll runs the suite on every kernel that the choice admits.
 func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, stderr io.Writer) ([]*tally, error) {
-	show := newProgress(stderr)
-	defer show.done()
+	show := terminal.NewProgress(stderr)
+	defer show.Done()
 	kernels := d.Kernels()
 	total := f.options.Count(kernels)
 	var tallies []*tally
@@ -185,9 +186,9 @@ func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, s
 			t.Random, t.Seed = t.Random+1, f.options.Seed
 		}
 		if done++; done <= total {
-			show.say(fmt.Sprintf("%d of %d: %s %s", done, total, r.Kernel, r.Case))
+			show.Say(fmt.Sprintf("%d of %d: %s %s", done, total, r.Kernel, r.Case))
 		} else {
-			show.say(fmt.Sprintf("%d random problems for %v: %s %s", done-total, f.options.Budget, r.Kernel, r.Case))
+			show.Say(fmt.Sprintf("%d random problems for %v: %s %s", done-total, f.options.Budget, r.Kernel, r.Case))
 		}
 	}
 	if done == 0 && ctx.Err() == nil {
@@ -209,7 +210,7 @@ func (t *tally) add(r conformance.Result) {
 }
 
 func (f *conformanceFlags) printTallies(w io.Writer, tallies []*tally) error {
-	w = text(w)
+	w = terminal.Writer(w)
 	var sum tally
 	for _, t := range tallies {
 		for _, x := range t.Failures {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -47,10 +48,10 @@ func degenerate(r *rand.Rand) flashkit.Problem {
 // inputFile writes a random input of the problem, with packed or padded sequences and biases of
 // fewer dimensions, and returns the flags that are not in the file.
 func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
-	in := randomInput(p, r.Uint64(), bhsd, true)
+	in := input.Random(p, r.Uint64(), input.BHSD, true)
 	var list []safetensors.Tensor
 	for _, a := range flashkit.Arguments() {
-		x := a.Of(&in.args)
+		x := a.Of(&in.Args)
 		if x.IsZero() {
 			continue
 		}
@@ -73,7 +74,7 @@ func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
 			list = append(list, safetensors.Tensor{Name: name, DType: "I32", Shape: shape, Data: data})
 		}
 	}
-	if s := in.args.Seqs; s != nil {
+	if s := in.Args.Seqs; s != nil {
 		numbers("q_lens", s.QLens, len(s.QLens))
 		numbers("kv_lens", s.KVLens, len(s.KVLens))
 		numbers("q_starts", s.QStarts, len(s.QStarts))
@@ -111,9 +112,9 @@ func TestDegenerateProblems(t *testing.T) {
 		require.NoError(t, os.WriteFile(trace, fmt.Appendf(nil, "fwd %s calls=2\nbwd %[1]s calls=2\n", name), 0o644))
 		run := []string{"run", "--repeat", "1", "--check"}
 		lines := [][]string{
-			append(run, "--problem", name), append(run, "--problem", name, "--backward", "--json"), append(run, "--problem", name, "--layout", "bshd"),
-			append(run, file...), append(append(run, file...), "--backward"),
-			{"explain", name}, {"explain", "--backward", "--json", name}, {"memory", "--formula", name},
+			append(run, "--problem", name), append(run, "--problem", name, "--pass", "fwd,bwd", "--json"), append(run, "--problem", name, "--layout", "bshd"),
+			append(run, file...), append(append(run, file...), "--pass", "fwd,bwd"),
+			{"explain", name}, {"explain", "--pass", "bwd", "--json", name}, {"memory", "--formula", name},
 		}
 		if i%every == 0 {
 			lines = append(lines, [][]string{
@@ -124,7 +125,7 @@ func TestDegenerateProblems(t *testing.T) {
 				{"bench", "--trace", trace, "--runs", "1"},
 				{"calibrate", "--problem", name, "--time-per-case", "1us", "--out", filepath.Join(dir, "profile")},
 				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet"},
-				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet", "--backward", "--ordered", "--ranks", "3"},
+				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet", "--pass", "fwd,bwd", "--ordered", "--ranks", "3"},
 				{"ring", "--problem", name, "--lengths", "0,1,3", "--check", "--runs", "1", "--quiet"},
 			}...)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/backends/wasm"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // docs/kernels.md and the matrix of README.md are what the kernels say of
@@ -75,7 +76,7 @@ func kernelsPage(kernels []flashkit.Kernel) string {
 	b.WriteString(kernelsIntro)
 	backend := ""
 	for _, k := range kernels {
-		if name := backendOf(k.Name); name != backend {
+		if name := bench.BackendOf(k.Name); name != backend {
 			backend = name
 			fmt.Fprintf(&b, "\n## %s\n\n| kernel | pass | dtypes | what it is, what limits its speed | features | head dims | rows | requires |\n|---|---|---|---|---|---|---|---|\n", backend)
 		}
@@ -116,10 +117,10 @@ func kernelMatrix(kernels []flashkit.Kernel) string {
 	}
 	var rows []row
 	for _, k := range kernels {
-		at := slices.IndexFunc(rows, func(r row) bool { return r.backend == backendOf(k.Name) && r.platform == platformOf(k) })
+		at := slices.IndexFunc(rows, func(r row) bool { return r.backend == bench.BackendOf(k.Name) && r.platform == platformOf(k) })
 		if at < 0 {
 			at = len(rows)
-			rows = append(rows, row{backend: backendOf(k.Name), platform: platformOf(k)})
+			rows = append(rows, row{backend: bench.BackendOf(k.Name), platform: platformOf(k)})
 		}
 		column := 0
 		switch {

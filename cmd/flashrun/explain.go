@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // An explained is one kernel's line of flashrun explain.
@@ -29,7 +30,7 @@ type explained struct {
 
 // why says what the prediction is made of.
 func (l *explained) why() string {
-	return fmt.Sprintf("%s x %.2f (%s)", formatSeconds(l.Own), l.Factor, l.From)
+	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }
 
 // parameterList returns a line for each part that the name of a problem may end with.
@@ -51,12 +52,13 @@ func parameterForm(x *flashkit.Parameter) string {
 
 func newExplain() *cobra.Command {
 	var backend string
-	var backward, asJSON bool
+	var asJSON bool
+	passes := passList{flashkit.PassForward}
 	cmd := &cobra.Command{
 		Use:   "explain PROBLEM",
 		Short: "Say which kernel runs a problem, and why not the others",
-		Long: `Explain prints a verdict for every kernel: chosen, or the reason why not; the
-time that dispatch predicts; what that is made of; and what the last call that is
+		Long: `Explain prints a verdict for every kernel, those that fit first: chosen, or the
+reason why not; the time that dispatch predicts; what that is made of; and what the last call that is
 remembered took.
 
 A prediction is the kernel's own one, times measured over predicted time: of the
@@ -68,7 +70,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 [-topleft][-shift{keys}], and then in this order
 ` + parameterList(),
 		Example: `  flashrun explain b1-h8-g2-n128-m512-d64-f32-causal
-  flashrun explain --backward b1-h8-g8-n1024-m1024-d64-bf16-window128.0
+  flashrun explain --pass bwd b1-h8-g8-n1024-m1024-d64-bf16-window128.0
   flashrun explain b4-h32-g8-n1-m4096-d128-f32-kvbf16-softcap50-ragged-page16`,
 		Args: oneProblem,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,18 +83,16 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 				return err
 			}
 			defer d.Close()
-			pass := flashkit.PassForward
-			if backward {
-				pass = flashkit.PassBackward
-			}
-			verdicts, err := d.Explain(p, pass)
-			if err != nil {
-				return err
-			}
 			var lines []explained
-			for _, v := range verdicts {
-				lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds(),
-					v.Own.Seconds(), v.Factor, string(v.From)})
+			for _, pass := range passes {
+				verdicts, err := d.Explain(p, pass)
+				if err != nil {
+					return err
+				}
+				for _, v := range verdicts {
+					lines = append(lines, explained{v.Name, v.Chosen, v.Reason, v.Cost.Seconds(), v.Last.Seconds(),
+						v.Own.Seconds(), v.Factor, string(v.From)})
+				}
 			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
@@ -100,15 +100,17 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 			return failed(writeExplained(cmd.OutOrStdout(), lines))
 		},
 	}
-	cmd.Flags().BoolVar(&backward, "backward", false, "explain the backward pass")
+	addPassFlag(cmd, &passes, "explain the kernels of this `list` of passes: fwd, bwd")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	addBackendFlag(cmd, &backend, "explain under this choice of backend or kernel")
 	return cmd
 }
 
-// writeExplained writes a table with a line for each verdict.
+// writeExplained writes a table with a line for each verdict, those of kernels that fit first.
 func writeExplained(w io.Writer, lines []explained) error {
-	t := tabwriter.NewWriter(text(w), 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
+	fits := func(l explained) bool { return l.Seconds > 0 }
+	lines = append(slices.DeleteFunc(slices.Clone(lines), func(l explained) bool { return !fits(l) }), slices.DeleteFunc(slices.Clone(lines), fits)...)
 	anyLast := slices.ContainsFunc(lines, func(l explained) bool { return l.Last > 0 })
 	for _, l := range lines {
 		mark, predicted, last := " ", "\t", ""
@@ -116,10 +118,10 @@ func writeExplained(w io.Writer, lines []explained) error {
 			mark = "*"
 		}
 		if l.Seconds > 0 {
-			predicted = "about " + formatSeconds(l.Seconds) + "\t" + l.why()
+			predicted = "about " + terminal.Seconds(l.Seconds) + "\t" + l.why()
 		}
 		if l.Last > 0 {
-			last = "last " + formatSeconds(l.Last)
+			last = "last " + terminal.Seconds(l.Last)
 		}
 		if anyLast {
 			last += "\t"

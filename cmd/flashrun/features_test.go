@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -30,8 +30,8 @@ func TestRunOfFeatures(t *testing.T) {
 			require.NoError(t, err)
 			args := append([]string{"run", "--problem", name, "--check", "--json"}, onAnyCPU...)
 			want := []string{"o", "lse"}
-			if hasBackward(&p) {
-				args, want = append(args, "--backward"), append(want, "dq", "dk", "dv")
+			if input.HasBackward(&p) {
+				args, want = append(args, "--pass", "fwd,bwd"), append(want, "dq", "dk", "dv")
 				if p.Score.Bias {
 					want = append(want, "dbias")
 				}
@@ -71,16 +71,16 @@ func TestFeaturesMatter(t *testing.T) {
 
 // fileFor writes a random problem's input to a file, in a layout, and returns the flags
 // that read it as that problem.
-func fileFor(t *testing.T, in *input) []string {
+func fileFor(t *testing.T, in *input.Input) []string {
 	var f safetensors.File
-	args := &in.args
+	args := &in.Args
 	for _, a := range flashkit.Arguments() {
 		x := a.Of(args)
 		if x.IsZero() {
 			continue
 		}
 		encode := safetensors.Encode
-		if in.layout.of(a.Name) == bshd {
+		if in.Layout.Of(a.Name) == input.BSHD {
 			encode = safetensors.EncodeBSHD
 		}
 		y, err := encode(strings.ToLower(a.Name), *x)
@@ -102,14 +102,14 @@ func fileFor(t *testing.T, in *input) []string {
 		}{{"q_lens", s.QLens}, {"kv_lens", s.KVLens}, {"q_starts", s.QStarts}, {"kv_starts", s.KVStarts}, {"pages", s.Pages}} {
 			switch {
 			case x.name == "pages" && x.list != nil:
-				f.Tensors = append(f.Tensors, safetensors.FromInt32s(x.name, []int{in.problem.Batch, len(x.list) / in.problem.Batch}, x.list))
+				f.Tensors = append(f.Tensors, safetensors.FromInt32s(x.name, []int{in.Problem.Batch, len(x.list) / in.Problem.Batch}, x.list))
 			case x.list != nil:
 				f.Tensors = append(f.Tensors, safetensors.FromInt32s(x.name, []int{len(x.list)}, x.list))
 			}
 		}
 	}
-	p := in.problem
-	flags := []string{"--in", writeFile(t, "in.safetensors", f.Tensors...), "--layout", string(in.layout), "--dropout-seed", fmt.Sprint(args.Seed), "--shift", fmt.Sprint(p.Band.Shifted())}
+	p := in.Problem
+	flags := []string{"--in", writeFile(t, "in.safetensors", f.Tensors...), "--layout", string(in.Layout), "--dropout-seed", fmt.Sprint(args.Seed), "--shift", fmt.Sprint(p.Band.Shifted())}
 	if p.Score.Dropout == 0 {
 		flags = append(flags[:4], flags[6:]...)
 	} else {
@@ -135,12 +135,12 @@ func TestFilesOfFeatures(t *testing.T) {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
 		var want *safetensors.File
-		for _, l := range []layout{bhsd, bshd} {
-			in := randomInput(p, 5, l, hasBackward(&p))
+		for _, l := range []input.Layout{input.BHSD, input.BSHD} {
+			in := input.Random(p, 5, l, input.HasBackward(&p))
 			flags := append(append([]string{"run", "--check"}, fileFor(t, in)...), onAnyCPU...)
 			byName := append([]string{"run", "--problem", name, "--seed", "5", "--layout", string(l)}, onAnyCPU...)
-			if hasBackward(&p) {
-				flags, byName = append(flags, "--backward"), append(byName, "--backward")
+			if input.HasBackward(&p) {
+				flags, byName = append(flags, "--pass", "fwd,bwd"), append(byName, "--pass", "fwd,bwd")
 			}
 			dir := t.TempDir()
 			ok(t, append(flags, "--out", filepath.Join(dir, "file"))...)
@@ -148,7 +148,7 @@ func TestFilesOfFeatures(t *testing.T) {
 			got := readFile(t, filepath.Join(dir, "file"))
 			require.Equal(t, name, got.Metadata["problem"])
 			require.Equal(t, readFile(t, filepath.Join(dir, "name")), got, "%s %s", name, l)
-			if l == bhsd {
+			if l == input.BHSD {
 				want = got
 			}
 		}
@@ -158,8 +158,8 @@ func TestFilesOfFeatures(t *testing.T) {
 
 // packed returns the same sequences one after the other, with rows around them that
 // hold NaN.
-func packed(in *input) *input {
-	p, args, s := in.problem, in.args, new(flashkit.Sequences)
+func packed(in *input.Input) *input.Input {
+	p, args, s := in.Problem, in.Args, new(flashkit.Sequences)
 	lens := func(lens []int32) (starts []int32, total int) {
 		starts = []int32{2}
 		for _, n := range lens {
@@ -168,36 +168,36 @@ func packed(in *input) *input {
 		return starts, int(starts[len(starts)-1]) + 1
 	}
 	var rows, keysInAll int
-	s.QStarts, rows = lens(in.args.Seqs.QLens)
-	s.KVStarts, keysInAll = lens(in.args.Seqs.KVLens)
+	s.QStarts, rows = lens(in.Args.Seqs.QLens)
+	s.KVStarts, keysInAll = lens(in.Args.Seqs.KVLens)
 	args.Seqs = s
 	for _, a := range flashkit.Arguments() {
-		x := a.Of(&in.args)
-		side := sideOf(a.Name)
-		if x.IsZero() || side != queries && side != keys {
+		x := a.Of(&in.Args)
+		side := input.SideOf(a.Name)
+		if x.IsZero() || side != input.Queries && side != input.Keys {
 			continue
 		}
-		shape, starts, lens := x.Shape(), s.QStarts, in.args.Seqs.QLens
+		shape, starts, lens := x.Shape(), s.QStarts, in.Args.Seqs.QLens
 		shape[0], shape[2] = 1, rows
-		if side == keys {
-			shape[2], starts, lens = keysInAll, s.KVStarts, in.args.Seqs.KVLens
+		if side == input.Keys {
+			shape[2], starts, lens = keysInAll, s.KVStarts, in.Args.Seqs.KVLens
 		}
-		y := newTensor(x.DType(), shape, in.layout)
+		y := input.NewTensor(x.DType(), shape, in.Layout)
 		for i := range y.Len() {
-			setValue(&y, i, float32(math.NaN()))
+			input.SetValue(&y, i, float32(math.NaN()))
 		}
 		for b, n := range lens {
 			for h := range shape[1] {
 				for r := range int(n) {
 					for c := range shape[3] {
-						setValue(&y, y.Offset(0, h, int(starts[b])+r)+c, value(x, x.Offset(b, h, r)+c))
+						input.SetValue(&y, y.Offset(0, h, int(starts[b])+r)+c, input.Value(x, x.Offset(b, h, r)+c))
 					}
 				}
 			}
 		}
 		*a.Of(&args) = y
 	}
-	return &input{problem: p, layout: in.layout, args: args}
+	return &input.Input{Problem: p, Layout: in.Layout, Args: args}
 }
 
 // Packed sequences give what padded ones do: the rows of the output and of the gradients
@@ -205,19 +205,19 @@ func packed(in *input) *input {
 func TestPackedFiles(t *testing.T) {
 	p, err := flashkit.ParseProblem(everything)
 	require.NoError(t, err)
-	for _, l := range []layout{bhsd, bshd} {
-		in := randomInput(p, 5, l, true)
-		in.args.Seqs.QLens, in.args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
+	for _, l := range []input.Layout{input.BHSD, input.BSHD} {
+		in := input.Random(p, 5, l, true)
+		in.Args.Seqs.QLens, in.Args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
 		dir := t.TempDir()
-		run := func(in *input, name string) *safetensors.File {
-			flags := append(append([]string{"run", "--check", "--backward", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
+		run := func(in *input.Input, name string) *safetensors.File {
+			flags := append(append([]string{"run", "--check", "--pass", "fwd,bwd", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
 			ok(t, flags...)
 			return readFile(t, filepath.Join(dir, name))
 		}
 		padded, packedIn := run(in, "padded"), packed(in)
 		got := run(packedIn, "packed")
 		require.Equal(t, padded.Metadata, got.Metadata)
-		seqs := packedIn.args.Seqs
+		seqs := packedIn.Args.Seqs
 		for _, name := range []string{"o", "dq", "dk", "dv"} {
 			want, x := view(t, padded, name, l), view(t, got, name, l)
 			starts := seqs.QStarts
@@ -229,7 +229,7 @@ func TestPackedFiles(t *testing.T) {
 				for h := range x.Shape()[1] {
 					for r := range int(starts[b+1] - starts[b]) {
 						for c := range x.Shape()[3] {
-							require.Equal(t, value(&want, want.Offset(b, h, r)+c), value(&x, x.Offset(0, h, int(starts[b])+r)+c), "%s of sequence %d", name, b)
+							require.Equal(t, input.Value(&want, want.Offset(b, h, r)+c), input.Value(&x, x.Offset(0, h, int(starts[b])+r)+c), "%s of sequence %d", name, b)
 							inside++
 						}
 					}
@@ -237,7 +237,7 @@ func TestPackedFiles(t *testing.T) {
 			}
 			written := 0
 			for i := range x.Len() {
-				if value(&x, i) != 0 {
+				if input.Value(&x, i) != 0 {
 					written++
 				}
 			}
@@ -250,11 +250,11 @@ func TestPackedFiles(t *testing.T) {
 	}
 }
 
-func view(t *testing.T, f *safetensors.File, name string, l layout) (x flashkit.Tensor) {
+func view(t *testing.T, f *safetensors.File, name string, l input.Layout) (x flashkit.Tensor) {
 	file, found := f.Tensor(name)
 	require.True(t, found, name)
 	var err error
-	if x, err = file.Decode(); l == bshd {
+	if x, err = file.Decode(); l == input.BSHD {
 		x, err = file.DecodeBSHD()
 	}
 	require.NoError(t, err)
@@ -319,16 +319,6 @@ func TestShapesAndTypesOfFeatures(t *testing.T) {
 	require.Contains(t, run([]safetensors.Tensor{sink}).Metadata["problem"], "-sink")
 	lens := safetensors.Tensor{Name: "kv_lens", DType: "I64", Shape: []int{b}, Data: binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 2), 5)}
 	require.Contains(t, run([]safetensors.Tensor{lens}).Metadata["problem"], "-ragged")
-}
-
-func TestAlibiSlopes(t *testing.T) {
-	require.Equal(t, []float32{.25, .0625, .015625, .00390625}, alibiSlopes(4).Float32s())
-	twelve := alibiSlopes(12).Float32s()
-	require.Equal(t, alibiSlopes(8).Float32s(), twelve[:8])
-	sixteen := alibiSlopes(16).Float32s()
-	for i := range 4 {
-		require.Equal(t, sixteen[2*i], twelve[8+i])
-	}
 }
 
 // Lengths and masks of .npy files.
@@ -418,19 +408,19 @@ func TestBadFeatures(t *testing.T) {
 		"pages too few":           {append(pool, pages(2, 0, 1, 2, 0), lens("kv_lens", 8, 9)), "", "Seqs.KVLens[1] = 9"},
 		"pages of another batch":  {append(pool, pages(2, 0, 1), lens("kv_lens", 8, 1)), "", "pages|kv_lens"},
 		"pages of rank 1":         {append(pool, lens("pages", 0, 1), lens("kv_lens", 8, 1)), "", "tensor pages|rank 1"},
-		"pages backward":          {append(pool, f32("do", 0, 2, 4, 5, 8), pages(2, 0, 1, 2, 0), lens("kv_lens", 8, 1)), "--backward", "--backward|pages"},
+		"pages backward":          {append(pool, f32("do", 0, 2, 4, 5, 8), pages(2, 0, 1, 2, 0), lens("kv_lens", 8, 1)), "--pass fwd,bwd", "--pass|pages"},
 		"carry of nothing":        {good, "--carry", "tensor o is missing|--carry"},
 		"carry without lse":       {append(good, f32("o", 0, 2, 4, 5, 8)), "--carry", "tensor lse is missing"},
 		"carry of another shape":  {append(good, f32("o", 0, 2, 4, 5, 7), f32("lse", 0, 2, 4, 5)), "--carry", "O.shape = [2 4 5 7]"},
 		"carry of rank 4":         {append(good, f32("o", 0, 2, 4, 5, 8), f32("lse", 0, 2, 4, 5, 1)), "--carry", "tensor lse|rank 4"},
-		"carry backward":          {append(good, f32("o", 0, 2, 4, 5, 8), f32("lse", 0, 2, 4, 5), f32("do", 0, 2, 4, 5, 8)), "--carry --backward", "--backward"},
-		"dlse of another shape":   {append(good, f32("do", 0, 2, 4, 5, 8), f32("dlse", 0, 2, 4, 4)), "--backward", "DLSE.shape = [2 4 4 1]"},
+		"carry backward":          {append(good, f32("o", 0, 2, 4, 5, 8), f32("lse", 0, 2, 4, 5), f32("do", 0, 2, 4, 5, 8)), "--carry --pass fwd,bwd", "--pass"},
+		"dlse of another shape":   {append(good, f32("do", 0, 2, 4, 5, 8), f32("dlse", 0, 2, 4, 4)), "--pass fwd,bwd", "DLSE.shape = [2 4 4 1]"},
 		"heads without rows":      {[]safetensors.Tensor{f32("q", 0, 1, e50, 0, 1), f32("k", 0, 1, 1, 1, 1), f32("v", 0, 1, 1, 1, 1)}, "--alibi", fmt.Sprint("--alibi|", e50)},
 		"pages without end":       {[]safetensors.Tensor{f32("q", 0, 1, 1, 1, 1), f32("k", 0, 0, 1, e60, 1), f32("v", 0, 0, 1, e60, 1), pages(9, make([]int32, 9)...), lens("kv_lens", 0)}, "", fmt.Sprint("pages|", e60)},
 		"flags beside a problem":  {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --alibi", "--alibi"},
 		"softcap and a problem":   {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --softcap 3", "--softcap"},
 		"carry and a problem":     {nil, "--problem b1-h1-g1-n1-m1-d1-f32 --carry", "--carry"},
-		"pages of a problem":      {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page4 --backward", "--backward"},
+		"pages of a problem":      {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page4 --pass fwd,bwd", "--pass"},
 		"a problem of huge pages": {nil, "--problem b1-h1-g1-n1-m1-d1-f32-ragged-page1152921504606846976", "free"},
 		"a problem of sequences":  {nil, "--problem b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "free"},
 		"carry of the sample":     {nil, "--carry", "--carry"},
@@ -473,23 +463,6 @@ func TestFeaturesElsewhere(t *testing.T) {
 		require.Equal(t, exitUsage, code)
 		for _, part := range strings.Split(want, "|") {
 			require.Contains(t, stderr, part)
-		}
-	}
-}
-
-// The lengths of random input are within what the problem says, and its table has each
-// page once.
-func TestRandomSequences(t *testing.T) {
-	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
-	for range 200 {
-		p := flashkit.Problem{Batch: r.IntN(5), Heads: 1, KVHeads: 1, QLen: r.IntN(9), KVLen: r.IntN(40), Dim: 1, VDim: 1, Ragged: true, Page: r.IntN(9)}
-		in := randomInput(p, r.Uint64(), bhsd, false)
-		args := in.withOutputs(false)
-		require.NoError(t, p.Check(flashkit.PassForward, &args), p)
-		seen := map[int32]bool{}
-		for _, page := range in.args.Seqs.Pages {
-			require.False(t, seen[page])
-			seen[page] = true
 		}
 	}
 }

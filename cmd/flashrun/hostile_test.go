@@ -117,7 +117,7 @@ func TestHostileProblems(t *testing.T) {
 			inputs = append(inputs, []string{"--in", path})
 		}
 		for _, in := range inputs {
-			for _, flags := range [][]string{{}, {"--backward"}, {"--check", "--backward"}, {"--backend", "simd/fwd_generic"}} {
+			for _, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--check", "--pass", "fwd,bwd"}, {"--backend", "simd/fwd_generic"}} {
 				out := filepath.Join(t.TempDir(), "o.safetensors")
 				args := append(append([]string{"run", "--repeat", "1", "--out", out}, in...), flags...)
 				code, stdout, stderr := flashrun(t, args...)
@@ -137,7 +137,7 @@ func TestHostileProblems(t *testing.T) {
 // What other commands are asked about such problems costs nothing either.
 func TestHostileProblemsElsewhere(t *testing.T) {
 	for _, p := range hostileProblems() {
-		for _, args := range [][]string{{"explain"}, {"explain", "--backward"}, {"memory", "--formula"}} {
+		for _, args := range [][]string{{"explain"}, {"explain", "--pass", "bwd"}, {"memory", "--formula"}} {
 			code, stdout, stderr := flashrun(t, append(args, p.String())...)
 			requireClear(t, code, stdout, stderr)
 			require.Zero(t, code, "%v %s: %s", args, p, stderr)
@@ -180,7 +180,7 @@ func TestHostileProcesses(t *testing.T) {
 		{"--in", file([4]int{1, e50, 0, 1}, [4]int{1, 1, 1, 1}, [4]int{1, 1, 1, 1}, [4]int{1, e50, 0, 1})},
 		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 1, 1})},
 	} {
-		for _, flags := range [][]string{{}, {"--backward"}, {"--backward", "--check"}, {"--backend", "wasm"}, {"--backend", "simd/fwd_generic", "--backward"}} {
+		for _, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--pass", "fwd,bwd", "--check"}, {"--backend", "wasm"}, {"--backend", "simd/fwd_generic", "--pass", "fwd,bwd"}} {
 			args := append(append([]string{"-c", `ulimit -v 4000000; exec flashrun run --repeat 1 "$@"`, "sh"}, in...), flags...)
 			cmd := exec.CommandContext(t.Context(), "sh", args...)
 			var stdout, stderr bytes.Buffer

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
@@ -15,6 +16,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // A listed is one line of flashrun list.
@@ -44,17 +48,18 @@ func listDevices(devices []cuda.Device) (lines []listed) {
 		d := &devices[i]
 		g := &gpu{d.Ordinal, d.Name, d.Memory, fmt.Sprintf("%d.%d", d.Major, d.Minor), d.SMs}
 		lines = append(lines, listed{Name: fmt.Sprintf("GPU %d", g.Number), Device: g, Available: d.Reason == "", Reason: d.Reason,
-			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, formatBytes(float64(g.Bytes)), g.Capability, g.SMs)})
+			About: fmt.Sprintf("%s, %s, compute capability %s, %d multiprocessors", g.Name, terminal.Bytes(float64(g.Bytes)), g.Capability, g.SMs)})
 	}
 	return lines
 }
 
 func newList() *cobra.Command {
+	var backend string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List every backend and kernel, and what this machine lacks",
-		Example: "  flashrun list\n  flashrun list --json",
+		Example: "  flashrun list\n  flashrun list --backend simd\n  flashrun list --json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := dispatch.All(cmd.Context())
@@ -62,20 +67,32 @@ func newList() *cobra.Command {
 			warnOfProfile(cmd, d)
 			devices, _ := cuda.Devices() // what d misses says why there are none
 			lines := append(listDevices(devices), list(d)...)
+			if backend != "" && backend != "auto" {
+				lines = slices.DeleteFunc(lines, func(l listed) bool { return !l.of(backend) })
+			}
+			if len(lines) == 0 {
+				_, err := d.With(backend)
+				return err
+			}
 			if asJSON {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(lines))
 			}
-			w := text(cmd.OutOrStdout())
 			table := printed(lines, true)
-			if f, ok := w.(*folder); ok && widest(table) > f.width {
+			if width := terminal.Width(cmd.OutOrStdout()); width > 0 && widest(table) > width {
 				table = printed(lines, false)
 			}
-			_, err := w.Write(table)
+			_, err := terminal.Writer(cmd.OutOrStdout()).Write(table)
 			return failed(err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	addBackendFlag(cmd, &backend, "only this `name`: a backend or a kernel (default all)")
 	return cmd
+}
+
+// of reports whether the line belongs to a backend, or is the kernel of that name.
+func (l *listed) of(name string) bool {
+	return l.Name == name || bench.BackendOf(l.Name) == name || l.Device != nil && name == "cuda"
 }
 
 // printed returns the table of the lines, with what the kernels are if about says so.
@@ -118,7 +135,7 @@ func list(d *dispatch.Dispatcher) []listed {
 		lines = append(lines, l)
 	}
 	for _, m := range d.Missing() {
-		lines = append(lines, listed{Name: m.Backend, Reason: reasonOf(m)})
+		lines = append(lines, listed{Name: m.Backend, Reason: machine.Reason(m)})
 	}
 	return lines
 }
@@ -129,13 +146,4 @@ func typeNames(k flashkit.Kernel) (names []string) {
 		names = append(names, t.String())
 	}
 	return names
-}
-
-// reasonOf returns why a backend is missing, without its name.
-func reasonOf(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
-
-// backendOf returns the backend's part of a kernel's name.
-func backendOf(kernel string) string {
-	backend, _, _ := strings.Cut(kernel, "/")
-	return backend
 }

@@ -1,312 +1,92 @@
 package main
 
 import (
-	"cmp"
-	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
-	"slices"
-	"time"
+	"io"
 
-	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/replay"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Live regret is what a program's calls took on the kernels that dispatch chose,
-// while it got to know the machine, over what they take on the best ones.
-//
-// A run has two phases, in one fresh process. First the trace is replayed with a
-// dispatcher as every program gets it. Then the kernels that may be the best, and
-// all that were chosen, are timed in turns under the same conditions. What a choice
-// cost comes from these medians: the times of the first phase are of one call each,
-// and of a machine that does other things as well.
-
-// A life is one run of a trace.
-type life struct {
-	trace  *callTrace
-	groups []*callGroup
-	parts  [][]stepPart // of each step in order, the groups of its calls
-	player *player
-	order  *rand.Rand
-	last   []string // the kernel that ended each step in order
-	frozen *dispatch.Dispatcher
-	forced map[string][]*caller // that run one kernel
-}
-
-// A stepPart is the calls of a step that belong to a group.
-type stepPart struct {
-	stretch
-	group *callGroup
-}
-
-// live runs a trace in this process, which is to be a fresh one.
-func live(ctx context.Context, t *callTrace, backend string, seed uint64) (*liveRun, error) {
-	l := &life{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
-	for _, g := range l.groups {
-		for _, s := range g.spans {
-			l.parts[s.at] = append(l.parts[s.at], stepPart{s, g})
-		}
-	}
-	if err := l.prepare(ctx, backend, seed); err != nil {
-		return nil, err
-	}
-	defer l.player.crowd.close()
-	opened, d, err := openWith(ctx, backendChoice(backend))
-	if err != nil {
-		return nil, err
-	}
-	defer opened.Close()
-	if err := l.replay(ctx, d); err != nil {
-		return nil, err
-	}
-	for _, g := range l.groups {
-		g.try(d)
-	}
-	l.frozen = d.Frozen()
-	if err := l.compare(ctx); err != nil {
-		return nil, err
-	}
-	return l.result(), nil
-}
-
-// prepare makes the tensors, and finds the kernels that are predicted to be fast. A
-// dispatcher of its own does that, which is closed again: the one that is watched
-// begins as a program's does.
-func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
-	opened, d, err := openWith(ctx, backendChoice(backend))
-	if err != nil {
-		return err
-	}
-	defer opened.Close()
-	d = d.Frozen()
-	for _, g := range l.groups {
-		if _, err := d.Pick(g.problem, g.step.pass); err != nil {
-			return fmt.Errorf("line %d: %w", g.step.line, err)
-		}
-		g.try(d)
-	}
-	l.player, err = newPlayer(ctx, l.trace, newMaker(opened, seed))
-	runtime.GC() // of what making them left, so that no call pays for it
-	return err
-}
-
-// callers returns how many a trace has at most.
-func (t *callTrace) callers() (n int) {
-	for i := range t.steps {
-		n = max(n, t.steps[i].callers)
-	}
-	return n
-}
-
-// replay is the first phase.
-func (l *life) replay(ctx context.Context, d *dispatch.Dispatcher) error {
-	callers, done := newCallers(d, l.trace.callers()), 0
-	for at, i := range l.trace.order {
-		s := &l.trace.steps[i]
-		list, total, err := l.player.play(ctx, s, 0, s.calls, callers)
-		if err != nil {
-			return fmt.Errorf("line %d: %w", s.line, err)
-		}
-		l.last = append(l.last, list[len(list)-1].kernel)
-		l.note(at, list, total, done)
-		done += len(list)
-	}
-	return nil
-}
-
-// note counts the calls of a step, before which so many were done.
-func (l *life) note(at int, list []ran, total time.Duration, done int) {
-	walls := time.Duration(0)
-	for _, r := range list {
-		walls += r.wall
-	}
-	for _, x := range l.parts[at] {
-		g := x.group
-		for i, r := range list[x.from : x.from+x.n] {
-			if g.first == 0 {
-				g.first = max(1, r.took)
-			}
-			k := g.kernel(r.kernel)
-			k.ran++
-			if done+x.from+i >= firstCalls {
-				k.late++
-				g.inARow(k)
-			}
-			g.spent += r.wall - r.took
-			g.seconds += total.Seconds() * float64(r.wall) / float64(max(1, walls))
-		}
-	}
-}
-
-// inARow counts a call that follows others of the same kernel.
-func (g *callGroup) inARow(k *timedKernel) {
-	if g.steady != k {
-		g.steady, g.row = k, 0
-	}
-	g.row++
-	k.row = max(k.row, g.row)
-}
-
-// A visit is a burst of calls of a group that every kernel makes, at one place of
-// the trace.
-type visit struct {
-	stretch
-	group *callGroup
-	round int
-}
-
-// How the second phase measures.
+// What --regret may be.
 const (
-	compareTime = 3 * time.Second // of all groups, unless the least takes longer
-	leastCalls  = 5               // of a kernel in a group
-	mostCalls   = 40
-	hopeless    = 3    // times slower than the best in every call: out
-	fairTries   = 3    // calls, before a kernel is out
-	unbelieved  = 1.10 // a worse ratio is measured again
+	regretChoices = "choices"
+	regretLive    = "live"
 )
 
-// burst returns how many calls of the group a kernel makes in a turn, and how many
-// turns it gets.
-func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
-	each := time.Duration(g.seconds / float64(g.calls) * 1e9)
-	enough := leastCalls
+// plays reports whether traces are to be replayed.
+func (f *benchFlags) plays() bool { return f.regrets == regretLive || len(f.traces) > 0 }
+
+// notWithTraces are the flags that say nothing of traces.
+var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "baseline", "time-per-case", "rounds", "compare", "out", "csv", "benchstat"}, gridNames...)
+
+// checkLive refuses flags that do not go together.
+func (f *benchFlags) checkLive(cmd *cobra.Command) error {
+	changed := cmd.Flags().Changed
 	switch {
-	case g.step.callers > 1:
-		calls = max(2*g.step.callers, 8)
-	case each > 20*time.Millisecond:
-		calls = 2
-	case each > 5*time.Millisecond:
-		calls = 3
-	default:
-		calls = leastCalls
-	}
-	calls = min(calls, slices.MaxFunc(g.spans, func(a, b stretch) int { return cmp.Compare(a.n, b.n) }).n)
-	if g.step.callers == 1 {
-		enough = (leastCalls + calls - 1) / calls
-	}
-	turn := time.Duration(len(g.kernels)*calls) * (each*3/2 + g.step.pause + time.Duration(g.step.touch/8))
-	return calls, max(enough, min(int(budget/max(1, turn)), max(mostCalls/calls, leastCalls)))
-}
-
-// visits returns the turns of groups: places all over the trace, one of each group
-// in a round, so that what changes on the machine meanwhile hits all groups alike.
-func visits(groups []*callGroup) (list []visit) {
-	for _, g := range groups {
-		calls, turns := g.burst(compareTime / time.Duration(len(groups)))
-		for j := range turns {
-			i := (2*j + 1) * g.calls / (2 * turns)
-			for _, s := range g.spans {
-				if i < s.n {
-					n := min(calls, s.n)
-					list = append(list, visit{stretch{s.at, s.from + min(i, s.n-n), n}, g, j})
-					break
-				}
-				i -= s.n
-			}
-		}
-	}
-	slices.SortStableFunc(list, func(a, b visit) int { return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.at, b.at)) })
-	return list
-}
-
-// compare is the second phase.
-func (l *life) compare(ctx context.Context) error {
-	doubted := l.groups
-	for look := 0; len(doubted) > 0 && look <= looks; look++ {
-		for _, v := range visits(doubted) {
-			if err := l.visit(ctx, v); err != nil {
-				return fmt.Errorf("line %d: %w", v.group.step.line, err)
-			}
-		}
-		doubted = nil
-		for _, g := range l.groups {
-			if g.worst() > unbelieved {
-				doubted = append(doubted, g)
-			}
-		}
-	}
-	return nil
-}
-
-// visit times the kernels, in an order of chance.
-func (l *life) visit(ctx context.Context, v visit) error {
-	for _, i := range l.order.Perm(len(v.group.kernels)) {
-		if k := v.group.kernels[i]; !k.out {
-			if err := l.turn(ctx, v, k); err != nil {
-				return err
-			}
-		}
-	}
-	best := v.group.best().seconds()
-	for _, k := range v.group.kernels {
-		k.out = k.out || k.ran == 0 && len(k.times) >= fairTries && slices.Min(k.times).Seconds() > hopeless*best
-	}
-	return nil
-}
-
-// turn times a burst of calls of one kernel, after what comes before them in the
-// trace. The first call of all compiles and loads what the kernel needs.
-func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
-	callers, err := l.callers(k.name)
-	if err != nil {
-		return err
-	}
-	s := &l.trace.steps[l.trace.order[v.at]]
-	if len(k.times) == 0 {
-		if _, _, err := l.player.play(ctx, s, v.from, 1, callers); err != nil {
-			return err
-		}
-	}
-	if v.from == 0 && v.at > 0 {
-		if err := l.before(ctx, v); err != nil {
-			return err
-		}
-	}
-	list, total, err := l.player.play(ctx, s, v.from, v.n, callers)
-	if err != nil {
-		return err
-	}
-	for _, r := range list {
-		if r.kernel != k.name {
-			return fmt.Errorf("%s ran instead of %s", r.kernel, k.name)
-		}
-		v.group.idle = append(v.group.idle, r.wall-r.took)
-		if s.callers == 1 {
-			k.times = append(k.times, r.took)
-		}
-	}
-	if s.callers > 1 {
-		k.times = append(k.times, total/time.Duration(len(list)))
-	}
-	return nil
-}
-
-// before makes the last call of the step before a visit, on the kernel that it had,
-// unless that is of the same kind or would need another crowd.
-func (l *life) before(ctx context.Context, v visit) error {
-	s := &l.trace.steps[l.trace.order[v.at-1]]
-	parts := l.parts[v.at-1]
-	if parts[len(parts)-1].group == v.group || s.busy != v.group.step.busy {
+	case changed("regret") && f.regrets != regretChoices && f.regrets != regretLive:
+		return fmt.Errorf("--regret=%s: must be choices or live", f.regrets)
+	case f.regrets == regretChoices && len(f.traces) > 0:
+		return fmt.Errorf("--trace %s: goes with --regret=live or without --regret", f.traces[0])
+	case changed("runs") && !f.plays():
+		return fmt.Errorf("--runs %d: goes with --regret=live or --trace", f.runs)
+	case f.runs < 1 || f.runs > bench.Limit:
+		return fmt.Errorf("--runs %d: must be from 1 to %d", f.runs, bench.Limit)
+	case !f.plays():
 		return nil
 	}
-	callers, err := l.callers(l.last[v.at-1])
+	for _, name := range notWithTraces {
+		if changed(name) {
+			return fmt.Errorf("--%s: does not go with --trace and --regret=live: a trace says what is called", name)
+		}
+	}
+	if !changed("runs") && f.regrets != regretLive {
+		f.runs = 1
+	}
+	return nil
+}
+
+// live replays the traces, each run in a process of its own.
+func (f *benchFlags) live(cmd *cobra.Command) error {
+	traces, err := replay.Read(f.traces)
 	if err != nil {
 		return err
 	}
-	_, _, err = l.player.play(ctx, s, s.calls-1, 1, callers)
-	return err
+	where, err := f.machine(cmd)
+	if err != nil {
+		return err
+	}
+	show := terminal.NewProgress(cmd.ErrOrStderr())
+	report, ended := replay.Run(cmd.Context(), traces, where, replay.Options{Backend: backendChoice(f.backend), Seed: f.seed, Runs: f.runs}, show)
+	show.Done()
+	write := report.WriteTable
+	if f.regrets != regretLive {
+		write = report.WriteGroups
+	}
+	if f.json {
+		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(report) }
+	}
+	return failed(errors.Join(write(cmd.OutOrStdout()), ended))
 }
 
-// callers returns those that run one kernel.
-func (l *life) callers(kernel string) ([]*caller, error) {
-	list := l.forced[kernel]
-	if list == nil {
-		d, err := l.frozen.With(kernel)
-		if err != nil {
-			return nil, err
-		}
-		list = newCallers(d, l.trace.callers())
-		l.forced[kernel] = list
+// machine describes where the traces run. What it opens for that is closed again,
+// so that the processes of the runs have the machine for themselves.
+func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
+	d, err := openDispatch(cmd, f.backend)
+	if err != nil {
+		return machine.Info{}, err
 	}
-	return list, nil
+	defer d.Close()
+	gpu := bench.OpenGPU(cmd.Context(), d)
+	if gpu == nil {
+		return machine.Describe(d, nil), nil
+	}
+	defer gpu.Close()
+	return machine.Describe(d, gpu), nil
 }

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/replay"
 )
 
 // traceFile writes a trace and returns its path.
@@ -23,26 +20,14 @@ func traceFile(t *testing.T, text string) string {
 	return path
 }
 
-// allOfTrace has everything that a trace may say.
-const allOfTrace = `procs 1
-godebug cpu.avx512f=off
-fwd b1-h2-g1-n1-m6-d8-f32 calls=6 grow=1   # two powers of two
-loop 3
-  fwd b1-h2-g2-n16-m16-d8-f32 calls=2 touch=64KiB pause=100us
-  bwd b1-h2-g2-n16-m16-d8-f32
-end
-fwd b1-h2-g2-n8-m8-d8-bf16-causal calls=8 callers=3
-bwd b1-h2-g2-n8-m8-d8-f32 calls=2 busy=1
-`
-
-func liveJSON(t *testing.T, args ...string) *liveReport {
+func liveJSON(t *testing.T, args ...string) *replay.Report {
 	t.Helper()
-	var r liveReport
+	var r replay.Report
 	d := json.NewDecoder(strings.NewReader(ok(t, append(args, "--json")...)))
 	d.DisallowUnknownFields()
 	require.NoError(t, d.Decode(&r))
 	require.False(t, d.More(), "one object")
-	require.Equal(t, resultsFormat, r.Format)
+	require.Equal(t, bench.Format, r.Format)
 	require.False(t, r.Interrupted)
 	require.Empty(t, r.Failures)
 	return &r
@@ -94,7 +79,7 @@ func TestReplayTrace(t *testing.T) {
 }
 
 func TestLiveRegret(t *testing.T) {
-	path := traceFile(t, "fwd "+small+" calls=12")
+	path := traceFile(t, "fwd b1-h2-g1-n5-m9-d8-f32 calls=12")
 	out := ok(t, "bench", "--regret=live", "--trace", path, "--runs", "1")
 	require.Regexp(t, `(?m)^trace +kernels that ran +calls +runs +live regret +worst run +raw +worst call +steady$`, out)
 	require.Contains(t, out, "the geometric mean of live regret is ")
@@ -112,118 +97,24 @@ func TestLiveRegret(t *testing.T) {
 	}
 }
 
-// The sums of a run are those of its medians, and what counts as steady ran after
-// the first calls.
-func TestLiveResult(t *testing.T) {
-	tr, err := parseTrace("", "fwd "+small+" calls=12\nfwd b1-h2-g1-n7-m9-d8-f32 calls=6")
-	require.NoError(t, err)
-	l := &life{groups: tr.groups()}
-	times := func(ms ...int) (list []time.Duration) {
-		for _, x := range ms {
-			list = append(list, time.Duration(x)*time.Millisecond)
-		}
-		return list
-	}
-	l.groups[0].kernels = []*timedKernel{{name: "x/slow", ran: 10, times: times(4, 90, 3)}, {name: "x/fast", times: times(2, 2)}, {name: "x/late", ran: 2, late: 2, times: times(6)}}
-	l.groups[1].kernels = []*timedKernel{{name: "x/slow", ran: 6, late: 6, row: 5, times: times(3)}, {name: "x/fast", times: times(2)}}
-	l.groups[0].spent, l.groups[0].idle = 24*time.Millisecond, times(1, 1, 7)
-	l.groups[0].seconds, l.groups[1].seconds = .1, .028
-	r := l.result()
-	require.InDelta(t, 10*.004+2*.006+6*.003, r.Chosen, 1e-12)
-	require.InDelta(t, 18*.002, r.Best, 1e-12)
-	require.InDelta(t, .012, r.Overhead, 1e-12, "beyond the usual")
-	require.InDelta(t, (r.Chosen+.012)/r.Best, r.Regret, 1e-12)
-	require.InDelta(t, .128/.036, r.Raw, 1e-12)
-	require.Equal(t, "x/late", r.WorstCall.Kernel)
-	require.InDelta(t, 3, r.WorstCall.Ratio, 1e-12)
-	require.Equal(t, lasting{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 5, Ratio: 1.5}, *r.WorstSteady)
-
-	worse := *r
-	worse.Regret = 2 * r.Regret
-	report := &liveReport{Traces: []*liveTrace{{Trace: "a", Kernels: map[string]int{}}, {Trace: "b", Kernels: map[string]int{}}, {Trace: "no run"}}}
-	report.Traces[0].add(r)
-	report.Traces[1].add(&worse)
-	report.Traces[1].add(&worse)
-	report.sum()
-	require.Len(t, report.Traces, 2)
-	require.Equal(t, "b", report.WorstTrace)
-	require.Equal(t, worstRun{"b", worse.Regret}, report.WorstRun)
-	require.InEpsilon(t, r.Regret*1.41421356, report.Mean, 1e-6)
-	require.Equal(t, map[string]int{"x/slow": 32, "x/late": 4}, report.Traces[1].Kernels)
-	require.Equal(t, "a", report.WorstSteady.Trace)
-}
-
-// A run that fails says why, and does not end the others.
-func TestReplayFails(t *testing.T) {
-	tr, err := parseTrace("mine", "fwd "+small)
-	require.NoError(t, err)
-	f := &benchFlags{backend: "tpu", runs: 2}
-	r := new(liveReport)
-	show := newProgress(&bytes.Buffer{})
-	defer show.done()
-	require.NoError(t, f.replayAll(t.Context(), []*callTrace{tr}, r, show))
-	require.Len(t, r.Failures, 2)
-	require.Equal(t, "mine", r.Failures[0].Trace)
-	require.Contains(t, r.Failures[0].Error, "backend = tpu")
-	r.sum()
-	var out bytes.Buffer
-	require.NoError(t, r.writeTable(&out))
-	require.Contains(t, out.String(), "failed: mine: ")
-
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = replay(ended, tr, "", 1)
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = live(ended, tr, "", 1)
-	require.ErrorIs(t, err, context.Canceled)
-}
-
-// A crowd is as large as it is told to be, and nobody is left of it.
-func TestCrowd(t *testing.T) {
-	var c crowd
-	defer c.close()
-	require.NoError(t, c.set(t.Context(), 2))
-	all := c.burning
-	require.Len(t, all, 2)
-	require.NoError(t, c.set(t.Context(), 1))
-	require.NotNil(t, all[1].ProcessState, "it was waited for")
-	require.Nil(t, all[0].ProcessState)
-	c.close()
-	require.NotNil(t, all[0].ProcessState)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	require.NoError(t, c.set(ctx, 1))
-	cancel()
-	require.ErrorIs(t, c.burning[0].Wait(), context.Canceled, "it ends with its standard input")
-}
-
-// The first phase runs what the dispatcher chooses, and sees it all.
-func TestLifeSeesEveryCall(t *testing.T) {
-	tr, err := parseTrace("", "fwd "+small+" calls=20\nfwd "+small+" calls=9 callers=4")
-	require.NoError(t, err)
-	d := dispatch.All(t.Context())
-	defer d.Close()
-	l := &life{trace: tr, groups: tr.groups(), parts: make([][]stepPart, 2), order: rand.New(rand.NewPCG(1, 1))}
-	for i, g := range l.groups {
-		l.parts[i] = []stepPart{{g.spans[0], g}}
-	}
-	l.player, err = newPlayer(t.Context(), tr, newMaker(d, 1))
-	require.NoError(t, err)
-	chosen, err := d.With("simd/fwd_generic")
-	require.NoError(t, err)
-	require.NoError(t, l.replay(t.Context(), chosen))
-	require.Equal(t, []string{"simd/fwd_generic", "simd/fwd_generic"}, l.last)
-	require.Equal(t, 20, l.groups[0].kernels[0].ran)
-	require.Equal(t, 10, l.groups[0].kernels[0].late)
-	require.Equal(t, 9, l.groups[1].kernels[0].late)
-}
-
 func TestTraceCompletion(t *testing.T) {
 	_, out, _ := flashrun(t, "__complete", "bench", "--trace", "")
 	require.Contains(t, out, "layers\n")
-	require.Contains(t, out, builtinTraces+"\n")
+	require.Contains(t, out, replay.Builtin+"\n")
 	_, out, _ = flashrun(t, "__complete", "bench", "--regret=")
 	require.Contains(t, out, regretLive+"\n")
 	_, out, _ = flashrun(t, "__complete", "")
 	require.NotContains(t, out, "replay", "it is for flashrun itself")
 }
+
+// allOfTrace has everything that a trace may say.
+const allOfTrace = `procs 1
+godebug cpu.avx512f=off
+fwd b1-h2-g1-n1-m6-d8-f32 calls=6 grow=1   # two powers of two
+loop 3
+  fwd b1-h2-g2-n16-m16-d8-f32 calls=2 touch=64KiB pause=100us
+  bwd b1-h2-g2-n16-m16-d8-f32
+end
+fwd b1-h2-g2-n8-m8-d8-bf16-causal calls=8 callers=3
+bwd b1-h2-g2-n8-m8-d8-f32 calls=2 busy=1
+`

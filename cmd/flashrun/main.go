@@ -13,8 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
 // Exit codes, stable.
@@ -56,7 +59,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return exitInterrupted
-	case errors.As(err, &failed):
+	case errors.As(err, &failed), errors.Is(err, flashkit.ErrUnavailable), errors.Is(err, errors.ErrUnsupported):
 		return exitFailed
 	}
 	return exitUsage
@@ -75,6 +78,15 @@ func failed(err error) error {
 		return nil
 	}
 	return &failure{err}
+}
+
+// runError marks an error of running: a failure, unless the request was wrong.
+func runError(err error) error {
+	var wrong *flashkit.ProblemError
+	if errors.As(err, &wrong) {
+		return err
+	}
+	return failed(err)
 }
 
 func newRoot() *cobra.Command {
@@ -98,12 +110,12 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
   flashrun conformance --backend simd`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       version(),
+		Version:       machine.Version(),
 	}
 	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it (default FLASHKIT_DEVICE, else 0)")
 	root.PersistentPreRunE = setDevice
-	root.SetVersionTemplate("{{.Name}} version {{.Version}} (" + build() + ")\n")
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newRing(), newBurn())
+	root.SetVersionTemplate(versionLine())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newRing(), newVersion(), newBurn())
 	return root
 }
 
@@ -126,7 +138,7 @@ func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 		switch name := os.Getenv(cuda.DeviceVariable); {
 		case m.Backend != "cuda":
 		case name != "":
-			return unavailable(fmt.Errorf("device %s requested: %w", name, m.Err))
+			return fmt.Errorf("device %s requested: %w", name, m.Err)
 		case !errors.Is(m.Err, cuda.ErrNoDevice):
 			fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the GPU is left out:", message(m.Err.Error()))
 		}
@@ -145,7 +157,7 @@ func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 // environment when the flag is "". The caller closes it.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
 	name := backendChoice(backend)
-	opened, chosen, err := openWith(cmd.Context(), name)
+	opened, chosen, err := bench.Open(cmd.Context(), name)
 	if err != nil {
 		return nil, err
 	}
@@ -158,19 +170,6 @@ func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, err
 		return nil, err
 	}
 	return chosen, nil
-}
-
-// openWith opens the backends that a choice needs, and no other. It returns a dispatcher over
-// all their kernels, which the caller closes, and one that is restricted to the choice.
-func openWith(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
-	if opened, err = dispatch.Open(ctx, name); err != nil {
-		return nil, nil, err
-	}
-	if chosen, err = opened.With(name); err != nil {
-		opened.Close()
-		return nil, nil, unavailable(err)
-	}
-	return opened, chosen, nil
 }
 
 // backendChoice returns what the --backend flag says or, when it is "", the

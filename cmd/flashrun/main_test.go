@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -103,7 +104,7 @@ func TestRunOnTheSample(t *testing.T) {
 }
 
 func TestRunBackward(t *testing.T) {
-	got := decode(t, ok(t, "run", "--problem", "b2-h4-g2-n30-m50-d16-f32-causal", "--backward", "--check", "--repeat", "1", "--json", "--backend", "simd/fwd_generic"))
+	got := decode(t, ok(t, "run", "--problem", "b2-h4-g2-n30-m50-d16-f32-causal", "--pass", "fwd,bwd", "--check", "--repeat", "1", "--json", "--backend", "simd/fwd_generic"))
 	require.Equal(t, "backward", got["pass"])
 	require.Equal(t, "simd/bwd_generic", got["kernel"])
 	require.Equal(t, "simd/fwd_generic", got["forward_kernel"])
@@ -133,7 +134,7 @@ func TestFilesInBothLayouts(t *testing.T) {
 	bshdFile := writeFile(t, "in.safetensors", swapped...)
 
 	outA, outB := filepath.Join(t.TempDir(), "o.safetensors"), filepath.Join(t.TempDir(), "o.safetensors")
-	flags := []string{"run", "--backward", "--window", "3,1", "--scale", "0.5", "--check", "--repeat", "1"}
+	flags := []string{"run", "--pass", "fwd,bwd", "--window", "3,1", "--scale", "0.5", "--check", "--repeat", "1"}
 	ok(t, append(flags, "--in", bhsdFile, "--out", outA)...)
 	ok(t, append(flags, "--in", bshdFile, "--out", outB, "--layout", "bshd")...)
 	a, bb := readFile(t, outA), readFile(t, outB)
@@ -209,9 +210,15 @@ func TestListAndExplain(t *testing.T) {
 	require.Contains(t, ok(t, "list"), about)
 	require.NotContains(t, string(printed([]listed{{Name: "x/y", Available: true, About: about}}, false)), about)
 
+	simd := ok(t, "list", "--backend", "simd")
+	require.Contains(t, simd, "simd/fwd_generic")
+	require.NotContains(t, simd, "wasm")
+	require.Equal(t, 2, strings.Count(ok(t, "list", "--backend", "simd/fwd_generic"), "\n"), "the machine and the kernel")
+
 	explain := []string{"explain", "--backend", "simd/fwd_generic", "b1-h8-g2-n128-m512-d64-f32-causal"}
 	require.Contains(t, ok(t, explain...), "* simd/fwd_generic")
-	require.NoError(t, json.Unmarshal([]byte(ok(t, append(explain, "--backward", "--json")...)), &lines))
+	require.Regexp(t, `^(. \w+/\w+ +about [^\n]+\n)+(. [\w/]+  +[b-z][^\n]+\n)+$`, ok(t, "explain", "b1-h8-g2-n128-m512-d64-f32-causal"), "what fits comes first")
+	require.NoError(t, json.Unmarshal([]byte(ok(t, append(explain, "--pass", "bwd", "--json")...)), &lines))
 	for _, l := range lines {
 		require.Equal(t, l["name"] == "simd/bwd_generic", l["chosen"], "%v", l)
 	}
@@ -253,7 +260,8 @@ func TestRequiredKernel(t *testing.T) {
 }
 
 func TestVersionAndCompletion(t *testing.T) {
-	require.Equal(t, "flashrun version "+version()+" ("+build()+")\n", ok(t, "--version"))
+	require.Equal(t, "flashrun version "+machine.Version()+" ("+build()+")\n", ok(t, "--version"))
+	require.Equal(t, ok(t, "--version"), ok(t, "version"))
 	require.Contains(t, ok(t, "completion", "bash"), "flashrun")
 	_, completions, _ := flashrun(t, "__complete", "run", "--backend", "")
 	require.Contains(t, completions, "simd/fwd_generic")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -8,20 +9,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // memoryFlags are the flags of flashrun memory, as given.
 type memoryFlags struct {
 	backend string
-	pass    string
-	formula bool
-	limit   time.Duration
+	pass    passList
+	meter   bench.MemoryMeter
 	json    bool
 	csv     bool
 }
 
 func newMemory() *cobra.Command {
-	f := new(memoryFlags)
+	f := &memoryFlags{pass: passList{flashkit.PassForward, flashkit.PassBackward}}
 	cmd := &cobra.Command{
 		Use:   "memory PROBLEM...",
 		Short: "Compare what attention allocates with and without its matrices",
@@ -63,12 +65,11 @@ A problem is named as for flashrun explain.`,
 	}
 	flags := cmd.Flags()
 	addBackendFlag(cmd, &f.backend, "only the kernels of this backend or, for a kernel, of its variant (default all that are available)")
-	flags.StringVar(&f.pass, "pass", "both", "`pass`: fwd, bwd or both")
-	flags.BoolVar(&f.formula, "formula", false, "do not measure")
-	flags.DurationVar(&f.limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, bwd")
+	flags.BoolVar(&f.meter.Formula, "formula", false, "do not measure")
+	flags.DurationVar(&f.meter.Limit, "limit", 3*time.Second, "do not measure a call that takes longer than this")
 	flags.BoolVar(&f.json, "json", false, "print one JSON array, an object for each problem and pass")
 	flags.BoolVar(&f.csv, "csv", false, "print CSV, a line for each figure")
-	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions([]string{"fwd", "bwd", "both"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -81,39 +82,27 @@ func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	}, cobra.ShellCompDirectiveNoFileComp
 }
 
-// passes are what --pass may name.
-var passes = map[string][]flashkit.Pass{
-	"fwd":  {flashkit.PassForward},
-	"bwd":  {flashkit.PassBackward},
-	"both": {flashkit.PassForward, flashkit.PassBackward},
-}
-
-// check returns the problems and the passes, or an error that names the
-// argument at fault.
-func (f *memoryFlags) check(args []string) ([]flashkit.Problem, []flashkit.Pass, error) {
-	chosen, ok := passes[f.pass]
-	if !ok {
-		return nil, nil, fmt.Errorf("--pass %q: must be fwd, bwd or both", f.pass)
-	}
-	if f.limit < 0 {
-		return nil, nil, fmt.Errorf("--limit %s: must not be negative", f.limit)
+// check returns the problems, or an error that names the argument at fault.
+func (f *memoryFlags) check(args []string) ([]flashkit.Problem, error) {
+	if f.meter.Limit < 0 {
+		return nil, fmt.Errorf("--limit %s: must not be negative", f.meter.Limit)
 	}
 	if f.json && f.csv {
-		return nil, nil, errors.New("--json and --csv exclude each other")
+		return nil, errors.New("--json and --csv exclude each other")
 	}
 	var problems []flashkit.Problem
 	for _, name := range args {
 		p, err := flashkit.ParseProblem(name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		problems = append(problems, p)
 	}
-	return problems, chosen, nil
+	return problems, nil
 }
 
 func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
-	problems, chosen, err := f.check(args)
+	problems, err := f.check(args)
 	if err != nil {
 		return err
 	}
@@ -122,36 +111,36 @@ func (f *memoryFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer d.Close()
-	show := newProgress(cmd.ErrOrStderr())
-	defer show.done()
-	var tables []*memoryTable
+	show := terminal.NewProgress(cmd.ErrOrStderr())
+	defer show.Done()
+	var tables []*bench.MemoryTable
 	for _, p := range problems {
-		for _, s := range chosen {
-			t := newMemoryTable(p, s)
+		for _, s := range f.pass {
+			t := bench.NewMemoryTable(p, s)
 			for _, k := range d.Kernels() {
 				if k.Pass != s {
 					continue
 				}
-				show.start(k.Name, 0)
-				line, err := f.kernel(cmd.Context(), p, k)
+				show.Start(k.Name, 0)
+				line, err := f.meter.Measure(cmd.Context(), p, k)
 				if err != nil {
-					return err
+					return runError(err)
 				}
-				t.add(line)
+				t.Add(line)
 			}
 			if backendChoice(f.backend) == "auto" {
-				t.addMissing(d.Missing())
+				t.AddMissing(d.Missing())
 			}
 			tables = append(tables, t)
 		}
 	}
-	show.done()
+	show.Done()
 	w := cmd.OutOrStdout()
 	switch {
 	case f.json:
-		return failed(writeMemoryJSON(w, tables))
+		return failed(json.NewEncoder(w).Encode(tables))
 	case f.csv:
-		return failed(writeMemoryCSV(w, tables))
+		return failed(bench.WriteMemoryCSV(w, tables))
 	}
-	return failed(writeMemoryText(w, tables))
+	return failed(bench.WriteMemoryText(w, tables))
 }

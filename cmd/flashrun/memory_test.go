@@ -5,30 +5,29 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"math/big"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
 // memory runs flashrun memory --json.
-func memory(t *testing.T, args ...string) []*memoryTable {
+func memory(t *testing.T, args ...string) []*bench.MemoryTable {
 	t.Helper()
-	var tables []*memoryTable
+	var tables []*bench.MemoryTable
 	require.NoError(t, json.Unmarshal([]byte(ok(t, append([]string{"memory", "--json"}, args...)...)), &tables))
 	return tables
 }
 
-// line returns the line of that name and type.
-func (t *memoryTable) line(test *testing.T, name, dtype string) *memoryLine {
+// lineOf returns the line of that name and type.
+func lineOf(test *testing.T, t *bench.MemoryTable, name, dtype string) *bench.MemoryLine {
 	test.Helper()
 	for _, l := range t.Lines {
 		if l.Name == name && l.DType == dtype {
@@ -58,7 +57,7 @@ func TestMemoryByFormula(t *testing.T) {
 
 	const matrix = 1024 * 4096
 	for _, c := range []struct {
-		table       *memoryTable
+		table       *bench.MemoryTable
 		name, dtype string
 		oneHead     int64
 		ratio       float64
@@ -69,31 +68,31 @@ func TestMemoryByFormula(t *testing.T) {
 		{backward, "S, P, dS, dP", "f32", 16 * matrix, .5},
 		{forward, "LSE", "f32", 4 * 1024, 4096}, {forward, "m, l", "f32", 8 * 1024, 2048}, {backward, "LSE", "f32", 4 * 1024, 8192},
 	} {
-		l := c.table.line(t, c.name, c.dtype)
+		l := lineOf(t, c.table, c.name, c.dtype)
 		requireSize(t, c.oneHead, l.OneHead)
 		requireSize(t, 16*c.oneHead, l.Bytes)
 		require.Equal(t, c.ratio, l.Ratio, "%+v", c)
 	}
 
-	kernel := forward.line(t, "simd/fwd_generic", "")
+	kernel := lineOf(t, forward, "simd/fwd_generic", "")
 	require.Nil(t, kernel.Measured)
-	require.Equal(t, kernel.Bytes, sum(forward.line(t, "LSE", "f32").Bytes, kernel.Formula))
-	full, _ := new(big.Float).SetInt(forward.line(t, "S, P", "bf16").Bytes).Float64()
+	require.Equal(t, kernel.Bytes, new(big.Int).Add(lineOf(t, forward, "LSE", "f32").Bytes, kernel.Formula))
+	full, _ := new(big.Float).SetInt(lineOf(t, forward, "S, P", "bf16").Bytes).Float64()
 	used, _ := new(big.Float).SetInt(kernel.Bytes).Float64()
 	require.InEpsilon(t, full/used, kernel.Ratio, 1e-12)
-	backward.line(t, "simd/bwd_generic", "")
+	lineOf(t, backward, "simd/bwd_generic", "")
 }
 
 func TestMemoryMeasured(t *testing.T) {
 	for _, backend := range []string{"simd", "wasm"} {
 		for _, table := range memory(t, "--backend", backend, "--limit", "10m", "b1-h2-g1-n70-m90-d16-f32") {
 			for _, l := range table.Lines {
-				if l.Kind != kindKernel || l.Note != "" {
+				if l.Kind != bench.KindKernel || l.Note != "" {
 					continue
 				}
 				require.NotNil(t, l.Measured, "%s: %s", l.Name, l.Unmeasured)
 				require.GreaterOrEqual(t, l.Measured.Cmp(l.Formula), 0, "%s: %s measured, %s by formula", l.Name, l.Measured, l.Formula)
-				require.Equal(t, l.Bytes, sum(table.line(t, "LSE", "f32").Bytes, l.Measured))
+				require.Equal(t, l.Bytes, new(big.Int).Add(lineOf(t, table, "LSE", "f32").Bytes, l.Measured))
 			}
 		}
 	}
@@ -106,46 +105,13 @@ func TestMemoryNotMeasured(t *testing.T) {
 	}{
 		"prediction": {[]string{"--limit", "1ns", "b1-h2-g1-n70-m90-d16-f32"}, "predicted to take longer than 1ns"},
 		"tensors":    {[]string{"--limit", "999h", "b1-h1-g1-n1-m1000000000-d64-f32"}, "its tensors take"},
-		"wish":       {[]string{"--formula", "b1-h2-g1-n70-m90-d16-f32"}, formulaOnly},
+		"wish":       {[]string{"--formula", "b1-h2-g1-n70-m90-d16-f32"}, "by formula only"},
 	} {
-		l := memory(t, append(c.args, "--pass", "fwd", "--backend", "simd/fwd_generic")...)[0].line(t, "simd/fwd_generic", "")
+		l := lineOf(t, memory(t, append(c.args, "--pass", "fwd", "--backend", "simd/fwd_generic")...)[0], "simd/fwd_generic", "")
 		require.Nil(t, l.Measured, name)
 		require.Contains(t, l.Unmeasured, c.want, name)
 		require.NotNil(t, l.Bytes, name)
 	}
-	p, err := flashkit.ParseProblem("b1-h2-g1-n70-m90-d16-f32")
-	require.NoError(t, err)
-	f := memoryFlags{limit: 20 * time.Millisecond}
-	slow := flashkit.Kernel{Name: "mine/fwd_slow",
-		Cost: func(*flashkit.Call) time.Duration { return 0 },
-		Run: func(ctx context.Context, _ *flashkit.Call) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}}
-	l, err := f.kernel(t.Context(), p, slow)
-	require.NoError(t, err)
-	require.Equal(t, "took longer than 20ms", l.Unmeasured)
-
-	broken := slow
-	broken.Run = func(context.Context, *flashkit.Call) error { return errors.New("no luck") }
-	_, err = f.kernel(t.Context(), p, broken)
-	require.ErrorContains(t, err, "mine/fwd_slow: no luck")
-}
-
-// What a kernel takes of a device counts too, and the tensors there do not.
-func TestMemoryOfADevice(t *testing.T) {
-	p, err := flashkit.ParseProblem("b1-h2-g1-n100-m90-d16-f32")
-	require.NoError(t, err)
-	f := memoryFlags{formula: true}
-	l, err := f.kernel(t.Context(), p, flashkit.Kernel{Name: "gpu/fwd_fast",
-		Cost:  func(*flashkit.Call) time.Duration { return 0 },
-		Needs: func(*flashkit.Call) flashkit.Memory { return flashkit.Memory{Tensors: 5000, Device: 700} },
-		Run:   func(context.Context, *flashkit.Call) error { return nil }})
-	require.NoError(t, err)
-	table := newMemoryTable(p, flashkit.PassForward)
-	table.add(l)
-	requireSize(t, 2*100*4+700, l.Bytes)
-	require.Equal(t, "LSE + 700 B of the device, besides 4.9 KiB of tensors there", l.from())
 }
 
 // Sizes go beyond what 64 bits count, exactly.
@@ -229,7 +195,7 @@ func TestMemoryHelpAndCompletion(t *testing.T) {
 	help := ok(t, "memory", "--help")
 	require.Contains(t, help, "Examples:")
 	_, completions, _ := flashrun(t, "__complete", "memory", "--pass", "")
-	require.Contains(t, completions, "fwd\nbwd\nboth")
+	require.Contains(t, completions, "fwd\nbwd\nfwd,bwd")
 	_, completions, _ = flashrun(t, "__complete", "memory", "")
 	for _, line := range strings.Split(strings.TrimSpace(completions), "\n") {
 		if name, _, found := strings.Cut(line, "\t"); found {
@@ -259,9 +225,9 @@ func TestMemoryTableOfTheDocs(t *testing.T) {
 		}
 		rows++
 		table := memory(t, "--formula", "--pass", "fwd", "b1-h8-g8-n"+cells[0]+"-m"+cells[0]+"-d64-f32")[0]
-		one, both, lse := table.line(t, "one matrix", "f32"), table.line(t, "S, P", "f32"), table.line(t, "LSE", "f32")
+		one, both, lse := lineOf(t, table, "one matrix", "f32"), lineOf(t, table, "S, P", "f32"), lineOf(t, table, "LSE", "f32")
 		for i, n := range []*big.Int{one.OneHead, both.OneHead, lse.OneHead, one.Bytes, both.Bytes, lse.Bytes} {
-			require.Equal(t, cells[i+1], strings.Replace(formatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
+			require.Equal(t, cells[i+1], strings.Replace(bench.FormatSize(n), ".0 ", " ", 1), "%s, column %d", cells[0], i+1)
 		}
 	}
 	require.Equal(t, 4, rows)
@@ -295,7 +261,7 @@ func TestMemoryOfPublishedTables(t *testing.T) {
 		// One matrix of one head in bf16, against the 99 KB of a multiprocessor.
 		{"b1-h1-g1-n128-m128-d64-bf16", "one matrix", "bf16", one, 32 << 10}, {"b1-h1-g1-n256-m256-d64-bf16", "one matrix", "bf16", one, 128 << 10},
 	} {
-		l := memory(t, "--formula", "--pass", "fwd", "--backend", "simd/fwd_generic", c.problem)[0].line(t, c.name, c.dtype)
+		l := lineOf(t, memory(t, "--formula", "--pass", "fwd", "--backend", "simd/fwd_generic", c.problem)[0], c.name, c.dtype)
 		got := l.Bytes
 		if c.oneHead {
 			got = l.OneHead

@@ -3,9 +3,10 @@ package main
 import (
 	"fmt"
 	"runtime"
-	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // longest is the characters of a message: what a file or an argument holds may have
@@ -16,30 +17,13 @@ const longest = 300
 // long: the field is at the beginning, what is wrong with it at the end.
 func message(s string) string {
 	const end = 100
-	s = printable(strings.ReplaceAll(s, "\n", "; "))
+	s = terminal.Printable(strings.ReplaceAll(s, "\n", "; "))
 	if utf8.RuneCountInString(s) <= longest {
 		return s
 	}
 	r := []rune(s)
 	const gap = " ... "
 	return string(r[:longest-end-len(gap)]) + gap + string(r[len(r)-end:])
-}
-
-// printable returns s with what a terminal might obey escaped.
-func printable(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case strconv.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := strconv.QuoteRune(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-	}
-	return b.String()
 }
 
 // crashed returns the message for a panic: it is a bug, wherever the input came from.

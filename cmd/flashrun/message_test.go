@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -85,77 +83,16 @@ func TestCrash(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestDifference(t *testing.T) {
-	nan, inf := math.NaN(), math.Inf(1)
-	for _, test := range []struct {
-		dtype     flashkit.DType
-		got, want float64
-		distance  float64 // NaN for another class
-	}{
-		{0, 1, 1, 0}, {0, 1, 1.5, .5}, {0, nan, nan, 0}, {0, inf, inf, 0}, {0, -inf, -inf, 0},
-		{0, nan, 1, nan}, {0, 1, nan, nan}, {0, inf, nan, nan}, {0, nan, -inf, nan}, {0, inf, -inf, nan}, {0, inf, 1e30, nan}, {0, 1e30, inf, nan},
-		{0, inf, 1e39, 0}, {0, -inf, -1e39, 0}, {0, -inf, 1e39, nan}, {0, 3e38, 1e39, nan},
-		{flashkit.Float16, inf, 70000, 0}, {flashkit.Float16, 65504, 70000, nan}, {flashkit.Float16, 65504, 65510, 6}, {flashkit.BFloat16, inf, 70000, nan},
-	} {
-		a := newTensor(test.dtype, [4]int{1, 2, 3, 2}, bhsd)
-		want := make([]float64, a.Len())
-		setValue(&a, 7, float32(test.got))
-		want[7] = test.want
-		c := newDifference("o", &a, a.Shape())
-		for i, got := range elements(&a) {
-			c.add(i, got, want[i])
-		}
-		name := fmt.Sprintf("%v %v %v", test.dtype, test.got, test.want)
-		if math.IsNaN(test.distance) {
-			require.True(t, math.IsNaN(float64(c.error)), name)
-			require.Equal(t, fmt.Sprintf("o[0 1 0 1] is %.6g where the oracle has %.6g", value(&a, 7), test.want), c.wrong)
-			continue
-		}
-		require.Equal(t, test.distance, float64(c.error), name)
-		require.Empty(t, c.wrong, name)
-	}
-}
-
 // A NaN in the input is in the oracle's output too.
 func TestCheckOfNaN(t *testing.T) {
 	nan := float32(math.NaN())
 	tensors := []float32{nan, 1, 2, 3}
 	q := f32("q", 0, 1, 1, 2, 2)
 	in := writeFile(t, "in.safetensors", withValues(q, tensors), f32("k", 0, 1, 1, 2, 2), f32("v", 0, 1, 1, 2, 2), f32("do", 0, 1, 1, 2, 2))
-	for _, flags := range [][]string{{}, {"--backward"}, {"--backend", "simd/fwd_generic"}, {"--backend", "wasm", "--backward"}} {
+	for _, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--backend", "simd/fwd_generic"}, {"--backend", "wasm", "--pass", "fwd,bwd"}} {
 		got := decode(t, ok(t, append([]string{"run", "--in", in, "--check", "--repeat", "1", "--json"}, flags...)...))
 		require.Less(t, got["max_abs_error"], 1e-5, "%v", flags)
 	}
-}
-
-func TestFold(t *testing.T) {
-	for _, test := range []struct {
-		line  string
-		width int
-		want  string
-	}{
-		{"short", 20, "short\n"},
-		{"kernel  one two three four five", 20, "kernel  one two\n        three four\n        five\n"},
-		{"pass  kernel  median  p10  p90", 20, "pass  kernel\n    median  p10  p90\n"},
-		{strings.Repeat("x", 25), 20, strings.Repeat("x", 20) + "\n" + strings.Repeat("x", 5) + "\n"},
-		{"", 20, "\n"},
-	} {
-		require.Equal(t, test.want, fold(test.line, test.width))
-	}
-}
-
-func FuzzFold(f *testing.F) {
-	f.Add("pass  problem  b1-h8-g2-n128-m512-d64-f32-causal  simd/fwd_avx512 *  1.2ms", 30)
-	f.Fuzz(func(t *testing.T, line string, width int) {
-		line = strings.ToValidUTF8(strings.ReplaceAll(line, "\n", " "), "?")
-		width = narrowest + (width&0xff)%100
-		folded := fold(line, width)
-		for part := range strings.Lines(folded) {
-			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(part, "\n")), width, "%q", folded)
-		}
-		without := func(s string) string { return strings.NewReplacer(" ", "", "\n", "").Replace(s) }
-		require.Equal(t, without(line), without(folded))
-	})
 }
 
 // withValues returns a float32 tensor of the same name and shape.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/terminal"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -158,10 +159,10 @@ func (m mutator) features(b, h, n, keys int) (list []safetensors.Tensor) {
 
 // flagSets are what damaged files are run with.
 var flagSets = [][]string{
-	{}, {"--causal"}, {"--backward"}, {"--check"}, {"--backward", "--check"}, {"--layout", "bshd"}, {"--dtype", "bf16"}, {"--dtype", "f16", "--backward"},
+	{}, {"--causal"}, {"--pass", "fwd,bwd"}, {"--check"}, {"--pass", "fwd,bwd", "--check"}, {"--layout", "bshd"}, {"--dtype", "bf16"}, {"--dtype", "f16", "--pass", "fwd,bwd"},
 	{"--window", "3,0", "--check"}, {"--causal", "--top-left"}, {"--scale", "0.3"}, {"--json"}, {"--json", "--check"}, {"--backend", "simd/fwd_generic"},
-	{"--softcap", "3", "--alibi", "--check"}, {"--dropout", "0.3", "--shift", "-2", "--backward", "--check"}, {"--carry"},
-	{"--backend", "wasm"}, {"--backend", "wasm", "--backward", "--check"}, {"--backend", "simd", "--layout", "bshd", "--check"},
+	{"--softcap", "3", "--alibi", "--check"}, {"--dropout", "0.3", "--shift", "-2", "--pass", "fwd,bwd", "--check"}, {"--carry"},
+	{"--backend", "wasm"}, {"--backend", "wasm", "--pass", "fwd,bwd", "--check"}, {"--backend", "simd", "--layout", "bshd", "--check"},
 }
 
 // A damaged file gives one clear error, or is run for what it says, and nothing half
@@ -208,7 +209,7 @@ func TestMutatedFiles(t *testing.T) {
 	require.Greater(t, codes[exitOK], n/20)
 	t.Logf("%d files: %d ran, %d refused, %d failed", n, codes[exitOK], codes[exitUsage], codes[exitFailed])
 	if largest > 0 {
-		t.Logf("the largest process took %s at most", formatBytes(float64(largest)))
+		t.Logf("the largest process took %s at most", terminal.Bytes(float64(largest)))
 	}
 }
 

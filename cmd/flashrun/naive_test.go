@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -9,49 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/conformance"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
 )
-
-// The baseline computes what every kernel must: all grid problems and traps, in every
-// dtype and layout, with masks and grouped heads, against the oracle.
-func TestNaiveConforms(t *testing.T) {
-	o := conformance.Options{Sweep: 20, Seed: 23}
-	if testing.Short() {
-		o = conformance.Options{Case: "b4-*"} // a part of the grid
-	}
-	ran := 0
-	for r := range conformance.Results(t.Context(), naiveKernels(), o) {
-		if r.Err != nil {
-			t.Errorf("%s on %s: %v", r.Kernel, r.Case, r.Err)
-		}
-		ran++
-	}
-	require.Greater(t, ran, 50)
-}
-
-// What the baseline says that it takes is what flashrun memory says of the matrices,
-// and what a call allocates.
-func TestNaiveMemory(t *testing.T) {
-	for _, name := range []string{"b2-h4-g2-n100-m300-d32-f32", "b1-h2-g1-n257-m65-d64-dv32-f32-causal", "b1-h2-g2-n200-m200-d32-bf16"} {
-		p, err := flashkit.ParseProblem(name)
-		require.NoError(t, err)
-		for _, k := range naiveKernels() {
-			matrices := newMemoryTable(p, k.Pass).full
-			want, _ := new(big.Float).SetInt(matrices).Float64()
-			if p.DType == flashkit.Float32 {
-				require.Equal(t, want, k.Needs(p.Ask(k.Pass)).Host, k.Name)
-			} else {
-				require.GreaterOrEqual(t, k.Needs(p.Ask(k.Pass)).Host, 2*want, "in float32, and the copies")
-			}
-			call := zeroCall(p, k)
-			bytes, err := allocated(func() error { return call(t.Context()) })
-			require.NoError(t, err)
-			require.GreaterOrEqual(t, float64(bytes), k.Needs(p.Ask(k.Pass)).Host, k.Name)
-			require.Less(t, float64(bytes), 1.25*k.Needs(p.Ask(k.Pass)).Host+256<<10, k.Name)
-		}
-	}
-}
 
 // Time and memory of the baseline stand beside those of the kernels. Dispatch neither
 // runs it nor knows it.
@@ -66,10 +25,10 @@ func TestBenchBaseline(t *testing.T) {
 			pass = flashkit.PassBackward
 		}
 		require.Equal(t, int64(p.Bytes(pass))+x.ExtraBytes, x.PeakBytes)
-		if x.Backend == naiveBaseline {
+		if x.Backend == bench.Naive {
 			found++
 			require.False(t, x.Chosen)
-			matrices := newMemoryTable(p, pass).full.Int64()
+			matrices := bench.NewMemoryTable(p, pass).Written().Bytes.Int64()
 			require.Greater(t, x.PeakBytes, matrices)
 		}
 	}
@@ -78,8 +37,8 @@ func TestBenchBaseline(t *testing.T) {
 
 	d := dispatch.All(t.Context())
 	defer d.Close()
-	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, naiveBaseline) }))
-	_, err := d.With(naiveBaseline)
+	require.False(t, slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return strings.HasPrefix(k.Name, bench.Naive) }))
+	_, err := d.With(bench.Naive)
 	require.Error(t, err)
 
 	table := ok(t, quickBench("--seq", "16", "--backend", "simd/fwd_generic", "--baseline", "naive")...)

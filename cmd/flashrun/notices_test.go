@@ -26,15 +26,15 @@ var releases = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/ar
 // embedded says where every file that flashrun embeds comes from, by the start of
 // its name in the repository.
 var embedded = map[string]string{
-	"backends/cuda/images/":                     "compiled from `backends/cuda/kernels` by NVIDIA's nvcc",
-	"backends/wasm/kernel/kernel.wasm":          "compiled from `backends/wasm/kernel/kernel.c` by Clang",
-	"backends/wasm/kernel/kernel.sum":           "hashes of its source and of it",
-	"cmd/flashrun/plot.css":                     "written here",
-	"cmd/flashrun/report.css":                   "written here",
-	"cmd/flashrun/report.tmpl":                  "written here",
-	"cmd/flashrun/sample/attention.safetensors": "activations of a published model, below",
-	"cmd/flashrun/traces/":                      "written here",
-	"conformance/testdata/":                     "random numbers, and results of `conformance/oracle`",
+	"backends/cuda/images/":                       "compiled from `backends/cuda/kernels` by NVIDIA's nvcc",
+	"backends/wasm/kernel/kernel.wasm":            "compiled from `backends/wasm/kernel/kernel.c` by Clang",
+	"backends/wasm/kernel/kernel.sum":             "hashes of its source and of it",
+	"internal/report/plot.css":                    "written here",
+	"internal/report/report.css":                  "written here",
+	"internal/report/report.tmpl":                 "written here",
+	"internal/input/sample/attention.safetensors": "activations of a published model, below",
+	"internal/replay/traces/":                     "written here",
+	"conformance/testdata/":                       "random numbers, and results of `conformance/oracle`",
 }
 
 // A listed package is what go list says of one.
@@ -211,9 +211,9 @@ func writeEmbedded(t *testing.T, b *bytes.Buffer, files map[string]bool) {
 		require.True(t, used[start], "%s is not embedded", start)
 		fmt.Fprintf(b, "| `%s` | %s |\n", start, embedded[start])
 	}
-	text, err := os.ReadFile("sample/PROVENANCE.md")
+	text, err := os.ReadFile("../../internal/input/sample/PROVENANCE.md")
 	require.NoError(t, err)
-	fmt.Fprint(b, "\n## cmd/flashrun/sample/attention.safetensors\n")
+	fmt.Fprint(b, "\n## internal/input/sample/attention.safetensors\n")
 	for _, head := range []string{"**What it is.**", "**Source.**", "**Licenses.**", "**Text.**"} {
 		_, paragraph, found := strings.Cut(string(unixLines(text)), "\n"+head)
 		require.True(t, found, head)

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"text/tabwriter"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // sampleBound is how far the output on the embedded sample may be from the
@@ -18,79 +19,51 @@ const sampleBound = 1e-5
 
 // An outcome is what flashrun run has to say. The JSON names are stable.
 type outcome struct {
-	Problem        string    `json:"problem"`
-	Pass           string    `json:"pass"`
-	Backend        string    `json:"backend"`
-	Kernel         string    `json:"kernel"`
-	Reason         string    `json:"reason"`
-	Memory         string    `json:"memory,omitempty"` // device if the tensors lay there
-	Seconds        float64   `json:"seconds"`          // median
-	Calls          int       `json:"calls"`            // how many were timed
-	GFLOPS         float64   `json:"gflops"`
-	ExtraBytes     int64     `json:"extra_bytes"`
-	Device         *device   `json:"device_bytes,omitempty"`
-	ForwardKernel  string    `json:"forward_kernel,omitempty"`
-	ForwardSeconds float64   `json:"forward_seconds,omitempty"`
-	MaxAbsError    *distance `json:"max_abs_error,omitempty"`   // against the oracle
-	StoredMaxDiff  *distance `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
-	Source         string    `json:"source"`
+	Problem        string             `json:"problem"`
+	Pass           string             `json:"pass"`
+	Backend        string             `json:"backend"`
+	Kernel         string             `json:"kernel"`
+	Reason         string             `json:"reason"`
+	Memory         string             `json:"memory,omitempty"` // device if the tensors lay there
+	Seconds        float64            `json:"seconds"`          // median
+	Calls          int                `json:"calls"`            // how many were timed
+	GFLOPS         float64            `json:"gflops"`
+	ExtraBytes     int64              `json:"extra_bytes"`
+	Device         *bench.DeviceBytes `json:"device_bytes,omitempty"`
+	ForwardKernel  string             `json:"forward_kernel,omitempty"`
+	ForwardSeconds float64            `json:"forward_seconds,omitempty"`
+	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // against the oracle
+	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	Source         string             `json:"source"`
 
-	checked []checkedOutput
-}
-
-// A device is the bytes of a device's memory that a call takes.
-type device struct {
-	Tensors   int64 `json:"tensors"`
-	Workspace int64 `json:"workspace"`
-}
-
-// deviceOf returns what a call of k takes there, nil for the kernels of the host.
-func deviceOf(p flashkit.Problem, k flashkit.Kernel) *device {
-	if k.Needs == nil {
-		return nil
-	}
-	m := k.Needs(p.Ask(k.Pass))
-	if m.Tensors == 0 && m.Device == 0 {
-		return nil
-	}
-	return &device{int64(m.Tensors), int64(m.Device)}
-}
-
-type checkedOutput struct {
-	name  string
-	error distance
-	wrong string // where it is NaN or infinite, or should be; "" for nowhere
-}
-
-// A distance is the largest difference between two arrays: NaN, in JSON null,
-// if one of them holds a NaN or an infinity without its twin.
-type distance float64
-
-// MarshalJSON implements json.Marshaler.
-func (d distance) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(d)) {
-		return []byte("null"), nil
-	}
-	return json.Marshal(float64(d))
+	checked []input.CheckedOutput
 }
 
 // set fills in the measurement of one pass.
-func (r *outcome) set(c *flashkit.Call, m measurement) {
-	pass := m.kernel.Pass
-	r.Pass, r.Kernel, r.Reason = pass.String(), m.kernel.Name, m.reason
-	r.Backend = backendOf(m.kernel.Name)
-	r.Seconds, r.Calls, r.ExtraBytes = m.median.Seconds(), m.calls, max(r.ExtraBytes, m.bytes)
-	r.Device = deviceOf(c.Problem, m.kernel)
+func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
+	pass := m.Kernel.Pass
+	r.Pass, r.Kernel, r.Reason = pass.String(), m.Kernel.Name, m.Reason
+	r.Backend = bench.BackendOf(m.Kernel.Name)
+	r.Seconds, r.Calls, r.ExtraBytes = m.Median.Seconds(), m.Calls, max(r.ExtraBytes, m.Bytes)
+	r.Device = bench.DeviceBytesOf(c.Problem, m.Kernel)
 	if r.Seconds > 0 {
 		r.GFLOPS = c.FLOPs() / r.Seconds / 1e9
+	}
+}
+
+// setChecked fills in the distances from the oracle.
+func (r *outcome) setChecked(list []input.CheckedOutput) {
+	r.checked, r.MaxAbsError = list, new(input.Distance)
+	for _, c := range list {
+		*r.MaxAbsError = max(*r.MaxAbsError, c.Error) // NaN wins
 	}
 }
 
 // verdict returns an error if what was computed is wrong beyond doubt.
 func (r *outcome) verdict() error {
 	for _, c := range r.checked {
-		if c.wrong != "" {
-			return errors.New(c.wrong)
+		if c.Wrong != "" {
+			return errors.New(c.Wrong)
 		}
 	}
 	if r.StoredMaxDiff != nil && !(*r.StoredMaxDiff <= sampleBound) {
@@ -102,20 +75,20 @@ func (r *outcome) verdict() error {
 func (r *outcome) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 func (r *outcome) writeText(w io.Writer, out string) error {
-	t := tabwriter.NewWriter(text(w), 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "problem\t%s\n", r.Problem)
 	fmt.Fprintf(t, "input\t%s\n", r.Source)
 	if r.ForwardKernel != "" {
-		fmt.Fprintf(t, "forward\t%s, %s\n", r.ForwardKernel, formatSeconds(r.ForwardSeconds))
+		fmt.Fprintf(t, "forward\t%s, %s\n", r.ForwardKernel, terminal.Seconds(r.ForwardSeconds))
 	}
 	fmt.Fprintf(t, "kernel\t%s: %s\n", r.Kernel, r.Reason)
-	fmt.Fprintf(t, "time\t%s, median of %d, %.2f GFLOP/s\n", formatSeconds(r.Seconds), r.Calls, r.GFLOPS)
-	fmt.Fprintf(t, "memory\t%s besides input and output\n", formatBytes(float64(r.ExtraBytes)))
+	fmt.Fprintf(t, "time\t%s, median of %d, %.2f GFLOP/s\n", terminal.Seconds(r.Seconds), r.Calls, r.GFLOPS)
+	fmt.Fprintf(t, "memory\t%s besides input and output\n", terminal.Bytes(float64(r.ExtraBytes)))
 	if r.Device != nil {
-		fmt.Fprintf(t, "device\t%s of tensors, %s besides them\n", formatBytes(float64(r.Device.Tensors)), formatBytes(float64(r.Device.Workspace)))
+		fmt.Fprintf(t, "device\t%s of tensors, %s besides them\n", terminal.Bytes(float64(r.Device.Tensors)), terminal.Bytes(float64(r.Device.Workspace)))
 	}
 	for _, c := range r.checked {
-		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.name, c.error)
+		fmt.Fprintf(t, "%s\tmaximum error %.3g against the float64 oracle\n", c.Name, c.Error)
 	}
 	if r.StoredMaxDiff != nil {
 		fmt.Fprintf(t, "check\tmaximum difference %.3g from the stored independent output (at most %g)\n", *r.StoredMaxDiff, sampleBound)
@@ -124,28 +97,4 @@ func (r *outcome) writeText(w io.Writer, out string) error {
 		fmt.Fprintf(t, "output\t%s\n", out)
 	}
 	return t.Flush()
-}
-
-func formatSeconds(s float64) string {
-	d := time.Duration(s * 1e9)
-	switch {
-	case d >= time.Second:
-		return d.Round(time.Millisecond).String()
-	case d >= time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	}
-	return d.Round(10 * time.Nanosecond).String()
-}
-
-func formatBytes(b float64) string {
-	for _, unit := range []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"} {
-		if b < 1024 {
-			if unit == "B" {
-				return fmt.Sprintf("%.0f B", b)
-			}
-			return fmt.Sprintf("%.1f %s", b, unit)
-		}
-		b /= 1024
-	}
-	return fmt.Sprintf("%.1f EiB", b)
 }

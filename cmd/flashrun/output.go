@@ -8,22 +8,21 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 	"github.com/flashkit-go/flashkit/internal/outfile"
-	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // createOutput prepares to write the file of --out, which must not be one of the inputs, and
 // finds out now whether that is possible.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
-	if path == stdStream {
+	if path == input.Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
 	}
 	out, err := os.Stat(path)
 	for _, arg := range inputs {
-		_, in := splitArg(arg)
+		_, in := input.SplitArg(arg)
 		if info, failed := os.Stat(in); err == nil && failed == nil && os.SameFile(info, out) {
 			return nil, fmt.Errorf("--out %s: would overwrite the input %s", path, in)
 		}
@@ -85,40 +84,4 @@ func containing(first, mark string) func([]byte) bool {
 	return func(begin []byte) bool {
 		return bytes.HasPrefix(begin, []byte(first)) && bytes.Contains(begin, []byte(mark))
 	}
-}
-
-// eachOutput calls f with every tensor that the passes write, under its name in files.
-func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(name string, a *flashkit.Argument, t *flashkit.Tensor)) {
-	for _, a := range flashkit.Arguments() {
-		if writes(&a, p, backward) {
-			f(strings.ToLower(a.Name), &a, a.Of(args))
-		}
-	}
-}
-
-// file returns the outputs as a safetensors file, in the layout of the input;
-// lse has rank 3 and dsink rank 1.
-func (w *work) file(r *outcome) (*safetensors.File, error) {
-	p := w.problem
-	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": r.Kernel, "layout": string(w.layout)}}
-	if r.ForwardKernel != "" {
-		f.Metadata["forward_kernel"] = r.ForwardKernel
-	}
-	var failed error
-	eachOutput(&p, &w.args, w.backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {
-		encode := safetensors.Encode
-		if w.layout.of(a.Name) == bshd {
-			encode = safetensors.EncodeBSHD
-		}
-		x, err := encode(name, *t)
-		failed = errors.Join(failed, err)
-		switch a.Name {
-		case "LSE":
-			x.Shape = x.Shape[:3]
-		case "DSink":
-			x.Shape = x.Shape[1:2]
-		}
-		f.Tensors = append(f.Tensors, x)
-	})
-	return f, failed
 }

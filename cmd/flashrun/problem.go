@@ -12,11 +12,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
 )
 
 // shape applies the flags that change a problem to an input that was read.
-func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
-	before := in.problem
+func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
+	before := in.Problem
 	if err := f.convert(in); err != nil {
 		return err
 	}
@@ -24,7 +25,7 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
 	if err != nil {
 		return err
 	}
-	p := &in.problem
+	p := &in.Problem
 	p.Band = band
 	for _, x := range f.numbers {
 		if !cmd.Flags().Changed(x.Name) {
@@ -35,13 +36,13 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input) error {
 		}
 	}
 	if f.alibi && !p.Score.ALiBi {
-		if q := in.args.Q.Shape(); empty(q) {
+		if q := in.Args.Q.Shape(); input.IsEmpty(q) {
 			return fmt.Errorf("--alibi: q has %d heads and no elements: the input must have slopes", q[1])
 		}
-		in.args.Slopes, p.Score.ALiBi = alibiSlopes(p.Heads), true
+		in.Args.Slopes, p.Score.ALiBi = input.AlibiSlopes(p.Heads), true
 	}
 	if *p != before {
-		in.expected = flashkit.Tensor{} // it is for the sample as it is
+		in.Expected = flashkit.Tensor{} // it is for the sample as it is
 	}
 	return nil
 }
@@ -80,47 +81,24 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 
 // convert applies --dtype: the rows of queries and keys get other types. A bias that is
 // of no such type becomes float32.
-func (f *runFlags) convert(in *input) error {
-	p := &in.problem
+func (f *runFlags) convert(in *input.Input) error {
+	p := &in.Problem
 	if f.dtype != "" {
 		var err error
-		if p.DType, p.KVDType, err = parseTypes(f.dtype); err != nil {
+		if p.DType, p.KVDType, err = input.ParseTypes(f.dtype); err != nil {
 			return fmt.Errorf("--dtype %q: must be f32, f16, bf16, f32-kvf16 or f32-kvbf16", f.dtype)
 		}
 		for _, a := range flashkit.Arguments() {
-			if s := sideOf(a.Name); s == queries || s == keys {
-				x := a.Of(&in.args)
-				*x = converted(*x, a.DType(p))
+			if s := input.SideOf(a.Name); s == input.Queries || s == input.Keys {
+				x := a.Of(&in.Args)
+				*x = input.Converted(*x, a.DType(p))
 			}
 		}
 	}
-	if bias := &in.args.Bias; bias.DType() != p.DType {
-		*bias = converted(*bias, flashkit.Float32)
+	if bias := &in.Args.Bias; bias.DType() != p.DType {
+		*bias = input.Converted(*bias, flashkit.Float32)
 	}
 	return nil
-}
-
-// dtypeNames are what --dtype takes: the types of a problem, as its name has them.
-var dtypeNames = []string{"f32", "f16", "bf16", "f32-kvf16", "f32-kvbf16"}
-
-// parseTypes returns the types of a problem: of all, and of K and V if theirs is another.
-func parseTypes(s string) (t, kv flashkit.DType, err error) {
-	all, of, mixed := strings.Cut(s, "-kv")
-	if t, err = flashkit.ParseDType(all); err != nil || !mixed {
-		return t, kv, err
-	}
-	if kv, err = flashkit.ParseDType(of); err == nil && (t != flashkit.Float32 || kv == t) {
-		err = errors.New("keys of another type are f16 or bf16 beside f32")
-	}
-	return t, kv, err
-}
-
-// nameOfTypes returns what the name of a problem has of its types.
-func nameOfTypes(p *flashkit.Problem) string {
-	if p.KVDType == 0 {
-		return p.DType.String()
-	}
-	return p.DType.String() + "-kv" + p.KVDType.String()
 }
 
 // band returns what --causal, --window, --top-left and --shift say.

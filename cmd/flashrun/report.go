@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/report"
 )
 
 // reportFlags are the flags of flashrun report, as given.
@@ -15,9 +18,6 @@ type reportFlags struct {
 	format string
 	plot   string
 }
-
-// plotNames are the figures of a report, by the name that --plot gives them.
-var plotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}
 
 func newReport() *cobra.Command {
 	f := new(reportFlags)
@@ -52,9 +52,9 @@ Page and image follow the reader's light or dark setting.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.out, "out", "o", "report.html", "write the page, or the image, to this `file`")
 	flags.StringVar(&f.format, "format", "", "html or svg (default as the name of --out ends)")
-	flags.StringVar(&f.plot, "plot", "time", "the `figure` of an SVG: "+strings.Join(plotNames, ", "))
+	flags.StringVar(&f.plot, "plot", "time", "the `figure` of an SVG: "+strings.Join(report.PlotNames, ", "))
 	cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"html", "svg"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.RegisterFlagCompletionFunc("plot", cobra.FixedCompletions(plotNames, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("plot", cobra.FixedCompletions(report.PlotNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -75,12 +75,12 @@ func (f *reportFlags) check(cmd *cobra.Command) (format string, err error) {
 	if format == "html" && cmd.Flags().Changed("plot") {
 		return "", fmt.Errorf("--plot %s: a page has all plots; it goes with --format svg", f.plot)
 	}
-	for _, name := range plotNames {
+	for _, name := range report.PlotNames {
 		if name == f.plot {
 			return format, nil
 		}
 	}
-	return "", fmt.Errorf("--plot %q: must be one of %s", f.plot, strings.Join(plotNames, ", "))
+	return "", fmt.Errorf("--plot %q: must be one of %s", f.plot, strings.Join(report.PlotNames, ", "))
 }
 
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
@@ -88,18 +88,18 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := readAll(args)
+	r, err := bench.ReadFiles(args)
 	if err != nil {
 		return err
 	}
-	page := newPage(r)
-	write, kind := page.writeHTML, pageKind
+	page := report.New(r)
+	write, kind := page.WriteHTML, pageKind
 	if format == "svg" {
-		fig := page.figure(f.plot)
+		fig := page.Figure(f.plot)
 		if len(fig.Parts) == 0 {
 			return fmt.Errorf("--plot %s: nothing to draw: %s", f.plot, fig.Caption)
 		}
-		write, kind = func(w io.Writer) error { return page.writeSVG(w, fig) }, imageKind
+		write, kind = func(w io.Writer) error { return page.WriteSVG(w, fig) }, imageKind
 	}
 	file, err := createOutput(f.out, kind, args)
 	if err != nil {

@@ -10,32 +10,38 @@ import (
 	"math"
 	"os"
 	"slices"
-	"sync"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/ranks"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/mpi"
+	"github.com/flashkit-go/flashkit/ring/nccl"
 )
 
 // ringFlags are those of flashrun ring.
 type ringFlags struct {
-	problems                 []string
-	lengths                  []int
-	backend, devices, link   string
-	transport                string
-	ranks, runs, workers     int
-	backward, ordered, check bool
-	asJSON, quiet, hosted    bool
-	seed                     uint64
-	timeout                  time.Duration
+	how                ranks.Run
+	pass               passList
+	problems           []string
+	lengths            []int
+	backend, transport string
+	deviceList         string
+	devices            []int // of deviceList
+	ranks              int
+	asJSON, quiet      bool
+	hosted             bool
+	timeout            time.Duration
 }
 
 func newRing() *cobra.Command {
-	f := new(ringFlags)
+	f := &ringFlags{pass: passList{flashkit.PassForward}}
 	cmd := &cobra.Command{
 		Use:   "ring --problem NAME",
 		Short: "Compute one problem over many ranks: goroutines, GPUs, or processes of MPI",
@@ -49,9 +55,9 @@ take, which share the processors of this machine, or --devices which GPUs: their
 tensors lie there and travel between them, or with --host lie in the host's memory.
 With --check every rank compares its rows with what one rank computes.`,
 		Example: `  flashrun ring --problem b1-h8-g2-n4096-m4096-d64-f32-causal --ranks 2 --check
-  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1 --backward
+  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1 --pass fwd,bwd
   flashrun ring --problem b1-h32-g8-n1-m1-d128-bf16-causal --lengths 40000,9000,700 --devices 0,1
-  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --backward --json
+  mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --pass fwd,bwd --json
   mpiexec -n 8 flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --transport nccl`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -60,16 +66,16 @@ With --check every rank compares its rows with what one rank computes.`,
 	flags.StringSliceVar(&f.problems, "problem", nil, "`name` of the problem of the whole, or several with commas")
 	flags.IntSliceVar(&f.lengths, "lengths", nil, "`rows` of packed sequences with commas, in place of the problem's batches and lengths")
 	flags.IntVar(&f.ranks, "ranks", 0, "goroutines that are ranks, where no mpiexec says how many there are (default 2)")
-	flags.StringVar(&f.devices, "devices", "", "`numbers` of GPUs with commas: a goroutine for each, whose tensors lie on the GPU")
+	flags.StringVar(&f.deviceList, "devices", "", "`numbers` of GPUs with commas: a goroutine for each, whose tensors lie on the GPU")
 	flags.StringVar(&f.transport, "transport", transportAuto, "`name` of what moves tensors of GPUs: peer, nccl, or auto, which is peer")
 	flags.BoolVar(&f.hosted, "host", false, "tensors of GPUs lie in the host's memory")
-	flags.BoolVar(&f.backward, "backward", false, "compute both passes")
-	flags.BoolVar(&f.ordered, "ordered", false, "gather K and V first, for the bits of one rank")
-	flags.BoolVar(&f.check, "check", false, "compare with what one rank computes")
-	flags.IntVar(&f.runs, "runs", 3, "how many times to compute; the median counts")
-	flags.IntVar(&f.workers, "workers", 0, "goroutines of each rank's kernels; 0 is no limit")
-	flags.StringVar(&f.link, "link", "shared", "`name` of the link that the model supposes")
-	flags.Uint64Var(&f.seed, "seed", 1, "of the random input")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, or fwd,bwd for both")
+	flags.BoolVar(&f.how.Ordered, "ordered", false, "gather K and V first, for the bits of one rank")
+	flags.BoolVar(&f.how.Check, "check", false, "compare with what one rank computes")
+	flags.IntVar(&f.how.Runs, "runs", 3, "how many times to compute; the median counts")
+	flags.IntVar(&f.how.Workers, "workers", 0, "goroutines of each rank's kernels; 0 is no limit")
+	flags.StringVar(&f.how.Link, "link", "shared", "`name` of the link that the model supposes")
+	flags.Uint64Var(&f.how.Seed, "seed", 1, "of the random input")
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long a rank waits in all")
 	flags.BoolVar(&f.asJSON, "json", false, "print a JSON object")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on stderr")
@@ -79,20 +85,24 @@ With --check every rank compares its rows with what one rank computes.`,
 }
 
 func (f *ringFlags) run(cmd *cobra.Command) error {
+	f.how.Backward = f.pass.backward()
 	list, err := f.parse()
+	if err == nil {
+		err = f.parseDevices()
+	}
 	switch {
 	case err != nil:
 		return err
-	case f.hosted && f.devices == "":
+	case f.hosted && len(f.devices) == 0:
 		return errors.New("--host: says where the tensors of --devices lie, which names none")
-	case f.devices != "" && f.ranks != 0:
-		return fmt.Errorf("--devices %s: says how many ranks there are, as --ranks %d does", f.devices, f.ranks)
+	case len(f.devices) > 0 && f.ranks != 0:
+		return fmt.Errorf("--devices %s: says how many ranks there are, as --ranks %d does", f.deviceList, f.ranks)
 	case cmd.Flags().Changed("ranks") && f.ranks < 1:
 		return fmt.Errorf("--ranks %d: must be at least 1", f.ranks)
-	case f.runs < 1 || f.workers < 0:
-		return fmt.Errorf("--runs %d, --workers %d: must not be negative, and at least one run", f.runs, f.workers)
+	case f.how.Runs < 1 || f.how.Workers < 0:
+		return fmt.Errorf("--runs %d, --workers %d: must not be negative, and at least one run", f.how.Runs, f.how.Workers)
 	}
-	if _, err := ring.LinkOf(f.link); err != nil {
+	if _, err := ring.LinkOf(f.how.Link); err != nil {
 		return err
 	}
 	launch, err := ring.Launched(os.Getenv)
@@ -104,11 +114,20 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
+	f.how.NCCL = f.transport == transportNCCL
+	f.how.Print = func(r *ranks.Result) error { return f.print(cmd.OutOrStdout(), r) }
+	if !f.quiet {
+		f.how.Progress = cmd.ErrOrStderr()
+	}
+	onGPUs := launch.Size > 1 && f.how.NCCL || launch.Size == 1 && len(f.devices) > 0 && !f.hosted
+	if onGPUs && !cmd.Flags().Changed("link") {
+		f.how.Link = "nvlink4"
+	}
 	switch {
-	case launch.Size > 1 && f.transport == transportNCCL:
+	case launch.Size > 1 && f.how.NCCL:
 		return f.overNCCL(ctx, cmd, list, launch)
-	case launch.Size == 1 && f.devices != "" && !f.hosted:
-		return f.overGPUs(ctx, cmd, list)
+	case onGPUs:
+		return f.overGPUs(ctx, list)
 	case launch.Size == 1:
 		return f.overGoroutines(ctx, cmd, list)
 	case f.ranks != 0 && f.ranks != launch.Size:
@@ -117,14 +136,80 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	return f.overProcesses(ctx, cmd, list)
 }
 
-// A ringProblem is one that the ranks compute, with the sequences of a packed one.
-type ringProblem struct {
-	flashkit.Problem
-	seqs *flashkit.Sequences
+// overNCCL is one rank, in a process of its own.
+func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ranks.Problem, launch ring.Launch) error {
+	if launch.Launcher == "MPI" {
+		if watched, err := watch(cmd); watched {
+			return err
+		}
+	}
+	device, err := f.localDevice(launch)
+	if err != nil {
+		return err
+	}
+	if _, err := nccl.Version(nccl.Options{}); err != nil {
+		return err
+	}
+	gpu, err := cuda.OpenDevice(device)
+	if err != nil {
+		return err
+	}
+	return failed(f.how.OverNCCL(ctx, list, gpu, launch))
+}
+
+// overGPUs is all ranks, whose tensors lie on GPUs.
+func (f *ringFlags) overGPUs(ctx context.Context, list []ranks.Problem) (err error) {
+	gpus, err := f.openGPUs()
+	defer func() {
+		for _, gpu := range gpus {
+			err = errors.Join(err, gpu.Close())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	return failed(f.how.OverGPUs(ctx, list, gpus))
+}
+
+// overGoroutines is all ranks, a goroutine each.
+func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
+	runners, err := f.open(cmd)
+	defer func() {
+		for _, d := range runners {
+			d.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	return failed(f.how.OverGoroutines(ctx, list, runners))
+}
+
+// overProcesses is one rank of MPI's.
+func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
+	if watched, err := watch(cmd); watched {
+		return err
+	}
+	d, err := f.openDispatch(cmd)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return failed(f.how.OverProcesses(ctx, list, d))
+}
+
+// watch starts the process of a rank again, where MPI has to be watched, and returns how that
+// ended.
+func watch(cmd *cobra.Command) (watched bool, err error) {
+	status, watched := mpi.Watch(cmd.ErrOrStderr())
+	if watched && status != 0 {
+		err = failed(fmt.Errorf("the rank ended with status %d", status))
+	}
+	return watched, err
 }
 
 // parse returns the problems that the flags name.
-func (f *ringFlags) parse() (list []ringProblem, err error) {
+func (f *ringFlags) parse() (list []ranks.Problem, err error) {
 	if len(f.problems) == 0 {
 		return nil, errors.New("--problem names nothing: it must be a problem, as flashrun explain --help has them")
 	}
@@ -135,12 +220,12 @@ func (f *ringFlags) parse() (list []ringProblem, err error) {
 			return nil, err
 		case p.Ragged:
 			return nil, fmt.Errorf("--problem %s: must not be ragged: --lengths packs sequences", name)
-		case f.backward && missing != 0:
-			return nil, fmt.Errorf("--backward: %v has no backward pass", missing)
+		case f.how.Backward && missing != 0:
+			return nil, fmt.Errorf("--pass fwd,bwd: %v has no backward pass", missing)
 		}
-		x := ringProblem{Problem: p}
+		x := ranks.Problem{Problem: p}
 		if f.lengths != nil {
-			x.seqs, err = packedLengths(f.lengths)
+			x.Seqs, err = packedLengths(f.lengths)
 			x.Batch, x.Ragged, x.QLen, x.KVLen = len(f.lengths), true, slices.Max(f.lengths), slices.Max(f.lengths)
 			if err == nil {
 				err = x.Validate()
@@ -166,81 +251,9 @@ func packedLengths(lengths []int) (*flashkit.Sequences, error) {
 	return &flashkit.Sequences{QStarts: starts, KVStarts: starts}, nil
 }
 
-// overProcesses is one rank of MPI's.
-func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ringProblem) error {
-	switch status, watched := mpi.Watch(cmd.ErrOrStderr()); {
-	case watched && status != 0:
-		return failed(fmt.Errorf("the rank ended with status %d", status))
-	case watched:
-		return nil
-	}
-	d, err := f.openDispatch(cmd)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	g, err := mpi.Open(ctx)
-	if err != nil {
-		return runError(err)
-	}
-	for i := range list {
-		result, err := f.rank(ctx, g, d, &list[i], cmd.ErrOrStderr())
-		if err == nil && g.Rank() == 0 {
-			err = f.print(cmd.OutOrStdout(), result)
-		}
-		if err != nil {
-			return failed(err) // the program ends, and mpiexec the other ranks
-		}
-	}
-	return failed(g.Close())
-}
-
-// overGoroutines is all ranks.
-func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []ringProblem) error {
-	runners, err := f.open(cmd)
-	defer func() {
-		for _, d := range runners {
-			d.Close()
-		}
-	}()
-	if err != nil {
-		return err
-	}
-	groups, err := ring.Local(len(runners))
-	if err != nil {
-		return err
-	}
-	return f.together(cmd, list, groups, func(i int, p *ringProblem) (*ringResult, error) {
-		return f.rank(ctx, groups[i], runners[i], p, cmd.ErrOrStderr())
-	})
-}
-
-// together runs every problem on all ranks, a goroutine each, and prints what rank 0 says.
-func (f *ringFlags) together(cmd *cobra.Command, list []ringProblem, groups []ring.Group, rank func(i int, p *ringProblem) (*ringResult, error)) error {
-	for at := range list {
-		results, errs := make([]*ringResult, len(groups)), make([]error, len(groups))
-		var done sync.WaitGroup
-		for i, g := range groups {
-			done.Go(func() {
-				if results[i], errs[i] = rank(i, &list[at]); errs[i] != nil {
-					g.Fail(errs[i])
-				}
-			})
-		}
-		done.Wait()
-		if err := cmp.Or(errs...); err != nil {
-			return failed(err)
-		}
-		if err := f.print(cmd.OutOrStdout(), results[0]); err != nil {
-			return failed(err)
-		}
-	}
-	return nil
-}
-
 // open returns what each rank computes with: its GPU, or the machine's kernels.
 func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
-	if f.devices == "" {
+	if len(f.devices) == 0 {
 		for range cmp.Or(f.ranks, 2) {
 			d, err := f.openDispatch(cmd)
 			if err != nil {
@@ -264,134 +277,80 @@ func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, erro
 	switch {
 	case err != nil:
 		return nil, err
-	case f.backward:
+	case f.how.Backward:
 		return d.Paired(), nil
 	}
 	return d.Unpaired(), nil
 }
 
-// A ringResult is what rank 0 says of a problem.
-type ringResult struct {
-	Problem    string    `json:"problem"`
-	Ranks      int       `json:"ranks"`
-	Ordered    bool      `json:"ordered"`
-	Backward   bool      `json:"backward"`
-	Seconds    float64   `json:"seconds"`                   // the median, of the slowest rank
-	One        float64   `json:"one_seconds"`               // of rank 0 alone with the whole; of GPUs of the fastest one
-	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
-	Forward    float64   `json:"forward_seconds,omitempty"` // of that, where both passes are computed
-	OneForward float64   `json:"one_forward_seconds,omitempty"`
-	Sent       []int64   `json:"sent_bytes"`      // by each rank
-	Wait       []float64 `json:"wait_seconds"`    // of the last run, for other ranks
-	Compute    []float64 `json:"compute_seconds"` // of the last run, in kernels
-	Memory     int64     `json:"memory_bytes"`    // of rank 0's buffers
-	Predicted  float64   `json:"predicted_seconds"`
-	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
-}
-
-// rank is the work of one rank.
-func (f *ringFlags) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *ringProblem, stderr io.Writer) (*ringResult, error) {
-	args := f.input(p)
-	d = d.Frozen() // no rank changes its mind in mid-run
-	args.Workers = f.workers
-	r := f.result(p, g)
-	if err := f.alone(ctx, g, d, p.Problem, args, r); err != nil {
-		return nil, err
+// parseDevices parses --devices.
+func (f *ringFlags) parseDevices() error {
+	if f.deviceList == "" {
+		return nil
 	}
-	x, err := ring.New(g, d, f.options(g, stderr))
-	if err != nil {
-		return nil, err
-	}
-	defer x.Close()
-	cut, err := ring.NewCut(p.Problem, p.seqs, g.Size(), f.ordered)
-	if err != nil {
-		return nil, err
-	}
-	shard, err := cut.Shard(g.Rank(), args)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.measure(ctx, g, x, p.Problem, shard, r, nil, nil); err != nil {
-		return nil, err
-	}
-	if f.check {
-		if err := f.compare(ctx, g, cut, args, shard, r); err != nil {
-			return nil, err
+	for text := range strings.SplitSeq(f.deviceList, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.deviceList)
 		}
+		f.devices = append(f.devices, n)
 	}
-	return r, f.predict(p, r)
+	return nil
 }
 
-// result begins what a rank says of a problem.
-func (f *ringFlags) result(p *ringProblem, g ring.Group) *ringResult {
-	return &ringResult{Problem: p.String(), Ranks: g.Size(), Ordered: f.ordered, Backward: f.backward}
-}
-
-// options are those of a rank's Ring.
-func (f *ringFlags) options(g ring.Group, stderr io.Writer) ring.Options {
-	o := ring.Options{Ordered: f.ordered}
-	if g.Rank() == 0 && !f.quiet {
-		o.Progress = func(x ring.Progress) { fmt.Fprintln(stderr, ringLine(x)) }
-	}
-	return o
-}
-
-// input returns random arguments of the whole, with room for what the passes write. Packed
-// sequences are rows of one batch.
-func (f *ringFlags) input(p *ringProblem) *flashkit.Args {
-	shape := p.Problem
-	if p.seqs != nil {
-		shape.Batch, shape.Ragged = 1, false
-		shape.QLen, shape.KVLen = int(p.seqs.QStarts[p.Batch]), int(p.seqs.KVStarts[p.Batch])
-	}
-	args := &randomInput(shape, f.seed, bhsd, f.backward).args
-	f.outputs(shape, args)
-	args.Seqs = p.seqs
-	return args
-}
-
-// outputs adds what the passes write.
-func (f *ringFlags) outputs(p flashkit.Problem, args *flashkit.Args) {
-	pass := flashkit.PassForward
-	if f.backward {
-		pass = flashkit.PassBackward
-	}
-	made := flashkit.NewArgs(p, pass)
-	for _, a := range flashkit.Arguments() {
-		written := a.Role(&p, flashkit.PassForward) | a.Role(&p, pass)&^flashkit.Input
-		if written&flashkit.Output != 0 && a.Of(args).IsZero() && a.Name != "DBias" {
-			*a.Of(args) = *a.Of(made)
+// openGPUs opens the GPUs of --devices.
+func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
+	for _, n := range f.devices {
+		gpu, err := cuda.OpenDevice(n)
+		if err != nil {
+			return list, err
 		}
+		list = append(list, gpu)
 	}
+	return list, nil
 }
 
-type passFunc = func(context.Context, flashkit.Problem, *flashkit.Args) error
+// The transports of ranks on GPUs. auto is the fastest: peer in one process.
+const (
+	transportAuto = "auto"
+	transportPeer = "peer"
+	transportNCCL = "nccl"
+)
 
-func (f *ringFlags) passes(ctx context.Context, p flashkit.Problem, args *flashkit.Args, forward, backward passFunc) error {
-	if err := forward(ctx, p, args); err != nil || !f.backward {
-		return err
+var transports = []string{transportAuto, transportPeer, transportNCCL}
+
+// localDevice returns the GPU of a process: that which --devices has at its number on the machine, or
+// the one of that number.
+func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
+	switch n := len(f.devices); {
+	case n == 0:
+		return launch.Local, nil
+	case launch.Local >= n:
+		return 0, fmt.Errorf("--devices %s: names %d, rank %d is number %d of its machine", f.deviceList, n, launch.Rank, launch.Local)
 	}
-	return backward(ctx, p, args)
+	return f.devices[launch.Local], nil
 }
 
-func ringLine(x ring.Progress) string {
-	if x.Waiting > 0 {
-		return fmt.Sprintf("step %d of %d: waits for rank %d, %.0f s", x.Step, x.Steps, x.From, x.Waiting.Seconds())
+// checkTransport refuses a transport that has no GPUs to go over.
+func (f *ringFlags) checkTransport(launch ring.Launch) error {
+	switch {
+	case f.transport == transportAuto:
+		return nil
+	case f.transport != transportPeer && f.transport != transportNCCL:
+		return fmt.Errorf("--transport %q: must be one of %s", f.transport, strings.Join(transports, ", "))
+	case f.hosted:
+		return fmt.Errorf("--transport %s: moves tensors of GPUs, which --host leaves on the host", f.transport)
+	case f.transport == transportPeer && launch.Size > 1:
+		return fmt.Errorf("--transport peer: is for the GPUs of one process, and %s started %d", launch.Launcher, launch.Size)
+	case launch.Size == 1 && len(f.devices) == 0:
+		return fmt.Errorf("--transport %s: needs the GPUs of --devices, or a launcher's processes", f.transport)
 	}
-	return fmt.Sprintf("step %d of %d", x.Step, x.Steps)
+	return nil
 }
 
-func (f *ringFlags) print(w io.Writer, r *ringResult) error {
+func (f *ringFlags) print(w io.Writer, r *ranks.Result) error {
 	if f.asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
-	fmt.Fprintf(w, "problem      %s\nranks        %d\n", r.Problem, r.Ranks)
-	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", formatSeconds(r.Seconds), formatSeconds(r.One), r.Efficiency)
-	fmt.Fprintf(w, "predicted    %s by the model, over the link %s\n", formatSeconds(r.Predicted), f.link)
-	fmt.Fprintf(w, "sent         %s by the rank that sent most, which waited %s after its kernels\n", formatBytes(float64(slices.Max(r.Sent))), formatSeconds(slices.Max(r.Wait)))
-	_, err := fmt.Fprintf(w, "buffers      %s on rank 0\n", formatBytes(float64(r.Memory)))
-	if r.Worst != nil && err == nil {
-		_, err = fmt.Fprintf(w, "check        largest difference from one rank %.3g of the largest value\n", *r.Worst)
-	}
-	return err
+	return r.WriteText(w, f.how.Link)
 }

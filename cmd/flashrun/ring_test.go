@@ -9,20 +9,22 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/ranks"
 )
 
 func TestRing(t *testing.T) {
 	for _, c := range [][]string{
 		{"b1-h4-g2-n200-m200-d16-f32-causal", "--ranks", "3"},
-		{"b2-h2-g1-n77-m90-d16-f32-window20.3", "--ranks", "5", "--backward"},
-		{"b1-h2-g1-n300-m300-d16-bf16-causal-softcap5", "--ranks", "2", "--backward", "--ordered"},
-		{"b2-h4-g2-n90-m90-d16-f32-causal-dropout0.25", "--ranks", "3", "--backward"},
-		{"b1-h2-g1-n300-m300-d16-f32-causal-dropout0.1", "--ranks", "2", "--backward", "--ordered"},
+		{"b2-h2-g1-n77-m90-d16-f32-window20.3", "--ranks", "5", "--pass", "fwd,bwd"},
+		{"b1-h2-g1-n300-m300-d16-bf16-causal-softcap5", "--ranks", "2", "--pass", "fwd,bwd", "--ordered"},
+		{"b2-h4-g2-n90-m90-d16-f32-causal-dropout0.25", "--ranks", "3", "--pass", "fwd,bwd"},
+		{"b1-h2-g1-n300-m300-d16-f32-causal-dropout0.1", "--ranks", "2", "--pass", "fwd,bwd", "--ordered"},
 	} {
 		var out, errs bytes.Buffer
 		args := append([]string{"ring", "--check", "--json", "--backend", "simd", "--problem"}, c...)
 		require.Equal(t, exitOK, execute(t.Context(), args, &out, &errs), "%v: %s", c, &errs)
-		var r ringResult
+		var r ranks.Result
 		require.NoError(t, json.Unmarshal(out.Bytes(), &r))
 		require.Equal(t, c[0], r.Problem)
 		require.Len(t, r.Sent, r.Ranks)
@@ -50,7 +52,7 @@ func TestRingRefuses(t *testing.T) {
 		"needs the GPUs":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "nccl"},
 		"which --host":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "peer", "--devices", "0", "--host"},
 		"must be one of":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--link", "string"},
-		"backward pass":    {"--problem", "b1-h2-g1-n7-m9-d16-f32-carry", "--backward"},
+		"backward pass":    {"--problem", "b1-h2-g1-n7-m9-d16-f32-carry", "--pass", "fwd,bwd"},
 	} {
 		var out, errs bytes.Buffer
 		require.NotEqual(t, exitOK, execute(t.Context(), append([]string{"ring", "--quiet"}, args...), &out, &errs), want)
@@ -70,12 +72,12 @@ func TestRingMPI(t *testing.T) {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", text)
-	run := exec.CommandContext(t.Context(), mpiexec, "-n", "3", binary, "ring", "--problem", "b1-h4-g2-n200-m200-d16-f32-causal", "--backward", "--check", "--json", "--quiet", "--workers", "1")
+	run := exec.CommandContext(t.Context(), mpiexec, "-n", "3", binary, "ring", "--problem", "b1-h4-g2-n200-m200-d16-f32-causal", "--pass", "fwd,bwd", "--check", "--json", "--quiet", "--workers", "1")
 	var errs bytes.Buffer
 	run.Stderr = &errs
 	text, err = run.Output()
 	require.NoError(t, err, "%s", &errs)
-	var r ringResult
+	var r ranks.Result
 	require.NoError(t, json.Unmarshal(text, &r), "%s", text)
 	require.Equal(t, 3, r.Ranks)
 }
@@ -101,12 +103,12 @@ func TestRingNCCL(t *testing.T) {
 // Packed sequences, and several problems, each with a line of its own.
 func TestRingPacked(t *testing.T) {
 	var out, errs bytes.Buffer
-	args := []string{"ring", "--check", "--json", "--quiet", "--backend", "simd", "--ranks", "3", "--backward", "--lengths", "70,3,0,31,12",
+	args := []string{"ring", "--check", "--json", "--quiet", "--backend", "simd", "--ranks", "3", "--pass", "fwd,bwd", "--lengths", "70,3,0,31,12",
 		"--problem", "b1-h4-g2-n1-m1-d16-f32-causal,b1-h2-g2-n1-m1-d8-bf16"}
 	require.Equal(t, exitOK, execute(t.Context(), args, &out, &errs), "%s", &errs)
 	lines := json.NewDecoder(&out)
 	for _, want := range []string{"b5-h4-g2-n70-m70-d16-f32-causal-ragged", "b5-h2-g2-n70-m70-d8-bf16-ragged"} {
-		var r ringResult
+		var r ranks.Result
 		require.NoError(t, lines.Decode(&r))
 		require.Equal(t, want, r.Problem)
 		require.NotNil(t, r.Worst)

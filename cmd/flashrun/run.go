@@ -9,7 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
 // runFlags are the flags of flashrun run, as given.
@@ -30,15 +35,15 @@ type runFlags struct {
 	dropoutSeed uint64
 	carry       bool
 
-	backward bool
-	check    bool
-	repeat   int
-	json     bool
-	memory   string
+	pass   passList
+	check  bool
+	repeat int
+	json   bool
+	memory string
 }
 
 func newRun() *cobra.Command {
-	var f runFlags
+	f := runFlags{pass: passList{flashkit.PassForward}}
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Compute attention on real tensors",
@@ -47,14 +52,14 @@ result. Input is one of
 
   nothing            an embedded real sample: one attention layer of a transformer
                      on a text, with an expected output to compare with
-  --in FILE          tensors q, k, v (and do for --backward) of a safetensors file,
+  --in FILE          tensors q, k, v (and do for --pass fwd,bwd) of a safetensors file,
                      or .npy files named q.npy, k.npy, ... or given as q=FILE.
                      A pipe will do, of up to 1 GiB; - is the standard input
   --problem NAME     random tensors for a named problem, and all that it asks for
 
 Q is [batch, heads, rows, head dim], K and V have one head for each group of
 query heads (bhsd), or rows before heads with --layout bshd. The output is a
-safetensors file with o, lse and, with --backward, dq, dk, dv, dbias and dsink, in
+safetensors file with o, lse and, with --pass fwd,bwd, dq, dk, dv, dbias and dsink, in
 the layout of the input. It appears whole or not at all, and not where --check
 finds NaN or an infinity that should not be there.
 
@@ -78,7 +83,7 @@ These tensors of the input are taken into account if they are there:
   flashrun run --in q.npy --in k.npy --in v.npy --in mask.npy --softcap 30 --alibi
   flashrun run --in cache.safetensors --causal --top-left --dropout 0.1 --dropout-seed 7
   flashrun run --problem b4-h8-g2-n1-m1000-d64-bf16-sink-ragged-page16 --check
-  flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --backward --json
+  flashrun run --problem b1-h8-g2-n512-m512-d64-bf16-causal --pass fwd,bwd --json
   flashrun run --problem b1-h32-g8-n1-m65536-d128-bf16 --memory device`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -105,12 +110,12 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.alibi, "alibi", false, "subtract slope times distance from scores; slopes are 2^(-8h/heads) unless the input has others")
 	flags.Uint64Var(&f.dropoutSeed, "dropout-seed", 0, "which weights are dropped (default the `number` of --seed)")
 	flags.BoolVar(&f.carry, "carry", false, "continue o and lse of the input, which are of earlier keys")
-	flags.BoolVar(&f.backward, "backward", false, "also compute the gradients; needs do unless the input is random")
+	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, or fwd,bwd for the gradients too; bwd needs do unless the input is random")
 	flags.BoolVar(&f.check, "check", false, "compare with the float64 oracle, which takes long and much memory for long sequences")
 	flags.IntVar(&f.repeat, "repeat", 0, "time this many calls and report the median; 0 for about a second's worth")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.StringVar(&f.memory, "memory", hostMemory, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
-	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": dtypeNames, "memory": {hostMemory, deviceMemory}} {
+	flags.StringVar(&f.memory, "memory", machine.Host, "`where` tensors lie when kernels are timed: host or, for the GPU's kernels alone, device")
+	for name, values := range map[string][]string{"layout": {"bhsd", "bshd"}, "dtype": input.TypeNames, "memory": {machine.Host, machine.Device}} {
 		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -125,7 +130,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--repeat %d: must not be negative", f.repeat)
 	}
 	if f.check {
-		if err := checkable(in, f.backward); err != nil {
+		if err := input.Checkable(in, f.pass.backward()); err != nil {
 			return err
 		}
 	}
@@ -133,7 +138,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer d.close()
+	defer d.Close()
 	var file *outfile.File
 	if f.out != "" {
 		if file, err = createOutput(f.out, outputKind, f.in); err != nil {
@@ -141,16 +146,16 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 		}
 		defer file.Discard()
 	}
-	rep, w, err := f.compute(ctx, d, in, newProgress(cmd.ErrOrStderr()))
+	rep, w, err := f.compute(ctx, d, in, terminal.NewProgress(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
-	if d.gpu == nil {
-		addToProfile(d.dispatch)
+	if d.GPU == nil {
+		bench.SaveToProfile(d.Dispatch)
 	}
 	wrong := rep.verdict() // nobody should go on with an output that is
 	if file != nil && wrong == nil {
-		out, err := w.file(rep)
+		out, err := w.File(rep.Kernel, rep.ForwardKernel)
 		if err == nil {
 			err = commit(file, out.Write)
 		}
@@ -177,71 +182,68 @@ func written(out string, wrong error) string {
 	return out
 }
 
-// A work is the passes on an input, and what they write.
-type work struct {
-	*input
-	args     flashkit.Args
-	backward bool
-}
-
 // compute picks the kernels, runs and times them, and checks the result.
-func (f *runFlags) compute(ctx context.Context, d *place, in *input, show *progress) (*outcome, *work, error) {
-	defer show.done()
-	p := in.problem
-	if err := affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
+func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
+	defer show.Done()
+	p := in.Problem
+	if err := machine.Affordable("the outputs of "+p.String(), f.outputBytes(in)); err != nil {
 		return nil, nil, err
 	}
-	w := &work{in, in.withOutputs(f.backward), f.backward}
+	w := input.NewWork(in, f.pass.backward())
 	passes := []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward}
-	if f.backward {
-		d.dispatch = d.dispatch.Paired()
+	if f.pass.backward() {
+		d.Dispatch = d.Dispatch.Paired()
 	} else {
-		d.dispatch, passes = d.dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
+		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
 	}
 	for _, s := range passes {
-		if err := p.Check(s, &w.args); err != nil {
+		if err := p.Check(s, &w.Args); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := d.put(ctx, w); err != nil {
-		return nil, nil, err
+	if err := d.Put(ctx, w); err != nil {
+		return nil, nil, runError(err)
 	}
-	rep, c := &outcome{Problem: p.String(), Source: in.source, Memory: d.memory()}, new(flashkit.Call)
+	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.Memory()}, new(flashkit.Call)
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
-		m, err := d.pick(ctx, p, s)
+		m, err := d.Pick(ctx, p, s)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, runError(err)
 		}
-		if d.gpu == nil {
-			if err := newMaker(d.dispatch, 1).callTiny(ctx, m.kernel, p); err != nil {
+		if d.GPU == nil {
+			if err := input.NewMaker(d.Dispatch, 1).CallTiny(ctx, m.Kernel, p); err != nil {
 				return nil, nil, runError(err)
 			}
 		}
-		if err := m.measure(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.args) }); err != nil {
+		if err := m.Affordable(p); err != nil {
 			return nil, nil, err
 		}
-		if err := d.finish(ctx, w, &m); err != nil {
-			return nil, nil, err
+		if err := m.Run(p, f.repeat, show, func(k flashkit.Kernel) error { return k.Compute(ctx, p, d.Args) }); err != nil {
+			return nil, nil, runError(err)
 		}
-		if err := c.Set(p, s, &w.args); err != nil {
+		if err := d.Finish(ctx, w, &m); err != nil {
+			return nil, nil, runError(err)
+		}
+		if err := c.Set(p, s, &w.Args); err != nil {
 			return nil, nil, err
 		}
 		rep.set(c, m)
 	}
 	if f.check {
-		show.say("computing the oracle")
-		rep.checkAgainstOracle(w, c)
+		show.Say("computing the oracle")
+		rep.setChecked(w.AgainstOracle(c))
 	}
-	if !in.expected.IsZero() {
-		rep.checkAgainstStored(w)
+	if !in.Expected.IsZero() {
+		stored := w.AgainstStored()
+		rep.StoredMaxDiff = &stored
 	}
 	return rep, w, nil
 }
 
 // outputBytes returns what the outputs take, with the bytes that go to a file.
-func (f *runFlags) outputBytes(in *input) float64 {
-	bytes := in.outputBytes(f.backward)
+func (f *runFlags) outputBytes(in *input.Input) float64 {
+	bytes := in.OutputBytes(f.pass.backward())
 	if f.out != "" {
 		bytes *= 2
 	}
@@ -249,39 +251,39 @@ func (f *runFlags) outputBytes(in *input) float64 {
 }
 
 // input reads or makes the tensors and applies the flags to the problem.
-func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
-	l, err := parseLayout(f.layout)
+func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
+	l, err := input.ParseLayout(f.layout)
 	if err != nil {
 		return nil, err
 	}
 	if f.problem != "" {
 		return f.randomInput(cmd, l)
 	}
-	var in *input
+	var in *input.Input
 	if len(f.in) > 0 {
-		in, err = readInputs(f.in, l, f.carry)
+		in, err = input.ReadFiles(f.in, l, f.carry)
 	} else {
-		if l != bhsd {
+		if l != input.BHSD {
 			return nil, errors.New("--layout bshd: the embedded sample is bhsd")
 		}
 		if f.carry {
 			return nil, errors.New("--carry: the embedded sample has no earlier keys")
 		}
-		in, err = sampleInput()
+		in, err = input.Sample()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if f.backward && in.args.DO.IsZero() {
+	if f.pass.backward() && in.Args.DO.IsZero() {
 		if len(f.in) > 0 {
-			return nil, errors.New("tensor do is missing: --backward needs the gradient of o")
+			return nil, errors.New("tensor do is missing: --pass fwd,bwd needs the gradient of o")
 		}
-		in.args.DO = randomInput(in.problem, f.seed, l, true).args.DO
+		in.Args.DO = input.Random(in.Problem, f.seed, l, true).Args.DO
 	}
 	if err := f.shape(cmd, in); err != nil {
 		return nil, err
 	}
-	if err := in.problem.Validate(); err != nil {
+	if err := in.Problem.Validate(); err != nil {
 		return nil, err
 	}
 	return in, f.finishInput(cmd, in)
@@ -290,7 +292,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input, error) {
 // problemFlags are the flags that --problem replaces, as it replaces every flag of a number.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
-func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
+func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input, error) {
 	names := slices.Clone(problemFlags)
 	for _, x := range f.numbers {
 		names = append(names, x.Name)
@@ -307,32 +309,53 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l layout) (*input, error) {
 	if err := f.checkBackward(&p); err != nil {
 		return nil, err
 	}
-	if err := affordable("the tensors of "+p.String(), tensorBytes(p, f.backward)); err != nil {
+	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, f.pass.backward())); err != nil {
 		return nil, fmt.Errorf("--problem: %w", err)
 	}
-	in := randomInput(p, f.seed, l, f.backward)
+	in := input.Random(p, f.seed, l, f.pass.backward())
 	return in, f.finishInput(cmd, in)
 }
 
 // finishInput sets the seed of dropout, and refuses a backward pass that there is not.
-func (f *runFlags) finishInput(cmd *cobra.Command, in *input) error {
-	if in.args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
-		if in.problem.Score.Dropout == 0 {
+func (f *runFlags) finishInput(cmd *cobra.Command, in *input.Input) error {
+	if in.Args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
+		if in.Problem.Score.Dropout == 0 {
 			return errors.New("--dropout-seed: goes with --dropout, or with a problem that has it")
 		}
-		in.args.Seed = f.dropoutSeed
+		in.Args.Seed = f.dropoutSeed
 	}
-	return f.checkBackward(&in.problem)
+	return f.checkBackward(&in.Problem)
 }
 
 func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 	switch {
-	case f.backward && p.Page > 0:
-		return errors.New("--backward: there is no backward pass for keys in pages")
-	case f.backward && p.Carry:
-		return errors.New("--backward: there is no backward pass for a result that is continued; the ordinary one takes o and lse of all keys")
-	case f.backward && p.KVDType != 0:
-		return fmt.Errorf("--backward: there is no backward pass for keys of another type, %v", p.KVDType)
+	case f.pass.backward() && p.Page > 0:
+		return errors.New("--pass fwd,bwd: there is no backward pass for keys in pages")
+	case f.pass.backward() && p.Carry:
+		return errors.New("--pass fwd,bwd: there is no backward pass for a result that is continued; the ordinary one takes o and lse of all keys")
+	case f.pass.backward() && p.KVDType != 0:
+		return fmt.Errorf("--pass fwd,bwd: there is no backward pass for keys of another type, %v", p.KVDType)
 	}
 	return nil
+}
+
+// open opens what --memory and --backend say.
+func (f *runFlags) open(cmd *cobra.Command) (*bench.Place, error) {
+	switch f.memory {
+	case machine.Host:
+		d, err := openDispatch(cmd, f.backend)
+		return &bench.Place{Dispatch: d}, err
+	case machine.Device:
+	default:
+		return nil, fmt.Errorf("--memory %q: must be host or device", f.memory)
+	}
+	name := backendChoice(f.backend)
+	if name != "auto" && bench.BackendOf(name) != "cuda" {
+		return nil, fmt.Errorf("--memory device: only the GPU's kernels take such tensors, not --backend %s", name)
+	}
+	gpu, err := cuda.OpenContext(cmd.Context())
+	if err != nil {
+		return nil, fmt.Errorf("--memory device: %w", err)
+	}
+	return bench.OnGPU(gpu, name)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/flashkit-go/flashkit/internal/replay"
 )
 
 // Scripts run flashrun as a process of its own: this test binary under that name.
@@ -39,7 +41,7 @@ func emulate(emulator, name string) error {
 
 func TestMain(m *testing.M) {
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {
-		executable = func() (string, error) { return exec.LookPath("flashrun") }
+		replay.Executable = func() (string, error) { return exec.LookPath("flashrun") }
 	}
 	testscript.Main(withoutProfile{m}, map[string]func(){"flashrun": func() {
 		os.Args = hurried(os.Args)

@@ -30,6 +30,9 @@ func flagError(err error) error {
 		Unwrap() error
 	}
 	if !errors.As(err, &e) {
+		if strings.HasSuffix(err.Error(), "unknown flag: --backward") {
+			return fmt.Errorf("%w: it is --pass fwd,bwd", err)
+		}
 		return err
 	}
 	_, name, _ := strings.Cut(err.Error(), ` for "`) // of the flag, after its letter if it has one; the value is quoted before

@@ -1,18 +1,27 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// version returns the module's version as the Go tool recorded it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "(unknown)"
-	}
-	return info.Main.Version
+// newVersion prints what --version prints.
+func newVersion() *cobra.Command {
+	return &cobra.Command{Use: "version", Short: "Print version, commit, compiler and platform", Args: noArguments, RunE: func(cmd *cobra.Command, _ []string) error {
+		_, err := fmt.Fprint(cmd.OutOrStdout(), versionLine())
+		return failed(err)
+	}}
+}
+
+// versionLine says the version, and how this program was built.
+func versionLine() string {
+	return "flashrun version " + machine.Version() + " (" + build() + ")\n"
 }
 
 // build returns what --version prints after the version: the commit that the Go tool

@@ -57,7 +57,7 @@ func build(ctx context.Context, root string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := page{ORT: ortVersion, Module: thousands(list[0].Bytes), Vectors: v, Provenance: source("cmd/flashrun/sample/PROVENANCE.md"), Data: []string{"engines.js", "sample.js", "vectors.js"}}
+	p := page{ORT: ortVersion, Module: thousands(list[0].Bytes), Vectors: v, Provenance: source("internal/input/sample/PROVENANCE.md"), Data: []string{"engines.js", "sample.js", "vectors.js"}}
 	p.Sample.Model, p.Sample.Heads, p.Sample.Tokens, p.Sample.Width = s.Model, s.Heads, len(s.Tokens), 8*len(s.Tokens)
 	if err := p.readTexts(root); err != nil {
 		return nil, err

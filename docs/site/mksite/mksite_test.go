@@ -65,7 +65,7 @@ func TestSize(t *testing.T) {
 
 // The page has the colors of the report, and the version of onnxruntime-web that make site-ort fetches.
 func TestSharedWords(t *testing.T) {
-	plot, err := read(root, "cmd/flashrun/plot.css")
+	plot, err := read(root, "internal/report/plot.css")
 	require.NoError(t, err)
 	css, err := read(root, "docs/site/site.css")
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ type sample struct {
 }
 
 func readSample(ctx context.Context, root string) (*sample, error) {
-	b, err := os.ReadFile(filepath.Join(root, "cmd/flashrun/sample/attention.safetensors"))
+	b, err := os.ReadFile(filepath.Join(root, "internal/input/sample/attention.safetensors"))
 	if err != nil {
 		return nil, err
 	}

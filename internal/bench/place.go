@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+)
+
+// A Place is where flashrun run has its tensors, and who chooses kernels for them: on the
+// host, or on a GPU, which alone computes with them.
+type Place struct {
+	Dispatch *dispatch.Dispatcher
+	Args     *flashkit.Args // what kernels get
+
+	GPU     *cuda.Backend // nil on the host
+	Tensors input.Tensors // there
+}
+
+// OnGPU returns the place on a GPU, where kernels of that name run, or for auto any.
+func OnGPU(gpu *cuda.Backend, name string) (*Place, error) {
+	all := dispatch.New(gpu)
+	d, err := all.With(name)
+	if err != nil {
+		return nil, errors.Join(err, all.Close())
+	}
+	return &Place{Dispatch: d.Frozen(), GPU: gpu}, nil
+}
+
+// Close closes the dispatcher, and frees what lies on the GPU.
+func (d *Place) Close() error { return errors.Join(d.Tensors.Close(), d.Dispatch.Close()) }
+
+// Memory returns what the JSON says of the place.
+func (d *Place) Memory() string {
+	if d.GPU == nil {
+		return ""
+	}
+	return machine.Device
+}
+
+// Put brings the tensors to where they are to be.
+func (d *Place) Put(ctx context.Context, w *input.Work) error {
+	if d.Args = &w.Args; d.GPU == nil {
+		return nil
+	}
+	d.Tensors = input.Tensors{Problem: w.Problem, Args: w.Args, Device: new(input.DeviceTensors)}
+	if err := d.Tensors.Device.Fill(ctx, d.GPU, &d.Tensors); err != nil {
+		return fmt.Errorf("tensors on the device: %w", err)
+	}
+	d.Args = &d.Tensors.Device.Args
+	return nil
+}
+
+// Pick returns the kernel that dispatch chooses for the tensors, and why.
+func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
+	if d.GPU == nil {
+		if m.Kernel, err = d.Dispatch.Pick(p, s); err != nil {
+			return m, err
+		}
+		m.Reason = ReasonFor(d.Dispatch, p, s)
+		return m, nil
+	}
+	ran := ""
+	watched := d.Dispatch.WithObserver(func(r dispatch.Ran) { ran = r.Kernel })
+	run := watched.Forward
+	if s == flashkit.PassBackward {
+		run = watched.Backward
+	}
+	if err := run(ctx, p, d.Args); err != nil {
+		return m, err
+	}
+	gpu := d.GPU.Device()
+	for _, k := range d.Dispatch.Kernels() {
+		if k.Name == ran {
+			m.Kernel, m.Reason = k, "chosen for tensors on "+gpu.String()
+		}
+	}
+	return m, nil
+}
+
+// Finish makes the result that of one call, where every call continues the one before,
+// and brings it back to the host. On the host dispatch learns what the calls took.
+func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error {
+	p := w.Problem
+	if p.Carry {
+		w.Restart(&w.Args)
+		if d.GPU != nil {
+			for _, a := range []struct{ host, device flashkit.Tensor }{{w.Args.O, d.Args.O}, {w.Args.LSE, d.Args.LSE}} {
+				if err := cuda.UploadTensor(d.Tensors.Device.Stream, a.device.Owner().(*cuda.Buffer), a.host); err != nil {
+					return err
+				}
+			}
+		}
+		if err := m.Kernel.Compute(ctx, p, d.Args); err != nil {
+			return err
+		}
+	}
+	if d.GPU == nil {
+		Learn(d.Dispatch, m.Kernel, p, m.Median)
+		return nil
+	}
+	for _, a := range flashkit.Arguments() {
+		if a.Role(&p, m.Kernel.Pass)&flashkit.Output == 0 {
+			continue
+		}
+		if err := cuda.DownloadTensor(d.Tensors.Device.Stream, *a.Of(&w.Args), a.Of(d.Args).Owner().(*cuda.Buffer)); err != nil {
+			return fmt.Errorf("%s from the device: %w", strings.ToLower(a.Name), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// A race times kernels on the same tensors, one problem and pass after the other.
+// Those that are hopelessly slower than the fastest are called a few times or not at all.
+type race struct {
+	dispatch *dispatch.Dispatcher // computes what a backward pass needs
+	kernels  []flashkit.Kernel    // that take part
+	slice    time.Duration        // of a kernel in a round
+	rounds   int
+	order    *rand.Rand
+}
+
+// raceRounds is in how many turns a kernel's time is cut: many short ones, so that
+// what else happens on the machine hits all kernels alike.
+const raceRounds = 15
+
+// A racer is a kernel in a race.
+type racer struct {
+	kernel    flashkit.Kernel
+	predicted time.Duration
+	times     []time.Duration // of its calls
+	out       bool            // it is not called any more
+	err       error           // that ended it
+	note      string          // why it was not timed as the others
+}
+
+// A kernel is out when it takes, or is predicted to take, so many times as long as
+// the fastest one. A prediction may be wrong, and is tried if it does not cost much.
+const (
+	outTaken     = 3
+	outPredicted = 20
+	cheapTry     = 100 * time.Millisecond
+)
+
+// run times the kernels that fit the problem, the fastest by prediction first.
+func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([]*racer, error) {
+	var list []*racer
+	for _, k := range r.kernels {
+		if k.Pass == s && k.Fits(data.Problem.Ask(k.Pass)) == "" {
+			list = append(list, &racer{kernel: k, predicted: k.Cost(data.Problem.Ask(k.Pass))})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *racer) int { return cmp.Compare(a.predicted, b.predicted) })
+	best, tiny := time.Duration(0), input.NewMaker(r.dispatch, 1)
+	for i, x := range list {
+		if i > 0 && x.predicted > outPredicted*list[0].predicted && x.predicted > cheapTry {
+			x.out, x.note = true, fmt.Sprintf("not run: predicted to take %s", terminal.Seconds(x.predicted.Seconds()))
+			continue
+		}
+		if err := x.warmUp(ctx, tiny, data, best); err != nil {
+			return list, err
+		}
+		if len(x.times) > 0 && (best == 0 || slices.Min(x.times) < best) {
+			best = slices.Min(x.times)
+		}
+	}
+	runtime.GC() // of what warming up left
+	return list, r.turns(ctx, data, list, r.rounds)
+}
+
+// warmUp makes the kernel ready on a tiny problem, calls it once, and then up to
+// three times, to see whether it has a chance against the best so far. A failure
+// leaves it out.
+func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
+	const calls, enough = 3, 20 * time.Millisecond
+	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
+		return x.fail(ctx, err)
+	}
+	for total := time.Duration(0); len(x.times) < 1+calls && total < enough; {
+		t, err := timed(func() error { return data.Call(ctx, x.kernel) })
+		if err != nil {
+			return x.fail(ctx, err)
+		}
+		x.times = append(x.times, t)
+		if len(x.times) > 1 || best > 0 && t > cheapTry && t > outTaken*best {
+			total += t
+		}
+	}
+	if len(x.times) > 1 {
+		x.times = x.times[1:]
+	}
+	if x.out = best > 0 && slices.Min(x.times) > outTaken*best; x.out {
+		x.note = "out after a few calls"
+	}
+	return nil
+}
+
+// fail leaves the kernel out, unless it was the context that ended.
+func (x *racer) fail(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		x.out, x.err, x.note, x.times = true, err, "failed: "+err.Error(), nil
+	}
+	return ctx.Err()
+}
+
+// turns times those that are not out, each for a slice of every round.
+func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, rounds int) error {
+	for range rounds {
+		for _, i := range r.order.Perm(len(list)) {
+			x := list[i]
+			for total := time.Duration(0); !x.out && total < r.slice; {
+				t, err := timed(func() error { return data.Call(ctx, x.kernel) })
+				if err == nil {
+					x.times = append(x.times, t)
+					total += t
+				} else if err = x.fail(ctx, err); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// seconds returns the median, 0 if there is no call.
+func (x *racer) seconds() float64 {
+	if len(x.times) == 0 {
+		return 0
+	}
+	return Median(slices.Clone(x.times)).Seconds()
+}
+
+// A Heat is a problem and the passes to race on it.
+type Heat struct {
+	problem flashkit.Problem
+	passes  []flashkit.Pass
+}
+
+// HeatsOf returns the heats of problems.
+func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat) {
+	for _, p := range problems {
+		list = append(list, Heat{p, passes})
+	}
+	return list
+}
+
+// heats parses problems, each for every type, with the passes.
+func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
+	for _, name := range names {
+		for _, t := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
+			p, err := flashkit.ParseProblem(name)
+			if err != nil {
+				panic(err) // of a table in this program, which a test reads
+			}
+			p.DType = t
+			list = append(list, Heat{p, passes})
+		}
+	}
+	return list
+}
+
+// each races every heat that this machine has the memory for, and calls done with
+// each pass. It stops when the context ends.
+func (r *race) each(ctx context.Context, list []Heat, show *terminal.Progress, done func(*input.Tensors, flashkit.Pass, []*racer) error) error {
+	started, inputs := time.Now(), input.NewMaker(r.dispatch, 1)
+	for i, h := range list {
+		share := float64(i) / float64(len(list))
+		left := time.Duration(float64(time.Since(started)) / max(share, .01) * (1 - share))
+		show.Part(share, h.problem.String(), left)
+		backward := slices.Contains(h.passes, flashkit.PassBackward)
+		if input.Bytes(h.problem, backward) > machine.Free()/2 {
+			continue
+		}
+		data, err := inputs.Make(ctx, h.problem, backward)
+		if err != nil {
+			return err
+		}
+		for _, s := range h.passes {
+			list, err := r.run(ctx, data, s)
+			if err == nil {
+				err = done(data, s, list)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

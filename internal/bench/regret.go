@@ -1,0 +1,187 @@
+package bench
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// Regret is what dispatch's choices take over what the best kernels take.
+
+// regretForward and regretBoth are the problems of bench --regret, from decode to
+// long sequences, each in every type. No problem is one of flashrun calibrate's.
+var (
+	regretForward = []string{
+		"b1-h8-g8-n1-m100-d64-f32",
+		"b1-h32-g8-n1-m3000-d128-f32",
+		"b8-h16-g2-n1-m777-d64-f32",
+		"b1-h8-g2-n1-m20000-d128-f32",
+		"b1-h8-g2-n5-m1500-d96-f32-causal",
+		"b1-h16-g16-n4-m350-d80-f32-causal",
+		"b1-h1-g1-n3-m5-d16-f32",
+	}
+	regretBoth = []string{
+		"b4-h8-g8-n24-m600-d64-f32-causal",
+		"b64-h12-g12-n20-m20-d32-f32",
+		"b16-h8-g8-n50-m50-d64-f32-causal",
+		"b1-h12-g12-n121-m121-d32-f32",
+		"b2-h6-g6-n200-m200-d80-f32-causal",
+		"b1-h3-g3-n300-m300-d256-f32",
+		"b1-h8-g2-n700-m700-d64-f32-causal",
+		"b1-h4-g4-n1000-m1000-d128-f32",
+		"b1-h2-g1-n1536-m1536-d64-f32-window200.0",
+		"b1-h1-g1-n2500-m2500-d64-f32-causal",
+		"b1-h2-g2-n6000-m6000-d64-f32-causal",
+	}
+)
+
+// RegretGrid returns the problems of bench --regret.
+func RegretGrid() []Heat {
+	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
+}
+
+// A RegretReport is what flashrun bench --regret found. The JSON names are stable.
+type RegretReport struct {
+	Format      int            `json:"format"`
+	Interrupted bool           `json:"interrupted"`
+	Machine     machine.Info   `json:"machine"`
+	Sum         float64        `json:"sum_ratio"`      // of the times of the choices over those of the best kernels
+	Mean        float64        `json:"geometric_mean"` // of the ratios
+	Worst       float64        `json:"worst_ratio"`
+	Problems    []regretResult `json:"problems"`
+	Failures    []CaseError    `json:"failures,omitempty"`
+}
+
+// A regretResult is a pass of a problem.
+type regretResult struct {
+	Problem string        `json:"problem"`
+	Pass    string        `json:"pass"`
+	Chosen  string        `json:"chosen"`
+	Best    string        `json:"best"`
+	Ratio   float64       `json:"ratio"`
+	Kernels []regretTimes `json:"kernels"` // the fastest by prediction first
+}
+
+type regretTimes struct {
+	Kernel    string  `json:"kernel"`
+	Predicted float64 `json:"predicted_seconds"`
+	Seconds   float64 `json:"seconds,omitempty"` // median
+	Calls     int     `json:"calls"`
+	Note      string  `json:"note,omitempty"`
+}
+
+// Regret measures a kernel for about so long, unless --time-per-case says
+// otherwise, and looks again, for longer and up to so often, at what seems worse
+// than doubtful: all calls count then.
+const (
+	RegretTime = 60 * time.Millisecond
+	doubtful   = 1.15
+	Looks      = 3
+)
+
+// Regret races the kernels on each problem. Dispatch chooses as for a first call.
+func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *terminal.Progress) (*RegretReport, error) {
+	report := &RegretReport{Format: Format, Machine: machine.Describe(b.Dispatch, b.gpu)}
+	r := &race{dispatch: b.Dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
+	ended := r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
+		for _, k := range racers {
+			if k.err != nil {
+				report.Failures = append(report.Failures, CaseError{data.Problem.String(), s.String(), k.kernel.Name, k.err.Error()})
+			}
+		}
+		x := newRegret(data.Problem, s, racers)
+		for look := 0; x.Ratio > doubtful && look < Looks; look++ {
+			if err := r.turns(ctx, data, racers, 2*r.rounds); err != nil {
+				return err
+			}
+			x = newRegret(data.Problem, s, racers)
+		}
+		if x.Ratio > 0 {
+			report.Problems = append(report.Problems, x)
+		}
+		return nil
+	})
+	report.sum()
+	if report.Interrupted = ended != nil; report.Interrupted {
+		return report, fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
+	}
+	if n := len(report.Failures); n > 0 {
+		return report, fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)
+	}
+	return report, nil
+}
+
+// newRegret sums up a race. Dispatch runs the first one, whose prediction is the
+// shortest. There is no ratio if that has failed.
+func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResult {
+	x := regretResult{Problem: p.String(), Pass: s.String()}
+	best, took := 0.0, 0.0
+	for i, r := range racers {
+		t := r.seconds()
+		x.Kernels = append(x.Kernels, regretTimes{r.kernel.Name, r.predicted.Seconds(), t, len(r.times), r.note})
+		if t > 0 && (best == 0 || t < best) {
+			best, x.Best = t, r.kernel.Name
+		}
+		if i == 0 {
+			x.Chosen, took = r.kernel.Name, t
+		}
+	}
+	if best > 0 {
+		x.Ratio = took / best
+	}
+	return x
+}
+
+// Times returns what the choice and the best kernel took.
+func (x *regretResult) Times() (chosen, best float64) {
+	for _, k := range x.Kernels {
+		if k.Kernel == x.Chosen {
+			chosen = k.Seconds
+		}
+		if k.Kernel == x.Best {
+			best = k.Seconds
+		}
+	}
+	return chosen, best
+}
+
+func (r *RegretReport) sum() {
+	var chosen, best float64
+	var ratios []float64
+	for _, x := range r.Problems {
+		c, b := x.Times()
+		chosen, best, ratios, r.Worst = chosen+c, best+b, append(ratios, x.Ratio), max(r.Worst, x.Ratio)
+	}
+	if best > 0 {
+		r.Sum, r.Mean = chosen/best, GeometricMean(ratios)
+	}
+}
+
+// WriteTable prints every problem, those with the largest ratio last, where they
+// are seen.
+func (r *RegretReport) WriteTable(w io.Writer) error {
+	out := bufio.NewWriter(terminal.Writer(w))
+	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)
+	rows := [][]string{{"pass", "problem", "dispatch", "best", "", "", "ratio"}}
+	list := slices.Clone(r.Problems)
+	slices.SortStableFunc(list, func(a, b regretResult) int { return cmp.Compare(a.Ratio, b.Ratio) })
+	for _, x := range list {
+		chosen, best := x.Times()
+		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, terminal.Seconds(chosen), terminal.Seconds(best), fmt.Sprintf("%.3f", x.Ratio)})
+	}
+	terminal.WriteTable(out, rows, 4)
+	if r.Interrupted {
+		fmt.Fprintln(out, "interrupted: there is more to measure")
+	}
+	fmt.Fprintf(out, "\n%d problems: dispatch's choices take %.4f times what the best kernels take, the geometric mean %.4f, the worst single one %.3f times\n", len(r.Problems), r.Sum, r.Mean, r.Worst)
+	return out.Flush()
+}

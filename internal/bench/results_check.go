@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
+)
+
+// check returns an error that names the first field which bench would not have
+// written, and its value.
+func (r *Results) check() error {
+	for i, l := range r.Limits {
+		if err := l.Check(); err != nil {
+			return fmt.Errorf("limits[%d].%w", i, err)
+		}
+	}
+	for i := range r.Results {
+		if err := r.Results[i].check(); err != nil {
+			return fmt.Errorf("results[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+func (x *Result) check() error {
+	if _, err := flashkit.ParseProblem(x.Problem); err != nil {
+		return fmt.Errorf("problem: %w", err)
+	}
+	backend := BackendOf(x.Kernel)
+	switch {
+	case x.Pass != flashkit.PassForward.String() && x.Pass != flashkit.PassBackward.String():
+		return fmt.Errorf("pass = %q: must be forward or backward", x.Pass)
+	case backend == "" || backend == x.Kernel:
+		return fmt.Errorf("kernel = %q: must be a backend, a slash and a name", x.Kernel)
+	case x.Backend != backend:
+		return fmt.Errorf("backend = %q: must match kernel = %q", x.Backend, x.Kernel)
+	case x.Memory != machine.Host && x.Memory != machine.Device:
+		return fmt.Errorf("memory = %q: must be host or device", x.Memory)
+	case x.Calls < 1:
+		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
+	case x.ExtraBytes < 0:
+		return fmt.Errorf("extra_bytes = %d: must not be negative", x.ExtraBytes)
+	case x.PeakBytes < 0:
+		return fmt.Errorf("peak_bytes = %d: must not be negative", x.PeakBytes)
+	case x.Device != nil && (x.Device.Tensors < 0 || x.Device.Workspace < 0):
+		return fmt.Errorf("device_bytes = %+v: must not be negative", *x.Device)
+	}
+	for _, n := range []struct {
+		name  string
+		value float64
+	}{{"seconds", x.Seconds}, {"p10_seconds", x.P10}, {"p90_seconds", x.P90}, {"gflops", x.GFLOPS}, {"intensity", x.Intensity}, {"bytes_per_second", x.BytesPerSecond}} {
+		if n.value < 0 {
+			return fmt.Errorf("%s = %g: must not be negative", n.name, n.value)
+		}
+	}
+	return nil
+}
+
+// ReadFiles reads the results of several files of one machine as if they were of one
+// run. A case that was measured again is that of the last file.
+func ReadFiles(paths []string) (all *Results, err error) {
+	for _, path := range paths {
+		r, err := ReadFile(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case all == nil:
+			all = r
+			continue
+		}
+		if was, is := all.Machine.String(), r.Machine.String(); was != is {
+			return nil, fmt.Errorf("%s: machine = %q: must match %s, %q", path, is, paths[0], was)
+		}
+		all.add(r)
+	}
+	return all, nil
+}
+
+// add adds the results of a later run.
+func (r *Results) add(more *Results) {
+	for _, l := range more.Limits {
+		if !slices.ContainsFunc(r.Limits, func(m machine.Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {
+			r.Limits = append(r.Limits, l)
+		}
+	}
+	for _, x := range more.Results {
+		r.Results = append(slices.DeleteFunc(r.Results, func(y Result) bool {
+			return y.Problem == x.Problem && y.Pass == x.Pass && y.Kernel == x.Kernel && y.Memory == x.Memory
+		}), x)
+	}
+	r.Failures = append(r.Failures, more.Failures...)
+	r.Skipped = append(r.Skipped, more.Skipped...)
+	r.Interrupted = r.Interrupted || more.Interrupted
+}

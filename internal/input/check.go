@@ -1,0 +1,190 @@
+package input
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// oracleLimit is the most memory that --check may take for its matrices.
+const oracleLimit = 4 << 30
+
+// Checkable returns an error if the oracle cannot check the input: it has no memory for that.
+func Checkable(in *Input, backward bool) error {
+	p := in.Problem
+	matrices := 4.0 // scores, their slopes, weights, and what dropout left of them
+	if backward {
+		matrices = 10 // and their gradients, and these transposed
+	}
+	bytes := matrices * 8 * float64(p.QLen) * float64(p.KVLen)
+	if bytes > oracleLimit {
+		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", terminal.Bytes(bytes), p, terminal.Bytes(oracleLimit))
+	}
+	const copies = 4 // of every element: as float64, by head, transposed, and what appending leaves behind
+	p.Score.Bias, p.Score.Mask, p.KVDType = false, false, 0
+	elements := Bytes(p, backward)/float64(p.DType.Size()) + float64(in.Args.Bias.Len()+in.Args.Mask.Len())
+	bytes += copies * 8 * elements
+	if err := machine.Affordable("the oracle's arrays for "+in.Problem.String(), bytes); err != nil {
+		return fmt.Errorf("--check: %w", err)
+	}
+	return nil
+}
+
+// A padding is the arguments of a call as the oracle has them: every sequence in a batch
+// of its own.
+type padding struct{ call *flashkit.Call }
+
+// shape returns the shape that an argument has there.
+func (x padding) shape(a *flashkit.Argument) [4]int {
+	if s := SideOf(a.Name); s == Queries || s == Keys {
+		return a.Shape(&x.call.Problem)
+	}
+	return a.Of(x.call.Args).Shape()
+}
+
+// offset returns where row r of head h of sequence b lies in the memory of t, -1 for
+// nowhere.
+func (x padding) offset(s side, t *flashkit.Tensor, b, h, r int) int {
+	c := x.call
+	switch { // biases, slopes and sinks have batches where there is no sequence
+	case s == Queries && c.Traits.PackedQ:
+		if seq := c.Seq(b); r < seq.N {
+			return t.Offset(seq.QBatch, h, seq.Q0+r)
+		}
+		return -1
+	case s == Keys && (c.Traits.PackedKV || c.Page > 0):
+		if seq := c.Seq(b); r < seq.M {
+			at, _ := c.KeyRun(t, b, h, r)
+			return at
+		}
+		return -1
+	}
+	return t.Offset(b, h, r)
+}
+
+// numbers returns the elements of t as those of the argument, with 0 where there is
+// nothing.
+func (x padding) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
+	shape, s := x.shape(a), SideOf(a.Name)
+	if t.IsZero() || IsEmpty(shape) {
+		return nil // any number of heads without rows
+	}
+	list := make([]float64, shape[0]*shape[1]*shape[2]*shape[3])
+	for i := 0; i < len(list); i += shape[3] {
+		row := i / shape[3]
+		at := x.offset(s, t, row/shape[2]/shape[1], row/shape[2]%shape[1], row%shape[2])
+		for c := 0; at >= 0 && c < shape[3]; c++ {
+			list[i+c] = float64(Value(t, at+c))
+		}
+	}
+	return list
+}
+
+// oracle returns what the oracle reads. With Carry, O and LSE are those of start.
+func (x padding) oracle(start *flashkit.Args) (in oracle.Inputs) {
+	in.Seed = x.call.Args.Seed
+	o := &x.call.Args.Origin
+	in.Origin = [4]int{o.Batch, o.Head, o.Row, o.Key}
+	to := map[string]*[]float64{"Q": &in.Q, "K": &in.K, "V": &in.V, "DO": &in.DO, "DLSE": &in.DLSE, "Slopes": &in.Slopes, "Sink": &in.Sink,
+		"Bias": &in.Bias.X, "Mask": &in.Mask.X, "O": &in.O, "LSE": &in.LSE}
+	for _, a := range flashkit.Arguments() {
+		if list := to[a.Name]; list != nil {
+			*list = x.numbers(&a, a.Of(start))
+		}
+	}
+	in.Bias.Shape, in.Mask.Shape = start.Bias.Shape(), start.Mask.Shape()
+	if x.call.Ragged {
+		for b := range x.call.Batch {
+			s := x.call.Seq(b)
+			in.QLens, in.KVLens = append(in.QLens, s.N), append(in.KVLens, s.M)
+		}
+	}
+	return in
+}
+
+// AgainstOracle compares what the passes wrote with what they should have. The call is the
+// last one that ran.
+func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
+	x := padding{c}
+	in := x.oracle(&w.Input.Args)
+	want := map[string][]float64{}
+	want["o"], want["lse"] = oracle.Forward(c.Problem, in)
+	if w.Backward {
+		g := oracle.Backward(c.Problem, in)
+		want["dq"], want["dk"], want["dv"], want["dbias"], want["dsink"] = g.DQ, g.DK, g.DV, g.DBias, g.DSink
+	}
+	eachOutput(&w.Problem, &w.Args, w.Backward, func(name string, a *flashkit.Argument, t *flashkit.Tensor) {
+		d := newDifference(name, t, x.shape(a))
+		shape := d.shape
+		for i, want := range want[name] {
+			row := i / shape[3]
+			if at := x.offset(SideOf(a.Name), t, row/shape[2]/shape[1], row/shape[2]%shape[1], row%shape[2]); at >= 0 {
+				d.add(i, float64(Value(t, at+i%shape[3])), want)
+			}
+		}
+		list = append(list, d.CheckedOutput)
+	})
+	return list
+}
+
+// AgainstStored returns the distance of O from the stored output.
+func (w *Work) AgainstStored() Distance {
+	d := newDifference("o", &w.Args.O, w.Args.O.Shape())
+	want := elements(&w.Expected)
+	for i, got := range elements(&w.Args.O) {
+		d.add(i, got, want[i])
+	}
+	return d.Error
+}
+
+// A difference finds the distance of an output from what it should be. A NaN, or an
+// infinity of the same sign, is equal to its twin, and an infinity to what the output's
+// type has no other number for.
+type difference struct {
+	CheckedOutput
+	shape [4]int
+	one   flashkit.Tensor // of the output's type
+}
+
+func newDifference(name string, t *flashkit.Tensor, shape [4]int) *difference {
+	return &difference{CheckedOutput{Name: name}, shape, NewTensor(t.DType(), [4]int{1, 1, 1, 1}, BHSD)}
+}
+
+// add compares element i in the order of the shape.
+func (d *difference) add(i int, got, want float64) {
+	special := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
+	SetValue(&d.one, 0, float32(want))
+	switch rounded := float64(Value(&d.one, 0)); {
+	case got == want || math.IsNaN(got) && math.IsNaN(rounded) || math.IsInf(got, 0) && got == rounded:
+	case !special(got) && !special(rounded):
+		d.Error = max(d.Error, Distance(math.Abs(got-want))) // NaN stays
+	case d.Wrong == "":
+		h, n, c := d.shape[1], d.shape[2], d.shape[3]
+		d.Wrong = fmt.Sprintf("%s%v is %.6g where the oracle has %.6g", d.Name, [4]int{i / c / n / h, i / c / n % h, i / c % n, i % c}, got, want)
+		d.Error = Distance(math.NaN())
+	}
+}
+
+// A CheckedOutput is how far an output is from the oracle.
+type CheckedOutput struct {
+	Name  string
+	Error Distance
+	Wrong string // where it is NaN or infinite, or should be; "" for nowhere
+}
+
+// A Distance is the largest difference between two arrays: NaN, in JSON null,
+// if one of them holds a NaN or an infinity without its twin.
+type Distance float64
+
+// MarshalJSON implements json.Marshaler.
+func (d Distance) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(d)) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(d))
+}

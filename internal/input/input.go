@@ -1,0 +1,283 @@
+// Package input makes and reads the tensors of problems: random ones, those of files, and the sample;
+// on the host and on a GPU.
+package input
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/npy"
+	"github.com/flashkit-go/flashkit/safetensors"
+)
+
+// An Input is what to compute on.
+type Input struct {
+	Problem  flashkit.Problem
+	Layout   Layout
+	Source   string          // for people
+	Args     flashkit.Args   // what the passes read; with Carry, O and LSE of earlier keys
+	Expected flashkit.Tensor // O by an independent implementation, the zero Tensor unless known
+}
+
+// sample is Q, K, V of an attention layer of a real transformer on a real text,
+// with O and LSE by an independent implementation: sample/PROVENANCE.md.
+//
+//go:embed sample/attention.safetensors
+var sample []byte
+
+// Sample returns the embedded sample.
+func Sample() (*Input, error) {
+	f, err := safetensors.Parse(sample)
+	if err != nil {
+		return nil, fmt.Errorf("the embedded sample: %w", err)
+	}
+	set := tensorSet{}
+	if err := set.addFile("the embedded sample", f); err != nil {
+		return nil, err
+	}
+	in, err := set.input(BHSD, false)
+	if err != nil {
+		return nil, err
+	}
+	in.Source = fmt.Sprintf("attention layer %s of %s on %s tokens", f.Metadata["layer"], f.Metadata["model"], f.Metadata["tokens"])
+	in.Expected, err = set["o"].Decode()
+	return in, err
+}
+
+// A tensorSet holds the tensors of all input files by name.
+type tensorSet map[string]fileTensor
+
+// A fileTensor knows which file it came from.
+type fileTensor struct {
+	safetensors.Tensor
+	path string
+}
+
+func (s tensorSet) addFile(path string, f *safetensors.File) error {
+	for _, t := range f.Tensors {
+		if before, twice := s[t.Name]; twice {
+			return fmt.Errorf("tensor %s is in %s and in %s", t.Name, before.path, path)
+		}
+		s[t.Name] = fileTensor{t, path}
+	}
+	return nil
+}
+
+// ReadFiles reads the files of --in: one safetensors file, or .npy files named
+// after their tensor or given as name=path.
+func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
+	set := tensorSet{}
+	for _, arg := range args {
+		name, path := SplitArg(arg)
+		if strings.HasPrefix(arg, "=") {
+			return nil, fmt.Errorf("--in %s: the name before = is missing", arg)
+		}
+		b, err := ReadWhole(path)
+		if err != nil {
+			return nil, fmt.Errorf("--in %s: %w", path, err)
+		}
+		f, err := parseFile(name, b)
+		if err != nil {
+			return nil, fmt.Errorf("--in %s: %w", path, err)
+		}
+		if err := set.addFile(path, f); err != nil {
+			return nil, fmt.Errorf("--in: %w", err)
+		}
+	}
+	in, err := set.input(l, carry)
+	if err != nil {
+		return nil, err
+	}
+	in.Source = strings.Join(args, ", ")
+	return in, nil
+}
+
+// SplitArg parts name=path. Without a name, a .npy file is named after itself.
+func SplitArg(arg string) (name, path string) {
+	if name, path, named := strings.Cut(arg, "="); named {
+		return name, path
+	}
+	if strings.HasSuffix(arg, ".npy") {
+		name = strings.TrimSuffix(filepath.Base(arg), ".npy")
+	}
+	return name, arg
+}
+
+// parseFile parses b, a .npy file if it has a name and else a safetensors file.
+func parseFile(name string, b []byte) (*safetensors.File, error) {
+	if name == "" {
+		return safetensors.Parse(b)
+	}
+	a, err := npy.Parse(b)
+	if err != nil {
+		return nil, err
+	}
+	return &safetensors.File{Tensors: []safetensors.Tensor{{Name: name, DType: a.DType, Shape: a.Shape, Data: a.Data}}}, nil
+}
+
+// input gathers the arguments that are there, and derives the problem.
+func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
+	in := &Input{Layout: l}
+	for _, a := range flashkit.Arguments() {
+		name, given := strings.ToLower(a.Name), false
+		switch _, there := s[name]; a.Name {
+		case "Q", "K", "V":
+			given = true
+		case "O", "LSE":
+			given = carry
+		case "DQ", "DK", "DV", "DBias", "DSink": // which somebody has computed
+		default:
+			given = there
+		}
+		if !given {
+			continue
+		}
+		t, err := s.argument(&a, name, l)
+		if err != nil {
+			return nil, err
+		}
+		*a.Of(&in.Args) = t
+	}
+	if err := s.sequences(&in.Args); err != nil {
+		return nil, err
+	}
+	in.Problem = flashkit.ProblemOf(&in.Args, flashkit.Band{})
+	in.Problem.Carry = carry
+	if err := in.Problem.Validate(); err != nil {
+		return nil, err
+	}
+	return in, in.checkShapes()
+}
+
+// checkShapes refuses tensors of rows and of keys that do not go together, in the
+// order of dimensions that the file has them in.
+func (in *Input) checkShapes() error {
+	q, k, v := in.Args.Q.Shape(), in.Args.K.Shape(), in.Args.V.Shape()
+	keys := k
+	keys[3] = q[3]
+	if in.Args.Seqs == nil {
+		keys[0] = q[0]
+	}
+	for _, t := range []struct {
+		name string
+		t    *flashkit.Tensor
+		want [4]int
+	}{{"k", &in.Args.K, keys}, {"v", &in.Args.V, [4]int{keys[0], k[1], k[2], v[3]}}, {"do", &in.Args.DO, [4]int{q[0], q[1], q[2], v[3]}}} {
+		if t.t.IsZero() {
+			continue
+		}
+		if s, l := t.t.Shape(), in.Layout; s != t.want {
+			return fmt.Errorf("tensor %s has shape %v, but the others call for %v (%s)", t.name, l.swap(s), l.swap(t.want), l)
+		}
+		want := in.Problem.DType
+		if t.name != "do" {
+			want = in.Problem.KVType()
+		}
+		if t.t.DType() != want {
+			return fmt.Errorf("tensor %s has type %v, but the others call for %v", t.name, t.t.DType(), want)
+		}
+	}
+	return nil
+}
+
+// argument returns an argument's tensor: of rank 4 in one of the three types, but for
+// what has no elements in a row, and for biases and masks, which may leave out dimensions
+// in front.
+func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flashkit.Tensor, err error) {
+	t, ok := s[name]
+	if !ok {
+		needs := "the input needs q, k and v"
+		if a.Name == "O" || a.Name == "LSE" {
+			needs = "--carry continues o and lse"
+		}
+		return x, fmt.Errorf("tensor %s is missing: %s", name, needs)
+	}
+	rank, ranks, types := len(t.Shape), "4, "+string(l), "F32, F16 or BF16"
+	fits := rank == 4
+	switch {
+	case a.Name == "LSE" || a.Name == "DLSE":
+		ranks, fits = "3, "+string(l)+" without the last", rank == 3
+		t.Shape = append(t.Shape[:rank:rank], 1)
+	case SideOf(a.Name) == pairs:
+		ranks, fits = "1 to 4, the end of [batch, heads, rows, keys]", rank >= 1 && rank <= 4
+	case a.Name == "Slopes":
+		if ranks, fits = "1 or 2, [batch, heads]", rank == 1 || rank == 2; rank == 1 {
+			t.Shape = append([]int{1}, t.Shape...)
+		}
+		t.Shape = append(t.Shape[:len(t.Shape):len(t.Shape)], 1, 1)
+	case a.Name == "Sink":
+		ranks, fits = "1, [heads]", rank == 1
+		t.Shape = append(append([]int{1}, t.Shape...), 1, 1)
+	}
+	if !fits {
+		return x, fmt.Errorf("%s: tensor %s has rank %d, shape %v: must be %s", t.path, name, rank, s[name].Shape, ranks)
+	}
+	if l.Of(a.Name) == BSHD {
+		x, err = t.DecodeBSHD()
+	} else {
+		x, err = t.Decode()
+	}
+	if a.Name == "Mask" {
+		types = "BOOL or U8"
+	}
+	if mask := a.Name == "Mask"; err != nil || mask != (x.DType() == flashkit.Bool) {
+		return x, fmt.Errorf("%s: tensor %s has type %s: must be %s", t.path, name, t.DType, types)
+	}
+	if a.DType(&flashkit.Problem{DType: flashkit.Float16}) == flashkit.Float32 {
+		x = Converted(x, flashkit.Float32)
+	}
+	return x, nil
+}
+
+// sequences reads where the sequences of a ragged problem lie, if anything says it.
+func (s tensorSet) sequences(args *flashkit.Args) error {
+	seqs := new(flashkit.Sequences)
+	for _, x := range []struct {
+		name string
+		to   *[]int32
+		rank int
+	}{{"q_lens", &seqs.QLens, 1}, {"kv_lens", &seqs.KVLens, 1}, {"q_starts", &seqs.QStarts, 1}, {"kv_starts", &seqs.KVStarts, 1}, {"pages", &seqs.Pages, 2}} {
+		t, ok := s[x.name]
+		if !ok {
+			continue
+		}
+		list, err := t.Int32s()
+		switch {
+		case t.DType != "I32" && t.DType != "I64":
+			return fmt.Errorf("%s: tensor %s has type %s: must be I32 or I64", t.path, x.name, t.DType)
+		case len(t.Shape) != x.rank:
+			return fmt.Errorf("%s: tensor %s has rank %d, shape %v: must be %d", t.path, x.name, len(t.Shape), t.Shape, x.rank)
+		case err != nil:
+			return fmt.Errorf("%s: %w", t.path, err)
+		case strings.HasSuffix(x.name, "starts") && len(list) == 0:
+			return fmt.Errorf("%s: tensor %s is empty: must have an element more than there are sequences", t.path, x.name)
+		}
+		*x.to, args.Seqs = list, seqs
+	}
+	return s.checkSequences(seqs, args)
+}
+
+// checkSequences refuses lengths and pages that are not those of the other tensors.
+func (s tensorSet) checkSequences(seqs *flashkit.Sequences, args *flashkit.Args) error {
+	if n, b := len(seqs.QLens), args.Q.Shape()[0]; seqs.QLens != nil && seqs.QStarts == nil && n != b {
+		return fmt.Errorf("tensor q_lens has %d lengths, but q has %d sequences", n, b)
+	}
+	if n, b := len(seqs.KVLens), args.K.Shape()[0]; seqs.KVLens != nil && seqs.KVStarts == nil && seqs.Pages == nil && n != b {
+		return fmt.Errorf("tensor kv_lens has %d lengths, but k has %d sequences", n, b)
+	}
+	if seqs.Pages == nil {
+		return nil
+	}
+	if n := s["pages"].Shape[0]; seqs.KVLens == nil || n != len(seqs.KVLens) {
+		return errors.New("tensor pages: must have a row for each element of kv_lens")
+	}
+	if w, page := s["pages"].Shape[1], args.K.Shape()[2]; page > 0 && w > math.MaxInt/page {
+		return fmt.Errorf("tensor pages has %d pages of %d keys for each sequence: more than an int can count", w, page)
+	}
+	return nil
+}

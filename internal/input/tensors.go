@@ -1,0 +1,157 @@
+package input
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+)
+
+// Tensors are a problem's inputs, random normal, and outputs.
+type Tensors struct {
+	Problem flashkit.Problem
+	Args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
+	Device  *DeviceTensors // nil until a case needs them
+}
+
+// A Maker makes tensors. A backward pass needs O and LSE: they are computed by a
+// copy that learns nothing, so that what is measured, and what dispatch is said to
+// choose, is as if no tensors had been made.
+type Maker struct {
+	Frozen *dispatch.Dispatcher
+	seed   uint64
+}
+
+// NewMaker returns a maker of random tensors from a seed.
+func NewMaker(d *dispatch.Dispatcher, seed uint64) Maker { return Maker{d.Frozen(), seed} }
+
+// Make makes the tensors of a problem, with those of the backward pass if that
+// is to be called.
+func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Tensors, error) {
+	backward = backward && HasBackward(&p)
+	t := &Tensors{Problem: p, Args: Random(p, m.seed, BHSD, backward).WithOutputs(backward)}
+	if backward {
+		return t, m.Frozen.Forward(ctx, p, &t.Args)
+	}
+	return t, nil
+}
+
+// HasBackward reports whether a problem has a backward pass.
+func HasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
+
+// WithOutputs returns the arguments of the passes: the input's, with zeros for all that
+// they write. What they also read is the input's again, as a copy.
+func (in *Input) WithOutputs(backward bool) flashkit.Args {
+	args := in.Args
+	for _, a := range flashkit.Arguments() {
+		if !writes(&a, &in.Problem, backward) {
+			continue
+		}
+		if start := a.Of(&in.Args); in.Problem.Carry {
+			*a.Of(&args) = copied(*start)
+			continue
+		}
+		t, shape := outputLike(&a, &in.Args)
+		*a.Of(&args) = NewTensor(t, shape, in.Layout.Of(a.Name))
+	}
+	return args
+}
+
+// Restart makes what the passes read and write what it was at first.
+func (in *Input) Restart(args *flashkit.Args) {
+	if in.Problem.Carry {
+		restore(&args.O, &in.Args.O)
+		restore(&args.LSE, &in.Args.LSE)
+	}
+}
+
+// writes reports whether the passes of a problem write an argument.
+func writes(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
+	return (a.Role(p, flashkit.PassForward)|a.Role(p, pass(backward)))&flashkit.Output != 0
+}
+
+// pass returns the pass that is the last one to run.
+func pass(backward bool) flashkit.Pass {
+	if backward {
+		return flashkit.PassBackward
+	}
+	return flashkit.PassForward
+}
+
+// outputLike returns the type and shape of what a pass writes: a gradient is like what
+// it is one of.
+func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]int) {
+	shape := args.Q.Shape()
+	switch a.Name {
+	case "O":
+		shape[3] = args.V.Shape()[3]
+		return args.Q.DType(), shape
+	case "LSE":
+		shape[3] = 1
+		return flashkit.Float32, shape
+	}
+	for _, of := range flashkit.Arguments() {
+		if "D"+of.Name == a.Name {
+			return of.Of(args).DType(), of.Of(args).Shape()
+		}
+	}
+	return 0, [4]int{}
+}
+
+// Call runs a kernel on the tensors. A forward pass writes O and LSE again, which
+// leaves a backward pass with the same inputs up to rounding.
+func (t *Tensors) Call(ctx context.Context, k flashkit.Kernel) error {
+	return k.Compute(ctx, t.Problem, &t.Args)
+}
+
+// Flops returns the operations of a pass, with the lengths that sequences have.
+func (t *Tensors) Flops(s flashkit.Pass) float64 {
+	var c flashkit.Call
+	if err := c.Set(t.Problem, s, &t.Args); err != nil {
+		return t.Problem.FLOPs(s)
+	}
+	return c.FLOPs()
+}
+
+// OutputBytes returns the size of what the passes write.
+func (in *Input) OutputBytes(backward bool) (sum float64) {
+	for _, a := range flashkit.Arguments() {
+		if writes(&a, &in.Problem, backward) {
+			sum += bytesOf(outputLike(&a, &in.Args))
+		}
+	}
+	return sum
+}
+
+// Bytes returns the size of a problem's tensors as Random makes them, with
+// those of the backward pass if that is to be called.
+func Bytes(p flashkit.Problem, backward bool) (sum float64) {
+	for _, a := range flashkit.Arguments() {
+		if Reads(&a, &p, backward) || writes(&a, &p, backward) {
+			sum += bytesOf(a.DType(&p), ShapeIn(&a, &p))
+		}
+	}
+	if p.Ragged {
+		sum += 8 * float64(p.Batch)
+	}
+	if p.Page > 0 {
+		sum += 4 * float64(p.Batch) * float64(pages(&p))
+	}
+	return sum
+}
+
+// CallTiny calls a kernel on one row of one head, so that it has compiled and
+// loaded what it needs for any problem, and no measurement includes that.
+func (m Maker) CallTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
+	const tinyBytes = 16 << 20 // one row may be longer than memory
+	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
+	backward := k.Pass == flashkit.PassBackward
+	if k.Fits(p.Ask(k.Pass)) != "" || Bytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {
+		return nil
+	}
+	tiny, err := m.Make(ctx, p, backward)
+	if err != nil {
+		return err
+	}
+	return tiny.Call(ctx, k)
+}

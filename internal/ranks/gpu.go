@@ -1,0 +1,201 @@
+package ranks
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// OverGPUs is all ranks, whose tensors lie on the GPUs.
+func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend) (err error) {
+	ranks, err := f.openRanks(ctx, gpus)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeRanks(ranks)) }()
+	groups := make([]ring.Group, len(ranks))
+	for i, r := range ranks {
+		groups[i] = r
+	}
+	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+		return f.rankOnGPU(ctx, ranks[i], p)
+	})
+}
+
+// rankOnGPU is the work of one GPU.
+func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Result, err error) {
+	r = f.result(p, g)
+	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
+	if err != nil {
+		return nil, err
+	}
+	var whole, shard *flashkit.Args // on the host, where their numbers are wanted
+	if f.Check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
+		whole = f.input(p)
+	}
+	one, err := f.alongside(ctx, g, p, whole)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, one.args.Free()) }()
+	var mine *peer.Args
+	if whole != nil {
+		if shard, err = cut.Shard(g.Rank(), whole); err == nil {
+			mine, err = g.Upload(shard)
+		}
+	} else {
+		mine, err = f.filled(g, p, cut.QLen(g.Rank()), cut.KVLen(g.Rank()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, mine.Free()) }()
+	x, err := ring.New(g, g, f.options(g))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.say); err != nil {
+		return nil, err
+	}
+	if f.Check {
+		if err := f.back(mine, p.Problem, shard); err != nil {
+			return nil, err
+		}
+		if err := f.compare(ctx, g, cut, whole, shard, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, f.predict(p, r)
+}
+
+// An alone is the whole on one GPU, which every rank times at the same time, in turns with all
+// ranks together: what a GPU does in a second depends on how warm it is, so all are kept equally busy, and
+// what counts is the second of two times in a row.
+type alone struct {
+	f              *Run
+	ctx            context.Context
+	rank           *peer.Rank
+	p              *Problem
+	args           *peer.Args
+	both, forwards []time.Duration
+}
+
+// alongside returns that, after a first time, which loads the kernels.
+func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
+	x = &alone{f: f, ctx: ctx, rank: g, p: p}
+	if whole != nil {
+		x.args, err = g.Upload(whole)
+	} else {
+		x.args, err = f.filled(g, p, tokens(p, p.QLen), tokens(p, p.KVLen))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err = x.once(); err == nil && whole != nil {
+		if f.Ordered {
+			err = x.picked()
+		}
+		err = errors.Join(err, f.back(x.args, p.Problem, whole))
+	}
+	if err != nil {
+		return nil, errors.Join(err, x.args.Free())
+	}
+	return x, nil
+}
+
+// once computes the passes, and says how long the forward one took, and all.
+func (x *alone) once() (forward, all time.Duration, err error) {
+	begin := time.Now()
+	timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+		err := errors.Join(x.rank.Forward(ctx, p, a), x.rank.Stream().Sync())
+		forward = time.Since(begin)
+		return err
+	}
+	backward := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+		return errors.Join(x.rank.Backward(ctx, p, a), x.rank.Stream().Sync())
+	}
+	err = x.f.passes(x.ctx, x.p.Problem, x.args.Args, timed, backward)
+	return forward, time.Since(begin), err
+}
+
+// picked computes the passes by the kernels that ranks in order take: what is timed may take others.
+func (x *alone) picked() error {
+	by := func(pass flashkit.Pass) passFunc {
+		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
+			k, err := x.rank.Pick(p, pass)
+			if err != nil {
+				return err
+			}
+			return errors.Join(k.Compute(ctx, p, a), x.rank.Stream().Sync())
+		}
+	}
+	return x.f.passes(x.ctx, x.p.Problem, x.args.Args, by(flashkit.PassForward), by(flashkit.PassBackward))
+}
+
+// run is once, twice.
+func (x *alone) run() error {
+	if _, _, err := x.once(); err != nil {
+		return err
+	}
+	forward, all, err := x.once()
+	x.forwards, x.both = append(x.forwards, forward), append(x.both, all)
+	return err
+}
+
+// say adds the medians of the fastest rank to what all say.
+func (x *alone) say(r *Result) error {
+	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
+	for i, a := range all {
+		if i == 0 || a[0] < r.One {
+			r.One = a[0]
+		}
+		if x.f.Backward && (i == 0 || a[1] < r.OneForward) {
+			r.OneForward = a[1]
+		}
+	}
+	return err
+}
+
+// back copies what the passes wrote to the host.
+func (f *Run) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
+	err := args.Download(p, flashkit.PassForward, to)
+	if err == nil && f.Backward {
+		err = args.Download(p, flashkit.PassBackward, to)
+	}
+	return err
+}
+
+// tokens returns the rows of a tensor of the whole.
+func tokens(p *Problem, n int) int {
+	if p.Seqs != nil {
+		return int(p.Seqs.QStarts[p.Batch])
+	}
+	return n
+}
+
+// filled returns arguments on a GPU whose inputs are random numbers: one block of them over and
+// over, as to make and copy others would take longer than the passes.
+func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
+	shape := p.Problem
+	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {
+		shape.Batch, shape.Ragged = 1, false
+	}
+	args := new(flashkit.Args)
+	f.outputs(shape, args) // memory that nobody touches
+	for _, a := range flashkit.Arguments() {
+		if input.Reads(&a, &shape, f.Backward) {
+			n := input.ShapeIn(&a, &shape)
+			*a.Of(args) = flashkit.Zeros(a.DType(&shape), n[0], n[1], n[2], n[3])
+		}
+	}
+	args.Seqs = p.Seqs
+	return g.Random(args, f.Seed)
+}

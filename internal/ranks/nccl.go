@@ -1,0 +1,81 @@
+package ranks
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/mpi"
+	"github.com/flashkit-go/flashkit/ring/nccl"
+	"github.com/flashkit-go/flashkit/ring/peer"
+)
+
+// openRanks returns the ranks of this process, one on each GPU.
+func (f *Run) openRanks(ctx context.Context, gpus []*cuda.Backend) ([]*peer.Rank, error) {
+	if !f.NCCL {
+		return peer.Open(gpus)
+	}
+	control, err := ring.Local(len(gpus))
+	if err != nil {
+		return nil, err
+	}
+	ranks, errs := make([]*peer.Rank, len(gpus)), make([]error, len(gpus))
+	var done sync.WaitGroup
+	for i, gpu := range gpus {
+		done.Go(func() { ranks[i], errs[i] = nccl.Open(ctx, control[i], gpu, nccl.Options{}) })
+	}
+	done.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, closeRanks(ranks))
+	}
+	return ranks, nil
+}
+
+// closeRanks closes those that are open at the same time, as ranks of NCCL leave together.
+func closeRanks(ranks []*peer.Rank) error {
+	errs := make([]error, len(ranks))
+	var done sync.WaitGroup
+	for i, r := range ranks {
+		if r != nil {
+			done.Go(func() { errs[i] = r.Close() })
+		}
+	}
+	done.Wait()
+	return errors.Join(errs...)
+}
+
+// OverNCCL is one rank, in a process of its own, and closes its GPU. The ranks of mpiexec meet by
+// MPI, others by NCCL_COMM_ID.
+func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, launch ring.Launch) error {
+	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
+	if err != nil {
+		return errors.Join(err, gpu.Close())
+	}
+	for i := range list {
+		result, err := f.rankOnGPU(ctx, rank, &list[i])
+		if err == nil && rank.Rank() == 0 {
+			err = f.Print(result)
+		}
+		if err != nil {
+			rank.Fail(err)
+			return errors.Join(err, rank.Close(), gpu.Close()) // the program ends, and the launcher the other ranks
+		}
+	}
+	return errors.Join(rank.Close(), gpu.Close(), leave()) // the GPU before MPI, with which the CUDA driver may shut down
+}
+
+// joinNCCL returns this process's rank, and what leaves the group by which it met the others.
+func (f *Run) joinNCCL(ctx context.Context, gpu *cuda.Backend, launch ring.Launch) (*peer.Rank, func() error, error) {
+	if launch.Launcher != "MPI" {
+		rank, err := nccl.OpenLaunched(ctx, launch, gpu, nccl.Options{})
+		return rank, func() error { return nil }, err
+	}
+	control, err := mpi.Open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
+	return rank, control.Close, err
+}

@@ -1,0 +1,212 @@
+// Package ranks computes problems over many ranks, which are goroutines, GPUs or processes, and measures
+// what that brings over one rank.
+package ranks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+	"github.com/flashkit-go/flashkit/ring"
+	"github.com/flashkit-go/flashkit/ring/mpi"
+)
+
+// A Run is how problems are computed over ranks.
+type Run struct {
+	Link                     string // that the model supposes
+	NCCL                     bool   // moves the tensors of GPUs
+	Runs, Workers            int
+	Backward, Ordered, Check bool
+	Seed                     uint64
+	Progress                 io.Writer // of rank 0, nil for none
+	Print                    func(*Result) error
+}
+
+// A Problem is one that the ranks compute, with the sequences of a packed one.
+type Problem struct {
+	flashkit.Problem
+	Seqs *flashkit.Sequences
+}
+
+// OverGoroutines is all ranks, a goroutine each, which compute with the runners.
+func (f *Run) OverGoroutines(ctx context.Context, list []Problem, runners []*dispatch.Dispatcher) error {
+	groups, err := ring.Local(len(runners))
+	if err != nil {
+		return err
+	}
+	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+		return f.rank(ctx, groups[i], runners[i], p)
+	})
+}
+
+// OverProcesses is one rank of MPI's.
+func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dispatcher) error {
+	g, err := mpi.Open(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		result, err := f.rank(ctx, g, d, &list[i])
+		if err == nil && g.Rank() == 0 {
+			err = f.Print(result)
+		}
+		if err != nil {
+			return err // the program ends, and mpiexec the other ranks
+		}
+	}
+	return g.Close()
+}
+
+// together runs every problem on all ranks, a goroutine each, and prints what rank 0 says.
+func (f *Run) together(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
+	for at := range list {
+		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
+		var done sync.WaitGroup
+		for i, g := range groups {
+			done.Go(func() {
+				if results[i], errs[i] = rank(i, &list[at]); errs[i] != nil {
+					g.Fail(errs[i])
+				}
+			})
+		}
+		done.Wait()
+		if err := cmp.Or(errs...); err != nil {
+			return err
+		}
+		if err := f.Print(results[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A Result is what rank 0 says of a problem.
+type Result struct {
+	Problem    string    `json:"problem"`
+	Ranks      int       `json:"ranks"`
+	Ordered    bool      `json:"ordered"`
+	Backward   bool      `json:"backward"`
+	Seconds    float64   `json:"seconds"`                   // the median, of the slowest rank
+	One        float64   `json:"one_seconds"`               // of rank 0 alone with the whole; of GPUs of the fastest one
+	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
+	Forward    float64   `json:"forward_seconds,omitempty"` // of that, where both passes are computed
+	OneForward float64   `json:"one_forward_seconds,omitempty"`
+	Sent       []int64   `json:"sent_bytes"`      // by each rank
+	Wait       []float64 `json:"wait_seconds"`    // of the last run, for other ranks
+	Compute    []float64 `json:"compute_seconds"` // of the last run, in kernels
+	Memory     int64     `json:"memory_bytes"`    // of rank 0's buffers
+	Predicted  float64   `json:"predicted_seconds"`
+	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
+}
+
+// rank is the work of one rank.
+func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *Problem) (*Result, error) {
+	args := f.input(p)
+	d = d.Frozen() // no rank changes its mind in mid-run
+	args.Workers = f.Workers
+	r := f.result(p, g)
+	if err := f.alone(ctx, g, d, p.Problem, args, r); err != nil {
+		return nil, err
+	}
+	x, err := ring.New(g, d, f.options(g))
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
+	if err != nil {
+		return nil, err
+	}
+	shard, err := cut.Shard(g.Rank(), args)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.measure(ctx, g, x, p.Problem, shard, r, nil, nil); err != nil {
+		return nil, err
+	}
+	if f.Check {
+		if err := f.compare(ctx, g, cut, args, shard, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, f.predict(p, r)
+}
+
+// result begins what a rank says of a problem.
+func (f *Run) result(p *Problem, g ring.Group) *Result {
+	return &Result{Problem: p.String(), Ranks: g.Size(), Ordered: f.Ordered, Backward: f.Backward}
+}
+
+// options are those of a rank's Ring.
+func (f *Run) options(g ring.Group) ring.Options {
+	o := ring.Options{Ordered: f.Ordered}
+	if g.Rank() == 0 && f.Progress != nil {
+		o.Progress = func(x ring.Progress) { fmt.Fprintln(f.Progress, progressLine(x)) }
+	}
+	return o
+}
+
+// input returns random arguments of the whole, with room for what the passes write. Packed
+// sequences are rows of one batch.
+func (f *Run) input(p *Problem) *flashkit.Args {
+	shape := p.Problem
+	if p.Seqs != nil {
+		shape.Batch, shape.Ragged = 1, false
+		shape.QLen, shape.KVLen = int(p.Seqs.QStarts[p.Batch]), int(p.Seqs.KVStarts[p.Batch])
+	}
+	args := &input.Random(shape, f.Seed, input.BHSD, f.Backward).Args
+	f.outputs(shape, args)
+	args.Seqs = p.Seqs
+	return args
+}
+
+// outputs adds what the passes write.
+func (f *Run) outputs(p flashkit.Problem, args *flashkit.Args) {
+	pass := flashkit.PassForward
+	if f.Backward {
+		pass = flashkit.PassBackward
+	}
+	made := flashkit.NewArgs(p, pass)
+	for _, a := range flashkit.Arguments() {
+		written := a.Role(&p, flashkit.PassForward) | a.Role(&p, pass)&^flashkit.Input
+		if written&flashkit.Output != 0 && a.Of(args).IsZero() && a.Name != "DBias" {
+			*a.Of(args) = *a.Of(made)
+		}
+	}
+}
+
+type passFunc = func(context.Context, flashkit.Problem, *flashkit.Args) error
+
+func (f *Run) passes(ctx context.Context, p flashkit.Problem, args *flashkit.Args, forward, backward passFunc) error {
+	if err := forward(ctx, p, args); err != nil || !f.Backward {
+		return err
+	}
+	return backward(ctx, p, args)
+}
+
+func progressLine(x ring.Progress) string {
+	if x.Waiting > 0 {
+		return fmt.Sprintf("step %d of %d: waits for rank %d, %.0f s", x.Step, x.Steps, x.From, x.Waiting.Seconds())
+	}
+	return fmt.Sprintf("step %d of %d", x.Step, x.Steps)
+}
+
+// WriteText prints the result, with the link of the model's prediction.
+func (r *Result) WriteText(w io.Writer, link string) error {
+	fmt.Fprintf(w, "problem      %s\nranks        %d\n", r.Problem, r.Ranks)
+	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", terminal.Seconds(r.Seconds), terminal.Seconds(r.One), r.Efficiency)
+	fmt.Fprintf(w, "predicted    %s by the model, over the link %s\n", terminal.Seconds(r.Predicted), link)
+	fmt.Fprintf(w, "sent         %s by the rank that sent most, which waited %s after its kernels\n", terminal.Bytes(float64(slices.Max(r.Sent))), terminal.Seconds(slices.Max(r.Wait)))
+	_, err := fmt.Fprintf(w, "buffers      %s on rank 0\n", terminal.Bytes(float64(r.Memory)))
+	if r.Worst != nil && err == nil {
+		_, err = fmt.Fprintf(w, "check        largest difference from one rank %.3g of the largest value\n", *r.Worst)
+	}
+	return err
+}

@@ -1,0 +1,195 @@
+package replay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+)
+
+// A callGroup is the calls of a trace that are alike: on one problem or, where keys
+// grow, on those of a power of two, under the same conditions.
+type callGroup struct {
+	step    *step            // one of those that it is of
+	problem flashkit.Problem // the one with the most keys
+	fewest  int              // keys
+	calls   int
+	spans   []stretch
+	kernels []*timedKernel // that are, or were, worth trying
+	seconds float64        // that its calls took
+	first   time.Duration  // of its first call
+	spent   time.Duration  // by its calls, outside kernels
+	idle    []time.Duration
+	steady  *timedKernel // of the latest call, and how many in a row it ran
+	row     int
+}
+
+// A stretch is calls of a group that follow each other in a step.
+type stretch struct{ at, from, n int } // at in the trace's order
+
+// A timedKernel is a kernel on the problems of a group.
+type timedKernel struct {
+	name  string
+	ran   int // calls of the trace
+	late  int // of these, after the first ones of the trace
+	row   int // the most of these in a row
+	times []time.Duration
+	out   bool // it is not called any more
+}
+
+// firstCalls is how many calls of a trace may be spent on getting to know the
+// machine, before a choice counts as a lasting one.
+const firstCalls = 10
+
+// groups sorts the calls of a trace.
+func (t *Trace) groups() []*callGroup {
+	type key struct {
+		pass                               flashkit.Pass
+		problem                            flashkit.Problem
+		bucket, grow, callers, busy, touch int
+		pause                              time.Duration
+	}
+	byKey, list := map[key]*callGroup{}, []*callGroup(nil)
+	for at, i := range t.order {
+		s := &t.steps[i]
+		for from := 0; from < s.calls; {
+			bucket, to := s.bucket(from), s.calls
+			if s.grow > 0 {
+				for to = from + 1; to < s.calls && s.bucket(to) == bucket; to++ {
+				}
+			}
+			k := key{s.pass, s.problem, bucket, s.grow, s.callers, s.busy, s.touch, s.pause}
+			if s.grow > 0 {
+				k.problem.KVLen = 0
+			}
+			g := byKey[k]
+			if g == nil {
+				g = &callGroup{step: s, problem: s.at(to - 1), fewest: s.at(from).KVLen}
+				byKey[k], list = g, append(list, g)
+			}
+			g.fewest = min(g.fewest, s.at(from).KVLen)
+			g.problem.KVLen = max(g.problem.KVLen, s.at(to-1).KVLen)
+			g.calls += to - from
+			g.spans = append(g.spans, stretch{at, from, to - from})
+			from = to
+		}
+	}
+	return list
+}
+
+// name returns the group's problem, with the range of its keys and its conditions.
+func (g *callGroup) name() string {
+	s := g.problem.String()
+	if g.fewest < g.problem.KVLen {
+		p := g.problem
+		p.KVLen = g.fewest
+		s = fmt.Sprintf("%s to m%d", p, g.problem.KVLen)
+	}
+	for _, x := range []struct {
+		name string
+		n    int
+	}{{"callers", g.step.callers}, {"busy", g.step.busy}} {
+		if x.n > 1 || x.name == "busy" && x.n > 0 {
+			s += fmt.Sprintf(" %s=%d", x.name, x.n)
+		}
+	}
+	return s
+}
+
+// kernel returns the kernel of that name, and adds it if need be.
+func (g *callGroup) kernel(name string) *timedKernel {
+	i := slices.IndexFunc(g.kernels, func(k *timedKernel) bool { return k.name == name })
+	if i < 0 {
+		i = len(g.kernels)
+		g.kernels = append(g.kernels, &timedKernel{name: name})
+	}
+	return g.kernels[i]
+}
+
+// worthTrying is how many times longer than the best one a kernel may be predicted
+// to take, to be tried.
+const worthTrying = 6
+
+// try adds the kernels of a dispatcher that fit and are predicted to be fast enough.
+func (g *callGroup) try(d *dispatch.Dispatcher) {
+	var fit []flashkit.Kernel
+	for _, k := range d.Kernels() {
+		if k.Pass == g.step.pass && k.Fits(g.problem.Ask(k.Pass)) == "" {
+			fit = append(fit, k)
+		}
+	}
+	if len(fit) == 0 {
+		return
+	}
+	asked := g.problem.Ask(g.step.pass)
+	best := slices.MinFunc(fit, func(a, b flashkit.Kernel) int { return cmp.Compare(a.Cost(asked), b.Cost(asked)) }).Cost(asked)
+	for _, k := range fit {
+		if k.Cost(g.problem.Ask(k.Pass)) <= worthTrying*best {
+			g.kernel(k.Name)
+		}
+	}
+}
+
+// seconds returns the median, 0 if there is no call.
+func (k *timedKernel) seconds() float64 {
+	if len(k.times) == 0 {
+		return 0
+	}
+	return max(time.Nanosecond, bench.Median(slices.Clone(k.times))).Seconds()
+}
+
+// best returns the fastest kernel, nil if none was timed.
+func (g *callGroup) best() (best *timedKernel) {
+	for _, k := range g.kernels {
+		if t := k.seconds(); t > 0 && (best == nil || t < best.seconds()) {
+			best = k
+		}
+	}
+	return best
+}
+
+// ratio returns what a kernel takes over what the best one takes.
+func (g *callGroup) ratio(k *timedKernel) float64 {
+	if best := g.best(); best != nil {
+		return k.seconds() / best.seconds()
+	}
+	return 1
+}
+
+// sums returns the time of the calls by the medians of the kernels that ran, and
+// by that of the best one.
+func (g *callGroup) sums() (took, best float64) {
+	for _, k := range g.kernels {
+		took += float64(k.ran) * k.seconds()
+	}
+	if b := g.best(); b != nil {
+		best = float64(g.calls) * b.seconds()
+	}
+	return took, best
+}
+
+// worst returns the largest ratio among kernels that ran.
+func (g *callGroup) worst() float64 {
+	ratio := 1.0
+	for _, k := range g.kernels {
+		if k.ran > 0 {
+			ratio = max(ratio, g.ratio(k))
+		}
+	}
+	return ratio
+}
+
+// overhead returns the seconds that the calls spent outside kernels, beyond what a
+// call of a kernel by its name spends there. Callers that share the calls spend
+// them at the same time.
+func (g *callGroup) overhead() float64 {
+	usual := time.Duration(0)
+	if len(g.idle) > 0 {
+		usual = bench.Median(slices.Clone(g.idle))
+	}
+	return max(0, (g.spent-time.Duration(g.calls)*usual).Seconds()) / float64(g.step.callers)
+}

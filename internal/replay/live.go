@@ -1,0 +1,314 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+)
+
+// Live regret is what a program's calls took on the kernels that dispatch chose,
+// while it got to know the machine, over what they take on the best ones.
+//
+// A run has two phases, in one fresh process. First the trace is replayed with a
+// dispatcher as every program gets it. Then the kernels that may be the best, and
+// all that were chosen, are timed in turns under the same conditions. What a choice
+// cost comes from these medians: the times of the first phase are of one call each,
+// and of a machine that does other things as well.
+
+// A life is one run of a trace.
+type life struct {
+	trace  *Trace
+	groups []*callGroup
+	parts  [][]stepPart // of each step in order, the groups of its calls
+	player *player
+	order  *rand.Rand
+	last   []string // the kernel that ended each step in order
+	frozen *dispatch.Dispatcher
+	forced map[string][]*caller // that run one kernel
+}
+
+// A stepPart is the calls of a step that belong to a group.
+type stepPart struct {
+	stretch
+	group *callGroup
+}
+
+// live runs a trace in this process, which is to be a fresh one.
+func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
+	l := &life{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
+	for _, g := range l.groups {
+		for _, s := range g.spans {
+			l.parts[s.at] = append(l.parts[s.at], stepPart{s, g})
+		}
+	}
+	if err := l.prepare(ctx, backend, seed); err != nil {
+		return nil, err
+	}
+	defer l.player.crowd.close()
+	opened, d, err := bench.Open(ctx, backend)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	if err := l.replay(ctx, d); err != nil {
+		return nil, err
+	}
+	for _, g := range l.groups {
+		g.try(d)
+	}
+	l.frozen = d.Frozen()
+	if err := l.compare(ctx); err != nil {
+		return nil, err
+	}
+	return l.result(), nil
+}
+
+// prepare makes the tensors, and finds the kernels that are predicted to be fast. A
+// dispatcher of its own does that, which is closed again: the one that is watched
+// begins as a program's does.
+func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
+	opened, d, err := bench.Open(ctx, backend)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	d = d.Frozen()
+	for _, g := range l.groups {
+		if _, err := d.Pick(g.problem, g.step.pass); err != nil {
+			return fmt.Errorf("line %d: %w", g.step.line, err)
+		}
+		g.try(d)
+	}
+	l.player, err = newPlayer(ctx, l.trace, input.NewMaker(opened, seed))
+	runtime.GC() // of what making them left, so that no call pays for it
+	return err
+}
+
+// callers returns how many a trace has at most.
+func (t *Trace) callers() (n int) {
+	for i := range t.steps {
+		n = max(n, t.steps[i].callers)
+	}
+	return n
+}
+
+// replay is the first phase.
+func (l *life) replay(ctx context.Context, d *dispatch.Dispatcher) error {
+	callers, done := newCallers(d, l.trace.callers()), 0
+	for at, i := range l.trace.order {
+		s := &l.trace.steps[i]
+		list, total, err := l.player.play(ctx, s, 0, s.calls, callers)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", s.line, err)
+		}
+		l.last = append(l.last, list[len(list)-1].kernel)
+		l.note(at, list, total, done)
+		done += len(list)
+	}
+	return nil
+}
+
+// note counts the calls of a step, before which so many were done.
+func (l *life) note(at int, list []ran, total time.Duration, done int) {
+	walls := time.Duration(0)
+	for _, r := range list {
+		walls += r.wall
+	}
+	for _, x := range l.parts[at] {
+		g := x.group
+		for i, r := range list[x.from : x.from+x.n] {
+			if g.first == 0 {
+				g.first = max(1, r.took)
+			}
+			k := g.kernel(r.kernel)
+			k.ran++
+			if done+x.from+i >= firstCalls {
+				k.late++
+				g.inARow(k)
+			}
+			g.spent += r.wall - r.took
+			g.seconds += total.Seconds() * float64(r.wall) / float64(max(1, walls))
+		}
+	}
+}
+
+// inARow counts a call that follows others of the same kernel.
+func (g *callGroup) inARow(k *timedKernel) {
+	if g.steady != k {
+		g.steady, g.row = k, 0
+	}
+	g.row++
+	k.row = max(k.row, g.row)
+}
+
+// A visit is a burst of calls of a group that every kernel makes, at one place of
+// the trace.
+type visit struct {
+	stretch
+	group *callGroup
+	round int
+}
+
+// How the second phase measures.
+const (
+	compareTime = 3 * time.Second // of all groups, unless the least takes longer
+	leastCalls  = 5               // of a kernel in a group
+	mostCalls   = 40
+	hopeless    = 3    // times slower than the best in every call: out
+	fairTries   = 3    // calls, before a kernel is out
+	unbelieved  = 1.10 // a worse ratio is measured again
+)
+
+// burst returns how many calls of the group a kernel makes in a turn, and how many
+// turns it gets.
+func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
+	each := time.Duration(g.seconds / float64(g.calls) * 1e9)
+	enough := leastCalls
+	switch {
+	case g.step.callers > 1:
+		calls = max(2*g.step.callers, 8)
+	case each > 20*time.Millisecond:
+		calls = 2
+	case each > 5*time.Millisecond:
+		calls = 3
+	default:
+		calls = leastCalls
+	}
+	calls = min(calls, slices.MaxFunc(g.spans, func(a, b stretch) int { return cmp.Compare(a.n, b.n) }).n)
+	if g.step.callers == 1 {
+		enough = (leastCalls + calls - 1) / calls
+	}
+	turn := time.Duration(len(g.kernels)*calls) * (each*3/2 + g.step.pause + time.Duration(g.step.touch/8))
+	return calls, max(enough, min(int(budget/max(1, turn)), max(mostCalls/calls, leastCalls)))
+}
+
+// visits returns the turns of groups: places all over the trace, one of each group
+// in a round, so that what changes on the machine meanwhile hits all groups alike.
+func visits(groups []*callGroup) (list []visit) {
+	for _, g := range groups {
+		calls, turns := g.burst(compareTime / time.Duration(len(groups)))
+		for j := range turns {
+			i := (2*j + 1) * g.calls / (2 * turns)
+			for _, s := range g.spans {
+				if i < s.n {
+					n := min(calls, s.n)
+					list = append(list, visit{stretch{s.at, s.from + min(i, s.n-n), n}, g, j})
+					break
+				}
+				i -= s.n
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b visit) int { return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.at, b.at)) })
+	return list
+}
+
+// compare is the second phase.
+func (l *life) compare(ctx context.Context) error {
+	doubted := l.groups
+	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
+		for _, v := range visits(doubted) {
+			if err := l.visit(ctx, v); err != nil {
+				return fmt.Errorf("line %d: %w", v.group.step.line, err)
+			}
+		}
+		doubted = nil
+		for _, g := range l.groups {
+			if g.worst() > unbelieved {
+				doubted = append(doubted, g)
+			}
+		}
+	}
+	return nil
+}
+
+// visit times the kernels, in an order of chance.
+func (l *life) visit(ctx context.Context, v visit) error {
+	for _, i := range l.order.Perm(len(v.group.kernels)) {
+		if k := v.group.kernels[i]; !k.out {
+			if err := l.turn(ctx, v, k); err != nil {
+				return err
+			}
+		}
+	}
+	best := v.group.best().seconds()
+	for _, k := range v.group.kernels {
+		k.out = k.out || k.ran == 0 && len(k.times) >= fairTries && slices.Min(k.times).Seconds() > hopeless*best
+	}
+	return nil
+}
+
+// turn times a burst of calls of one kernel, after what comes before them in the
+// trace. The first call of all compiles and loads what the kernel needs.
+func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
+	callers, err := l.callers(k.name)
+	if err != nil {
+		return err
+	}
+	s := &l.trace.steps[l.trace.order[v.at]]
+	if len(k.times) == 0 {
+		if _, _, err := l.player.play(ctx, s, v.from, 1, callers); err != nil {
+			return err
+		}
+	}
+	if v.from == 0 && v.at > 0 {
+		if err := l.before(ctx, v); err != nil {
+			return err
+		}
+	}
+	list, total, err := l.player.play(ctx, s, v.from, v.n, callers)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		if r.kernel != k.name {
+			return fmt.Errorf("%s ran instead of %s", r.kernel, k.name)
+		}
+		v.group.idle = append(v.group.idle, r.wall-r.took)
+		if s.callers == 1 {
+			k.times = append(k.times, r.took)
+		}
+	}
+	if s.callers > 1 {
+		k.times = append(k.times, total/time.Duration(len(list)))
+	}
+	return nil
+}
+
+// before makes the last call of the step before a visit, on the kernel that it had,
+// unless that is of the same kind or would need another crowd.
+func (l *life) before(ctx context.Context, v visit) error {
+	s := &l.trace.steps[l.trace.order[v.at-1]]
+	parts := l.parts[v.at-1]
+	if parts[len(parts)-1].group == v.group || s.busy != v.group.step.busy {
+		return nil
+	}
+	callers, err := l.callers(l.last[v.at-1])
+	if err != nil {
+		return err
+	}
+	_, _, err = l.player.play(ctx, s, s.calls-1, 1, callers)
+	return err
+}
+
+// callers returns those that run one kernel.
+func (l *life) callers(kernel string) ([]*caller, error) {
+	list := l.forced[kernel]
+	if list == nil {
+		d, err := l.frozen.With(kernel)
+		if err != nil {
+			return nil, err
+		}
+		list = newCallers(d, l.trace.callers())
+		l.forced[kernel] = list
+	}
+	return list, nil
+}

@@ -1,0 +1,235 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// A Report is what flashrun bench finds of traces. The JSON names are stable.
+type Report struct {
+	Format      int          `json:"format"`
+	Interrupted bool         `json:"interrupted"`
+	Machine     machine.Info `json:"machine"`
+	Mean        float64      `json:"geometric_mean"` // of the traces' live regret
+	WorstTrace  string       `json:"worst_trace,omitempty"`
+	Worst       float64      `json:"worst_live_regret"` // of that trace, the median of its runs
+	WorstRun    worstRun     `json:"worst_run"`
+	WorstSteady *lasting     `json:"worst_steady,omitempty"`
+	Traces      []*TraceRuns `json:"traces"`
+	Failures    []traceError `json:"failures,omitempty"`
+}
+
+// A worstRun is the largest live regret of all runs: what happens now and then is
+// in no median.
+type worstRun struct {
+	Trace  string  `json:"trace"`
+	Regret float64 `json:"live_regret"`
+}
+
+// A traceError is a run that failed.
+type traceError struct {
+	Trace string `json:"trace"`
+	Error string `json:"error"`
+}
+
+// A TraceRuns is the runs of a trace.
+type TraceRuns struct {
+	Trace       string         `json:"trace"`
+	Procs       int            `json:"procs,omitempty"`
+	Godebug     string         `json:"godebug,omitempty"`
+	Calls       int            `json:"calls"`
+	Regret      float64        `json:"live_regret"`       // median of the runs
+	Worst       float64        `json:"worst_live_regret"` // of the runs
+	Raw         float64        `json:"raw_ratio"`         // median of the runs
+	WorstCall   *lasting       `json:"worst_call,omitempty"`
+	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	Kernels     map[string]int `json:"kernels"` // calls of all runs
+	Runs        []*Result      `json:"runs"`
+}
+
+// A Result is one run of a trace, in a process of its own.
+type Result struct {
+	Regret      float64        `json:"live_regret"`
+	Raw         float64        `json:"raw_ratio"` // of the time that all calls took to that of the best kernels
+	Seconds     float64        `json:"seconds"`   // that all calls took
+	Chosen      float64        `json:"chosen_seconds"`
+	Best        float64        `json:"best_seconds"`
+	Overhead    float64        `json:"overhead_seconds"` // of dispatch: probes, and learning
+	WorstCall   *lasting       `json:"worst_call,omitempty"`
+	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	Groups      []*GroupResult `json:"groups"`
+}
+
+// A lasting is a choice after the first calls of a trace.
+type lasting struct {
+	Trace   string  `json:"trace,omitempty"`
+	Problem string  `json:"problem"`
+	Pass    string  `json:"pass"`
+	Kernel  string  `json:"kernel"`
+	Best    string  `json:"best"`
+	Calls   int     `json:"calls"` // after the first ones; of a steady choice, in a row
+	Ratio   float64 `json:"ratio"`
+}
+
+// A GroupResult is calls that are alike.
+type GroupResult struct {
+	Problem string         `json:"problem"`
+	Pass    string         `json:"pass"`
+	Calls   int            `json:"calls"`
+	Seconds float64        `json:"seconds"` // that its calls took
+	First   float64        `json:"first_seconds"`
+	Extra   float64        `json:"overhead_seconds"`
+	Best    string         `json:"best"`
+	Ratio   float64        `json:"ratio"`   // of the choices to the best kernel, by medians
+	Kernels []KernelResult `json:"kernels"` // those that ran most first, then the fastest
+}
+
+// A KernelResult is a kernel that ran, or was tried afterwards.
+type KernelResult struct {
+	Kernel  string  `json:"kernel"`
+	Calls   int     `json:"calls"`   // of the trace
+	Seconds float64 `json:"seconds"` // median of the calls that were timed afterwards
+	Timed   int     `json:"timed_calls"`
+}
+
+// Options say how traces are replayed.
+type Options struct {
+	Backend string // a backend or a kernel, or auto
+	Seed    uint64
+	Runs    int // of each trace
+}
+
+// Run replays the traces on the machine, each run in a process of its own.
+func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, show *terminal.Progress) (*Report, error) {
+	report := &Report{Format: bench.Format, Machine: where, Traces: []*TraceRuns{}}
+	ended := report.replay(ctx, traces, o, show)
+	runs := 0
+	for _, x := range report.Traces {
+		runs += len(x.Runs)
+	}
+	if report.Interrupted = ended != nil; report.Interrupted {
+		ended = fmt.Errorf("the measurement ended after %d of %d runs: %w", runs, len(traces)*o.Runs, ended)
+	}
+	if n := len(report.Failures); n > 0 && ended == nil {
+		ended = fmt.Errorf("%d runs failed, the first one was of %s: %s", n, report.Failures[0].Trace, report.Failures[0].Error)
+	}
+	report.sum()
+	return report, ended
+}
+
+// replay runs every trace, and then every one again, so that what changes on the
+// machine meanwhile hits all alike. A run that fails does not end the others.
+func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, show *terminal.Progress) error {
+	for _, t := range traces {
+		report.Traces = append(report.Traces, &TraceRuns{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
+	}
+	started, all := time.Now(), len(traces)*o.Runs
+	for i := range all {
+		t, x := traces[i%len(traces)], report.Traces[i%len(traces)]
+		left := time.Duration(0)
+		if i > 0 {
+			left = time.Since(started) / time.Duration(i) * time.Duration(all-i)
+		}
+		show.Part(float64(i)/float64(all), fmt.Sprintf("%s, run %d of %d", t.name, i/len(traces)+1, o.Runs), left)
+		run, err := replay(ctx, t, o.Backend, o.Seed+uint64(i))
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			report.Failures = append(report.Failures, traceError{t.name, err.Error()})
+		default:
+			x.add(run)
+		}
+	}
+	return nil
+}
+
+// result sums up a run.
+func (l *life) result() *Result {
+	r := new(Result)
+	for _, g := range l.groups {
+		took, best := g.sums()
+		x := &GroupResult{Problem: g.name(), Pass: g.step.pass.String(), Calls: g.calls, Seconds: g.seconds, First: g.first.Seconds(),
+			Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
+		for _, k := range g.kernels {
+			x.Kernels = append(x.Kernels, KernelResult{k.name, k.ran, k.seconds(), len(k.times)})
+			c := &lasting{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
+			if k.late > 0 {
+				r.WorstCall = worse(r.WorstCall, c)
+			}
+			if k.row >= steadyCalls {
+				steady := *c
+				steady.Calls = k.row
+				r.WorstSteady = worse(r.WorstSteady, &steady)
+			}
+		}
+		slices.SortStableFunc(x.Kernels, func(a, b KernelResult) int {
+			return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Seconds, b.Seconds))
+		})
+		r.Groups = append(r.Groups, x)
+		r.Seconds, r.Chosen, r.Best, r.Overhead = r.Seconds+g.seconds, r.Chosen+took, r.Best+best, r.Overhead+x.Extra
+	}
+	r.Regret, r.Raw = (r.Chosen+r.Overhead)/r.Best, r.Seconds/r.Best
+	return r
+}
+
+// steadyCalls is how many calls in a row make a choice a lasting one.
+const steadyCalls = 5
+
+// worse returns the one with the larger ratio; nil is the smallest.
+func worse(a, b *lasting) *lasting {
+	if a == nil || b != nil && b.Ratio > a.Ratio {
+		return b
+	}
+	return a
+}
+
+// add takes a run into account.
+func (x *TraceRuns) add(r *Result) {
+	x.Runs = append(x.Runs, r)
+	var regrets, raws []float64
+	for _, r := range x.Runs {
+		regrets, raws = append(regrets, r.Regret), append(raws, r.Raw)
+	}
+	slices.Sort(regrets)
+	slices.Sort(raws)
+	x.Regret, x.Worst, x.Raw = bench.Quantile(regrets, .5), regrets[len(regrets)-1], bench.Quantile(raws, .5)
+	x.WorstCall, x.WorstSteady = worse(x.WorstCall, r.WorstCall), worse(x.WorstSteady, r.WorstSteady)
+	for _, g := range r.Groups {
+		for _, k := range g.Kernels {
+			if k.Calls > 0 {
+				x.Kernels[k.Kernel] += k.Calls
+			}
+		}
+	}
+}
+
+// sum sums up the traces. Those without a run are left out.
+func (r *Report) sum() {
+	r.Traces = slices.DeleteFunc(r.Traces, func(x *TraceRuns) bool { return len(x.Runs) == 0 })
+	var regrets []float64
+	for _, x := range r.Traces {
+		regrets = append(regrets, x.Regret)
+		if x.Regret > r.Worst {
+			r.Worst, r.WorstTrace = x.Regret, x.Trace
+		}
+		if x.Worst > r.WorstRun.Regret {
+			r.WorstRun = worstRun{x.Trace, x.Worst}
+		}
+		if x.WorstSteady != nil {
+			c := *x.WorstSteady
+			c.Trace = x.Trace
+			r.WorstSteady = worse(r.WorstSteady, &c)
+		}
+	}
+	if len(regrets) > 0 {
+		r.Mean = bench.GeometricMean(regrets)
+	}
+}

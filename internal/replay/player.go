@@ -1,0 +1,173 @@
+package replay
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/input"
+)
+
+// A player makes the calls of a trace, under the conditions that it asks for.
+type player struct {
+	data  map[flashkit.Problem][]*input.Tensors // with the most keys of a step; a set for each caller
+	work  []uint64                              // what is touched
+	crowd crowd
+}
+
+// newPlayer makes the tensors of a trace.
+func newPlayer(ctx context.Context, t *Trace, inputs input.Maker) (*player, error) {
+	p, touch := &player{data: map[flashkit.Problem][]*input.Tensors{}}, 0
+	for problem, n := range t.sets() {
+		for range n {
+			backward := t.backward(problem)
+			data, err := inputs.Make(ctx, problem, backward)
+			if err != nil {
+				return nil, err
+			}
+			if !backward && !problem.Carry {
+				data.Args.LSE = flashkit.Tensor{} // a program that trains nothing asks for none
+			}
+			p.data[problem] = append(p.data[problem], data)
+		}
+	}
+	for i := range t.steps {
+		touch = max(touch, t.steps[i].touch)
+	}
+	p.work = make([]uint64, touch/8)
+	return p, nil
+}
+
+// A caller makes calls, one after the other, and sees which kernel ran.
+type caller struct {
+	dispatch *dispatch.Dispatcher
+	last     dispatch.Ran
+}
+
+// newCallers returns so many callers of one dispatcher.
+func newCallers(d *dispatch.Dispatcher, n int) []*caller {
+	list := make([]*caller, n)
+	for i := range list {
+		c := new(caller)
+		c.dispatch = d.WithObserver(func(r dispatch.Ran) { c.last = r })
+		list[i] = c
+	}
+	return list
+}
+
+// A ran is one call.
+type ran struct {
+	kernel string
+	took   time.Duration // of the kernel
+	wall   time.Duration // of the whole call
+}
+
+// play makes n calls of a step, beginning with call from. It returns what ran, in
+// that order, and the time of the calls: what passed while several callers shared
+// them, their sum for one caller.
+func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]ran, time.Duration, error) {
+	if err := p.crowd.set(ctx, s.busy); err != nil {
+		return nil, 0, err
+	}
+	list, total := make([]ran, n), time.Duration(0)
+	if s.callers > 1 {
+		total, err := p.share(ctx, s, from, list, callers)
+		return list, total, err
+	}
+	for i := range list {
+		touch(p.work[:s.touch/8])
+		var err error
+		if list[i], err = p.call(ctx, s, from+i, callers[0], 0); err != nil {
+			return nil, 0, err
+		}
+		total += list[i].wall
+		if err := pause(ctx, s.pause); err != nil {
+			return nil, 0, err
+		}
+	}
+	return list, total, nil
+}
+
+// share makes calls from as many goroutines as the step has callers, each with
+// tensors of its own.
+func (p *player) share(ctx context.Context, s *step, from int, list []ran, callers []*caller) (time.Duration, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	start := time.Now()
+	for c := range s.callers {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(list); i = int(next.Add(1)) - 1 {
+				var err error
+				if list[i], err = p.call(ctx, s, from+i, callers[c], c); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(start), context.Cause(ctx)
+}
+
+// call makes call i of a step on a caller's tensors.
+func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r ran, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	problem, data := s.at(i), p.data[s.largest()][set]
+	keys := problem.KVLen
+	args, compute := data.Args, c.dispatch.Forward
+	if s.grow > 0 {
+		args.K, args.V = first(args.K, keys), first(args.V, keys)
+	}
+	if s.pass == flashkit.PassBackward {
+		if s.grow > 0 {
+			args.DK, args.DV = first(args.DK, keys), first(args.DV, keys)
+		}
+		compute = c.dispatch.Backward
+	}
+	start := time.Now()
+	err = compute(ctx, problem, &args)
+	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
+}
+
+// first returns a view of the first rows of each head of a dense tensor, as of a cache
+// that is filled so far.
+func first(t flashkit.Tensor, rows int) flashkit.Tensor {
+	s, strides := t.Shape(), t.Strides()
+	switch t.DType() {
+	case flashkit.Float16:
+		t = flashkit.F16(t.Uint16s(), s[0], s[1], rows, s[3])
+	case flashkit.BFloat16:
+		t = flashkit.BF16(t.Uint16s(), s[0], s[1], rows, s[3])
+	default:
+		t = flashkit.F32(t.Float32s(), s[0], s[1], rows, s[3])
+	}
+	return t.WithStrides(strides[0], strides[1], strides[2])
+}
+
+// touch writes to every cache line, as other work of a program does.
+func touch(memory []uint64) {
+	for i := 0; i < len(memory); i += 8 {
+		memory[i]++
+	}
+}
+
+func pause(ctx context.Context, t time.Duration) error {
+	if t == 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

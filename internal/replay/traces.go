@@ -1,0 +1,63 @@
+package replay
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// builtin holds the traces of bench --regret=live, by their names.
+//
+//go:embed traces/*.trace
+var builtin embed.FS
+
+// Builtin is what --trace calls all of them.
+const Builtin = "builtin"
+
+// BuiltinNames returns the names in order.
+func BuiltinNames() (list []string) {
+	files, _ := builtin.ReadDir("traces") // it is embedded
+	for _, f := range files {
+		list = append(list, strings.TrimSuffix(f.Name(), ".trace"))
+	}
+	return list
+}
+
+// readTrace reads a built-in trace or a file.
+func readTrace(name string) (*Trace, error) {
+	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
+		return parseTrace(name, string(text))
+	}
+	text, err := input.ReadWhole(name)
+	if err != nil {
+		return nil, err
+	}
+	return parseTrace(name, string(text))
+}
+
+// Read returns the traces of those names, or the built-in ones.
+func Read(names []string) (list []*Trace, err error) {
+	if len(names) == 0 {
+		names = []string{Builtin}
+	}
+	if i := slices.Index(names, Builtin); i >= 0 {
+		names = slices.Concat(names[:i], BuiltinNames(), names[i+1:])
+	}
+	for _, name := range names {
+		t, err := readTrace(name)
+		if err != nil {
+			return nil, fmt.Errorf("--trace %s: %w", name, err)
+		}
+		if free := machine.Free(); t.Bytes() > free/2 {
+			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.Bytes()), terminal.Bytes(free))
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}

@@ -1,0 +1,156 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+)
+
+// A contest is a problem and pass, and the times of those that computed it.
+type contest struct {
+	p       flashkit.Problem
+	pass    flashkit.Pass
+	points  []*measured
+	fastest *measured // of tensors on the host, which are what dispatch gets
+	chosen  *measured // what dispatch runs, nil if that was not measured
+}
+
+// contests returns a contest for each problem and pass, in the order of the facets.
+func (s *study) contests() (list []*contest) {
+	for _, f := range s.facets {
+		found := map[flashkit.Problem]*contest{}
+		for _, m := range f.points {
+			if m.naive() {
+				continue // nobody chooses it
+			}
+			c := found[m.p]
+			if c == nil {
+				c = &contest{p: m.p, pass: m.pass}
+				found[m.p] = c
+				list = append(list, c)
+			}
+			c.points = append(c.points, m)
+			if m.Memory == machine.Host && plottable(m.Seconds) && (c.fastest == nil || m.Seconds < c.fastest.Seconds) {
+				c.fastest = m
+			}
+			if m.chosen() {
+				c.chosen = m
+			}
+		}
+	}
+	return list
+}
+
+// loss returns the time of dispatch's choice over that of the fastest kernel.
+func (c *contest) loss() float64 {
+	if c.chosen == nil || c.fastest == nil {
+		return math.NaN()
+	}
+	return c.chosen.Seconds / c.fastest.Seconds
+}
+
+// byBackend returns the fastest of each backend and place of tensors.
+func (c *contest) byBackend() (list []*measured) {
+	for _, m := range c.points {
+		i := slices.IndexFunc(list, func(o *measured) bool { return o.Backend == m.Backend && o.Memory == m.Memory })
+		switch {
+		case !plottable(m.Seconds):
+		case i < 0:
+			list = append(list, m)
+		case m.Seconds < list[i].Seconds:
+			list[i] = m
+		}
+	}
+	return list
+}
+
+// backends returns how many times longer each backend takes than the fastest one.
+func (s *study) backends() *Figure {
+	fig := &Figure{ID: "backends", Title: "Backend against backend",
+		Caption: "The time of each backend's fastest kernel over that of the fastest backend: 1 is the fastest. A point is a problem; the line is the geometric mean of a length."}
+	kinds := map[string]*kind{}
+	var plots []*plot
+	for _, g := range s.groupContests() {
+		title := g[0].pass.String() + ", " + input.TypesName(&g[0].p) + s.shape(like(g[0].p))
+		p := &plot{title: title, full: title, xName: lengthName(like(g[0].p)), lengths: true,
+			tickText: func(v float64) string { return plainNumber(v) + "×" }}
+		rivals := false
+		for _, c := range g {
+			entries := c.byBackend()
+			if len(entries) < 2 {
+				continue
+			}
+			rivals = true
+			best := slices.MinFunc(entries, func(a, b *measured) int { return cmp.Compare(a.Seconds, b.Seconds) })
+			for _, m := range entries {
+				name := placed(m.Backend, m.Memory)
+				if kinds[name] == nil {
+					kinds[name] = &kind{name, m.kind.style}
+					if s, known := styleOf(name); known {
+						kinds[name].style = s
+					}
+					fig.Legend = append(fig.Legend, kinds[name])
+				}
+				i := slices.IndexFunc(p.traces, func(t trace) bool { return t.kind == kinds[name] })
+				if i < 0 {
+					i = len(p.traces)
+					p.traces = append(p.traces, trace{kind: kinds[name]})
+				}
+				ratio := m.Seconds / best.Seconds
+				p.traces[i].points = append(p.traces[i].points, spot{float64(m.p.KVLen), ratio, fmt.Sprintf("%s, %.3g times the fastest", m.title(), ratio)})
+			}
+		}
+		if rivals {
+			p.addMeans()
+			plots = append(plots, p)
+		}
+	}
+	if len(plots) == 0 {
+		fig.Caption = "One backend was measured."
+		return fig
+	}
+	fig.Gist = "the time of each over that of the fastest"
+	fig.Parts = []part{{Panels: layOutAll(plots)}}
+	return fig
+}
+
+// addMeans joins the geometric means of each length, and says them in words.
+func (p *plot) addMeans() {
+	p.text = p.full + ". "
+	for i := range p.traces {
+		t := &p.traces[i]
+		slices.SortStableFunc(t.points, func(a, b spot) int { return cmp.Compare(a.x, b.x) })
+		var all []float64
+		for j := 0; j < len(t.points); {
+			from := j
+			var ratios []float64
+			for ; j < len(t.points) && t.points[j].x == t.points[from].x; j++ {
+				ratios = append(ratios, t.points[j].y)
+			}
+			t.line = append(t.line, spot{x: t.points[from].x, y: bench.GeometricMean(ratios)})
+			all = append(all, ratios...)
+		}
+		p.text += fmt.Sprintf("%s takes %.3g times as long as the fastest backend, from %.3g to %.3g. ", t.kind.Name, bench.GeometricMean(all), slices.Min(all), slices.Max(all))
+	}
+}
+
+// groupContests returns the contests by pass, type and how rows go with keys.
+func (s *study) groupContests() (list [][]*contest) {
+	for _, c := range s.contests() {
+		i := slices.IndexFunc(list, func(g []*contest) bool {
+			return g[0].pass == c.pass && input.TypesName(&g[0].p) == input.TypesName(&c.p) && like(g[0].p).QLen == like(c.p).QLen
+		})
+		if i < 0 {
+			list = append(list, []*contest{c})
+			continue
+		}
+		list[i] = append(list[i], c)
+	}
+	return list
+}

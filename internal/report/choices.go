@@ -1,0 +1,174 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// A cell is a problem in the color of what dispatch runs for it.
+type cell struct {
+	Kind       *kind // nil if that was not measured
+	X, Y, W, H px
+	MidX, MidY px
+	Text       string // in place of the mark: the loss, if there is one
+	Title      string
+}
+
+// Sizes of a map of cells.
+const (
+	cellHeight  = 22
+	widestCell  = 42
+	mostLengths = 40 // more cells than these in a row are too narrow to see
+)
+
+// noticeable is the loss from which a cell says it.
+const noticeable = 1.005
+
+// choices returns what dispatch runs, for each pass.
+func (s *study) choices() *Figure {
+	fig := &Figure{ID: "choices", Title: "What dispatch runs",
+		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}
+	all := part{}
+	var maps [][]*facet // by pass and how rows go with keys
+	for _, f := range s.facets {
+		i := slices.IndexFunc(maps, func(m []*facet) bool { return m[0].pass == f.pass && m[0].like.QLen == f.like.QLen })
+		if i < 0 {
+			i = len(maps)
+			maps = append(maps, nil)
+		}
+		maps[i] = append(maps[i], f)
+	}
+	for _, facets := range maps {
+		if p := s.choiceMap(facets); p != nil {
+			all.Panels = append(all.Panels, p)
+		}
+	}
+	if len(all.Panels) == 0 {
+		fig.Caption = "No choice of dispatch was measured, or problems of too many lengths to show."
+		return fig
+	}
+	fig.Parts = []part{all}
+	fig.Gist = s.verdict()
+	return fig
+}
+
+// verdict sums up what the choices cost.
+func (s *study) verdict() string {
+	n, best := 0, 0
+	var chosen, fastest float64
+	for _, c := range s.contests() {
+		loss := c.loss()
+		if !plottable(loss) {
+			continue
+		}
+		n++
+		if loss < noticeable {
+			best++
+		}
+		chosen += c.chosen.Seconds
+		fastest += c.fastest.Seconds
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("The best kernel for %d of %d problems; its choices together take %.3f times as long as the best ones.", best, n, chosen/fastest)
+}
+
+// choiceMap returns a map of facets down and lengths across.
+func (s *study) choiceMap(facets []*facet) *panel {
+	var points []*measured
+	for _, f := range facets {
+		points = append(points, f.points...)
+	}
+	columns := lengths(points)
+	contests := map[flashkit.Problem]*contest{}
+	for _, c := range s.contests() {
+		if c.pass == facets[0].pass {
+			contests[c.p] = c
+		}
+	}
+	if !slices.ContainsFunc(points, (*measured).chosen) || len(columns) > mostLengths {
+		return nil
+	}
+	title := facets[0].pass.String() + s.shape(facets[0].like)
+	p := &panel{Title: title, Full: title, Text: "What dispatch runs, " + title + ".", W: panelWidth}
+	left, top := px(12), px(34)
+	for _, f := range facets {
+		left = max(left, textWidth(f.Line)+10)
+	}
+	left = min(left, 190)
+	width := min((panelWidth-left)/px(len(columns)), widestCell)
+	p.columnNames(columns, left, width, top-6)
+	for r, f := range facets {
+		y := top + cellHeight*px(r)
+		p.Words = append(p.Words, words{X: 0, Y: y + cellHeight/2 + 4, Class: "dim", Text: f.Line})
+		for i, n := range columns {
+			q := f.like
+			q.KVLen = n
+			if q.QLen == 0 {
+				q.QLen = n
+			}
+			if c := contests[q]; c != nil {
+				p.Cells = append(p.Cells, c.cell(left+width*px(i), y, width))
+			}
+		}
+	}
+	p.H = top + cellHeight*px(len(facets)) + 18
+	p.addLegend(s.kindsOf(slices.DeleteFunc(points, func(m *measured) bool { return !m.chosen() })))
+	return p
+}
+
+// columnNames writes lengths above the cells.
+func (p *panel) columnNames(columns []int, left, width, y px) {
+	step := 1
+	for px(step)*width < textWidth(strconv.Itoa(columns[len(columns)-1]))+4 {
+		step++
+	}
+	for i := 0; i < len(columns); i += step {
+		w := words{X: left + width*(px(i)+.5), Y: y, Class: "dim mid", Text: strconv.Itoa(columns[i])}
+		w.X = min(w.X, panelWidth-textWidth(w.Text)/2)
+		p.Words = append(p.Words, w)
+	}
+}
+
+// chosen reports whether dispatch runs this.
+func (m *measured) chosen() bool { return m.Chosen && m.Memory == machine.Host }
+
+func (c *contest) cell(x, y, width px) cell {
+	out := cell{X: x + 1, Y: y + 1, W: width - 2, H: cellHeight - 2, MidX: x + width/2, MidY: y + cellHeight/2}
+	switch loss := c.loss(); {
+	case c.chosen == nil:
+		out.Title = c.p.String() + ": dispatch's choice was not measured"
+	case loss >= noticeable:
+		out.Kind = c.chosen.kind
+		if width >= 26 {
+			out.Text = strconv.FormatFloat(loss, 'f', 2, 64)
+		} else {
+			out.Text = "!"
+		}
+		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, terminal.Seconds(c.fastest.Seconds))
+	default:
+		out.Kind = c.chosen.kind
+		out.Title = c.chosen.title() + ", the fastest measured"
+	}
+	return out
+}
+
+// addLegend adds entries below the plot, as many in a line as fit.
+func (p *panel) addLegend(kinds []*kind) {
+	x := px(6)
+	for _, k := range kinds {
+		if x > 6 && x+k.width() > p.W {
+			x = 6
+			p.H += lineHeight + 3
+		}
+		p.Keys = append(p.Keys, key{k, x, p.H})
+		x += k.width() + 6
+	}
+	p.H += 10
+}

@@ -1,0 +1,231 @@
+// Package report draws the results of bench: a page of plots, and single plots as images.
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/bench"
+	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/terminal"
+)
+
+// A Page is a report: what report.tmpl shows.
+type Page struct {
+	*bench.Results
+	Common  string
+	Busy    bool // something else used the machine while its limits were measured
+	Varying int  // results whose calls differ much
+	Story   []headline
+	Hero    *hero
+	Figures []*Figure
+	Beside  []*besideTable // nil unless the baseline was measured
+	Memory  []*memorySection
+	All     []*measured
+}
+
+// New returns the page of results that were checked.
+func New(r *bench.Results) *Page {
+	s := newStudy(r)
+	varying := 0
+	for _, m := range s.all {
+		if m.varies() {
+			varying++
+		}
+	}
+	return &Page{Results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
+		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
+}
+
+// Figure returns the figure of that name of PlotNames.
+func (p *Page) Figure(id string) *Figure {
+	return p.Figures[slices.IndexFunc(p.Figures, func(f *Figure) bool { return f.ID == id })]
+}
+
+// beyond reports whether a kernel does more than what was measured as the most.
+func (s *study) beyond(limits []machine.Limit) bool {
+	return slices.ContainsFunc(s.all, func(m *measured) bool {
+		most := roofOf(limits, m.Place(), m.p.DType).rate
+		return most > 0 && m.GFLOPS > most
+	})
+}
+
+// A memorySection is the table of problems that differ in their length only.
+type memorySection struct {
+	Title    string
+	Matrices string // what the plain form writes out
+	Kernels  string // the kernels that are compared with it
+	Rows     []memoryRow
+}
+
+type memoryRow struct {
+	Length       int
+	Full, Kernel *bench.MemoryLine
+}
+
+// memory returns a section for each facet, but one for all its masks: what is
+// written out does not depend on them.
+func (s *study) memory() (sections []*memorySection) {
+	seen := map[string]bool{}
+	for _, f := range s.facets {
+		key := fmt.Sprint(f.pass, input.TypesName(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		if m := s.memoryOf(f); len(m.Rows) > 0 {
+			sections = append(sections, m)
+		}
+	}
+	return sections
+}
+
+func (s *study) memoryOf(f *facet) *memorySection {
+	out := &memorySection{Title: f.Unmasked}
+	var kernels []string
+	points := map[int]*measured{}
+	for _, m := range f.points {
+		was := points[m.p.KVLen]
+		if m.naive() {
+			continue
+		}
+		if was == nil || !was.Chosen && (m.Chosen || m.Seconds < was.Seconds) {
+			points[m.p.KVLen] = m
+		}
+	}
+	for _, n := range lengths(f.points) {
+		m := points[n]
+		if m == nil {
+			continue // only the baseline
+		}
+		t := bench.NewMemoryTable(m.p, m.pass)
+		full := t.Written()
+		line := &bench.MemoryLine{Name: m.Kernel, Kind: bench.KindKernel, Measured: big.NewInt(m.ExtraBytes), Device: m.Device}
+		t.Add(line)
+		out.Matrices = full.Name + " in " + full.DType
+		out.Rows = append(out.Rows, memoryRow{Length: n, Full: full, Kernel: line})
+		if !slices.Contains(kernels, m.Kernel) {
+			kernels = append(kernels, m.Kernel)
+		}
+	}
+	out.Kernels = join(kernels)
+	return out
+}
+
+//go:embed report.tmpl
+var reportText string
+
+//go:embed report.css
+var pageStyle string
+
+//go:embed plot.css
+var plotStyle string
+
+// marks are the shapes of points, beside which colors need not be told apart.
+var marks = []string{
+	"M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0-6.6 0z",
+	"M-2.9-2.9h5.8v5.8h-5.8z",
+	"M0-4L3.7 2.7h-7.4z",
+	"M0-4.2L4.2 0 0 4.2-4.2 0z",
+	"M0 4L3.7-2.7h-7.4z",
+	"M-1.2-3.9h2.4v2.7h2.7v2.4h-2.7v2.7h-2.4v-2.7h-2.7v-2.4h2.7z",
+	"M-3.9 0L-1.9-3.4h3.8L3.9 0 1.9 3.4h-3.8z",
+	"M-3.4-1.7L-1.7-3.4 0-1.7 1.7-3.4 3.4-1.7 1.7 0 3.4 1.7 1.7 3.4 0 1.7-1.7 3.4-3.4 1.7-1.7 0z",
+}
+
+var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"pageStyle": func() template.CSS { return template.CSS(pageStyle) },
+	"plotStyle": func() template.CSS { return template.CSS(plotStyle) },
+	"marks":     func() []string { return marks },
+	"percent":   func(s string) string { return strings.TrimSuffix(s, "%") + " %" },
+	"times":     times,
+	"number":    plainNumber,
+	"class":     (*kind).class,
+	"seconds":   terminal.Seconds,
+	"size":      shortSize,
+	"ratio":     bench.FormatRatio,
+	"gbps":      func(bytes float64) string { return fmt.Sprintf("%.1f GB/s", bytes/1e9) },
+	"gflops":    func(x float64) string { return fmt.Sprintf("%.1f", x) },
+	"bytes":     func(x float64) string { return shortSize(bench.Size(x)) },
+	"short":     axisSeconds,
+	"extra":     func(m *measured) string { return terminal.Bytes(m.Extra()) },
+}).Parse(reportText))
+
+func join(list []string) string { return strings.Join(list, ", ") }
+
+// class returns the classes of a kind's color.
+func (k *kind) class() string {
+	class := fmt.Sprintf("c%d", k.Color)
+	if k.Hollow {
+		class += " hollow"
+	}
+	return class
+}
+
+// WriteHTML writes the page as one file that needs nothing else.
+func (p *Page) WriteHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
+
+// A poster is a figure as an image of its own: its panels in columns.
+type poster struct {
+	*Figure
+	W, H    px
+	Machine string
+	Keys    []key
+	At      []placedPanel
+}
+
+type placedPanel struct {
+	*panel
+	X, Y  px
+	Title string
+}
+
+// Sizes of an image.
+const (
+	posterHead = 46
+	posterGap  = 16
+)
+
+// WriteSVG writes a figure as an image.
+func (p *Page) WriteSVG(w io.Writer, fig *Figure) error {
+	columns := min(2, max(1, len(fig.panels())))
+	out := &poster{Figure: fig, W: px(columns*(panelWidth+posterGap) + posterGap), H: posterHead, Machine: p.Machine.String()}
+	if len(fig.Legend) > 0 {
+		legend := panel{W: out.W - 2*posterGap, H: posterHead + 8}
+		legend.addLegend(fig.Legend)
+		for _, k := range legend.Keys {
+			k.X += posterGap
+			out.Keys = append(out.Keys, k)
+		}
+		out.H = legend.H + 6
+	}
+	for row := range slices.Chunk(fig.panels(), columns) {
+		height := px(0)
+		for i, panel := range row {
+			out.At = append(out.At, placedPanel{panel, px(posterGap + i*(panelWidth+posterGap)), out.H, panel.Full})
+			height = max(height, panel.H)
+		}
+		out.H += height + posterGap
+	}
+	return reportTemplate.ExecuteTemplate(w, "svg", out)
+}
+
+// shortSize prints a size for a narrow column.
+func shortSize(n *big.Int) string {
+	number, unit, _ := strings.Cut(bench.FormatSize(n), " ")
+	if x, err := strconv.ParseFloat(number, 64); err == nil && (x >= 100 || x == math.Trunc(x)) {
+		number = strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strings.TrimSpace(number + " " + unit)
+}
+
+// PlotNames are the figures of a report, by the name that --plot gives them.
+var PlotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}

@@ -1,0 +1,85 @@
+// Package terminal is how the command speaks to people: folded lines, tables, progress, sizes and
+// times.
+package terminal
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	usualColumns = 80
+	narrowest    = 20 // columns that anything is folded to
+)
+
+// A folder folds the lines of tables and other text to the width of a terminal.
+type folder struct {
+	w     io.Writer
+	width int
+	line  []byte // not ended
+}
+
+// Writer returns w, or what folds lines for it if it is a terminal.
+func Writer(w io.Writer) io.Writer {
+	if width := Width(w); width > 0 {
+		return &folder{w: w, width: width}
+	}
+	return w
+}
+
+// Width returns the columns to which text folds lines, 0 if w is no terminal.
+func Width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	if width := columns(f); width > 0 {
+		return max(width, narrowest)
+	}
+	return 0
+}
+
+// Write folds the lines of b.
+func (f *folder) Write(b []byte) (int, error) {
+	for rest := b; ; {
+		line, after, ended := bytes.Cut(rest, []byte("\n"))
+		f.line = append(f.line, line...)
+		if !ended {
+			return len(b), nil
+		}
+		_, err := io.WriteString(f.w, fold(string(f.line), f.width))
+		if f.line, rest = f.line[:0], after; err != nil {
+			return 0, err
+		}
+	}
+}
+
+// fold breaks a line that is too wide: between columns, or between the words of the
+// last one, whose other lines then begin where it does.
+func fold(line string, width int) string {
+	var b strings.Builder
+	for indent := ""; ; {
+		if utf8.RuneCountInString(line) <= width {
+			return b.String() + line + "\n"
+		}
+		r := []rune(line)
+		fits := string(r[:width+1])
+		from := len(indent)
+		gap := strings.LastIndex(strings.TrimRight(fits, " "), "  ")
+		at := strings.LastIndexByte(fits, ' ')
+		switch column := gap + 2; {
+		case gap > from && gap > len(fits)/2: // whole columns go to the next line
+			at, indent = gap, "    "
+		case gap > from && indent == "":
+			indent = strings.Repeat(" ", column)
+		}
+		if at <= from {
+			at = len(string(r[:width]))
+		}
+		b.WriteString(strings.TrimRight(line[:at], " ") + "\n")
+		line = indent + strings.TrimLeft(line[at:], " ")
+	}
+}

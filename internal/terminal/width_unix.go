@@ -1,0 +1,21 @@
+//go:build unix
+
+package terminal
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// columns returns the width of a terminal, 0 if f is none.
+func columns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	switch {
+	case err != nil:
+		return 0
+	case size.Col == 0: // it does not know
+		return usualColumns
+	}
+	return int(size.Col)
+}
