@@ -223,7 +223,6 @@ asm: ## remake the assembly from the programs in backends/simd/_asm
 		$(GO) run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go && \
 		$(GO) run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go && \
 		$(GO) run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go && \
-		$(GO) run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go && \
 		$(GO) run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go && \
 		$(GO) run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go && \
 		$(GO) run ./neon -pass bf16fwd -out ../neonbf16_fwd_arm64.s -stubs ../neonbf16_fwd_arm64.go && \

@@ -1708,10 +1708,11 @@ TEXT ·planeSumsAMXBF16(SB), NOSPLIT, $0-96
 	ADDQ  aPlane+32(FP), R9
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	DECQ  R14
-	JZ    firstsmallest
 
 firstsmall:
+	MOVQ $0x00000002, R15
+
+firstturn:
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
@@ -1735,29 +1736,10 @@ firstsmall:
 	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
 	VADDPS Z31, Z31, Z31
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	ADDQ   bPlane+56(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
+	DECQ   R15
+	JNZ    firstturn
+	DECQ   R14
+	JZ     firstsmallest
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
@@ -1780,56 +1762,9 @@ firstsmall:
 	ADDQ   aPlane+32(FP), R9
 	ADDQ   $0x40, R9
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	DECQ   R14
-	JNZ    firstsmall
+	JMP    firstsmall
 
 firstsmallest:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	ADDQ   bPlane+56(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	ADDQ   bPlane+56(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
@@ -1906,10 +1841,11 @@ rows:
 	ADDQ aPlane+32(FP), R9
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	DECQ R14
-	JZ   nextsmallest
 
 nextsmall:
+	MOVQ $0x00000002, R15
+
+nextturn:
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
@@ -1933,29 +1869,10 @@ nextsmall:
 	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
 	VADDPS Z31, Z31, Z31
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	ADDQ   bPlane+56(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
+	DECQ   R15
+	JNZ    nextturn
+	DECQ   R14
+	JZ     nextsmallest
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
@@ -1978,56 +1895,9 @@ nextsmall:
 	ADDQ   aPlane+32(FP), R9
 	ADDQ   $0x40, R9
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	DECQ   R14
-	JNZ    nextsmall
+	JMP    nextsmall
 
 nextsmallest:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	ADDQ   bPlane+56(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	SUBQ   aPlane+32(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS Z31, Z31, Z31
-	ADDQ   bPlane+56(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
@@ -2182,10 +2052,11 @@ keys:
 	ADDQ kPlane+128(FP), R9
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	DECQ SI
-	JZ   smallest
 
 small:
+	MOVQ $0x00000002, R14
+
+turn:
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS       Z31, Z31, Z31
 	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
@@ -2200,18 +2071,18 @@ small:
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
 	CMPQ         AX, pairs+72(FP)
 	JEQ          without1
-	MOVQ         s+48(FP), R14
-	VMOVUPS      (R14)(AX*8), Z0
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      (R15)(AX*8), Z0
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z0
 	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        (R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        (R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z0, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2220,29 +2091,29 @@ small:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      (R14)(AX*8), Z4
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      (R15)(AX*8), Z4
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VSUBPS       Z14, Z4, Z4
 	VMULPS.Z     Z4, Z0, K1, Z4
 	VMULPS       Z15, Z4, Z4
 	VPADDD       Z4, Z4, Z12
 	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z1
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      64(R15)(AX*8), Z1
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z1
 	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        2(R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        2(R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z1, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2251,29 +2122,29 @@ small:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z5
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      64(R15)(AX*8), Z5
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VSUBPS       Z14, Z5, Z5
 	VMULPS.Z     Z5, Z1, K1, Z5
 	VMULPS       Z15, Z5, Z5
 	VPADDD       Z5, Z5, Z12
 	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z2
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      128(R15)(AX*8), Z2
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z2
 	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        4(R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        4(R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z2, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2282,29 +2153,29 @@ small:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z6
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      128(R15)(AX*8), Z6
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VSUBPS       Z14, Z6, Z6
 	VMULPS.Z     Z6, Z2, K1, Z6
 	VMULPS       Z15, Z6, Z6
 	VPADDD       Z6, Z6, Z12
 	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z3
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      192(R15)(AX*8), Z3
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z3
 	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        6(R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        6(R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z3, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2313,12 +2184,12 @@ small:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z7
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      192(R15)(AX*8), Z7
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VSUBPS       Z14, Z7, Z7
 	VMULPS.Z     Z7, Z3, K1, Z7
 	VMULPS       Z15, Z7, Z7
@@ -2332,15 +2203,15 @@ small:
 	VSUBPS       Z10, Z2, Z2
 	VPANDD       Z17, Z3, Z11
 	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	MOVQ         p+0(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
+	VMOVDQU32    Z8, (R15)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
+	VMOVDQU32    Z9, 64(R15)
 	VPANDD       Z17, Z4, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPANDD       Z17, Z5, Z9
@@ -2349,22 +2220,22 @@ small:
 	VSUBPS       Z10, Z6, Z6
 	VPANDD       Z17, Z7, Z11
 	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, R14
+	MOVQ         rowsPlane+40(FP), R15
+	MOVQ         CX, R15
 	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)
-	ADDQ         step+32(FP), R14
+	VMOVDQU32    Z12, (R15)
+	ADDQ         step+32(FP), R15
 	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z12, (R15)
+	MOVQ         ds+8(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
+	VMOVDQU32    Z8, (R15)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
+	VMOVDQU32    Z9, 64(R15)
 	VPANDD       Z17, Z0, Z8
 	VSUBPS       Z8, Z0, Z0
 	VPANDD       Z17, Z1, Z9
@@ -2373,15 +2244,15 @@ small:
 	VSUBPS       Z10, Z2, Z2
 	VPANDD       Z17, Z3, Z11
 	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	MOVQ         p+0(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
+	VMOVDQU32    Z8, (R15)(BP*1)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
+	VMOVDQU32    Z9, 64(R15)(BP*1)
 	VPANDD       Z17, Z4, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPANDD       Z17, Z5, Z9
@@ -2390,47 +2261,47 @@ small:
 	VSUBPS       Z10, Z6, Z6
 	VPANDD       Z17, Z7, Z11
 	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
+	MOVQ         rowsPlane+40(FP), BP
+	MOVQ         CX, R15
 	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	ADDQ         step+32(FP), R14
+	VMOVDQU32    Z12, (R15)(BP*1)
+	ADDQ         step+32(FP), R15
 	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z12, (R15)(BP*1)
+	MOVQ         ds+8(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
+	VMOVDQU32    Z8, (R15)(BP*1)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z9, 64(R15)(BP*1)
+	MOVQ         p+0(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z0, Z0
 	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (R14)(R15*2)
+	VMOVDQU32    Z0, (R15)(BP*2)
 	VPSRLD       $0x10, Z1, Z1
 	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(R14)(R15*2)
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
+	VMOVDQU32    Z1, 64(R15)(BP*2)
+	MOVQ         rowsPlane+40(FP), BP
+	MOVQ         CX, R15
 	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	ADDQ         step+32(FP), R14
+	VMOVDQU32    Z12, (R15)(BP*2)
+	ADDQ         step+32(FP), R15
 	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z12, (R15)(BP*2)
+	MOVQ         ds+8(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z4, Z4
 	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (R14)(R15*2)
+	VMOVDQU32    Z4, (R15)(BP*2)
 	VPSRLD       $0x10, Z5, Z5
 	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(R14)(R15*2)
+	VMOVDQU32    Z5, 64(R15)(BP*2)
 	ADDQ         step+32(FP), CX
 	ADDQ         step+32(FP), CX
 	ADDQ         $0x20, AX
@@ -2449,18 +2320,18 @@ without1:
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
 	CMPQ         AX, pairs+72(FP)
 	JEQ          without2
-	MOVQ         s+48(FP), R14
-	VMOVUPS      (R14)(AX*8), Z0
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      (R15)(AX*8), Z0
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z0
 	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        (R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        (R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z0, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2469,29 +2340,29 @@ without1:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      (R14)(AX*8), Z4
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      (R15)(AX*8), Z4
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VSUBPS       Z14, Z4, Z4
 	VMULPS.Z     Z4, Z0, K1, Z4
 	VMULPS       Z15, Z4, Z4
 	VPADDD       Z4, Z4, Z12
 	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z1
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      64(R15)(AX*8), Z1
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z1
 	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        2(R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        2(R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z1, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2500,29 +2371,29 @@ without1:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z5
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      64(R15)(AX*8), Z5
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS (R15)(BP*1), Z14
 	VSUBPS       Z14, Z5, Z5
 	VMULPS.Z     Z5, Z1, K1, Z5
 	VMULPS       Z15, Z5, Z5
 	VPADDD       Z5, Z5, Z12
 	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z2
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      128(R15)(AX*8), Z2
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z2
 	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        4(R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        4(R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z2, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2531,29 +2402,29 @@ without1:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z6
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      128(R15)(AX*8), Z6
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VSUBPS       Z14, Z6, Z6
 	VMULPS.Z     Z6, Z2, K1, Z6
 	VMULPS       Z15, Z6, Z6
 	VPADDD       Z6, Z6, Z12
 	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z3
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         s+48(FP), R15
+	VMOVUPS      192(R15)(AX*8), Z3
+	MOVQ         lse+80(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VFMSUB213PS  Z14, Z15, Z3
 	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        6(R14)(R15*1), K1
+	MOVQ         masks+64(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	KMOVW        6(R15)(BP*1), K1
 	VREDUCEPS    $0x01, Z3, Z12
 	VMOVAPS      Z29, Z13
 	VFMADD213PS  Z28, Z12, Z13
@@ -2562,12 +2433,12 @@ without1:
 	VFMADD213PS  Z25, Z12, Z13
 	VFMADD213PS  Z24, Z12, Z13
 	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z7
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
+	MOVQ         dp+56(FP), R15
+	VMOVUPS      192(R15)(AX*8), Z7
+	MOVQ         delta+88(FP), R15
+	MOVQ         AX, BP
+	SHRQ         $0x02, BP
+	VBROADCASTSS 4(R15)(BP*1), Z14
 	VSUBPS       Z14, Z7, Z7
 	VMULPS.Z     Z7, Z3, K1, Z7
 	VMULPS       Z15, Z7, Z7
@@ -2581,15 +2452,15 @@ without1:
 	VSUBPS       Z10, Z2, Z2
 	VPANDD       Z17, Z3, Z11
 	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	MOVQ         p+0(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
+	VMOVDQU32    Z8, (R15)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
+	VMOVDQU32    Z9, 64(R15)
 	VPANDD       Z17, Z4, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPANDD       Z17, Z5, Z9
@@ -2598,22 +2469,22 @@ without1:
 	VSUBPS       Z10, Z6, Z6
 	VPANDD       Z17, Z7, Z11
 	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, R14
+	MOVQ         rowsPlane+40(FP), R15
+	MOVQ         CX, R15
 	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)
-	ADDQ         step+32(FP), R14
+	VMOVDQU32    Z12, (R15)
+	ADDQ         step+32(FP), R15
 	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z12, (R15)
+	MOVQ         ds+8(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
+	VMOVDQU32    Z8, (R15)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
+	VMOVDQU32    Z9, 64(R15)
 	VPANDD       Z17, Z0, Z8
 	VSUBPS       Z8, Z0, Z0
 	VPANDD       Z17, Z1, Z9
@@ -2622,15 +2493,15 @@ without1:
 	VSUBPS       Z10, Z2, Z2
 	VPANDD       Z17, Z3, Z11
 	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	MOVQ         p+0(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
+	VMOVDQU32    Z8, (R15)(BP*1)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
+	VMOVDQU32    Z9, 64(R15)(BP*1)
 	VPANDD       Z17, Z4, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPANDD       Z17, Z5, Z9
@@ -2639,551 +2510,56 @@ without1:
 	VSUBPS       Z10, Z6, Z6
 	VPANDD       Z17, Z7, Z11
 	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
+	MOVQ         rowsPlane+40(FP), BP
+	MOVQ         CX, R15
 	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	ADDQ         step+32(FP), R14
+	VMOVDQU32    Z12, (R15)(BP*1)
+	ADDQ         step+32(FP), R15
 	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z12, (R15)(BP*1)
+	MOVQ         ds+8(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z8, Z8
 	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
+	VMOVDQU32    Z8, (R15)(BP*1)
 	VPSRLD       $0x10, Z9, Z9
 	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z9, 64(R15)(BP*1)
+	MOVQ         p+0(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z0, Z0
 	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (R14)(R15*2)
+	VMOVDQU32    Z0, (R15)(BP*2)
 	VPSRLD       $0x10, Z1, Z1
 	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(R14)(R15*2)
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
+	VMOVDQU32    Z1, 64(R15)(BP*2)
+	MOVQ         rowsPlane+40(FP), BP
+	MOVQ         CX, R15
 	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	ADDQ         step+32(FP), R14
+	VMOVDQU32    Z12, (R15)(BP*2)
+	ADDQ         step+32(FP), R15
 	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
+	VMOVDQU32    Z12, (R15)(BP*2)
+	MOVQ         ds+8(FP), R15
+	MOVQ         plane+16(FP), BP
+	LEAQ         (R15)(AX*4), R15
 	VPSRLD       $0x10, Z4, Z4
 	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (R14)(R15*2)
+	VMOVDQU32    Z4, (R15)(BP*2)
 	VPSRLD       $0x10, Z5, Z5
 	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(R14)(R15*2)
+	VMOVDQU32    Z5, 64(R15)(BP*2)
 	ADDQ         step+32(FP), CX
 	ADDQ         step+32(FP), CX
 	ADDQ         $0x20, AX
 
 without2:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS       Z31, Z31, Z31
-	SUBQ         kPlane+128(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS       Z31, Z31, Z31
-	SUBQ         kPlane+128(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	CMPQ         AX, pairs+72(FP)
-	JEQ          without3
-	MOVQ         s+48(FP), R14
-	VMOVUPS      (R14)(AX*8), Z0
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z0
-	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        (R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z0, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      (R14)(AX*8), Z4
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VSUBPS       Z14, Z4, Z4
-	VMULPS.Z     Z4, Z0, K1, Z4
-	VMULPS       Z15, Z4, Z4
-	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z1
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z1
-	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        2(R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z1, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z5
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VSUBPS       Z14, Z5, Z5
-	VMULPS.Z     Z5, Z1, K1, Z5
-	VMULPS       Z15, Z5, Z5
-	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z2
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z2
-	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        4(R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z2, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z6
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VSUBPS       Z14, Z6, Z6
-	VMULPS.Z     Z6, Z2, K1, Z6
-	VMULPS       Z15, Z6, Z6
-	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z3
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z3
-	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        6(R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z3, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z7
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VSUBPS       Z14, Z7, Z7
-	VMULPS.Z     Z7, Z3, K1, Z7
-	VMULPS       Z15, Z7, Z7
-	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z18, Z18
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, R14
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)
-	ADDQ         step+32(FP), R14
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	ADDQ         step+32(FP), R14
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z0, Z0
-	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (R14)(R15*2)
-	VPSRLD       $0x10, Z1, Z1
-	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(R14)(R15*2)
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
-	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	ADDQ         step+32(FP), R14
-	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z4, Z4
-	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (R14)(R15*2)
-	VPSRLD       $0x10, Z5, Z5
-	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(R14)(R15*2)
-	ADDQ         step+32(FP), CX
-	ADDQ         step+32(FP), CX
-	ADDQ         $0x20, AX
-
-without3:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS       Z31, Z31, Z31
-	ADDQ         qPlane+144(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS       Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	CMPQ         AX, pairs+72(FP)
-	JEQ          without4
-	MOVQ         s+48(FP), R14
-	VMOVUPS      (R14)(AX*8), Z0
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z0
-	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        (R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z0, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      (R14)(AX*8), Z4
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VSUBPS       Z14, Z4, Z4
-	VMULPS.Z     Z4, Z0, K1, Z4
-	VMULPS       Z15, Z4, Z4
-	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z1
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z1
-	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        2(R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z1, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      64(R14)(AX*8), Z5
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS (R14)(R15*1), Z14
-	VSUBPS       Z14, Z5, Z5
-	VMULPS.Z     Z5, Z1, K1, Z5
-	VMULPS       Z15, Z5, Z5
-	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z2
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z2
-	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        4(R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z2, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      128(R14)(AX*8), Z6
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VSUBPS       Z14, Z6, Z6
-	VMULPS.Z     Z6, Z2, K1, Z6
-	VMULPS       Z15, Z6, Z6
-	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z3
-	MOVQ         lse+80(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VFMSUB213PS  Z14, Z15, Z3
-	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	KMOVW        6(R14)(R15*1), K1
-	VREDUCEPS    $0x01, Z3, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), R14
-	VMOVUPS      192(R14)(AX*8), Z7
-	MOVQ         delta+88(FP), R14
-	MOVQ         AX, R15
-	SHRQ         $0x02, R15
-	VBROADCASTSS 4(R14)(R15*1), Z14
-	VSUBPS       Z14, Z7, Z7
-	VMULPS.Z     Z7, Z3, K1, Z7
-	VMULPS       Z15, Z7, Z7
-	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z18, Z18
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, R14
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)
-	ADDQ         step+32(FP), R14
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	ADDQ         step+32(FP), R14
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (R14)(R15*1)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (R14)(R15*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(R14)(R15*1)
-	MOVQ         p+0(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z0, Z0
-	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (R14)(R15*2)
-	VPSRLD       $0x10, Z1, Z1
-	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(R14)(R15*2)
-	MOVQ         rowsPlane+40(FP), R15
-	MOVQ         CX, R14
-	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	ADDQ         step+32(FP), R14
-	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (R14)(R15*2)
-	MOVQ         ds+8(FP), R14
-	MOVQ         plane+16(FP), R15
-	LEAQ         (R14)(AX*4), R14
-	VPSRLD       $0x10, Z4, Z4
-	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (R14)(R15*2)
-	VPSRLD       $0x10, Z5, Z5
-	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(R14)(R15*2)
-	ADDQ         step+32(FP), CX
-	ADDQ         step+32(FP), CX
-	ADDQ         $0x20, AX
-
-without4:
+	DECQ   R14
+	JNZ    turn
+	DECQ   SI
+	JZ     smallest
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
@@ -3206,1008 +2582,9 @@ without4:
 	ADDQ   kPlane+128(FP), R9
 	ADDQ   $0x40, R9
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	DECQ   SI
-	JNZ    small
+	JMP    small
 
 smallest:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS       Z31, Z31, Z31
-	SUBQ         kPlane+128(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS       Z31, Z31, Z31
-	SUBQ         kPlane+128(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	CMPQ         AX, pairs+72(FP)
-	JEQ          without5
-	MOVQ         s+48(FP), SI
-	VMOVUPS      (SI)(AX*8), Z0
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z0
-	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        (SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z0, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      (SI)(AX*8), Z4
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VSUBPS       Z14, Z4, Z4
-	VMULPS.Z     Z4, Z0, K1, Z4
-	VMULPS       Z15, Z4, Z4
-	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z1
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z1
-	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        2(SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z1, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z5
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VSUBPS       Z14, Z5, Z5
-	VMULPS.Z     Z5, Z1, K1, Z5
-	VMULPS       Z15, Z5, Z5
-	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z2
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z2
-	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        4(SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z2, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z6
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VSUBPS       Z14, Z6, Z6
-	VMULPS.Z     Z6, Z2, K1, Z6
-	VMULPS       Z15, Z6, Z6
-	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z3
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z3
-	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        6(SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z3, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z7
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VSUBPS       Z14, Z7, Z7
-	VMULPS.Z     Z7, Z3, K1, Z7
-	VMULPS       Z15, Z7, Z7
-	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z18, Z18
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), SI
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R14*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R14*1)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)(R14*1)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)(R14*1)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R14*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R14*1)
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z0, Z0
-	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (SI)(R14*2)
-	VPSRLD       $0x10, Z1, Z1
-	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(SI)(R14*2)
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, SI
-	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (SI)(R14*2)
-	ADDQ         step+32(FP), SI
-	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (SI)(R14*2)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z4, Z4
-	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (SI)(R14*2)
-	VPSRLD       $0x10, Z5, Z5
-	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(SI)(R14*2)
-	ADDQ         step+32(FP), CX
-	ADDQ         step+32(FP), CX
-	ADDQ         $0x20, AX
-
-without5:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS       Z31, Z31, Z31
-	ADDQ         qPlane+144(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS       Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	CMPQ         AX, pairs+72(FP)
-	JEQ          without6
-	MOVQ         s+48(FP), SI
-	VMOVUPS      (SI)(AX*8), Z0
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z0
-	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        (SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z0, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      (SI)(AX*8), Z4
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VSUBPS       Z14, Z4, Z4
-	VMULPS.Z     Z4, Z0, K1, Z4
-	VMULPS       Z15, Z4, Z4
-	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z1
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z1
-	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        2(SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z1, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z5
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS (SI)(R14*1), Z14
-	VSUBPS       Z14, Z5, Z5
-	VMULPS.Z     Z5, Z1, K1, Z5
-	VMULPS       Z15, Z5, Z5
-	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z2
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z2
-	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        4(SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z2, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z6
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VSUBPS       Z14, Z6, Z6
-	VMULPS.Z     Z6, Z2, K1, Z6
-	VMULPS       Z15, Z6, Z6
-	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z3
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VFMSUB213PS  Z14, Z15, Z3
-	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	KMOVW        6(SI)(R14*1), K1
-	VREDUCEPS    $0x01, Z3, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z7
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R14
-	SHRQ         $0x02, R14
-	VBROADCASTSS 4(SI)(R14*1), Z14
-	VSUBPS       Z14, Z7, Z7
-	VMULPS.Z     Z7, Z3, K1, Z7
-	VMULPS       Z15, Z7, Z7
-	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z18, Z18
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), SI
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R14*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R14*1)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)(R14*1)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)(R14*1)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R14*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R14*1)
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z0, Z0
-	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (SI)(R14*2)
-	VPSRLD       $0x10, Z1, Z1
-	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(SI)(R14*2)
-	MOVQ         rowsPlane+40(FP), R14
-	MOVQ         CX, SI
-	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (SI)(R14*2)
-	ADDQ         step+32(FP), SI
-	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (SI)(R14*2)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R14
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z4, Z4
-	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (SI)(R14*2)
-	VPSRLD       $0x10, Z5, Z5
-	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(SI)(R14*2)
-	ADDQ         step+32(FP), CX
-	ADDQ         step+32(FP), CX
-	ADDQ         $0x20, AX
-
-without6:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS       Z31, Z31, Z31
-	SUBQ         kPlane+128(FP), R8
-	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS       Z31, Z31, Z31
-	SUBQ         kPlane+128(FP), R9
-	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
-	CMPQ         AX, pairs+72(FP)
-	JEQ          without7
-	MOVQ         s+48(FP), SI
-	VMOVUPS      (SI)(AX*8), Z0
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z0
-	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        (SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z0, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      (SI)(AX*8), Z4
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VSUBPS       Z14, Z4, Z4
-	VMULPS.Z     Z4, Z0, K1, Z4
-	VMULPS       Z15, Z4, Z4
-	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z1
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z1
-	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        2(SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z1, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z5
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VSUBPS       Z14, Z5, Z5
-	VMULPS.Z     Z5, Z1, K1, Z5
-	VMULPS       Z15, Z5, Z5
-	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z2
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z2
-	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        4(SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z2, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z6
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VSUBPS       Z14, Z6, Z6
-	VMULPS.Z     Z6, Z2, K1, Z6
-	VMULPS       Z15, Z6, Z6
-	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z3
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z3
-	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        6(SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z3, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z7
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VSUBPS       Z14, Z7, Z7
-	VMULPS.Z     Z7, Z3, K1, Z7
-	VMULPS       Z15, Z7, Z7
-	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z18, Z18
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), SI
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R8*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R8*1)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R8
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)(R8*1)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)(R8*1)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R8*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R8*1)
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z0, Z0
-	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (SI)(R8*2)
-	VPSRLD       $0x10, Z1, Z1
-	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(SI)(R8*2)
-	MOVQ         rowsPlane+40(FP), R8
-	MOVQ         CX, SI
-	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (SI)(R8*2)
-	ADDQ         step+32(FP), SI
-	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (SI)(R8*2)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z4, Z4
-	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (SI)(R8*2)
-	VPSRLD       $0x10, Z5, Z5
-	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(SI)(R8*2)
-	ADDQ         step+32(FP), CX
-	ADDQ         step+32(FP), CX
-	ADDQ         $0x20, AX
-
-without7:
-	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2
-	VADDPS       Z31, Z31, Z31
-	ADDQ         qPlane+144(FP), R11
-	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
-	LONG $0x5c52e2c4; BYTE $0xce // TDPBF16PS T5, T6, T1
-	VADDPS       Z31, Z31, Z31
-	LONG $0x5c52e2c4; BYTE $0xdf // TDPBF16PS T5, T7, T3
-	VADDPS       Z31, Z31, Z31
-	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	CMPQ         AX, pairs+72(FP)
-	JEQ          without8
-	MOVQ         s+48(FP), SI
-	VMOVUPS      (SI)(AX*8), Z0
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z0
-	VMULPS       Z16, Z0, Z0
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        (SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z0, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z0, Z13, K1, Z0
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      (SI)(AX*8), Z4
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VSUBPS       Z14, Z4, Z4
-	VMULPS.Z     Z4, Z0, K1, Z4
-	VMULPS       Z15, Z4, Z4
-	VPADDD       Z4, Z4, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z1
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z1
-	VMULPS       Z16, Z1, Z1
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        2(SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z1, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z1, Z13, K1, Z1
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      64(SI)(AX*8), Z5
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS (SI)(R8*1), Z14
-	VSUBPS       Z14, Z5, Z5
-	VMULPS.Z     Z5, Z1, K1, Z5
-	VMULPS       Z15, Z5, Z5
-	VPADDD       Z5, Z5, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z2
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z2
-	VMULPS       Z16, Z2, Z2
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        4(SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z2, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z2, Z13, K1, Z2
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      128(SI)(AX*8), Z6
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VSUBPS       Z14, Z6, Z6
-	VMULPS.Z     Z6, Z2, K1, Z6
-	VMULPS       Z15, Z6, Z6
-	VPADDD       Z6, Z6, Z12
-	VPMAXUD      Z12, Z18, Z18
-	MOVQ         s+48(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z3
-	MOVQ         lse+80(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VFMSUB213PS  Z14, Z15, Z3
-	VMULPS       Z16, Z3, Z3
-	MOVQ         masks+64(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	KMOVW        6(SI)(R8*1), K1
-	VREDUCEPS    $0x01, Z3, Z12
-	VMOVAPS      Z29, Z13
-	VFMADD213PS  Z28, Z12, Z13
-	VFMADD213PS  Z27, Z12, Z13
-	VFMADD213PS  Z26, Z12, Z13
-	VFMADD213PS  Z25, Z12, Z13
-	VFMADD213PS  Z24, Z12, Z13
-	VSCALEFPS.Z  Z3, Z13, K1, Z3
-	MOVQ         dp+56(FP), SI
-	VMOVUPS      192(SI)(AX*8), Z7
-	MOVQ         delta+88(FP), SI
-	MOVQ         AX, R8
-	SHRQ         $0x02, R8
-	VBROADCASTSS 4(SI)(R8*1), Z14
-	VSUBPS       Z14, Z7, Z7
-	VMULPS.Z     Z7, Z3, K1, Z7
-	VMULPS       Z15, Z7, Z7
-	VPADDD       Z7, Z7, Z12
-	VPMAXUD      Z12, Z18, Z18
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), SI
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)
-	VPANDD       Z17, Z0, Z8
-	VSUBPS       Z8, Z0, Z0
-	VPANDD       Z17, Z1, Z9
-	VSUBPS       Z9, Z1, Z1
-	VPANDD       Z17, Z2, Z10
-	VSUBPS       Z10, Z2, Z2
-	VPANDD       Z17, Z3, Z11
-	VSUBPS       Z11, Z3, Z3
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R8*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R8*1)
-	VPANDD       Z17, Z4, Z8
-	VSUBPS       Z8, Z4, Z4
-	VPANDD       Z17, Z5, Z9
-	VSUBPS       Z9, Z5, Z5
-	VPANDD       Z17, Z6, Z10
-	VSUBPS       Z10, Z6, Z6
-	VPANDD       Z17, Z7, Z11
-	VSUBPS       Z11, Z7, Z7
-	MOVQ         rowsPlane+40(FP), R8
-	MOVQ         CX, SI
-	LONG $0x48375262; WORD $0xe072 // VCVTNE2PS2BF16 Z8, Z9, Z12
-	VMOVDQU32    Z12, (SI)(R8*1)
-	ADDQ         step+32(FP), SI
-	LONG $0x48275262; WORD $0xe272 // VCVTNE2PS2BF16 Z10, Z11, Z12
-	VMOVDQU32    Z12, (SI)(R8*1)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z8, Z8
-	VPTERNLOGD   $0xf8, Z17, Z10, Z8
-	VMOVDQU32    Z8, (SI)(R8*1)
-	VPSRLD       $0x10, Z9, Z9
-	VPTERNLOGD   $0xf8, Z17, Z11, Z9
-	VMOVDQU32    Z9, 64(SI)(R8*1)
-	MOVQ         p+0(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z0, Z0
-	VPTERNLOGD   $0xf8, Z17, Z2, Z0
-	VMOVDQU32    Z0, (SI)(R8*2)
-	VPSRLD       $0x10, Z1, Z1
-	VPTERNLOGD   $0xf8, Z17, Z3, Z1
-	VMOVDQU32    Z1, 64(SI)(R8*2)
-	MOVQ         rowsPlane+40(FP), R8
-	MOVQ         CX, SI
-	LONG $0x48577262; WORD $0xe472 // VCVTNE2PS2BF16 Z4, Z5, Z12
-	VMOVDQU32    Z12, (SI)(R8*2)
-	ADDQ         step+32(FP), SI
-	LONG $0x48477262; WORD $0xe672 // VCVTNE2PS2BF16 Z6, Z7, Z12
-	VMOVDQU32    Z12, (SI)(R8*2)
-	MOVQ         ds+8(FP), SI
-	MOVQ         plane+16(FP), R8
-	LEAQ         (SI)(AX*4), SI
-	VPSRLD       $0x10, Z4, Z4
-	VPTERNLOGD   $0xf8, Z17, Z6, Z4
-	VMOVDQU32    Z4, (SI)(R8*2)
-	VPSRLD       $0x10, Z5, Z5
-	VPTERNLOGD   $0xf8, Z17, Z7, Z5
-	VMOVDQU32    Z5, 64(SI)(R8*2)
-	ADDQ         step+32(FP), CX
-	ADDQ         step+32(FP), CX
-	ADDQ         $0x20, AX
-
-without8:
 	LONG $0x5c5ae2c4; BYTE $0xc6 // TDPBF16PS T4, T6, T0
 	VADDPS Z31, Z31, Z31
 	LONG $0x5c5ae2c4; BYTE $0xd7 // TDPBF16PS T4, T7, T2

@@ -7,59 +7,32 @@ package simd
 // attendF32AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched, and nearer ones: then the tables have ahead+3 more, and 16 before.
 // idle is scratch like 3 rows of O. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendF32AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
+func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // attendF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched, and nearer ones: then the tables have ahead+3 more, and 16 before.
 // idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
+func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // attendBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, in the order of split16, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched, and nearer ones: then the tables have ahead+3 more, and 16 before.
 // idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendBF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
-
-// attendAtF32AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables
-// have ahead+3 more, and 16 before.
-// idle is scratch like 3 rows of O. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtF32AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
-
-// attendAtF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables
-// have ahead+3 more, and 16 before.
-// idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
-
-// attendAtBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, in the order of split16, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables
-// have ahead+3 more, and 16 before.
-// idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtBF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
+func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // decodeWeightsAVX2 raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets
 // s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite

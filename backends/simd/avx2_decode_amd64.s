@@ -4,12 +4,31 @@
 
 #include "textflag.h"
 
-// func attendF32AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
+// func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
-TEXT ·attendF32AVX2(SB), NOSPLIT, $8-152
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
+TEXT ·attendF32AVX2(SB), NOSPLIT, $8-160
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    kAhead+24(FP), AX
+	TESTQ   AX, AX
+	JZ      kplaces
+	ADDQ    k+8(FP), AX
+	INCQ    AX
+	MOVQ    AX, kAhead+24(FP)
+
+kplaces:
+	MOVQ  vAhead+120(FP), AX
+	TESTQ AX, AX
+	JZ    vplaces
+	ADDQ  v+104(FP), AX
+	INCQ  AX
+	MOVQ  AX, vAhead+120(FP)
+
+vplaces:
+	MOVQ         v+104(FP), AX
+	SUBQ         AX, o+72(FP)
+	SUBQ         AX, idle+88(FP)
 	MOVQ         dim+48(FP), AX
 	ANDL         $0x07, AX
 	VMOVD        AX, X14
@@ -28,14 +47,16 @@ keys:
 	CMPQ  AX, $0x04
 	JL    score
 	MOVQ  s+0(FP), AX
-	MOVQ  k+8(FP), CX
-	MOVQ  kStep+16(FP), DX
-	LEAQ  (DX)(DX*2), BX
-	MOVQ  q+32(FP), SI
-	MOVQ  qStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  qRows+56(FP), R9
-	LEAQ  (DI)(DI*2), R8
+	MOVQ  kAt+16(FP), CX
+	MOVQ  (CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  16(CX), SI
+	MOVQ  24(CX), CX
+	MOVQ  q+32(FP), DI
+	MOVQ  qStep+40(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  qRows+56(FP), R10
+	LEAQ  (R8)(R8*2), R9
 
 score4rows:
 	VXORPS Y0, Y0, Y0
@@ -46,60 +67,76 @@ score4rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   kAhead+24(FP), R10
-	MOVQ   dim+48(FP), R12
-	MOVQ   CX, R8
-	ADDQ   CX, R10
-	LEAQ   (DX)(DX*1), R13
-	MOVQ   SI, R11
-	SUBQ   $0x08, R12
-	JL     score4tail
+	MOVQ   k+8(FP), R11
+	MOVQ   kAhead+24(FP), R12
+	TESTL  $0x00000001, R12
+	JZ     score4places
+
+score4begin:
+	MOVQ dim+48(FP), R13
+	MOVQ DI, R9
+	SUBQ $0x08, R13
+	JL   score4tail
 
 score4:
-	PREFETCHT1  (R10)
-	PREFETCHT1  (R10)(DX*1)
-	VMOVUPS     (R8), Y8
-	VMOVUPS     (R8)(DX*1), Y9
-	VMOVUPS     (R8)(DX*2), Y10
-	VMOVUPS     (R8)(BX*1), Y11
-	VMOVUPS     (R11), Y12
+	VMOVUPS     (DX)(R11*1), Y8
+	VMOVUPS     (BX)(R11*1), Y9
+	VMOVUPS     (SI)(R11*1), Y10
+	VMOVUPS     (CX)(R11*1), Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DI*1), Y13
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	ADDQ        R13, R10
-	NEGQ        R13
-	ADDQ        $0x00000020, R11
-	SUBQ        $0x08, R12
-	JGE         score4
+	TESTL       $0x00000020, R11
+	JNZ         score4wholefetched
+	TESTL       $0x00000001, R12
+	JZ          score4wholetable
+	PREFETCHT1  (DX)(R12*1)
+	PREFETCHT1  (BX)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	PREFETCHT1  (CX)(R12*1)
+	ADDQ        $0x40, R12
+
+score4wholefetched:
+	ADDQ $0x00000020, R11
+	ADDQ $0x00000020, R9
+	SUBQ $0x08, R13
+	JGE  score4
 
 score4tail:
-	ADDQ        $0x08, R12
+	ADDQ        $0x08, R13
 	JZ          score4end
-	PREFETCHT1  (R10)
-	PREFETCHT1  (R10)(DX*1)
-	VMASKMOVPS  (R8), Y14, Y8
-	VMASKMOVPS  (R8)(DX*1), Y14, Y9
-	VMASKMOVPS  (R8)(DX*2), Y14, Y10
-	VMASKMOVPS  (R8)(BX*1), Y14, Y11
-	VMOVUPS     (R11), Y12
+	VMASKMOVPS  (DX)(R11*1), Y14, Y8
+	VMASKMOVPS  (BX)(R11*1), Y14, Y9
+	VMASKMOVPS  (SI)(R11*1), Y14, Y10
+	VMASKMOVPS  (CX)(R11*1), Y14, Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DI*1), Y13
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
+	TESTL       $0x00000020, R11
+	JNZ         score4partfetched
+	TESTL       $0x00000001, R12
+	JZ          score4parttable
+	PREFETCHT1  (DX)(R12*1)
+	PREFETCHT1  (BX)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	PREFETCHT1  (CX)(R12*1)
+	ADDQ        $0x40, R12
 
+score4partfetched:
 score4end:
 	VUNPCKLPS    Y1, Y0, Y8
 	VUNPCKHPS    Y1, Y0, Y9
@@ -126,25 +163,23 @@ score4end:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (SI)(DI*2), SI
-	SUBQ         $0x02, R9
+	LEAQ         (DI)(R8*2), DI
+	SUBQ         $0x02, R10
 	JG           score4rows
 	ADDQ         $0x10, s+0(FP)
-	LEAQ         (CX)(DX*4), CX
-	MOVQ         CX, k+8(FP)
+	ADDQ         $0x20, kAt+16(FP)
 	SUBQ         $0x04, kKeys+64(FP)
 	JMP          values
 
 score:
 	MOVQ s+0(FP), AX
-	MOVQ k+8(FP), CX
-	MOVQ kStep+16(FP), DX
-	LEAQ (DX)(DX*2), BX
-	MOVQ q+32(FP), BX
-	MOVQ qStep+40(FP), SI
-	SHLQ $0x02, SI
-	MOVQ qRows+56(FP), R8
-	LEAQ (SI)(SI*2), DI
+	MOVQ kAt+16(FP), CX
+	MOVQ (CX), CX
+	MOVQ q+32(FP), DX
+	MOVQ qStep+40(FP), BX
+	SHLQ $0x02, BX
+	MOVQ qRows+56(FP), DI
+	LEAQ (BX)(BX*2), SI
 
 score1rows:
 	VXORPS Y0, Y0, Y0
@@ -155,37 +190,52 @@ score1rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
+	MOVQ   k+8(FP), R8
 	MOVQ   kAhead+24(FP), R9
-	MOVQ   dim+48(FP), R11
-	MOVQ   CX, DI
-	ADDQ   CX, R9
-	MOVQ   BX, R10
-	SUBQ   $0x08, R11
-	JL     score1tail
+	TESTL  $0x00000001, R9
+	JZ     score1places
+
+score1begin:
+	MOVQ dim+48(FP), R10
+	MOVQ DX, SI
+	SUBQ $0x08, R10
+	JL   score1tail
 
 score1:
-	PREFETCHT1  (R9)
-	VMOVUPS     (DI), Y8
-	VMOVUPS     (R10), Y12
+	VMOVUPS     (CX)(R8*1), Y8
+	VMOVUPS     (SI), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R10)(SI*1), Y13
+	VMOVUPS     (SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000020, R10
-	SUBQ        $0x08, R11
-	JGE         score1
+	TESTL       $0x00000020, R8
+	JNZ         score1wholefetched
+	TESTL       $0x00000001, R9
+	JZ          score1wholetable
+	PREFETCHT1  (CX)(R9*1)
+	ADDQ        $0x40, R9
+
+score1wholefetched:
+	ADDQ $0x00000020, R8
+	ADDQ $0x00000020, SI
+	SUBQ $0x08, R10
+	JGE  score1
 
 score1tail:
-	ADDQ        $0x08, R11
+	ADDQ        $0x08, R10
 	JZ          score1end
-	PREFETCHT1  (R9)
-	VMASKMOVPS  (DI), Y14, Y8
-	VMOVUPS     (R10), Y12
+	VMASKMOVPS  (CX)(R8*1), Y14, Y8
+	VMOVUPS     (SI), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R10)(SI*1), Y13
+	VMOVUPS     (SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
+	TESTL       $0x00000020, R8
+	JNZ         score1partfetched
+	TESTL       $0x00000001, R9
+	JZ          score1parttable
+	PREFETCHT1  (CX)(R9*1)
+	ADDQ        $0x40, R9
 
+score1partfetched:
 score1end:
 	VUNPCKLPS    Y1, Y0, Y8
 	VUNPCKHPS    Y1, Y0, Y9
@@ -212,12 +262,11 @@ score1end:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (BX)(SI*2), BX
-	SUBQ         $0x02, R8
+	LEAQ         (DX)(BX*2), DX
+	SUBQ         $0x02, DI
 	JG           score1rows
 	ADDQ         $0x04, s+0(FP)
-	LEAQ         (CX)(DX*1), CX
-	MOVQ         CX, k+8(FP)
+	ADDQ         $0x08, kAt+16(FP)
 	SUBQ         $0x01, kKeys+64(FP)
 
 values:
@@ -229,9 +278,11 @@ values:
 	MOVQ oStep+80(FP), DX
 	SHLQ $0x02, DX
 	MOVQ oRows+136(FP), BX
-	MOVQ v+104(FP), SI
-	MOVQ vStep+112(FP), DI
-	LEAQ (DI)(DI*2), R8
+	MOVQ vAt+112(FP), SI
+	MOVQ (SI), DI
+	MOVQ 8(SI), R8
+	MOVQ 16(SI), R9
+	MOVQ 24(SI), SI
 
 value4rows:
 	VBROADCASTSS (AX), Y0
@@ -242,77 +293,90 @@ value4rows:
 	VBROADCASTSS 580(AX), Y5
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, R9
-	MOVQ         idle+88(FP), R10
-	ADDQ         DX, R9
+	MOVQ         CX, R10
+	MOVQ         idle+88(FP), R11
+	ADDQ         DX, R10
 	CMPQ         BX, $0x01
-	CMOVQGT      R9, R10
-	MOVQ         vAhead+120(FP), R11
-	MOVQ         vdim+128(FP), R13
-	MOVQ         SI, R9
-	ADDQ         SI, R11
-	LEAQ         (DI)(DI*1), R14
-	XORQ         R12, R12
-	SUBQ         $0x08, R13
-	JL           value4tail
+	CMOVQGT      R10, R11
+	MOVQ         v+104(FP), R10
+	MOVQ         vAhead+120(FP), R12
+	TESTL        $0x00000001, R12
+	JZ           value4places
+
+value4begin:
+	MOVQ vdim+128(FP), R13
+	SUBQ $0x08, R13
+	JL   value4tail
 
 value4:
-	PREFETCHT1  (R11)
-	PREFETCHT1  (R11)(DI*1)
-	VMOVUPS     (R9), Y8
-	VMOVUPS     (R9)(DI*1), Y9
-	VMOVUPS     (R9)(DI*2), Y10
-	VMOVUPS     (R9)(R8*1), Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	VMOVUPS     (DI)(R10*1), Y8
+	VMOVUPS     (R8)(R10*1), Y9
+	VMOVUPS     (R9)(R10*1), Y10
+	VMOVUPS     (SI)(R10*1), Y11
+	VMOVUPS     (CX)(R10*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (R10)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R10*1)
+	VMOVUPS     (R11)(R10*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R10)(R12*1)
-	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000020, R11
-	ADDQ        R14, R11
-	NEGQ        R14
-	ADDQ        $0x00000020, R12
-	SUBQ        $0x08, R13
-	JGE         value4
+	VMOVUPS     Y13, (R11)(R10*1)
+	TESTL       $0x00000020, R10
+	JNZ         value4wholefetched
+	TESTL       $0x00000001, R12
+	JZ          value4wholetable
+	PREFETCHT1  (DI)(R12*1)
+	PREFETCHT1  (R8)(R12*1)
+	PREFETCHT1  (R9)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	ADDQ        $0x40, R12
+
+value4wholefetched:
+	ADDQ $0x00000020, R10
+	SUBQ $0x08, R13
+	JGE  value4
 
 value4tail:
 	ADDQ        $0x08, R13
 	JZ          value4end
-	PREFETCHT1  (R11)
-	PREFETCHT1  (R11)(DI*1)
-	VMASKMOVPS  (R9), Y15, Y8
-	VMASKMOVPS  (R9)(DI*1), Y15, Y9
-	VMASKMOVPS  (R9)(DI*2), Y15, Y10
-	VMASKMOVPS  (R9)(R8*1), Y15, Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	VMASKMOVPS  (DI)(R10*1), Y15, Y8
+	VMASKMOVPS  (R8)(R10*1), Y15, Y9
+	VMASKMOVPS  (R9)(R10*1), Y15, Y10
+	VMASKMOVPS  (SI)(R10*1), Y15, Y11
+	VMOVUPS     (CX)(R10*1), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (R10)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R10*1)
+	VMOVUPS     (R11)(R10*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R10)(R12*1)
+	VMOVUPS     Y13, (R11)(R10*1)
+	TESTL       $0x00000020, R10
+	JNZ         value4partfetched
+	TESTL       $0x00000001, R12
+	JZ          value4parttable
+	PREFETCHT1  (DI)(R12*1)
+	PREFETCHT1  (R8)(R12*1)
+	PREFETCHT1  (R9)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	ADDQ        $0x40, R12
 
+value4partfetched:
 value4end:
 	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value4rows
 	ADDQ $0x10, p+96(FP)
-	LEAQ (SI)(DI*4), SI
-	MOVQ SI, v+104(FP)
+	ADDQ $0x20, vAt+112(FP)
 	SUBQ $0x04, vKeys+144(FP)
 	JMP  keys
 
@@ -324,61 +388,72 @@ value:
 	MOVQ  oStep+80(FP), DX
 	SHLQ  $0x02, DX
 	MOVQ  oRows+136(FP), BX
-	MOVQ  v+104(FP), SI
-	MOVQ  vStep+112(FP), DI
-	LEAQ  (DI)(DI*2), R8
+	MOVQ  vAt+112(FP), SI
+	MOVQ  (SI), SI
 
 value1rows:
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, R8
-	MOVQ         idle+88(FP), R9
-	ADDQ         DX, R8
+	MOVQ         CX, DI
+	MOVQ         idle+88(FP), R8
+	ADDQ         DX, DI
 	CMPQ         BX, $0x01
-	CMOVQGT      R8, R9
-	MOVQ         vAhead+120(FP), R10
-	MOVQ         vdim+128(FP), R12
-	MOVQ         SI, R8
-	ADDQ         SI, R10
-	XORQ         R11, R11
-	SUBQ         $0x08, R12
-	JL           value1tail
+	CMOVQGT      DI, R8
+	MOVQ         v+104(FP), DI
+	MOVQ         vAhead+120(FP), R9
+	TESTL        $0x00000001, R9
+	JZ           value1places
+
+value1begin:
+	MOVQ vdim+128(FP), R10
+	SUBQ $0x08, R10
+	JL   value1tail
 
 value1:
-	PREFETCHT1  (R10)
-	VMOVUPS     (R8), Y8
-	VMOVUPS     (CX)(R11*1), Y12
+	VMOVUPS     (SI)(DI*1), Y8
+	VMOVUPS     (CX)(DI*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R11*1)
-	VMOVUPS     (R9)(R11*1), Y13
+	VMOVUPS     Y12, (CX)(DI*1)
+	VMOVUPS     (R8)(DI*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R11*1)
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	ADDQ        $0x00000020, R11
-	SUBQ        $0x08, R12
-	JGE         value1
+	VMOVUPS     Y13, (R8)(DI*1)
+	TESTL       $0x00000020, DI
+	JNZ         value1wholefetched
+	TESTL       $0x00000001, R9
+	JZ          value1wholetable
+	PREFETCHT1  (SI)(R9*1)
+	ADDQ        $0x40, R9
+
+value1wholefetched:
+	ADDQ $0x00000020, DI
+	SUBQ $0x08, R10
+	JGE  value1
 
 value1tail:
-	ADDQ        $0x08, R12
+	ADDQ        $0x08, R10
 	JZ          value1end
-	PREFETCHT1  (R10)
-	VMASKMOVPS  (R8), Y15, Y8
-	VMOVUPS     (CX)(R11*1), Y12
+	VMASKMOVPS  (SI)(DI*1), Y15, Y8
+	VMOVUPS     (CX)(DI*1), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R11*1)
-	VMOVUPS     (R9)(R11*1), Y13
+	VMOVUPS     Y12, (CX)(DI*1)
+	VMOVUPS     (R8)(DI*1), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R11*1)
+	VMOVUPS     Y13, (R8)(DI*1)
+	TESTL       $0x00000020, DI
+	JNZ         value1partfetched
+	TESTL       $0x00000001, R9
+	JZ          value1parttable
+	PREFETCHT1  (SI)(R9*1)
+	ADDQ        $0x40, R9
 
+value1partfetched:
 value1end:
 	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
 	JG   value1rows
 	ADDQ $0x04, p+96(FP)
-	LEAQ (SI)(DI*1), SI
-	MOVQ SI, v+104(FP)
+	ADDQ $0x08, vAt+112(FP)
 	SUBQ $0x01, vKeys+144(FP)
 	JMP  keys
 
@@ -389,6 +464,94 @@ more:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+score4places:
+	MOVQ ahead+152(FP), R12
+	SHLQ $0x03, R12
+	ADDQ kAt+16(FP), R12
+	JMP  score4begin
+
+score4wholetable:
+	MOVQ       (R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       8(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       16(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       24(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	JMP        score4wholefetched
+
+score4parttable:
+	MOVQ       (R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	MOVQ       8(R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	MOVQ       16(R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	MOVQ       24(R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	JMP        score4partfetched
+
+score1places:
+	MOVQ ahead+152(FP), R9
+	SHLQ $0x03, R9
+	ADDQ kAt+16(FP), R9
+	JMP  score1begin
+
+score1wholetable:
+	MOVQ       (R9), R11
+	PREFETCHT1 (R11)(R8*1)
+	JMP        score1wholefetched
+
+score1parttable:
+	MOVQ       (R9), SI
+	PREFETCHT1 (SI)(R8*1)
+	JMP        score1partfetched
+
+value4places:
+	MOVQ ahead+152(FP), R12
+	SHLQ $0x03, R12
+	ADDQ vAt+112(FP), R12
+	JMP  value4begin
+
+value4wholetable:
+	MOVQ       (R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       8(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       16(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       24(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	JMP        value4wholefetched
+
+value4parttable:
+	MOVQ       (R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	MOVQ       8(R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	MOVQ       16(R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	MOVQ       24(R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	JMP        value4partfetched
+
+value1places:
+	MOVQ ahead+152(FP), R9
+	SHLQ $0x03, R9
+	ADDQ vAt+112(FP), R9
+	JMP  value1begin
+
+value1wholetable:
+	MOVQ       (R9), R11
+	PREFETCHT1 (R11)(DI*1)
+	JMP        value1wholefetched
+
+value1parttable:
+	MOVQ       (R9), R8
+	PREFETCHT1 (R8)(DI*1)
+	JMP        value1partfetched
 
 DATA laneNumbers<>+0(SB)/4, $0x00000000
 DATA laneNumbers<>+4(SB)/4, $0x00000001
@@ -400,14 +563,35 @@ DATA laneNumbers<>+24(SB)/4, $0x00000006
 DATA laneNumbers<>+28(SB)/4, $0x00000007
 GLOBL laneNumbers<>(SB), RODATA|NOPTR, $32
 
-// func attendF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
+// func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, CMOV, F16C, FMA3, MMX+, SSE
-TEXT ·attendF16AVX2(SB), NOSPLIT, $8-152
+TEXT ·attendF16AVX2(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
-	MOVQ    dim+48(FP), AX
-	MOVQ    vdim+128(FP), AX
+	MOVQ    kAhead+24(FP), AX
+	TESTQ   AX, AX
+	JZ      kplaces
+	ADDQ    k+8(FP), AX
+	INCQ    AX
+	MOVQ    AX, kAhead+24(FP)
+
+kplaces:
+	MOVQ  vAhead+120(FP), AX
+	TESTQ AX, AX
+	JZ    vplaces
+	ADDQ  v+104(FP), AX
+	INCQ  AX
+	MOVQ  AX, vAhead+120(FP)
+
+vplaces:
+	MOVQ v+104(FP), AX
+	SUBQ AX, o+72(FP)
+	SUBQ AX, idle+88(FP)
+	SUBQ AX, o+72(FP)
+	SUBQ AX, idle+88(FP)
+	MOVQ dim+48(FP), AX
+	MOVQ vdim+128(FP), AX
 
 keys:
 	MOVQ  kKeys+64(FP), AX
@@ -416,14 +600,16 @@ keys:
 	CMPQ  AX, $0x04
 	JL    score
 	MOVQ  s+0(FP), AX
-	MOVQ  k+8(FP), CX
-	MOVQ  kStep+16(FP), DX
-	LEAQ  (DX)(DX*2), BX
-	MOVQ  q+32(FP), SI
-	MOVQ  qStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  qRows+56(FP), R9
-	LEAQ  (DI)(DI*2), R8
+	MOVQ  kAt+16(FP), CX
+	MOVQ  (CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  16(CX), SI
+	MOVQ  24(CX), CX
+	MOVQ  q+32(FP), DI
+	MOVQ  qStep+40(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  qRows+56(FP), R10
+	LEAQ  (R8)(R8*2), R9
 
 score4rows:
 	VXORPS Y0, Y0, Y0
@@ -434,53 +620,61 @@ score4rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   kAhead+24(FP), R10
-	MOVQ   dim+48(FP), R12
-	MOVQ   CX, R8
-	ADDQ   CX, R10
-	LEAQ   (DX)(DX*1), R13
-	MOVQ   SI, R11
-	SUBQ   $0x10, R12
-	JL     score4tail
+	MOVQ   k+8(FP), R11
+	MOVQ   kAhead+24(FP), R12
+	TESTL  $0x00000001, R12
+	JZ     score4places
+
+score4begin:
+	MOVQ dim+48(FP), R13
+	MOVQ DI, R9
+	SUBQ $0x10, R13
+	JL   score4tail
 
 score4:
-	PREFETCHT1  (R10)
-	PREFETCHT1  (R10)(DX*1)
-	VCVTPH2PS   (R8), Y8
-	VCVTPH2PS   (R8)(DX*1), Y9
-	VCVTPH2PS   (R8)(DX*2), Y10
-	VCVTPH2PS   (R8)(BX*1), Y11
-	VMOVUPS     (R11), Y12
+	VCVTPH2PS   (DX)(R11*1), Y8
+	VCVTPH2PS   (BX)(R11*1), Y9
+	VCVTPH2PS   (SI)(R11*1), Y10
+	VCVTPH2PS   (CX)(R11*1), Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DI*1), Y13
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	VCVTPH2PS   16(R8), Y8
-	VCVTPH2PS   16(R8)(DX*1), Y9
-	VCVTPH2PS   16(R8)(DX*2), Y10
-	VCVTPH2PS   16(R8)(BX*1), Y11
-	VMOVUPS     32(R11), Y12
+	VCVTPH2PS   16(DX)(R11*1), Y8
+	VCVTPH2PS   16(BX)(R11*1), Y9
+	VCVTPH2PS   16(SI)(R11*1), Y10
+	VCVTPH2PS   16(CX)(R11*1), Y11
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R11)(DI*1), Y13
+	VMOVUPS     32(R9)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	ADDQ        R13, R10
-	NEGQ        R13
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x10, R12
-	JGE         score4
+	TESTL       $0x00000020, R11
+	JNZ         score4wholefetched
+	TESTL       $0x00000001, R12
+	JZ          score4wholetable
+	PREFETCHT1  (DX)(R12*1)
+	PREFETCHT1  (BX)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	PREFETCHT1  (CX)(R12*1)
+	ADDQ        $0x40, R12
+
+score4wholefetched:
+	ADDQ $0x00000020, R11
+	ADDQ $0x00000040, R9
+	SUBQ $0x10, R13
+	JGE  score4
 
 score4tail:
 	VUNPCKLPS    Y1, Y0, Y8
@@ -508,25 +702,23 @@ score4tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (SI)(DI*2), SI
-	SUBQ         $0x02, R9
+	LEAQ         (DI)(R8*2), DI
+	SUBQ         $0x02, R10
 	JG           score4rows
 	ADDQ         $0x10, s+0(FP)
-	LEAQ         (CX)(DX*4), CX
-	MOVQ         CX, k+8(FP)
+	ADDQ         $0x20, kAt+16(FP)
 	SUBQ         $0x04, kKeys+64(FP)
 	JMP          values
 
 score:
 	MOVQ s+0(FP), AX
-	MOVQ k+8(FP), CX
-	MOVQ kStep+16(FP), DX
-	LEAQ (DX)(DX*2), BX
-	MOVQ q+32(FP), BX
-	MOVQ qStep+40(FP), SI
-	SHLQ $0x02, SI
-	MOVQ qRows+56(FP), R8
-	LEAQ (SI)(SI*2), DI
+	MOVQ kAt+16(FP), CX
+	MOVQ (CX), CX
+	MOVQ q+32(FP), DX
+	MOVQ qStep+40(FP), BX
+	SHLQ $0x02, BX
+	MOVQ qRows+56(FP), DI
+	LEAQ (BX)(BX*2), SI
 
 score1rows:
 	VXORPS Y0, Y0, Y0
@@ -537,31 +729,40 @@ score1rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
+	MOVQ   k+8(FP), R8
 	MOVQ   kAhead+24(FP), R9
-	MOVQ   dim+48(FP), R11
-	MOVQ   CX, DI
-	ADDQ   CX, R9
-	MOVQ   BX, R10
-	SUBQ   $0x10, R11
-	JL     score1tail
+	TESTL  $0x00000001, R9
+	JZ     score1places
+
+score1begin:
+	MOVQ dim+48(FP), R10
+	MOVQ DX, SI
+	SUBQ $0x10, R10
+	JL   score1tail
 
 score1:
-	PREFETCHT1  (R9)
-	VCVTPH2PS   (DI), Y8
-	VMOVUPS     (R10), Y12
+	VCVTPH2PS   (CX)(R8*1), Y8
+	VMOVUPS     (SI), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R10)(SI*1), Y13
+	VMOVUPS     (SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	VCVTPH2PS   16(DI), Y8
-	VMOVUPS     32(R10), Y12
+	VCVTPH2PS   16(CX)(R8*1), Y8
+	VMOVUPS     32(SI), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     32(R10)(SI*1), Y13
+	VMOVUPS     32(SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000040, R10
-	SUBQ        $0x10, R11
-	JGE         score1
+	TESTL       $0x00000020, R8
+	JNZ         score1wholefetched
+	TESTL       $0x00000001, R9
+	JZ          score1wholetable
+	PREFETCHT1  (CX)(R9*1)
+	ADDQ        $0x40, R9
+
+score1wholefetched:
+	ADDQ $0x00000020, R8
+	ADDQ $0x00000040, SI
+	SUBQ $0x10, R10
+	JGE  score1
 
 score1tail:
 	VUNPCKLPS    Y1, Y0, Y8
@@ -589,12 +790,11 @@ score1tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (BX)(SI*2), BX
-	SUBQ         $0x02, R8
+	LEAQ         (DX)(BX*2), DX
+	SUBQ         $0x02, DI
 	JG           score1rows
 	ADDQ         $0x04, s+0(FP)
-	LEAQ         (CX)(DX*1), CX
-	MOVQ         CX, k+8(FP)
+	ADDQ         $0x08, kAt+16(FP)
 	SUBQ         $0x01, kKeys+64(FP)
 
 values:
@@ -606,9 +806,11 @@ values:
 	MOVQ oStep+80(FP), DX
 	SHLQ $0x02, DX
 	MOVQ oRows+136(FP), BX
-	MOVQ v+104(FP), SI
-	MOVQ vStep+112(FP), DI
-	LEAQ (DI)(DI*2), R8
+	MOVQ vAt+112(FP), SI
+	MOVQ (SI), DI
+	MOVQ 8(SI), R8
+	MOVQ 16(SI), R9
+	MOVQ 24(SI), SI
 
 value4rows:
 	VBROADCASTSS (AX), Y0
@@ -619,62 +821,68 @@ value4rows:
 	VBROADCASTSS 580(AX), Y5
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, R9
-	MOVQ         idle+88(FP), R10
-	ADDQ         DX, R9
+	MOVQ         CX, R10
+	MOVQ         idle+88(FP), R11
+	ADDQ         DX, R10
 	CMPQ         BX, $0x01
-	CMOVQGT      R9, R10
-	MOVQ         vAhead+120(FP), R11
-	MOVQ         vdim+128(FP), R13
-	MOVQ         SI, R9
-	ADDQ         SI, R11
-	LEAQ         (DI)(DI*1), R14
-	XORQ         R12, R12
-	SUBQ         $0x10, R13
-	JL           value4tail
+	CMOVQGT      R10, R11
+	MOVQ         v+104(FP), R10
+	MOVQ         vAhead+120(FP), R12
+	TESTL        $0x00000001, R12
+	JZ           value4places
+
+value4begin:
+	MOVQ vdim+128(FP), R13
+	SUBQ $0x10, R13
+	JL   value4tail
 
 value4:
-	PREFETCHT1  (R11)
-	PREFETCHT1  (R11)(DI*1)
-	VCVTPH2PS   (R9), Y8
-	VCVTPH2PS   (R9)(DI*1), Y9
-	VCVTPH2PS   (R9)(DI*2), Y10
-	VCVTPH2PS   (R9)(R8*1), Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	VCVTPH2PS   (DI)(R10*1), Y8
+	VCVTPH2PS   (R8)(R10*1), Y9
+	VCVTPH2PS   (R9)(R10*1), Y10
+	VCVTPH2PS   (SI)(R10*1), Y11
+	VMOVUPS     (CX)(R10*2), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (R10)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R10*2)
+	VMOVUPS     (R11)(R10*2), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R10)(R12*1)
-	VCVTPH2PS   16(R9), Y8
-	VCVTPH2PS   16(R9)(DI*1), Y9
-	VCVTPH2PS   16(R9)(DI*2), Y10
-	VCVTPH2PS   16(R9)(R8*1), Y11
-	VMOVUPS     32(CX)(R12*1), Y12
+	VMOVUPS     Y13, (R11)(R10*2)
+	VCVTPH2PS   16(DI)(R10*1), Y8
+	VCVTPH2PS   16(R8)(R10*1), Y9
+	VCVTPH2PS   16(R9)(R10*1), Y10
+	VCVTPH2PS   16(SI)(R10*1), Y11
+	VMOVUPS     32(CX)(R10*2), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, 32(CX)(R12*1)
-	VMOVUPS     32(R10)(R12*1), Y13
+	VMOVUPS     Y12, 32(CX)(R10*2)
+	VMOVUPS     32(R11)(R10*2), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, 32(R10)(R12*1)
-	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000020, R11
-	ADDQ        R14, R11
-	NEGQ        R14
-	ADDQ        $0x00000040, R12
-	SUBQ        $0x10, R13
-	JGE         value4
+	VMOVUPS     Y13, 32(R11)(R10*2)
+	TESTL       $0x00000020, R10
+	JNZ         value4wholefetched
+	TESTL       $0x00000001, R12
+	JZ          value4wholetable
+	PREFETCHT1  (DI)(R12*1)
+	PREFETCHT1  (R8)(R12*1)
+	PREFETCHT1  (R9)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	ADDQ        $0x40, R12
+
+value4wholefetched:
+	ADDQ $0x00000020, R10
+	SUBQ $0x10, R13
+	JGE  value4
 
 value4tail:
 	ADDQ $0x00000480, AX
@@ -682,8 +890,7 @@ value4tail:
 	SUBQ $0x02, BX
 	JG   value4rows
 	ADDQ $0x10, p+96(FP)
-	LEAQ (SI)(DI*4), SI
-	MOVQ SI, v+104(FP)
+	ADDQ $0x20, vAt+112(FP)
 	SUBQ $0x04, vKeys+144(FP)
 	JMP  keys
 
@@ -695,47 +902,53 @@ value:
 	MOVQ  oStep+80(FP), DX
 	SHLQ  $0x02, DX
 	MOVQ  oRows+136(FP), BX
-	MOVQ  v+104(FP), SI
-	MOVQ  vStep+112(FP), DI
-	LEAQ  (DI)(DI*2), R8
+	MOVQ  vAt+112(FP), SI
+	MOVQ  (SI), SI
 
 value1rows:
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, R8
-	MOVQ         idle+88(FP), R9
-	ADDQ         DX, R8
+	MOVQ         CX, DI
+	MOVQ         idle+88(FP), R8
+	ADDQ         DX, DI
 	CMPQ         BX, $0x01
-	CMOVQGT      R8, R9
-	MOVQ         vAhead+120(FP), R10
-	MOVQ         vdim+128(FP), R12
-	MOVQ         SI, R8
-	ADDQ         SI, R10
-	XORQ         R11, R11
-	SUBQ         $0x10, R12
-	JL           value1tail
+	CMOVQGT      DI, R8
+	MOVQ         v+104(FP), DI
+	MOVQ         vAhead+120(FP), R9
+	TESTL        $0x00000001, R9
+	JZ           value1places
+
+value1begin:
+	MOVQ vdim+128(FP), R10
+	SUBQ $0x10, R10
+	JL   value1tail
 
 value1:
-	PREFETCHT1  (R10)
-	VCVTPH2PS   (R8), Y8
-	VMOVUPS     (CX)(R11*1), Y12
+	VCVTPH2PS   (SI)(DI*1), Y8
+	VMOVUPS     (CX)(DI*2), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R11*1)
-	VMOVUPS     (R9)(R11*1), Y13
+	VMOVUPS     Y12, (CX)(DI*2)
+	VMOVUPS     (R8)(DI*2), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R11*1)
-	VCVTPH2PS   16(R8), Y8
-	VMOVUPS     32(CX)(R11*1), Y12
+	VMOVUPS     Y13, (R8)(DI*2)
+	VCVTPH2PS   16(SI)(DI*1), Y8
+	VMOVUPS     32(CX)(DI*2), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, 32(CX)(R11*1)
-	VMOVUPS     32(R9)(R11*1), Y13
+	VMOVUPS     Y12, 32(CX)(DI*2)
+	VMOVUPS     32(R8)(DI*2), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, 32(R9)(R11*1)
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x10, R12
-	JGE         value1
+	VMOVUPS     Y13, 32(R8)(DI*2)
+	TESTL       $0x00000020, DI
+	JNZ         value1wholefetched
+	TESTL       $0x00000001, R9
+	JZ          value1wholetable
+	PREFETCHT1  (SI)(R9*1)
+	ADDQ        $0x40, R9
+
+value1wholefetched:
+	ADDQ $0x00000020, DI
+	SUBQ $0x10, R10
+	JGE  value1
 
 value1tail:
 	ADDQ $0x00000480, AX
@@ -743,8 +956,7 @@ value1tail:
 	SUBQ $0x02, BX
 	JG   value1rows
 	ADDQ $0x04, p+96(FP)
-	LEAQ (SI)(DI*1), SI
-	MOVQ SI, v+104(FP)
+	ADDQ $0x08, vAt+112(FP)
 	SUBQ $0x01, vKeys+144(FP)
 	JMP  keys
 
@@ -756,12 +968,89 @@ more:
 	VZEROUPPER
 	RET
 
-// func attendBF16AVX2(s *float32, k *byte, kStep int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vStep int, vAhead int, vdim int, oRows int, vKeys int)
+score4places:
+	MOVQ ahead+152(FP), R12
+	SHLQ $0x03, R12
+	ADDQ kAt+16(FP), R12
+	JMP  score4begin
+
+score4wholetable:
+	MOVQ       (R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       8(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       16(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       24(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	JMP        score4wholefetched
+
+score1places:
+	MOVQ ahead+152(FP), R9
+	SHLQ $0x03, R9
+	ADDQ kAt+16(FP), R9
+	JMP  score1begin
+
+score1wholetable:
+	MOVQ       (R9), R11
+	PREFETCHT1 (R11)(R8*1)
+	JMP        score1wholefetched
+
+value4places:
+	MOVQ ahead+152(FP), R12
+	SHLQ $0x03, R12
+	ADDQ vAt+112(FP), R12
+	JMP  value4begin
+
+value4wholetable:
+	MOVQ       (R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       8(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       16(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       24(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	JMP        value4wholefetched
+
+value1places:
+	MOVQ ahead+152(FP), R9
+	SHLQ $0x03, R9
+	ADDQ vAt+112(FP), R9
+	JMP  value1begin
+
+value1wholetable:
+	MOVQ       (R9), R11
+	PREFETCHT1 (R11)(DI*1)
+	JMP        value1wholefetched
+
+// func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
-TEXT ·attendBF16AVX2(SB), NOSPLIT, $8-152
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
+TEXT ·attendBF16AVX2(SB), NOSPLIT, $8-160
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    kAhead+24(FP), AX
+	TESTQ   AX, AX
+	JZ      kplaces
+	ADDQ    k+8(FP), AX
+	INCQ    AX
+	MOVQ    AX, kAhead+24(FP)
+
+kplaces:
+	MOVQ  vAhead+120(FP), AX
+	TESTQ AX, AX
+	JZ    vplaces
+	ADDQ  v+104(FP), AX
+	INCQ  AX
+	MOVQ  AX, vAhead+120(FP)
+
+vplaces:
+	MOVQ         v+104(FP), AX
+	SUBQ         AX, o+72(FP)
+	SUBQ         AX, idle+88(FP)
+	SUBQ         AX, o+72(FP)
+	SUBQ         AX, idle+88(FP)
 	MOVL         $0xffff0000, AX
 	VMOVD        AX, X15
 	VPBROADCASTD X15, Y15
@@ -775,14 +1064,16 @@ keys:
 	CMPQ  AX, $0x04
 	JL    score
 	MOVQ  s+0(FP), AX
-	MOVQ  k+8(FP), CX
-	MOVQ  kStep+16(FP), DX
-	LEAQ  (DX)(DX*2), BX
-	MOVQ  q+32(FP), SI
-	MOVQ  qStep+40(FP), DI
-	SHLQ  $0x02, DI
-	MOVQ  qRows+56(FP), R9
-	LEAQ  (DI)(DI*2), R8
+	MOVQ  kAt+16(FP), CX
+	MOVQ  (CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  16(CX), SI
+	MOVQ  24(CX), CX
+	MOVQ  q+32(FP), DI
+	MOVQ  qStep+40(FP), R8
+	SHLQ  $0x02, R8
+	MOVQ  qRows+56(FP), R10
+	LEAQ  (R8)(R8*2), R9
 
 score4rows:
 	VXORPS Y0, Y0, Y0
@@ -793,57 +1084,65 @@ score4rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   kAhead+24(FP), R10
-	MOVQ   dim+48(FP), R12
-	MOVQ   CX, R8
-	ADDQ   CX, R10
-	LEAQ   (DX)(DX*1), R13
-	MOVQ   SI, R11
-	SUBQ   $0x10, R12
-	JL     score4tail
+	MOVQ   k+8(FP), R11
+	MOVQ   kAhead+24(FP), R12
+	TESTL  $0x00000001, R12
+	JZ     score4places
+
+score4begin:
+	MOVQ dim+48(FP), R13
+	MOVQ DI, R9
+	SUBQ $0x10, R13
+	JL   score4tail
 
 score4:
-	PREFETCHT1  (R10)
-	PREFETCHT1  (R10)(DX*1)
-	VMOVDQU     (R8), Y8
+	VMOVDQU     (DX)(R11*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVDQU     (R8)(DX*1), Y9
+	VMOVDQU     (BX)(R11*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVDQU     (R8)(DX*2), Y10
+	VMOVDQU     (SI)(R11*1), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VMOVDQU     (R8)(BX*1), Y11
+	VMOVDQU     (CX)(R11*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (R11), Y12
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R11)(DI*1), Y13
+	VMOVUPS     (R9)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	VPAND       (R8), Y15, Y8
-	VPAND       (R8)(DX*1), Y15, Y9
-	VPAND       (R8)(DX*2), Y15, Y10
-	VPAND       (R8)(BX*1), Y15, Y11
-	VMOVUPS     32(R11), Y12
+	VPAND       (DX)(R11*1), Y15, Y8
+	VPAND       (BX)(R11*1), Y15, Y9
+	VPAND       (SI)(R11*1), Y15, Y10
+	VPAND       (CX)(R11*1), Y15, Y11
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R11)(DI*1), Y13
+	VMOVUPS     32(R9)(R8*1), Y13
 	VFMADD231PS Y8, Y13, Y4
 	VFMADD231PS Y9, Y13, Y5
 	VFMADD231PS Y10, Y13, Y6
 	VFMADD231PS Y11, Y13, Y7
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	ADDQ        R13, R10
-	NEGQ        R13
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x10, R12
-	JGE         score4
+	TESTL       $0x00000020, R11
+	JNZ         score4wholefetched
+	TESTL       $0x00000001, R12
+	JZ          score4wholetable
+	PREFETCHT1  (DX)(R12*1)
+	PREFETCHT1  (BX)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	PREFETCHT1  (CX)(R12*1)
+	ADDQ        $0x40, R12
+
+score4wholefetched:
+	ADDQ $0x00000020, R11
+	ADDQ $0x00000040, R9
+	SUBQ $0x10, R13
+	JGE  score4
 
 score4tail:
 	VUNPCKLPS    Y1, Y0, Y8
@@ -871,25 +1170,23 @@ score4tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (SI)(DI*2), SI
-	SUBQ         $0x02, R9
+	LEAQ         (DI)(R8*2), DI
+	SUBQ         $0x02, R10
 	JG           score4rows
 	ADDQ         $0x10, s+0(FP)
-	LEAQ         (CX)(DX*4), CX
-	MOVQ         CX, k+8(FP)
+	ADDQ         $0x20, kAt+16(FP)
 	SUBQ         $0x04, kKeys+64(FP)
 	JMP          values
 
 score:
 	MOVQ s+0(FP), AX
-	MOVQ k+8(FP), CX
-	MOVQ kStep+16(FP), DX
-	LEAQ (DX)(DX*2), BX
-	MOVQ q+32(FP), BX
-	MOVQ qStep+40(FP), SI
-	SHLQ $0x02, SI
-	MOVQ qRows+56(FP), R8
-	LEAQ (SI)(SI*2), DI
+	MOVQ kAt+16(FP), CX
+	MOVQ (CX), CX
+	MOVQ q+32(FP), DX
+	MOVQ qStep+40(FP), BX
+	SHLQ $0x02, BX
+	MOVQ qRows+56(FP), DI
+	LEAQ (BX)(BX*2), SI
 
 score1rows:
 	VXORPS Y0, Y0, Y0
@@ -900,32 +1197,41 @@ score1rows:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
+	MOVQ   k+8(FP), R8
 	MOVQ   kAhead+24(FP), R9
-	MOVQ   dim+48(FP), R11
-	MOVQ   CX, DI
-	ADDQ   CX, R9
-	MOVQ   BX, R10
-	SUBQ   $0x10, R11
-	JL     score1tail
+	TESTL  $0x00000001, R9
+	JZ     score1places
+
+score1begin:
+	MOVQ dim+48(FP), R10
+	MOVQ DX, SI
+	SUBQ $0x10, R10
+	JL   score1tail
 
 score1:
-	PREFETCHT1  (R9)
-	VMOVDQU     (DI), Y8
+	VMOVDQU     (CX)(R8*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVUPS     (R10), Y12
+	VMOVUPS     (SI), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R10)(SI*1), Y13
+	VMOVUPS     (SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	VPAND       (DI), Y15, Y8
-	VMOVUPS     32(R10), Y12
+	VPAND       (CX)(R8*1), Y15, Y8
+	VMOVUPS     32(SI), Y12
 	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     32(R10)(SI*1), Y13
+	VMOVUPS     32(SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000040, R10
-	SUBQ        $0x10, R11
-	JGE         score1
+	TESTL       $0x00000020, R8
+	JNZ         score1wholefetched
+	TESTL       $0x00000001, R9
+	JZ          score1wholetable
+	PREFETCHT1  (CX)(R9*1)
+	ADDQ        $0x40, R9
+
+score1wholefetched:
+	ADDQ $0x00000020, R8
+	ADDQ $0x00000040, SI
+	SUBQ $0x10, R10
+	JGE  score1
 
 score1tail:
 	VUNPCKLPS    Y1, Y0, Y8
@@ -953,12 +1259,11 @@ score1tail:
 	VADDPS       X8, X4, X4
 	VMOVUPS      X4, 576(AX)
 	ADDQ         $0x00000480, AX
-	LEAQ         (BX)(SI*2), BX
-	SUBQ         $0x02, R8
+	LEAQ         (DX)(BX*2), DX
+	SUBQ         $0x02, DI
 	JG           score1rows
 	ADDQ         $0x04, s+0(FP)
-	LEAQ         (CX)(DX*1), CX
-	MOVQ         CX, k+8(FP)
+	ADDQ         $0x08, kAt+16(FP)
 	SUBQ         $0x01, kKeys+64(FP)
 
 values:
@@ -970,9 +1275,11 @@ values:
 	MOVQ oStep+80(FP), DX
 	SHLQ $0x02, DX
 	MOVQ oRows+136(FP), BX
-	MOVQ v+104(FP), SI
-	MOVQ vStep+112(FP), DI
-	LEAQ (DI)(DI*2), R8
+	MOVQ vAt+112(FP), SI
+	MOVQ (SI), DI
+	MOVQ 8(SI), R8
+	MOVQ 16(SI), R9
+	MOVQ 24(SI), SI
 
 value4rows:
 	VBROADCASTSS (AX), Y0
@@ -983,66 +1290,72 @@ value4rows:
 	VBROADCASTSS 580(AX), Y5
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, R9
-	MOVQ         idle+88(FP), R10
-	ADDQ         DX, R9
+	MOVQ         CX, R10
+	MOVQ         idle+88(FP), R11
+	ADDQ         DX, R10
 	CMPQ         BX, $0x01
-	CMOVQGT      R9, R10
-	MOVQ         vAhead+120(FP), R11
-	MOVQ         vdim+128(FP), R13
-	MOVQ         SI, R9
-	ADDQ         SI, R11
-	LEAQ         (DI)(DI*1), R14
-	XORQ         R12, R12
-	SUBQ         $0x10, R13
-	JL           value4tail
+	CMOVQGT      R10, R11
+	MOVQ         v+104(FP), R10
+	MOVQ         vAhead+120(FP), R12
+	TESTL        $0x00000001, R12
+	JZ           value4places
+
+value4begin:
+	MOVQ vdim+128(FP), R13
+	SUBQ $0x10, R13
+	JL   value4tail
 
 value4:
-	PREFETCHT1  (R11)
-	PREFETCHT1  (R11)(DI*1)
-	VMOVDQU     (R9), Y8
+	VMOVDQU     (DI)(R10*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVDQU     (R9)(DI*1), Y9
+	VMOVDQU     (R8)(R10*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVDQU     (R9)(DI*2), Y10
+	VMOVDQU     (R9)(R10*1), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VMOVDQU     (R9)(R8*1), Y11
+	VMOVDQU     (SI)(R10*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (CX)(R12*1), Y12
+	VMOVUPS     (CX)(R10*2), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R12*1)
-	VMOVUPS     (R10)(R12*1), Y13
+	VMOVUPS     Y12, (CX)(R10*2)
+	VMOVUPS     (R11)(R10*2), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R10)(R12*1)
-	VPAND       (R9), Y15, Y8
-	VPAND       (R9)(DI*1), Y15, Y9
-	VPAND       (R9)(DI*2), Y15, Y10
-	VPAND       (R9)(R8*1), Y15, Y11
-	VMOVUPS     32(CX)(R12*1), Y12
+	VMOVUPS     Y13, (R11)(R10*2)
+	VPAND       (DI)(R10*1), Y15, Y8
+	VPAND       (R8)(R10*1), Y15, Y9
+	VPAND       (R9)(R10*1), Y15, Y10
+	VPAND       (SI)(R10*1), Y15, Y11
+	VMOVUPS     32(CX)(R10*2), Y12
 	VFMADD231PS Y8, Y0, Y12
 	VFMADD231PS Y9, Y1, Y12
 	VFMADD231PS Y10, Y2, Y12
 	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, 32(CX)(R12*1)
-	VMOVUPS     32(R10)(R12*1), Y13
+	VMOVUPS     Y12, 32(CX)(R10*2)
+	VMOVUPS     32(R11)(R10*2), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VFMADD231PS Y9, Y5, Y13
 	VFMADD231PS Y10, Y6, Y13
 	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, 32(R10)(R12*1)
-	ADDQ        $0x00000020, R9
-	ADDQ        $0x00000020, R11
-	ADDQ        R14, R11
-	NEGQ        R14
-	ADDQ        $0x00000040, R12
-	SUBQ        $0x10, R13
-	JGE         value4
+	VMOVUPS     Y13, 32(R11)(R10*2)
+	TESTL       $0x00000020, R10
+	JNZ         value4wholefetched
+	TESTL       $0x00000001, R12
+	JZ          value4wholetable
+	PREFETCHT1  (DI)(R12*1)
+	PREFETCHT1  (R8)(R12*1)
+	PREFETCHT1  (R9)(R12*1)
+	PREFETCHT1  (SI)(R12*1)
+	ADDQ        $0x40, R12
+
+value4wholefetched:
+	ADDQ $0x00000020, R10
+	SUBQ $0x10, R13
+	JGE  value4
 
 value4tail:
 	ADDQ $0x00000480, AX
@@ -1050,8 +1363,7 @@ value4tail:
 	SUBQ $0x02, BX
 	JG   value4rows
 	ADDQ $0x10, p+96(FP)
-	LEAQ (SI)(DI*4), SI
-	MOVQ SI, v+104(FP)
+	ADDQ $0x20, vAt+112(FP)
 	SUBQ $0x04, vKeys+144(FP)
 	JMP  keys
 
@@ -1063,48 +1375,54 @@ value:
 	MOVQ  oStep+80(FP), DX
 	SHLQ  $0x02, DX
 	MOVQ  oRows+136(FP), BX
-	MOVQ  v+104(FP), SI
-	MOVQ  vStep+112(FP), DI
-	LEAQ  (DI)(DI*2), R8
+	MOVQ  vAt+112(FP), SI
+	MOVQ  (SI), SI
 
 value1rows:
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, R8
-	MOVQ         idle+88(FP), R9
-	ADDQ         DX, R8
+	MOVQ         CX, DI
+	MOVQ         idle+88(FP), R8
+	ADDQ         DX, DI
 	CMPQ         BX, $0x01
-	CMOVQGT      R8, R9
-	MOVQ         vAhead+120(FP), R10
-	MOVQ         vdim+128(FP), R12
-	MOVQ         SI, R8
-	ADDQ         SI, R10
-	XORQ         R11, R11
-	SUBQ         $0x10, R12
-	JL           value1tail
+	CMOVQGT      DI, R8
+	MOVQ         v+104(FP), DI
+	MOVQ         vAhead+120(FP), R9
+	TESTL        $0x00000001, R9
+	JZ           value1places
+
+value1begin:
+	MOVQ vdim+128(FP), R10
+	SUBQ $0x10, R10
+	JL   value1tail
 
 value1:
-	PREFETCHT1  (R10)
-	VMOVDQU     (R8), Y8
+	VMOVDQU     (SI)(DI*1), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VMOVUPS     (CX)(R11*1), Y12
+	VMOVUPS     (CX)(DI*2), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R11*1)
-	VMOVUPS     (R9)(R11*1), Y13
+	VMOVUPS     Y12, (CX)(DI*2)
+	VMOVUPS     (R8)(DI*2), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R11*1)
-	VPAND       (R8), Y15, Y8
-	VMOVUPS     32(CX)(R11*1), Y12
+	VMOVUPS     Y13, (R8)(DI*2)
+	VPAND       (SI)(DI*1), Y15, Y8
+	VMOVUPS     32(CX)(DI*2), Y12
 	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, 32(CX)(R11*1)
-	VMOVUPS     32(R9)(R11*1), Y13
+	VMOVUPS     Y12, 32(CX)(DI*2)
+	VMOVUPS     32(R8)(DI*2), Y13
 	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, 32(R9)(R11*1)
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x10, R12
-	JGE         value1
+	VMOVUPS     Y13, 32(R8)(DI*2)
+	TESTL       $0x00000020, DI
+	JNZ         value1wholefetched
+	TESTL       $0x00000001, R9
+	JZ          value1wholetable
+	PREFETCHT1  (SI)(R9*1)
+	ADDQ        $0x40, R9
+
+value1wholefetched:
+	ADDQ $0x00000020, DI
+	SUBQ $0x10, R10
+	JGE  value1
 
 value1tail:
 	ADDQ $0x00000480, AX
@@ -1112,8 +1430,7 @@ value1tail:
 	SUBQ $0x02, BX
 	JG   value1rows
 	ADDQ $0x04, p+96(FP)
-	LEAQ (SI)(DI*1), SI
-	MOVQ SI, v+104(FP)
+	ADDQ $0x08, vAt+112(FP)
 	SUBQ $0x01, vKeys+144(FP)
 	JMP  keys
 
@@ -1125,1190 +1442,61 @@ more:
 	VZEROUPPER
 	RET
 
-// func attendAtF32AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
-TEXT ·attendAtF32AVX2(SB), NOSPLIT, $24-144
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVQ         dim+40(FP), AX
-	ANDL         $0x07, AX
-	VMOVD        AX, X14
-	VPBROADCASTD X14, Y14
-	VPCMPGTD     laneNumbers<>+0(SB), Y14, Y14
-	MOVQ         vdim+112(FP), AX
-	ANDL         $0x07, AX
-	VMOVD        AX, X15
-	VPBROADCASTD X15, Y15
-	VPCMPGTD     laneNumbers<>+0(SB), Y15, Y15
+score4places:
+	MOVQ ahead+152(FP), R12
+	SHLQ $0x03, R12
+	ADDQ kAt+16(FP), R12
+	JMP  score4begin
 
-keys:
-	MOVQ  kKeys+56(FP), AX
-	TESTQ AX, AX
-	JZ    values
-	CMPQ  AX, $0x04
-	JL    score
-	MOVQ  s+0(FP), AX
-	MOVQ  kAt+16(FP), CX
-	MOVQ  (CX), DX
-	MOVQ  8(CX), BX
-	MOVQ  16(CX), SI
-	MOVQ  24(CX), DI
-	MOVQ  ahead+136(FP), R8
-	LEAQ  (CX)(R8*8), CX
-	MOVQ  CX, 8(SP)
-	MOVQ  q+24(FP), CX
-	MOVQ  qStep+32(FP), R8
-	SHLQ  $0x02, R8
-	MOVQ  qRows+48(FP), R10
-	LEAQ  (R8)(R8*2), R9
+score4wholetable:
+	MOVQ       (R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       8(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       16(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	MOVQ       24(R12), R14
+	PREFETCHT1 (R14)(R11*1)
+	JMP        score4wholefetched
 
-score4rows:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   k+8(FP), R9
-	MOVQ   8(SP), R11
-	MOVQ   $0x00000010, R12
-	MOVQ   dim+40(FP), R14
-	MOVQ   CX, R13
-	SUBQ   $0x08, R14
-	JL     score4tail
+score1places:
+	MOVQ ahead+152(FP), R9
+	SHLQ $0x03, R9
+	ADDQ kAt+16(FP), R9
+	JMP  score1begin
 
-score4:
-	MOVQ        (R11), R15
-	PREFETCHT1  (R15)(R9*1)
-	MOVQ        8(R11), R15
-	PREFETCHT1  (R15)(R9*1)
-	VMOVUPS     (DX)(R9*1), Y8
-	VMOVUPS     (BX)(R9*1), Y9
-	VMOVUPS     (SI)(R9*1), Y10
-	VMOVUPS     (DI)(R9*1), Y11
-	VMOVUPS     (R13), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VFMADD231PS Y9, Y12, Y1
-	VFMADD231PS Y10, Y12, Y2
-	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R13)(R8*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VFMADD231PS Y9, Y13, Y5
-	VFMADD231PS Y10, Y13, Y6
-	VFMADD231PS Y11, Y13, Y7
-	ADDQ        $0x00000020, R9
-	ADDQ        R12, R11
-	NEGQ        R12
-	ADDQ        $0x00000020, R13
-	SUBQ        $0x08, R14
-	JGE         score4
+score1wholetable:
+	MOVQ       (R9), R11
+	PREFETCHT1 (R11)(R8*1)
+	JMP        score1wholefetched
 
-score4tail:
-	ADDQ        $0x08, R14
-	JZ          score4end
-	MOVQ        (R11), R12
-	PREFETCHT1  (R12)(R9*1)
-	MOVQ        8(R11), R12
-	PREFETCHT1  (R12)(R9*1)
-	VMASKMOVPS  (DX)(R9*1), Y14, Y8
-	VMASKMOVPS  (BX)(R9*1), Y14, Y9
-	VMASKMOVPS  (SI)(R9*1), Y14, Y10
-	VMASKMOVPS  (DI)(R9*1), Y14, Y11
-	VMOVUPS     (R13), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VFMADD231PS Y9, Y12, Y1
-	VFMADD231PS Y10, Y12, Y2
-	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R13)(R8*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VFMADD231PS Y9, Y13, Y5
-	VFMADD231PS Y10, Y13, Y6
-	VFMADD231PS Y11, Y13, Y7
+value4places:
+	MOVQ ahead+152(FP), R12
+	SHLQ $0x03, R12
+	ADDQ vAt+112(FP), R12
+	JMP  value4begin
 
-score4end:
-	VUNPCKLPS    Y1, Y0, Y8
-	VUNPCKHPS    Y1, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VUNPCKLPS    Y3, Y2, Y10
-	VUNPCKHPS    Y3, Y2, Y11
-	VADDPS       Y10, Y11, Y2
-	VUNPCKLPD    Y2, Y0, Y8
-	VUNPCKHPD    Y2, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (AX)
-	VUNPCKLPS    Y5, Y4, Y8
-	VUNPCKHPS    Y5, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VUNPCKLPS    Y7, Y6, Y10
-	VUNPCKHPS    Y7, Y6, Y11
-	VADDPS       Y10, Y11, Y6
-	VUNPCKLPD    Y6, Y4, Y8
-	VUNPCKHPD    Y6, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VEXTRACTF128 $0x01, Y4, X8
-	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 576(AX)
-	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(R8*2), CX
-	SUBQ         $0x02, R10
-	JG           score4rows
-	ADDQ         $0x10, s+0(FP)
-	ADDQ         $0x20, kAt+16(FP)
-	SUBQ         $0x04, kKeys+56(FP)
-	JMP          values
+value4wholetable:
+	MOVQ       (R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       8(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       16(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	MOVQ       24(R12), R14
+	PREFETCHT1 (R14)(R10*1)
+	JMP        value4wholefetched
 
-score:
-	MOVQ s+0(FP), AX
-	MOVQ kAt+16(FP), CX
-	MOVQ (CX), DX
-	MOVQ ahead+136(FP), BX
-	LEAQ (CX)(BX*8), CX
-	MOVQ q+24(FP), BX
-	MOVQ qStep+32(FP), SI
-	SHLQ $0x02, SI
-	MOVQ qRows+48(FP), R8
-	LEAQ (SI)(SI*2), DI
+value1places:
+	MOVQ ahead+152(FP), R9
+	SHLQ $0x03, R9
+	ADDQ vAt+112(FP), R9
+	JMP  value1begin
 
-score1rows:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   k+8(FP), DI
-	MOVQ   dim+40(FP), R10
-	MOVQ   BX, R9
-	SUBQ   $0x08, R10
-	JL     score1tail
-
-score1:
-	MOVQ        (CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -64(CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -128(CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	VMOVUPS     (DX)(DI*1), Y8
-	VMOVUPS     (R9), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R9)(SI*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, R9
-	SUBQ        $0x08, R10
-	JGE         score1
-
-score1tail:
-	ADDQ        $0x08, R10
-	JZ          score1end
-	MOVQ        (CX), R10
-	PREFETCHT1  (R10)(DI*1)
-	MOVQ        -64(CX), R10
-	PREFETCHT1  (R10)(DI*1)
-	MOVQ        -128(CX), R10
-	PREFETCHT1  (R10)(DI*1)
-	VMASKMOVPS  (DX)(DI*1), Y14, Y8
-	VMOVUPS     (R9), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R9)(SI*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-
-score1end:
-	VUNPCKLPS    Y1, Y0, Y8
-	VUNPCKHPS    Y1, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VUNPCKLPS    Y3, Y2, Y10
-	VUNPCKHPS    Y3, Y2, Y11
-	VADDPS       Y10, Y11, Y2
-	VUNPCKLPD    Y2, Y0, Y8
-	VUNPCKHPD    Y2, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (AX)
-	VUNPCKLPS    Y5, Y4, Y8
-	VUNPCKHPS    Y5, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VUNPCKLPS    Y7, Y6, Y10
-	VUNPCKHPS    Y7, Y6, Y11
-	VADDPS       Y10, Y11, Y6
-	VUNPCKLPD    Y6, Y4, Y8
-	VUNPCKHPD    Y6, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VEXTRACTF128 $0x01, Y4, X8
-	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 576(AX)
-	ADDQ         $0x00000480, AX
-	LEAQ         (BX)(SI*2), BX
-	SUBQ         $0x02, R8
-	JG           score1rows
-	ADDQ         $0x04, s+0(FP)
-	ADDQ         $0x08, kAt+16(FP)
-	SUBQ         $0x01, kKeys+56(FP)
-
-values:
-	MOVQ vKeys+128(FP), AX
-	CMPQ AX, $0x04
-	JL   value
-	MOVQ p+88(FP), AX
-	MOVQ o+64(FP), CX
-	MOVQ oStep+72(FP), DX
-	SHLQ $0x02, DX
-	MOVQ oRows+120(FP), DX
-	MOVQ vAt+104(FP), BX
-	MOVQ (BX), SI
-	MOVQ 8(BX), DI
-	MOVQ 16(BX), R8
-	MOVQ 24(BX), R9
-	MOVQ ahead+136(FP), R10
-	LEAQ (BX)(R10*8), BX
-	MOVQ BX, 16(SP)
-
-value4rows:
-	MOVQ         oStep+72(FP), BX
-	SHLQ         $0x02, BX
-	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 4(AX), Y1
-	VBROADCASTSS 8(AX), Y2
-	VBROADCASTSS 12(AX), Y3
-	VBROADCASTSS 576(AX), Y4
-	VBROADCASTSS 580(AX), Y5
-	VBROADCASTSS 584(AX), Y6
-	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, R10
-	MOVQ         idle+80(FP), R11
-	ADDQ         BX, R10
-	CMPQ         DX, $0x01
-	CMOVQGT      R10, R11
-	MOVQ         v+96(FP), BX
-	MOVQ         16(SP), R10
-	MOVQ         $0x00000010, R12
-	MOVQ         vdim+112(FP), R14
-	XORQ         R13, R13
-	SUBQ         $0x08, R14
-	JL           value4tail
-
-value4:
-	MOVQ        (R10), R15
-	PREFETCHT1  (R15)(BX*1)
-	MOVQ        8(R10), R15
-	PREFETCHT1  (R15)(BX*1)
-	VMOVUPS     (SI)(BX*1), Y8
-	VMOVUPS     (DI)(BX*1), Y9
-	VMOVUPS     (R8)(BX*1), Y10
-	VMOVUPS     (R9)(BX*1), Y11
-	VMOVUPS     (CX)(R13*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VFMADD231PS Y9, Y1, Y12
-	VFMADD231PS Y10, Y2, Y12
-	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R13*1)
-	VMOVUPS     (R11)(R13*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VFMADD231PS Y9, Y5, Y13
-	VFMADD231PS Y10, Y6, Y13
-	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R11)(R13*1)
-	ADDQ        $0x00000020, BX
-	ADDQ        R12, R10
-	NEGQ        R12
-	ADDQ        $0x00000020, R13
-	SUBQ        $0x08, R14
-	JGE         value4
-
-value4tail:
-	ADDQ        $0x08, R14
-	JZ          value4end
-	MOVQ        (R10), R12
-	PREFETCHT1  (R12)(BX*1)
-	MOVQ        8(R10), R12
-	PREFETCHT1  (R12)(BX*1)
-	VMASKMOVPS  (SI)(BX*1), Y15, Y8
-	VMASKMOVPS  (DI)(BX*1), Y15, Y9
-	VMASKMOVPS  (R8)(BX*1), Y15, Y10
-	VMASKMOVPS  (R9)(BX*1), Y15, Y11
-	VMOVUPS     (CX)(R13*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VFMADD231PS Y9, Y1, Y12
-	VFMADD231PS Y10, Y2, Y12
-	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R13*1)
-	VMOVUPS     (R11)(R13*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VFMADD231PS Y9, Y5, Y13
-	VFMADD231PS Y10, Y6, Y13
-	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R11)(R13*1)
-
-value4end:
-	MOVQ oStep+72(FP), BX
-	SHLQ $0x02, BX
-	ADDQ $0x00000480, AX
-	LEAQ (CX)(BX*2), CX
-	SUBQ $0x02, DX
-	JG   value4rows
-	ADDQ $0x10, p+88(FP)
-	ADDQ $0x20, vAt+104(FP)
-	SUBQ $0x04, vKeys+128(FP)
-	JMP  keys
-
-value:
-	TESTQ AX, AX
-	JZ    more
-	MOVQ  p+88(FP), AX
-	MOVQ  o+64(FP), CX
-	MOVQ  oStep+72(FP), DX
-	SHLQ  $0x02, DX
-	MOVQ  oRows+120(FP), DX
-	MOVQ  vAt+104(FP), BX
-	MOVQ  (BX), SI
-	MOVQ  ahead+136(FP), DI
-	LEAQ  (BX)(DI*8), BX
-
-value1rows:
-	MOVQ         oStep+72(FP), DI
-	SHLQ         $0x02, DI
-	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, R8
-	MOVQ         idle+80(FP), R9
-	ADDQ         DI, R8
-	CMPQ         DX, $0x01
-	CMOVQGT      R8, R9
-	MOVQ         v+96(FP), DI
-	MOVQ         vdim+112(FP), R10
-	XORQ         R8, R8
-	SUBQ         $0x08, R10
-	JL           value1tail
-
-value1:
-	MOVQ        (BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -64(BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -128(BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	VMOVUPS     (SI)(DI*1), Y8
-	VMOVUPS     (CX)(R8*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R8*1)
-	VMOVUPS     (R9)(R8*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R8*1)
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, R8
-	SUBQ        $0x08, R10
-	JGE         value1
-
-value1tail:
-	ADDQ        $0x08, R10
-	JZ          value1end
-	MOVQ        (BX), R10
-	PREFETCHT1  (R10)(DI*1)
-	MOVQ        -64(BX), R10
-	PREFETCHT1  (R10)(DI*1)
-	MOVQ        -128(BX), R10
-	PREFETCHT1  (R10)(DI*1)
-	VMASKMOVPS  (SI)(DI*1), Y15, Y8
-	VMOVUPS     (CX)(R8*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R8*1)
-	VMOVUPS     (R9)(R8*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R8*1)
-
-value1end:
-	MOVQ oStep+72(FP), DI
-	SHLQ $0x02, DI
-	ADDQ $0x00000480, AX
-	LEAQ (CX)(DI*2), CX
-	SUBQ $0x02, DX
-	JG   value1rows
-	ADDQ $0x04, p+88(FP)
-	ADDQ $0x08, vAt+104(FP)
-	SUBQ $0x01, vKeys+128(FP)
-	JMP  keys
-
-more:
-	MOVQ    kKeys+56(FP), AX
-	TESTQ   AX, AX
-	JNZ     keys
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-// func attendAtF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
-// Requires: AVX, CMOV, F16C, FMA3, MMX+, SSE
-TEXT ·attendAtF16AVX2(SB), NOSPLIT, $24-144
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	MOVQ    dim+40(FP), AX
-	MOVQ    vdim+112(FP), AX
-
-keys:
-	MOVQ  kKeys+56(FP), AX
-	TESTQ AX, AX
-	JZ    values
-	CMPQ  AX, $0x04
-	JL    score
-	MOVQ  s+0(FP), AX
-	MOVQ  kAt+16(FP), CX
-	MOVQ  (CX), DX
-	MOVQ  8(CX), BX
-	MOVQ  16(CX), SI
-	MOVQ  24(CX), DI
-	MOVQ  ahead+136(FP), R8
-	LEAQ  (CX)(R8*8), CX
-	MOVQ  CX, 8(SP)
-	MOVQ  q+24(FP), CX
-	MOVQ  qStep+32(FP), R8
-	SHLQ  $0x02, R8
-	MOVQ  qRows+48(FP), R10
-	LEAQ  (R8)(R8*2), R9
-
-score4rows:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   k+8(FP), R9
-	MOVQ   8(SP), R11
-	MOVQ   $0x00000010, R12
-	MOVQ   dim+40(FP), R14
-	MOVQ   CX, R13
-	SUBQ   $0x10, R14
-	JL     score4tail
-
-score4:
-	MOVQ        (R11), R15
-	PREFETCHT1  (R15)(R9*1)
-	MOVQ        8(R11), R15
-	PREFETCHT1  (R15)(R9*1)
-	VCVTPH2PS   (DX)(R9*1), Y8
-	VCVTPH2PS   (BX)(R9*1), Y9
-	VCVTPH2PS   (SI)(R9*1), Y10
-	VCVTPH2PS   (DI)(R9*1), Y11
-	VMOVUPS     (R13), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VFMADD231PS Y9, Y12, Y1
-	VFMADD231PS Y10, Y12, Y2
-	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R13)(R8*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VFMADD231PS Y9, Y13, Y5
-	VFMADD231PS Y10, Y13, Y6
-	VFMADD231PS Y11, Y13, Y7
-	VCVTPH2PS   16(DX)(R9*1), Y8
-	VCVTPH2PS   16(BX)(R9*1), Y9
-	VCVTPH2PS   16(SI)(R9*1), Y10
-	VCVTPH2PS   16(DI)(R9*1), Y11
-	VMOVUPS     32(R13), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VFMADD231PS Y9, Y12, Y1
-	VFMADD231PS Y10, Y12, Y2
-	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R13)(R8*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VFMADD231PS Y9, Y13, Y5
-	VFMADD231PS Y10, Y13, Y6
-	VFMADD231PS Y11, Y13, Y7
-	ADDQ        $0x00000020, R9
-	ADDQ        R12, R11
-	NEGQ        R12
-	ADDQ        $0x00000040, R13
-	SUBQ        $0x10, R14
-	JGE         score4
-
-score4tail:
-	VUNPCKLPS    Y1, Y0, Y8
-	VUNPCKHPS    Y1, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VUNPCKLPS    Y3, Y2, Y10
-	VUNPCKHPS    Y3, Y2, Y11
-	VADDPS       Y10, Y11, Y2
-	VUNPCKLPD    Y2, Y0, Y8
-	VUNPCKHPD    Y2, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (AX)
-	VUNPCKLPS    Y5, Y4, Y8
-	VUNPCKHPS    Y5, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VUNPCKLPS    Y7, Y6, Y10
-	VUNPCKHPS    Y7, Y6, Y11
-	VADDPS       Y10, Y11, Y6
-	VUNPCKLPD    Y6, Y4, Y8
-	VUNPCKHPD    Y6, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VEXTRACTF128 $0x01, Y4, X8
-	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 576(AX)
-	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(R8*2), CX
-	SUBQ         $0x02, R10
-	JG           score4rows
-	ADDQ         $0x10, s+0(FP)
-	ADDQ         $0x20, kAt+16(FP)
-	SUBQ         $0x04, kKeys+56(FP)
-	JMP          values
-
-score:
-	MOVQ s+0(FP), AX
-	MOVQ kAt+16(FP), CX
-	MOVQ (CX), DX
-	MOVQ ahead+136(FP), BX
-	LEAQ (CX)(BX*8), CX
-	MOVQ q+24(FP), BX
-	MOVQ qStep+32(FP), SI
-	SHLQ $0x02, SI
-	MOVQ qRows+48(FP), R8
-	LEAQ (SI)(SI*2), DI
-
-score1rows:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   k+8(FP), DI
-	MOVQ   dim+40(FP), R10
-	MOVQ   BX, R9
-	SUBQ   $0x10, R10
-	JL     score1tail
-
-score1:
-	MOVQ        (CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -64(CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -128(CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	VCVTPH2PS   (DX)(DI*1), Y8
-	VMOVUPS     (R9), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R9)(SI*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VCVTPH2PS   16(DX)(DI*1), Y8
-	VMOVUPS     32(R9), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     32(R9)(SI*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000040, R9
-	SUBQ        $0x10, R10
-	JGE         score1
-
-score1tail:
-	VUNPCKLPS    Y1, Y0, Y8
-	VUNPCKHPS    Y1, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VUNPCKLPS    Y3, Y2, Y10
-	VUNPCKHPS    Y3, Y2, Y11
-	VADDPS       Y10, Y11, Y2
-	VUNPCKLPD    Y2, Y0, Y8
-	VUNPCKHPD    Y2, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (AX)
-	VUNPCKLPS    Y5, Y4, Y8
-	VUNPCKHPS    Y5, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VUNPCKLPS    Y7, Y6, Y10
-	VUNPCKHPS    Y7, Y6, Y11
-	VADDPS       Y10, Y11, Y6
-	VUNPCKLPD    Y6, Y4, Y8
-	VUNPCKHPD    Y6, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VEXTRACTF128 $0x01, Y4, X8
-	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 576(AX)
-	ADDQ         $0x00000480, AX
-	LEAQ         (BX)(SI*2), BX
-	SUBQ         $0x02, R8
-	JG           score1rows
-	ADDQ         $0x04, s+0(FP)
-	ADDQ         $0x08, kAt+16(FP)
-	SUBQ         $0x01, kKeys+56(FP)
-
-values:
-	MOVQ vKeys+128(FP), AX
-	CMPQ AX, $0x04
-	JL   value
-	MOVQ p+88(FP), AX
-	MOVQ o+64(FP), CX
-	MOVQ oStep+72(FP), DX
-	SHLQ $0x02, DX
-	MOVQ oRows+120(FP), DX
-	MOVQ vAt+104(FP), BX
-	MOVQ (BX), SI
-	MOVQ 8(BX), DI
-	MOVQ 16(BX), R8
-	MOVQ 24(BX), R9
-	MOVQ ahead+136(FP), R10
-	LEAQ (BX)(R10*8), BX
-	MOVQ BX, 16(SP)
-
-value4rows:
-	MOVQ         oStep+72(FP), BX
-	SHLQ         $0x02, BX
-	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 4(AX), Y1
-	VBROADCASTSS 8(AX), Y2
-	VBROADCASTSS 12(AX), Y3
-	VBROADCASTSS 576(AX), Y4
-	VBROADCASTSS 580(AX), Y5
-	VBROADCASTSS 584(AX), Y6
-	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, R10
-	MOVQ         idle+80(FP), R11
-	ADDQ         BX, R10
-	CMPQ         DX, $0x01
-	CMOVQGT      R10, R11
-	MOVQ         v+96(FP), BX
-	MOVQ         16(SP), R10
-	MOVQ         $0x00000010, R12
-	MOVQ         vdim+112(FP), R14
-	XORQ         R13, R13
-	SUBQ         $0x10, R14
-	JL           value4tail
-
-value4:
-	MOVQ        (R10), R15
-	PREFETCHT1  (R15)(BX*1)
-	MOVQ        8(R10), R15
-	PREFETCHT1  (R15)(BX*1)
-	VCVTPH2PS   (SI)(BX*1), Y8
-	VCVTPH2PS   (DI)(BX*1), Y9
-	VCVTPH2PS   (R8)(BX*1), Y10
-	VCVTPH2PS   (R9)(BX*1), Y11
-	VMOVUPS     (CX)(R13*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VFMADD231PS Y9, Y1, Y12
-	VFMADD231PS Y10, Y2, Y12
-	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R13*1)
-	VMOVUPS     (R11)(R13*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VFMADD231PS Y9, Y5, Y13
-	VFMADD231PS Y10, Y6, Y13
-	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R11)(R13*1)
-	VCVTPH2PS   16(SI)(BX*1), Y8
-	VCVTPH2PS   16(DI)(BX*1), Y9
-	VCVTPH2PS   16(R8)(BX*1), Y10
-	VCVTPH2PS   16(R9)(BX*1), Y11
-	VMOVUPS     32(CX)(R13*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VFMADD231PS Y9, Y1, Y12
-	VFMADD231PS Y10, Y2, Y12
-	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, 32(CX)(R13*1)
-	VMOVUPS     32(R11)(R13*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VFMADD231PS Y9, Y5, Y13
-	VFMADD231PS Y10, Y6, Y13
-	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, 32(R11)(R13*1)
-	ADDQ        $0x00000020, BX
-	ADDQ        R12, R10
-	NEGQ        R12
-	ADDQ        $0x00000040, R13
-	SUBQ        $0x10, R14
-	JGE         value4
-
-value4tail:
-	MOVQ oStep+72(FP), BX
-	SHLQ $0x02, BX
-	ADDQ $0x00000480, AX
-	LEAQ (CX)(BX*2), CX
-	SUBQ $0x02, DX
-	JG   value4rows
-	ADDQ $0x10, p+88(FP)
-	ADDQ $0x20, vAt+104(FP)
-	SUBQ $0x04, vKeys+128(FP)
-	JMP  keys
-
-value:
-	TESTQ AX, AX
-	JZ    more
-	MOVQ  p+88(FP), AX
-	MOVQ  o+64(FP), CX
-	MOVQ  oStep+72(FP), DX
-	SHLQ  $0x02, DX
-	MOVQ  oRows+120(FP), DX
-	MOVQ  vAt+104(FP), BX
-	MOVQ  (BX), SI
-	MOVQ  ahead+136(FP), DI
-	LEAQ  (BX)(DI*8), BX
-
-value1rows:
-	MOVQ         oStep+72(FP), DI
-	SHLQ         $0x02, DI
-	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, R8
-	MOVQ         idle+80(FP), R9
-	ADDQ         DI, R8
-	CMPQ         DX, $0x01
-	CMOVQGT      R8, R9
-	MOVQ         v+96(FP), DI
-	MOVQ         vdim+112(FP), R10
-	XORQ         R8, R8
-	SUBQ         $0x10, R10
-	JL           value1tail
-
-value1:
-	MOVQ        (BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -64(BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -128(BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	VCVTPH2PS   (SI)(DI*1), Y8
-	VMOVUPS     (CX)(R8*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R8*1)
-	VMOVUPS     (R9)(R8*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R8*1)
-	VCVTPH2PS   16(SI)(DI*1), Y8
-	VMOVUPS     32(CX)(R8*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, 32(CX)(R8*1)
-	VMOVUPS     32(R9)(R8*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, 32(R9)(R8*1)
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000040, R8
-	SUBQ        $0x10, R10
-	JGE         value1
-
-value1tail:
-	MOVQ oStep+72(FP), DI
-	SHLQ $0x02, DI
-	ADDQ $0x00000480, AX
-	LEAQ (CX)(DI*2), CX
-	SUBQ $0x02, DX
-	JG   value1rows
-	ADDQ $0x04, p+88(FP)
-	ADDQ $0x08, vAt+104(FP)
-	SUBQ $0x01, vKeys+128(FP)
-	JMP  keys
-
-more:
-	MOVQ    kKeys+56(FP), AX
-	TESTQ   AX, AX
-	JNZ     keys
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-// func attendAtBF16AVX2(s *float32, k *byte, kAt *int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vdim int, oRows int, vKeys int, ahead int)
-// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
-TEXT ·attendAtBF16AVX2(SB), NOSPLIT, $24-144
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVL         $0xffff0000, AX
-	VMOVD        AX, X15
-	VPBROADCASTD X15, Y15
-	MOVQ         dim+40(FP), AX
-	MOVQ         vdim+112(FP), AX
-
-keys:
-	MOVQ  kKeys+56(FP), AX
-	TESTQ AX, AX
-	JZ    values
-	CMPQ  AX, $0x04
-	JL    score
-	MOVQ  s+0(FP), AX
-	MOVQ  kAt+16(FP), CX
-	MOVQ  (CX), DX
-	MOVQ  8(CX), BX
-	MOVQ  16(CX), SI
-	MOVQ  24(CX), DI
-	MOVQ  ahead+136(FP), R8
-	LEAQ  (CX)(R8*8), CX
-	MOVQ  CX, 8(SP)
-	MOVQ  q+24(FP), CX
-	MOVQ  qStep+32(FP), R8
-	SHLQ  $0x02, R8
-	MOVQ  qRows+48(FP), R10
-	LEAQ  (R8)(R8*2), R9
-
-score4rows:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   k+8(FP), R9
-	MOVQ   8(SP), R11
-	MOVQ   $0x00000010, R12
-	MOVQ   dim+40(FP), R14
-	MOVQ   CX, R13
-	SUBQ   $0x10, R14
-	JL     score4tail
-
-score4:
-	MOVQ        (R11), R15
-	PREFETCHT1  (R15)(R9*1)
-	MOVQ        8(R11), R15
-	PREFETCHT1  (R15)(R9*1)
-	VMOVDQU     (DX)(R9*1), Y8
-	VPSLLD      $0x10, Y8, Y8
-	VMOVDQU     (BX)(R9*1), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VMOVDQU     (SI)(R9*1), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMOVDQU     (DI)(R9*1), Y11
-	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (R13), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VFMADD231PS Y9, Y12, Y1
-	VFMADD231PS Y10, Y12, Y2
-	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R13)(R8*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VFMADD231PS Y9, Y13, Y5
-	VFMADD231PS Y10, Y13, Y6
-	VFMADD231PS Y11, Y13, Y7
-	VPAND       (DX)(R9*1), Y15, Y8
-	VPAND       (BX)(R9*1), Y15, Y9
-	VPAND       (SI)(R9*1), Y15, Y10
-	VPAND       (DI)(R9*1), Y15, Y11
-	VMOVUPS     32(R13), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VFMADD231PS Y9, Y12, Y1
-	VFMADD231PS Y10, Y12, Y2
-	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R13)(R8*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VFMADD231PS Y9, Y13, Y5
-	VFMADD231PS Y10, Y13, Y6
-	VFMADD231PS Y11, Y13, Y7
-	ADDQ        $0x00000020, R9
-	ADDQ        R12, R11
-	NEGQ        R12
-	ADDQ        $0x00000040, R13
-	SUBQ        $0x10, R14
-	JGE         score4
-
-score4tail:
-	VUNPCKLPS    Y1, Y0, Y8
-	VUNPCKHPS    Y1, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VUNPCKLPS    Y3, Y2, Y10
-	VUNPCKHPS    Y3, Y2, Y11
-	VADDPS       Y10, Y11, Y2
-	VUNPCKLPD    Y2, Y0, Y8
-	VUNPCKHPD    Y2, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (AX)
-	VUNPCKLPS    Y5, Y4, Y8
-	VUNPCKHPS    Y5, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VUNPCKLPS    Y7, Y6, Y10
-	VUNPCKHPS    Y7, Y6, Y11
-	VADDPS       Y10, Y11, Y6
-	VUNPCKLPD    Y6, Y4, Y8
-	VUNPCKHPD    Y6, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VEXTRACTF128 $0x01, Y4, X8
-	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 576(AX)
-	ADDQ         $0x00000480, AX
-	LEAQ         (CX)(R8*2), CX
-	SUBQ         $0x02, R10
-	JG           score4rows
-	ADDQ         $0x10, s+0(FP)
-	ADDQ         $0x20, kAt+16(FP)
-	SUBQ         $0x04, kKeys+56(FP)
-	JMP          values
-
-score:
-	MOVQ s+0(FP), AX
-	MOVQ kAt+16(FP), CX
-	MOVQ (CX), DX
-	MOVQ ahead+136(FP), BX
-	LEAQ (CX)(BX*8), CX
-	MOVQ q+24(FP), BX
-	MOVQ qStep+32(FP), SI
-	SHLQ $0x02, SI
-	MOVQ qRows+48(FP), R8
-	LEAQ (SI)(SI*2), DI
-
-score1rows:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   k+8(FP), DI
-	MOVQ   dim+40(FP), R10
-	MOVQ   BX, R9
-	SUBQ   $0x10, R10
-	JL     score1tail
-
-score1:
-	MOVQ        (CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -64(CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -128(CX), R11
-	PREFETCHT1  (R11)(DI*1)
-	VMOVDQU     (DX)(DI*1), Y8
-	VPSLLD      $0x10, Y8, Y8
-	VMOVUPS     (R9), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     (R9)(SI*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	VPAND       (DX)(DI*1), Y15, Y8
-	VMOVUPS     32(R9), Y12
-	VFMADD231PS Y8, Y12, Y0
-	VMOVUPS     32(R9)(SI*1), Y13
-	VFMADD231PS Y8, Y13, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000040, R9
-	SUBQ        $0x10, R10
-	JGE         score1
-
-score1tail:
-	VUNPCKLPS    Y1, Y0, Y8
-	VUNPCKHPS    Y1, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VUNPCKLPS    Y3, Y2, Y10
-	VUNPCKHPS    Y3, Y2, Y11
-	VADDPS       Y10, Y11, Y2
-	VUNPCKLPD    Y2, Y0, Y8
-	VUNPCKHPD    Y2, Y0, Y9
-	VADDPS       Y8, Y9, Y0
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (AX)
-	VUNPCKLPS    Y5, Y4, Y8
-	VUNPCKHPS    Y5, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VUNPCKLPS    Y7, Y6, Y10
-	VUNPCKHPS    Y7, Y6, Y11
-	VADDPS       Y10, Y11, Y6
-	VUNPCKLPD    Y6, Y4, Y8
-	VUNPCKHPD    Y6, Y4, Y9
-	VADDPS       Y8, Y9, Y4
-	VEXTRACTF128 $0x01, Y4, X8
-	VADDPS       X8, X4, X4
-	VMOVUPS      X4, 576(AX)
-	ADDQ         $0x00000480, AX
-	LEAQ         (BX)(SI*2), BX
-	SUBQ         $0x02, R8
-	JG           score1rows
-	ADDQ         $0x04, s+0(FP)
-	ADDQ         $0x08, kAt+16(FP)
-	SUBQ         $0x01, kKeys+56(FP)
-
-values:
-	MOVQ vKeys+128(FP), AX
-	CMPQ AX, $0x04
-	JL   value
-	MOVQ p+88(FP), AX
-	MOVQ o+64(FP), CX
-	MOVQ oStep+72(FP), DX
-	SHLQ $0x02, DX
-	MOVQ oRows+120(FP), DX
-	MOVQ vAt+104(FP), BX
-	MOVQ (BX), SI
-	MOVQ 8(BX), DI
-	MOVQ 16(BX), R8
-	MOVQ 24(BX), R9
-	MOVQ ahead+136(FP), R10
-	LEAQ (BX)(R10*8), BX
-	MOVQ BX, 16(SP)
-
-value4rows:
-	MOVQ         oStep+72(FP), BX
-	SHLQ         $0x02, BX
-	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 4(AX), Y1
-	VBROADCASTSS 8(AX), Y2
-	VBROADCASTSS 12(AX), Y3
-	VBROADCASTSS 576(AX), Y4
-	VBROADCASTSS 580(AX), Y5
-	VBROADCASTSS 584(AX), Y6
-	VBROADCASTSS 588(AX), Y7
-	MOVQ         CX, R10
-	MOVQ         idle+80(FP), R11
-	ADDQ         BX, R10
-	CMPQ         DX, $0x01
-	CMOVQGT      R10, R11
-	MOVQ         v+96(FP), BX
-	MOVQ         16(SP), R10
-	MOVQ         $0x00000010, R12
-	MOVQ         vdim+112(FP), R14
-	XORQ         R13, R13
-	SUBQ         $0x10, R14
-	JL           value4tail
-
-value4:
-	MOVQ        (R10), R15
-	PREFETCHT1  (R15)(BX*1)
-	MOVQ        8(R10), R15
-	PREFETCHT1  (R15)(BX*1)
-	VMOVDQU     (SI)(BX*1), Y8
-	VPSLLD      $0x10, Y8, Y8
-	VMOVDQU     (DI)(BX*1), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VMOVDQU     (R8)(BX*1), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMOVDQU     (R9)(BX*1), Y11
-	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (CX)(R13*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VFMADD231PS Y9, Y1, Y12
-	VFMADD231PS Y10, Y2, Y12
-	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, (CX)(R13*1)
-	VMOVUPS     (R11)(R13*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VFMADD231PS Y9, Y5, Y13
-	VFMADD231PS Y10, Y6, Y13
-	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, (R11)(R13*1)
-	VPAND       (SI)(BX*1), Y15, Y8
-	VPAND       (DI)(BX*1), Y15, Y9
-	VPAND       (R8)(BX*1), Y15, Y10
-	VPAND       (R9)(BX*1), Y15, Y11
-	VMOVUPS     32(CX)(R13*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VFMADD231PS Y9, Y1, Y12
-	VFMADD231PS Y10, Y2, Y12
-	VFMADD231PS Y11, Y3, Y12
-	VMOVUPS     Y12, 32(CX)(R13*1)
-	VMOVUPS     32(R11)(R13*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VFMADD231PS Y9, Y5, Y13
-	VFMADD231PS Y10, Y6, Y13
-	VFMADD231PS Y11, Y7, Y13
-	VMOVUPS     Y13, 32(R11)(R13*1)
-	ADDQ        $0x00000020, BX
-	ADDQ        R12, R10
-	NEGQ        R12
-	ADDQ        $0x00000040, R13
-	SUBQ        $0x10, R14
-	JGE         value4
-
-value4tail:
-	MOVQ oStep+72(FP), BX
-	SHLQ $0x02, BX
-	ADDQ $0x00000480, AX
-	LEAQ (CX)(BX*2), CX
-	SUBQ $0x02, DX
-	JG   value4rows
-	ADDQ $0x10, p+88(FP)
-	ADDQ $0x20, vAt+104(FP)
-	SUBQ $0x04, vKeys+128(FP)
-	JMP  keys
-
-value:
-	TESTQ AX, AX
-	JZ    more
-	MOVQ  p+88(FP), AX
-	MOVQ  o+64(FP), CX
-	MOVQ  oStep+72(FP), DX
-	SHLQ  $0x02, DX
-	MOVQ  oRows+120(FP), DX
-	MOVQ  vAt+104(FP), BX
-	MOVQ  (BX), SI
-	MOVQ  ahead+136(FP), DI
-	LEAQ  (BX)(DI*8), BX
-
-value1rows:
-	MOVQ         oStep+72(FP), DI
-	SHLQ         $0x02, DI
-	VBROADCASTSS (AX), Y0
-	VBROADCASTSS 576(AX), Y4
-	MOVQ         CX, R8
-	MOVQ         idle+80(FP), R9
-	ADDQ         DI, R8
-	CMPQ         DX, $0x01
-	CMOVQGT      R8, R9
-	MOVQ         v+96(FP), DI
-	MOVQ         vdim+112(FP), R10
-	XORQ         R8, R8
-	SUBQ         $0x10, R10
-	JL           value1tail
-
-value1:
-	MOVQ        (BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -64(BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	MOVQ        -128(BX), R11
-	PREFETCHT1  (R11)(DI*1)
-	VMOVDQU     (SI)(DI*1), Y8
-	VPSLLD      $0x10, Y8, Y8
-	VMOVUPS     (CX)(R8*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, (CX)(R8*1)
-	VMOVUPS     (R9)(R8*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, (R9)(R8*1)
-	VPAND       (SI)(DI*1), Y15, Y8
-	VMOVUPS     32(CX)(R8*1), Y12
-	VFMADD231PS Y8, Y0, Y12
-	VMOVUPS     Y12, 32(CX)(R8*1)
-	VMOVUPS     32(R9)(R8*1), Y13
-	VFMADD231PS Y8, Y4, Y13
-	VMOVUPS     Y13, 32(R9)(R8*1)
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000040, R8
-	SUBQ        $0x10, R10
-	JGE         value1
-
-value1tail:
-	MOVQ oStep+72(FP), DI
-	SHLQ $0x02, DI
-	ADDQ $0x00000480, AX
-	LEAQ (CX)(DI*2), CX
-	SUBQ $0x02, DX
-	JG   value1rows
-	ADDQ $0x04, p+88(FP)
-	ADDQ $0x08, vAt+104(FP)
-	SUBQ $0x01, vKeys+128(FP)
-	JMP  keys
-
-more:
-	MOVQ    kKeys+56(FP), AX
-	TESTQ   AX, AX
-	JNZ     keys
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
+value1wholetable:
+	MOVQ       (R9), R11
+	PREFETCHT1 (R11)(DI*1)
+	JMP        value1wholefetched
 
 // func decodeWeightsAVX2(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)
 // Requires: AVX, AVX2, FMA3, SSE

@@ -25,7 +25,7 @@ import (
 var amxDecode = decodeISA{
 	laneISA: &avx512Lanes, tails: true,
 	pace:    pace{start: 330, flop: .001, pair: .72, widen: .091},
-	attend:  avx512Decode.attend,
+	attend:  avx512Decode.attend, // of values that are not finite
 	weights: decodeWeightsAVX512,
 }
 
@@ -66,7 +66,7 @@ func decodeAMXBF16Floats(c *flashkit.Call) int {
 	_, oStep := decodeSteps(&c.Problem)
 	words, vwords, padded := pairWords(c.Dim), pairWords(c.VDim), max(1, ceilDiv(rows, tileQueries))*tileQueries
 	return padded*(words+decodeStep) + decodeBlock*(tileQueries+words+vwords) + 4*tileQueries*tileQueries +
-		weightRows*weightStep/2 + 4*tileQueries*vwords + decodeBlock*c.VDim + decodePad*oStep + tileQueries*words +
+		weightRows*weightStep/2 + 4*tileQueries*vwords + c.VDim + decodePad*oStep + tileQueries*words +
 		sumFloats(rows, oStep) + scoreFloats(c, rows)
 }
 
@@ -81,7 +81,7 @@ type tileItem struct {
 	pairs []uint32  // [2][16][32], of V
 	p     []uint16  // [weightRows][weightStep], of each 8 rows one plane after the other
 	sum   []float32 // [2*tileQueries][vdim], likewise
-	wild  []float32 // values of a block, widened, where they may not be finite
+	wild  []float32 // a row of V, widened
 	idle  []float32 // [decodePad][oStep]
 }
 
@@ -117,7 +117,7 @@ func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
 	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
 	x.pairs, x.p = takeWords(ws, 4*tileQueries*tileQueries), halves(takeWords(ws, weightRows*weightStep/2))
-	x.sum, x.wild, x.idle = ws.Take(4*tileQueries*vwords), ws.Take(decodeBlock*p.VDim), ws.Take(decodePad*x.oStep)
+	x.sum, x.wild, x.idle = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
 	x.setScores(&avx512Lanes, j, ws, &x.itemOfKeys)
 	rows := halves(takeWords(ws, tileQueries*words))
 	for at := 0; at < x.rows; at += tileQueries {
@@ -207,18 +207,13 @@ func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 		if !nan && x.addSums(r, 1, sum[(r-from)*upToTiles(vdim):], vdim) {
 			continue
 		}
-		keys, v := 0, &j.args.V
-		for key, w := range weights {
+		v := &j.args.V
+		for key := range weights {
 			if x.sees(&block, r-block.row, key) {
 				batch, row := x.place(j, block.from+key)
-				avx512Lanes.load(x.wild[keys*vdim:][:vdim], v, v.Offset(batch, x.g, row))
-				weights[keys] = w
-				keys++
+				avx512Lanes.load(x.wild, v, v.Offset(batch, x.g, row))
+				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.idle, &weights[key], unsafe.Pointer(&x.wild[0]), vdim)
 			}
-		}
-		if keys > 0 {
-			attendF32AVX512(nil, nil, 0, 0, nil, 0, 0, 0, 0,
-				&x.o[r*x.oStep], x.oStep, &x.idle[0], &weights[0], (*byte)(unsafe.Pointer(&x.wild[0])), 4*vdim, 0, vdim, 1, keys)
 		}
 	}
 }

@@ -7,7 +7,6 @@ var avx2Decode = decodeISA{
 	laneISA: &avx2Lanes, rows: 2, split: 16,
 	pace: pace{start: 200, flop: .01, pair: 2.5, element: .18, widen: .06},
 
-	attend:   [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
-	attendAt: [...]attendAtFunc{attendAtF32AVX2, attendAtF16AVX2, attendAtBF16AVX2},
-	weights:  decodeWeightsAVX2,
+	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
+	weights: decodeWeightsAVX2,
 }

@@ -7,7 +7,6 @@ var avx512Decode = decodeISA{
 	laneISA: &avx512Lanes, rows: 4, split: 32, tails: true,
 	pace: pace{start: 200, flop: .005, pair: 2.4, element: .16, widen: .055},
 
-	attend:   [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
-	attendAt: [...]attendAtFunc{attendAtF32AVX512, attendAtF16AVX512, attendAtBF16AVX512},
-	weights:  decodeWeightsAVX512,
+	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
+	weights: decodeWeightsAVX512,
 }

@@ -48,18 +48,13 @@ func newHalfTile(r *rand.Rand, narrow func(float32) uint16, wide func(uint16) fl
 	return x
 }
 
-// attend returns S and O, [rows][decodeStep] and [rows][halfTileStep].
-func (x *halfTile) attend(with attendFunc, q []float32) (s, o []float32) {
+// attend returns S and O, [rows][decodeStep] and [rows][halfTileStep]. Prefetches run ahead bytes ahead, or as
+// the places say.
+func (x *halfTile) attend(with attendFunc, q []float32, ahead int) (s, o []float32) {
 	s, o = make([]float32, x.rows*decodeStep), make([]float32, x.rows*halfTileStep)
 	k, v := (*byte)(unsafe.Pointer(&x.k[0])), (*byte)(unsafe.Pointer(&x.v[0]))
-	with(&s[0], k, 2*x.dim, 0, &q[0], halfTileStep, x.dim, x.rows, x.keys, &o[0], halfTileStep, nil, &x.p[0], v, 2*x.dim, 0, x.dim, x.rows, x.keys)
-	return s, o
-}
-
-func (x *halfTile) attendAt(with attendAtFunc, q []float32) (s, o []float32) {
-	s, o = make([]float32, x.rows*decodeStep), make([]float32, x.rows*halfTileStep)
-	k, v := (*byte)(unsafe.Pointer(&x.k[0])), (*byte)(unsafe.Pointer(&x.v[0]))
-	with(&s[0], k, &x.at[0], &q[0], halfTileStep, x.dim, x.rows, x.keys, &o[0], halfTileStep, nil, &x.p[0], v, &x.at[0], x.dim, x.rows, x.keys, halfTileAhead)
+	with(&s[0], k, &x.at[0], ahead, &q[0], halfTileStep, x.dim, x.rows, x.keys,
+		&o[0], halfTileStep, nil, &x.p[0], v, &x.at[0], ahead, x.dim, x.rows, x.keys, halfTileAhead)
 	return s, o
 }
 
@@ -75,14 +70,14 @@ func TestHalvesAreAddedAsWidenedOnes(t *testing.T) {
 			for _, keys := range []int{1, 3, 4, 7, 8, 9, 12, 21} {
 				about := fmt.Sprintf("dim %d, %d rows, %d keys", dim, rows, keys)
 				x := newHalfTile(r, half.ToF16, half.FromF16, dim, rows, keys)
-				s, o := x.attend(attendF16NEON, x.wide)
+				s, o := x.attend(attendF16NEON, x.wide, aheadBytes)
 				for i := range o {
 					o[i] *= weightUnit
 				}
-				gotS, gotO := x.attend(attendF16NEONFHM, x.narrow)
+				gotS, gotO := x.attend(attendF16NEONFHM, x.narrow, aheadBytes)
 				require.Equal(t, s, gotS, about)
 				require.Equal(t, o, gotO, about)
-				gotS, gotO = x.attendAt(attendAtF16NEONFHM, x.narrow)
+				gotS, gotO = x.attend(attendF16NEONFHM, x.narrow, 0)
 				require.Equal(t, s, gotS, "%s, in pages", about)
 				require.Equal(t, o, gotO, "%s, in pages", about)
 			}
@@ -101,17 +96,17 @@ func TestBF16IsAddedAsWidened(t *testing.T) {
 			for _, keys := range []int{1, 3, 4, 7, 8, 9, 12, 21} {
 				about := fmt.Sprintf("dim %d, %d rows, %d keys", dim, rows, keys)
 				x := newHalfTile(r, half.ToBF16, half.FromBF16, dim, rows, keys)
-				s, o := x.attend(attendBF16NEON, x.wide)
+				s, o := x.attend(attendBF16NEON, x.wide, aheadBytes)
 				for row := range rows {
 					split(o[row*halfTileStep:][:dim/neonSplit*neonSplit], make([]float32, neonSplit), neonSplit)
 				}
 				for i := range o {
 					o[i] *= weightUnit
 				}
-				gotS, gotO := x.attend(attendBF16NEONBF16, x.narrow)
+				gotS, gotO := x.attend(attendBF16NEONBF16, x.narrow, aheadBytes)
 				require.InDeltaSlice(t, s, gotS, 1e-4, about)
 				require.Equal(t, o, gotO, about)
-				againS, againO := x.attendAt(attendAtBF16NEONBF16, x.narrow)
+				againS, againO := x.attend(attendBF16NEONBF16, x.narrow, 0)
 				require.Equal(t, gotS, againS, "%s, in pages", about)
 				require.Equal(t, gotO, againO, "%s, in pages", about)
 			}

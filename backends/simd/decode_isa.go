@@ -20,16 +20,12 @@ type decodeISA struct {
 	halves bool // Q is read as K is, and O has weightUnit times the sums
 	pace   pace // element is a read of 4 bytes, widen one of 2
 
-	attend   [3]attendFunc // by the type that K and V are read in
-	attendAt [3]attendAtFunc
-	weights  func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
+	attend  [3]attendFunc // by the type that K and V are read in
+	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 }
 
-type attendFunc func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
-	o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-
-type attendAtFunc func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int,
-	o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
+type attendFunc func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
+	o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // weightUnit is what routines of halves multiply weights with, that they are rounded to few bits less often.
 const weightUnit = 1 << 15

@@ -63,7 +63,7 @@ type seenKeys struct {
 	s         []float32 // [rows][decodeStep], scores and then weights
 	seen      []uint32  // [rows][words], a bit for each key, where a mask hides some of them
 	head      int       // of its item
-	kAt, vAt  *int      // where its rows of K and V are, in pages
+	kAt, vAt  *int      // where its rows of K and V are
 }
 
 // cut returns the keys from a given one on, up to the first that other rows see.

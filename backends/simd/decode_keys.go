@@ -3,6 +3,7 @@
 package simd
 
 import (
+	"cmp"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -18,9 +19,11 @@ type keyRows struct {
 	bytes    int            // of a row
 	step     int            // bytes from one row to the next
 	tiles    int            // keys that prefetches run ahead
+	ahead    int            // the same in bytes; 0: the places say where
 	page     int            // keys of a page; 0: not paged
 	pages    []int32        // of the sequence
 	pageStep int            // bytes from one page to the next
+	table    []int          // bytes from a block's first row to the others, but in pages
 	at       [2]places      // bytes from the first row to those in pages; a block and the one before have one each
 	buf      []float32      // room for the rows of a block
 }
@@ -51,11 +54,12 @@ func aheadKeys(bytes, page int) int {
 
 // keyFloats returns the workspace of the rows of K or V.
 func keyFloats(c *flashkit.Call, dim int) int {
+	const floats = 2 // of a place
 	if c.Page == 0 {
-		return decodeBlock * dim
+		return decodeBlock * (dim + floats)
 	}
-	const floats = 2 * 4 // of two places, twice
-	return decodeBlock*dim + floats*placesOf(aheadKeys(2*dim, c.Page))
+	const tables = 4
+	return decodeBlock*dim + tables*floats*placesOf(aheadKeys(2*dim, c.Page))
 }
 
 // placesOf returns the length of a table of places of rows, of which so many are prefetched ahead.
@@ -71,20 +75,17 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 		return
 	}
 	r.tiles = aheadKeys(r.bytes, r.page)
+	keys := min(decodeBlock, h.last-h.first)
 	batch, row := h.KVBatch, h.K0
 	if r.page > 0 {
 		all := j.args.Seqs.Pages
 		width := len(all) / j.p.Batch
 		r.pages, r.pageStep = all[h.b*width:][:width], t.Strides()[0]*size
-		n := placesOf(r.tiles)
-		for i := range r.at {
-			all := unsafe.Slice((*int)(unsafe.Pointer(&ws.Take(2 * 2 * n)[0])), 2*n)
-			r.at[i] = places{all[:n], all[n:]}
-		}
 		batch, row = 0, 0
 	}
 	switch {
 	case t.DType() != x.as:
+		r.setStrided(ws, r.bytes, keys)
 		return
 	case x.as == flashkit.Float32:
 		r.first = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
@@ -92,26 +93,42 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 		r.first = unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
 	}
 	r.first = unsafe.Add(r.first, t.Offset(batch, 0, row)*size)
+	if !r.inPages() {
+		r.setStrided(ws, r.step, keys)
+		return
+	}
+	n := placesOf(r.tiles)
+	for i := range r.at {
+		all := takeInts(ws, 2*n)
+		r.at[i] = places{all[:n], all[n:]}
+	}
 }
 
-// A rowsAt is rows that lie step bytes apart, unless a table says where they are, and how many bytes
-// further those are that are prefetched.
-type rowsAt struct {
-	first       *byte
-	step, ahead int
+// setStrided sets the places of rows that are step bytes apart: every block has the same.
+func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
+	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // 0 would mean that the table has places of later blocks
+	r.table = takeInts(ws, decodeBlock)[:keys]
+	place := 0
+	for i := range r.table {
+		r.table[i] = place
+		place += step
+	}
 }
 
-// block returns the rows of a block of a KV head.
-func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) rowsAt {
+// block returns the row of a KV head that a block's places count from.
+func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) unsafe.Pointer {
 	switch {
 	case r.first == nil:
-		r.copy(isa, j, h, 0, keys.from, keys.n)
-		return rowsAt{(*byte)(unsafe.Pointer(&r.buf[0])), r.bytes, r.tiles * r.bytes}
+		r.widen(isa, j, h, keys.from, keys.n)
+		return unsafe.Pointer(&r.buf[0])
 	case r.page > 0:
-		return rowsAt{first: (*byte)(unsafe.Add(r.first, h.g*r.headStep))}
+		return unsafe.Add(r.first, h.g*r.headStep)
 	}
-	return rowsAt{(*byte)(unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)), r.step, r.tiles * r.step}
+	return unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)
 }
+
+// inPages reports whether rows are read in pages, so that each block has places of its own.
+func (r *keyRows) inPages() bool { return r.page > 0 && r.first != nil }
 
 func (p *places) of(isLast bool) *int {
 	if isLast {
@@ -158,34 +175,17 @@ func (r *keyRows) locate(at []int, key int) {
 	}
 }
 
-// address returns the place of a key's row.
-func (r *keyRows) address(g, j int) unsafe.Pointer {
-	first := unsafe.Add(r.first, g*r.headStep)
-	if r.page == 0 {
-		return unsafe.Add(first, j*r.step)
-	}
-	return unsafe.Add(first, int(r.pages[j/r.page])*r.pageStep+j%r.page*r.step)
-}
-
-// copy copies n rows to the buffer, where they are those from a given one on.
-func (r *keyRows) copy(isa *laneISA, j *job, x *itemOfKeys, to, from, n int) {
+// widen widens n rows, from a given key on, to the buffer.
+func (r *keyRows) widen(isa *laneISA, j *job, x *itemOfKeys, from, n int) {
 	dim := r.t.Shape()[3]
-	for end := from + n; from < end; {
+	for buf, end := r.buf, from+n; from < end; {
 		run := end - from
 		if r.page > 0 {
 			run = min(run, r.page-from%r.page)
 		}
-		if r.first == nil {
-			batch, row := x.place(j, from)
-			isa.loadRows(r.buf[to*dim:], dim, r.t, batch, x.g, row, run)
-		} else {
-			src := r.address(x.g, from)
-			for i := range run {
-				dst := unsafe.Add(unsafe.Pointer(&r.buf[0]), (to+i)*r.bytes)
-				copy(unsafe.Slice((*byte)(dst), r.bytes), unsafe.Slice((*byte)(unsafe.Add(src, i*r.step)), r.bytes))
-			}
-		}
-		from, to = from+run, to+run
+		batch, row := x.place(j, from)
+		isa.loadRows(buf, dim, r.t, batch, x.g, row, run)
+		from, buf = from+run, buf[run*dim:]
 	}
 }
 

@@ -193,7 +193,7 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	if before.seen != nil {
 		copy(x.before, past.o)
 	}
-	var k, v rowsAt
+	var k, v unsafe.Pointer
 	var s, w *float32
 	if next.n > 0 {
 		k, s = x.k.block(isa.laneISA, j, &of.itemOfKeys, next), &next.s[0]
@@ -202,22 +202,17 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 		v, w = x.v.block(isa.laneISA, j, &past.itemOfKeys, before), &before.s[0]
 	}
 	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
-	if next.kAt == nil && before.vAt == nil {
-		isa.attend[x.as](s, k.first, k.step, k.ahead, q, of.qStep, p.Dim, next.rows, next.n,
-			o, past.oStep, &x.idle[0], w, v.first, v.step, v.ahead, p.VDim, before.rows, before.n)
-	} else {
-		isa.attendAt[x.as](s, k.first, next.kAt, q, of.qStep, p.Dim, next.rows, next.n,
-			o, past.oStep, &x.idle[0], w, v.first, before.vAt, p.VDim, before.rows, before.n, min(x.k.tiles, x.v.tiles))
-	}
+	isa.attend[x.as](s, (*byte)(k), next.kAt, x.k.ahead, q, of.qStep, p.Dim, next.rows, next.n,
+		o, past.oStep, &x.idle[0], w, (*byte)(v), before.vAt, x.v.ahead, p.VDim, before.rows, before.n, min(x.k.tiles, x.v.tiles))
 	if before.seen != nil {
-		isa.repair(j, x, before)
+		isa.repair(j, x, before, v)
 	}
 }
 
-// find sets where the rows of a block are that lie in pages. Heads that take turns with the same block
-// find them once.
+// find sets where the rows of a block are. Heads that take turns with the same block find them once.
 func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
-	if x.k.page == 0 || x.k.first == nil {
+	if !x.k.inPages() {
+		keys.kAt, keys.vAt = &x.k.table[0], &x.v.table[0]
 		return
 	}
 	same := x.k.step == x.v.step && x.k.pageStep == x.v.pageStep && x.k.headStep == x.v.headStep
@@ -236,8 +231,8 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 }
 
 // repair takes the values of a block again for rows whose sums are not finite: those that a row
-// does not see have weighed 0, which is no weight beside what is not finite.
-func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys) {
+// does not see have weighed 0, which is no weight beside what is not finite. The places of V count from v.
+func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]
 	isa.dots(&past.top[0], &o[0], &o[0], len(o)/isa.lanes)
@@ -250,20 +245,22 @@ func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys) {
 			continue
 		}
 		copy(row, x.before[(block.row+r)*past.oStep:])
-		n, weights := 0, block.s[r*decodeStep:]
-		for key := range block.n {
+		places := unsafe.Slice(block.vAt, block.n)
+		for key, place := range places {
 			if past.sees(&block, r, key) {
-				x.v.copy(isa.laneISA, j, &past.itemOfKeys, n, block.from+key, 1)
-				weights[n] = weights[key]
-				n++
+				isa.addKey(x.as, row, x.idle, &block.s[r*decodeStep+key], unsafe.Add(v, place), j.p.VDim)
 			}
-		}
-		if n > 0 {
-			isa.attend[x.as](nil, nil, 0, 0, nil, 0, 0, 0, 0, &row[0], past.oStep, &x.idle[0],
-				&weights[0], (*byte)(unsafe.Pointer(&x.v.buf[0])), x.v.bytes, 0, x.v.t.Shape()[3], 1, n)
 		}
 	}
 }
+
+// addKey adds one row of V, times its weight, to a row of O.
+func (isa *decodeISA) addKey(as flashkit.DType, o, idle []float32, weight *float32, v unsafe.Pointer, dim int) {
+	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &idle[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
+}
+
+// onePlace is the table of places of one row.
+var onePlace [1]int
 
 func allFinite(x []float32) bool {
 	for _, x := range x {

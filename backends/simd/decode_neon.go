@@ -7,7 +7,6 @@ var neonDecode = decodeISA{
 	laneISA: &neonLanes, rows: 2, tails: true,
 	pace: neonPace(decodeCycles),
 
-	attend:   [...]attendFunc{attendF32NEON, attendF16NEON, attendBF16NEON},
-	attendAt: [...]attendAtFunc{attendAtF32NEON, attendAtF16NEON, attendAtBF16NEON},
-	weights:  decodeWeightsNEON,
+	attend:  [...]attendFunc{attendF32NEON, attendF16NEON, attendBF16NEON},
+	weights: decodeWeightsNEON,
 }

@@ -10,9 +10,8 @@ var neonBF16Decode = decodeISA{
 	laneISA: &neonLanes, rows: 2, split: neonSplit, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
 
-	attend:   [3]attendFunc{flashkit.BFloat16: attendBF16NEONBF16},
-	attendAt: [3]attendAtFunc{flashkit.BFloat16: attendAtBF16NEONBF16},
-	weights:  decodeWeightsNEON,
+	attend:  [3]attendFunc{flashkit.BFloat16: attendBF16NEONBF16},
+	weights: decodeWeightsNEON,
 }
 
 const neonSplit = 8 // elements of a row of O, of which the even ones come first, but for the last ones, which are fewer

@@ -10,9 +10,8 @@ var neonFHMDecode = decodeISA{
 	laneISA: &neonLanes, rows: 2, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
 
-	attend:   [3]attendFunc{flashkit.Float16: attendF16NEONFHM},
-	attendAt: [3]attendAtFunc{flashkit.Float16: attendAtF16NEONFHM},
-	weights:  decodeWeightsNEON,
+	attend:  [3]attendFunc{flashkit.Float16: attendF16NEONFHM},
+	weights: decodeWeightsNEON,
 }
 
 func fitsDecodeNEONFHM(p flashkit.Problem) string {

@@ -87,6 +87,10 @@ func laneMask(from, to, n int) uint32 {
 // takeWords returns workspace as n words.
 func takeWords(ws *pool.Arena, n int) []uint32 { return asWords(ws.Take(n)) }
 
+func takeInts(ws *pool.Arena, n int) []int {
+	return unsafe.Slice((*int)(unsafe.Pointer(&ws.Take(2 * n)[0])), n)
+}
+
 // asWords returns the memory of floats as words.
 func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }
 

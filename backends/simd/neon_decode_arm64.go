@@ -7,29 +7,32 @@ package simd
 // attendF32NEON sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched: then the tables have ahead+3 more.
 // idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendF32NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
+func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // attendF16NEON sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched: then the tables have ahead+3 more.
 // idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendF16NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
+func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // attendBF16NEON sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched: then the tables have ahead+3 more.
 // idle is not used. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendBF16NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
+func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // decodeWeightsNEON raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets
 // s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite

@@ -4,12 +4,12 @@
 
 #include "textflag.h"
 
-// func attendF32NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-TEXT ·attendF32NEON(SB), NOSPLIT, $0-152
-	MOVD k+8(FP), R0
+// func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+TEXT ·attendF32NEON(SB), NOSPLIT, $0-160
+	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1
 	MOVD s+0(FP), R2
-	MOVD v+104(FP), R3
+	MOVD vAt+112(FP), R3
 	MOVD vKeys+144(FP), R4
 	MOVD p+96(FP), R5
 keys:
@@ -21,24 +21,109 @@ keys:
 	BNE scoreFour
 	CMP $8, R1
 	BLT scoreFour
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
-	MOVD R0, R10
-	ADD R16, R0
-	MOVD R0, R11
-	ADD R16, R0
-	MOVD R0, R12
-	ADD R16, R0
-	MOVD R0, R13
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
+	MOVD 32(R0), R10
+	ADD R16, R10
+	MOVD 40(R0), R11
+	ADD R16, R11
+	MOVD 48(R0), R12
+	ADD R16, R12
+	MOVD 56(R0), R13
+	ADD R16, R13
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreEightset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead0
+	MOVD dim+48(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead1
+	MOVD dim+48(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead2
+	MOVD dim+48(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead3
+	MOVD dim+48(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead4
+	MOVD dim+48(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead5
+	MOVD dim+48(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead6
+	MOVD dim+48(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead7
+scoreEightset:
+	ADD $64, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD R19, R14
@@ -62,6 +147,7 @@ keys:
 	SUBS $16, R16
 	BLT scoreEightfew
 scoreEightlines:
+	CBZ R21, scoreEightfetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
@@ -70,6 +156,7 @@ scoreEightlines:
 	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
 	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
 	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+scoreEightfetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
@@ -199,16 +286,61 @@ scoreEightend:
 	SUB $8, R1
 	B scoreEnd
 scoreFour:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreFourset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead0
+	MOVD dim+48(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead1
+	MOVD dim+48(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead2
+	MOVD dim+48(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead3
+scoreFourset:
+	ADD $32, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD qRows+56(FP), R17
@@ -240,10 +372,12 @@ scoreFourrows2:
 	SUBS $16, R16
 	BLT scoreFourrows2few
 scoreFourrows2lines:
+	CBZ R21, scoreFourrows2fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows2fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dfa // ldp q26, q27, [x15], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -384,10 +518,12 @@ scoreFourrows1:
 	SUBS $16, R16
 	BLT scoreFourrows1few
 scoreFourrows1lines:
+	CBZ R21, scoreFourrows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
@@ -474,10 +610,25 @@ scoreFourrows1done:
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreOneset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+scoreOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreOneahead0
+scoreOneset:
+	ADD $8, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD qRows+56(FP), R17
@@ -493,7 +644,9 @@ scoreOnerows1:
 	SUBS $16, R16
 	BLT scoreOnerows1few
 scoreOnerows1lines:
+	CBZ R21, scoreOnerows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+scoreOnerows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4e38ce00 // fmla v0.4s, v16.4s, v24.4s
@@ -547,24 +700,109 @@ scoreEnd:
 	BNE valueFour
 	CMP $8, R4
 	BLT valueFour
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
-	MOVD R3, R10
-	ADD R16, R3
-	MOVD R3, R11
-	ADD R16, R3
-	MOVD R3, R12
-	ADD R16, R3
-	MOVD R3, R13
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
+	MOVD 32(R3), R10
+	ADD R16, R10
+	MOVD 40(R3), R11
+	ADD R16, R11
+	MOVD 48(R3), R12
+	ADD R16, R12
+	MOVD 56(R3), R13
+	ADD R16, R13
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueEightset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead0
+	MOVD vdim+128(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead1
+	MOVD vdim+128(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead2
+	MOVD vdim+128(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead3
+	MOVD vdim+128(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead4
+	MOVD vdim+128(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead5
+	MOVD vdim+128(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead6
+	MOVD vdim+128(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead7
+valueEightset:
+	ADD $64, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD R19, R14
@@ -574,6 +812,7 @@ scoreEnd:
 	SUBS $16, R16
 	BLT valueEightfew
 valueEightlines:
+	CBZ R21, valueEightfetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
@@ -582,6 +821,7 @@ valueEightlines:
 	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
 	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
 	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+valueEightfetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -702,16 +942,61 @@ valueEightend:
 	SUB $8, R4
 	B valueEnd
 valueFour:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueFourset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead0
+	MOVD vdim+128(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead1
+	MOVD vdim+128(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead2
+	MOVD vdim+128(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead3
+valueFourset:
+	ADD $32, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD oRows+136(FP), R17
@@ -729,10 +1014,12 @@ valueFourrows2:
 	SUBS $16, R16
 	BLT valueFourrows2few
 valueFourrows2lines:
+	CBZ R21, valueFourrows2fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows2fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -864,10 +1151,12 @@ valueFourrows1:
 	SUBS $16, R16
 	BLT valueFourrows1few
 valueFourrows1lines:
+	CBZ R21, valueFourrows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows1fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -953,10 +1242,25 @@ valueFourrows1done:
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueOneset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $2, R19
+	ADD R20, R19
+valueOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueOneahead0
+valueOneset:
+	ADD $8, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD oRows+136(FP), R17
@@ -971,7 +1275,9 @@ valueOnerows1:
 	SUBS $16, R16
 	BLT valueOnerows1few
 valueOnerows1lines:
+	CBZ R21, valueOnerows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+valueOnerows1fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
@@ -1024,12 +1330,12 @@ valueEnd:
 	CBNZ R4, keys
 	RET
 
-// func attendF16NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-TEXT ·attendF16NEON(SB), NOSPLIT, $0-152
-	MOVD k+8(FP), R0
+// func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+TEXT ·attendF16NEON(SB), NOSPLIT, $0-160
+	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1
 	MOVD s+0(FP), R2
-	MOVD v+104(FP), R3
+	MOVD vAt+112(FP), R3
 	MOVD vKeys+144(FP), R4
 	MOVD p+96(FP), R5
 keys:
@@ -1041,24 +1347,109 @@ keys:
 	BNE scoreFour
 	CMP $8, R1
 	BLT scoreFour
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
-	MOVD R0, R10
-	ADD R16, R0
-	MOVD R0, R11
-	ADD R16, R0
-	MOVD R0, R12
-	ADD R16, R0
-	MOVD R0, R13
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
+	MOVD 32(R0), R10
+	ADD R16, R10
+	MOVD 40(R0), R11
+	ADD R16, R11
+	MOVD 48(R0), R12
+	ADD R16, R12
+	MOVD 56(R0), R13
+	ADD R16, R13
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreEightset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead0
+	MOVD dim+48(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead1
+	MOVD dim+48(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead2
+	MOVD dim+48(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead3
+	MOVD dim+48(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead4
+	MOVD dim+48(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead5
+	MOVD dim+48(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead6
+	MOVD dim+48(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead7
+scoreEightset:
+	ADD $64, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD R19, R14
@@ -1082,6 +1473,7 @@ keys:
 	SUBS $32, R16
 	BLT scoreEightfew
 scoreEightlines:
+	CBZ R21, scoreEightfetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
@@ -1090,6 +1482,7 @@ scoreEightlines:
 	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
 	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
 	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+scoreEightfetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -1341,16 +1734,61 @@ scoreEightend:
 	SUB $8, R1
 	B scoreEnd
 scoreFour:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreFourset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead0
+	MOVD dim+48(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead1
+	MOVD dim+48(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead2
+	MOVD dim+48(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead3
+scoreFourset:
+	ADD $32, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD qRows+56(FP), R17
@@ -1382,10 +1820,12 @@ scoreFourrows2:
 	SUBS $32, R16
 	BLT scoreFourrows2few
 scoreFourrows2lines:
+	CBZ R21, scoreFourrows2fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows2fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc175fc // ldp q28, q29, [x15], #32
@@ -1606,10 +2046,12 @@ scoreFourrows1:
 	SUBS $32, R16
 	BLT scoreFourrows1few
 scoreFourrows1lines:
+	CBZ R21, scoreFourrows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -1758,10 +2200,25 @@ scoreFourrows1done:
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreOneset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreOneahead0
+scoreOneset:
+	ADD $8, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD qRows+56(FP), R17
@@ -1777,7 +2234,9 @@ scoreOnerows1:
 	SUBS $32, R16
 	BLT scoreOnerows1few
 scoreOnerows1lines:
+	CBZ R21, scoreOnerows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+scoreOnerows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -1848,24 +2307,109 @@ scoreEnd:
 	BNE valueFour
 	CMP $8, R4
 	BLT valueFour
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
-	MOVD R3, R10
-	ADD R16, R3
-	MOVD R3, R11
-	ADD R16, R3
-	MOVD R3, R12
-	ADD R16, R3
-	MOVD R3, R13
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
+	MOVD 32(R3), R10
+	ADD R16, R10
+	MOVD 40(R3), R11
+	ADD R16, R11
+	MOVD 48(R3), R12
+	ADD R16, R12
+	MOVD 56(R3), R13
+	ADD R16, R13
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueEightset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead0
+	MOVD vdim+128(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead1
+	MOVD vdim+128(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead2
+	MOVD vdim+128(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead3
+	MOVD vdim+128(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead4
+	MOVD vdim+128(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead5
+	MOVD vdim+128(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead6
+	MOVD vdim+128(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead7
+valueEightset:
+	ADD $64, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD R19, R14
@@ -1875,6 +2419,7 @@ scoreEnd:
 	SUBS $32, R16
 	BLT valueEightfew
 valueEightlines:
+	CBZ R21, valueEightfetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
@@ -1883,6 +2428,7 @@ valueEightlines:
 	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
 	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
 	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+valueEightfetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2127,16 +2673,61 @@ valueEightend:
 	SUB $8, R4
 	B valueEnd
 valueFour:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueFourset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead0
+	MOVD vdim+128(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead1
+	MOVD vdim+128(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead2
+	MOVD vdim+128(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead3
+valueFourset:
+	ADD $32, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD oRows+136(FP), R17
@@ -2154,10 +2745,12 @@ valueFourrows2:
 	SUBS $32, R16
 	BLT valueFourrows2few
 valueFourrows2lines:
+	CBZ R21, valueFourrows2fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows2fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
@@ -2373,10 +2966,12 @@ valueFourrows1:
 	SUBS $32, R16
 	BLT valueFourrows1few
 valueFourrows1lines:
+	CBZ R21, valueFourrows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows1fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2526,10 +3121,25 @@ valueFourrows1done:
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueOneset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueOneahead0
+valueOneset:
+	ADD $8, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD oRows+136(FP), R17
@@ -2544,7 +3154,9 @@ valueOnerows1:
 	SUBS $32, R16
 	BLT valueOnerows1few
 valueOnerows1lines:
+	CBZ R21, valueOnerows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+valueOnerows1fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2616,12 +3228,12 @@ valueEnd:
 	CBNZ R4, keys
 	RET
 
-// func attendBF16NEON(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-TEXT ·attendBF16NEON(SB), NOSPLIT, $0-152
-	MOVD k+8(FP), R0
+// func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+TEXT ·attendBF16NEON(SB), NOSPLIT, $0-160
+	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1
 	MOVD s+0(FP), R2
-	MOVD v+104(FP), R3
+	MOVD vAt+112(FP), R3
 	MOVD vKeys+144(FP), R4
 	MOVD p+96(FP), R5
 keys:
@@ -2633,24 +3245,109 @@ keys:
 	BNE scoreFour
 	CMP $8, R1
 	BLT scoreFour
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
-	MOVD R0, R10
-	ADD R16, R0
-	MOVD R0, R11
-	ADD R16, R0
-	MOVD R0, R12
-	ADD R16, R0
-	MOVD R0, R13
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
+	MOVD 32(R0), R10
+	ADD R16, R10
+	MOVD 40(R0), R11
+	ADD R16, R11
+	MOVD 48(R0), R12
+	ADD R16, R12
+	MOVD 56(R0), R13
+	ADD R16, R13
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreEightset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead0
+	MOVD dim+48(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead1
+	MOVD dim+48(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead2
+	MOVD dim+48(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead3
+	MOVD dim+48(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead4
+	MOVD dim+48(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead5
+	MOVD dim+48(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead6
+	MOVD dim+48(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreEightahead7
+scoreEightset:
+	ADD $64, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD R19, R14
@@ -2674,6 +3371,7 @@ keys:
 	SUBS $32, R16
 	BLT scoreEightfew
 scoreEightlines:
+	CBZ R21, scoreEightfetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
@@ -2682,6 +3380,7 @@ scoreEightlines:
 	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
 	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
 	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+scoreEightfetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -2933,16 +3632,61 @@ scoreEightend:
 	SUB $8, R1
 	B scoreEnd
 scoreFour:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
+	MOVD 8(R0), R7
+	ADD R16, R7
+	MOVD 16(R0), R8
+	ADD R16, R8
+	MOVD 24(R0), R9
+	ADD R16, R9
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreFourset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead0
+	MOVD dim+48(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead1
+	MOVD dim+48(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead2
+	MOVD dim+48(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreFourahead3
+scoreFourset:
+	ADD $32, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD qRows+56(FP), R17
@@ -2974,10 +3718,12 @@ scoreFourrows2:
 	SUBS $32, R16
 	BLT scoreFourrows2few
 scoreFourrows2lines:
+	CBZ R21, scoreFourrows2fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows2fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc175fc // ldp q28, q29, [x15], #32
@@ -3198,10 +3944,12 @@ scoreFourrows1:
 	SUBS $32, R16
 	BLT scoreFourrows1few
 scoreFourrows1lines:
+	CBZ R21, scoreFourrows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -3350,10 +4098,25 @@ scoreFourrows1done:
 	SUB $4, R1
 	B scoreEnd
 scoreOne:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
+	MOVD k+8(FP), R16
+	MOVD 0(R0), R6
+	ADD R16, R6
 	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreOneset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R0, R17
+	MOVD dim+48(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+scoreOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO scoreOneahead0
+scoreOneset:
+	ADD $8, R0
 	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD qRows+56(FP), R17
@@ -3369,7 +4132,9 @@ scoreOnerows1:
 	SUBS $32, R16
 	BLT scoreOnerows1few
 scoreOnerows1lines:
+	CBZ R21, scoreOnerows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+scoreOnerows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -3440,24 +4205,109 @@ scoreEnd:
 	BNE valueFour
 	CMP $8, R4
 	BLT valueFour
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
-	MOVD R3, R10
-	ADD R16, R3
-	MOVD R3, R11
-	ADD R16, R3
-	MOVD R3, R12
-	ADD R16, R3
-	MOVD R3, R13
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
+	MOVD 32(R3), R10
+	ADD R16, R10
+	MOVD 40(R3), R11
+	ADD R16, R11
+	MOVD 48(R3), R12
+	ADD R16, R12
+	MOVD 56(R3), R13
+	ADD R16, R13
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueEightset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead0
+	MOVD vdim+128(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead1
+	MOVD vdim+128(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead2
+	MOVD vdim+128(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead3
+	MOVD vdim+128(FP), R19
+	MOVD 32(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead4:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead4
+	MOVD vdim+128(FP), R19
+	MOVD 40(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead5:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead5
+	MOVD vdim+128(FP), R19
+	MOVD 48(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead6:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead6
+	MOVD vdim+128(FP), R19
+	MOVD 56(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueEightahead7:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueEightahead7
+valueEightset:
+	ADD $64, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD R19, R14
@@ -3467,6 +4317,7 @@ scoreEnd:
 	SUBS $32, R16
 	BLT valueEightfew
 valueEightlines:
+	CBZ R21, valueEightfetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
@@ -3475,6 +4326,7 @@ valueEightlines:
 	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
 	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
 	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+valueEightfetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -3719,16 +4571,61 @@ valueEightend:
 	SUB $8, R4
 	B valueEnd
 valueFour:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
+	MOVD 8(R3), R7
+	ADD R16, R7
+	MOVD 16(R3), R8
+	ADD R16, R8
+	MOVD 24(R3), R9
+	ADD R16, R9
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueFourset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead0
+	MOVD vdim+128(FP), R19
+	MOVD 8(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead1:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead1
+	MOVD vdim+128(FP), R19
+	MOVD 16(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead2:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead2
+	MOVD vdim+128(FP), R19
+	MOVD 24(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueFourahead3:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueFourahead3
+valueFourset:
+	ADD $32, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD oRows+136(FP), R17
@@ -3746,10 +4643,12 @@ valueFourrows2:
 	SUBS $32, R16
 	BLT valueFourrows2few
 valueFourrows2lines:
+	CBZ R21, valueFourrows2fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows2fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xad4015e4 // ldp q4, q5, [x15, #0]
@@ -3965,10 +4864,12 @@ valueFourrows1:
 	SUBS $32, R16
 	BLT valueFourrows1few
 valueFourrows1lines:
+	CBZ R21, valueFourrows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
 	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
 	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
 	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows1fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32
@@ -4118,10 +5019,25 @@ valueFourrows1done:
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
+	MOVD v+104(FP), R16
+	MOVD 0(R3), R6
+	ADD R16, R6
 	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueOneset
+	MOVD ahead+152(FP), R17
+	ADD R17<<3, R3, R17
+	MOVD vdim+128(FP), R19
+	MOVD 0(R17), R20
+	ADD R16, R20
+	LSL $1, R19
+	ADD R20, R19
+valueOneahead0:
+	WORD $0xf9800282 // prfm pldl2keep, [x20]
+	ADD $64, R20
+	CMP R19, R20
+	BLO valueOneahead0
+valueOneset:
+	ADD $8, R3
 	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD oRows+136(FP), R17
@@ -4136,7 +5052,9 @@ valueOnerows1:
 	SUBS $32, R16
 	BLT valueOnerows1few
 valueOnerows1lines:
+	CBZ R21, valueOnerows1fetched
 	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+valueOnerows1fetched:
 	WORD $0xad4005c0 // ldp q0, q1, [x14, #0]
 	WORD $0xad410dc2 // ldp q2, q3, [x14, #32]
 	WORD $0xacc148d0 // ldp q16, q18, [x6], #32

@@ -7,19 +7,10 @@ package simd
 // attendF16NEONFHM sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
 // adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
 // 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched.
+// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched: then the tables have ahead+3 more.
 // idle is not used. Q is 16-bit elements, as K is, in the first halves of
 // its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits. kKeys and vKeys <= 128, 0 < qRows, oRows.
 //
 //go:noescape
-func attendF16NEONFHM(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-
-// attendAtF16NEONFHM sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+3 more.
-// idle is not used. Q is 16-bit elements, as K is, in the first halves of
-// its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits. kKeys and vKeys <= 128, 0 < qRows, oRows.
-//
-//go:noescape
-func attendAtF16NEONFHM(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
+func attendF16NEONFHM(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

@@ -4,12 +4,12 @@
 
 #include "textflag.h"
 
-// func attendF16NEONFHM(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)
-TEXT ·attendF16NEONFHM(SB), NOSPLIT, $0-152
-	MOVD k+8(FP), R0
+// func attendF16NEONFHM(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+TEXT ·attendF16NEONFHM(SB), NOSPLIT, $0-160
+	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1
 	MOVD s+0(FP), R2
-	MOVD v+104(FP), R3
+	MOVD vAt+112(FP), R3
 	MOVD vKeys+144(FP), R4
 	MOVD p+96(FP), R5
 keys:
@@ -17,1225 +17,6 @@ keys:
 	CMP $4, R1
 	BLT scoreOne
 	MOVD qRows+56(FP), R17
-	CMP $1, R17
-	BNE scoreFour
-	CMP $8, R1
-	BLT scoreFour
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
-	MOVD R0, R10
-	ADD R16, R0
-	MOVD R0, R11
-	ADD R16, R0
-	MOVD R0, R12
-	ADD R16, R0
-	MOVD R0, R13
-	ADD R16, R0
-	MOVD kAhead+24(FP), R21
-	MOVD q+32(FP), R19
-	MOVD R2, R20
-	MOVD R19, R14
-	MOVD dim+48(FP), R16
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R16
-	BLT scoreEightfew
-scoreEightlines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
-	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
-	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
-	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
-	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
-	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
-	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
-	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
-	WORD $0xacc16dda // ldp q26, q27, [x14], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0xacc14cd2 // ldp q18, q19, [x6], #32
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce08 // fmlal2 v8.4s, v16.4h, v24.4h
-	WORD $0x4e39ee20 // fmlal v0.4s, v17.4h, v25.4h
-	WORD $0x6e39ce28 // fmlal2 v8.4s, v17.4h, v25.4h
-	WORD $0x4e3aee40 // fmlal v0.4s, v18.4h, v26.4h
-	WORD $0x6e3ace48 // fmlal2 v8.4s, v18.4h, v26.4h
-	WORD $0x4e3bee60 // fmlal v0.4s, v19.4h, v27.4h
-	WORD $0x6e3bce68 // fmlal2 v8.4s, v19.4h, v27.4h
-	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
-	WORD $0xacc15cf6 // ldp q22, q23, [x7], #32
-	WORD $0x4e38ee81 // fmlal v1.4s, v20.4h, v24.4h
-	WORD $0x6e38ce89 // fmlal2 v9.4s, v20.4h, v24.4h
-	WORD $0x4e39eea1 // fmlal v1.4s, v21.4h, v25.4h
-	WORD $0x6e39cea9 // fmlal2 v9.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec1 // fmlal v1.4s, v22.4h, v26.4h
-	WORD $0x6e3acec9 // fmlal2 v9.4s, v22.4h, v26.4h
-	WORD $0x4e3beee1 // fmlal v1.4s, v23.4h, v27.4h
-	WORD $0x6e3bcee9 // fmlal2 v9.4s, v23.4h, v27.4h
-	WORD $0xacc14510 // ldp q16, q17, [x8], #32
-	WORD $0xacc14d12 // ldp q18, q19, [x8], #32
-	WORD $0x4e38ee02 // fmlal v2.4s, v16.4h, v24.4h
-	WORD $0x6e38ce0a // fmlal2 v10.4s, v16.4h, v24.4h
-	WORD $0x4e39ee22 // fmlal v2.4s, v17.4h, v25.4h
-	WORD $0x6e39ce2a // fmlal2 v10.4s, v17.4h, v25.4h
-	WORD $0x4e3aee42 // fmlal v2.4s, v18.4h, v26.4h
-	WORD $0x6e3ace4a // fmlal2 v10.4s, v18.4h, v26.4h
-	WORD $0x4e3bee62 // fmlal v2.4s, v19.4h, v27.4h
-	WORD $0x6e3bce6a // fmlal2 v10.4s, v19.4h, v27.4h
-	WORD $0xacc15534 // ldp q20, q21, [x9], #32
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38ee83 // fmlal v3.4s, v20.4h, v24.4h
-	WORD $0x6e38ce8b // fmlal2 v11.4s, v20.4h, v24.4h
-	WORD $0x4e39eea3 // fmlal v3.4s, v21.4h, v25.4h
-	WORD $0x6e39ceab // fmlal2 v11.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec3 // fmlal v3.4s, v22.4h, v26.4h
-	WORD $0x6e3acecb // fmlal2 v11.4s, v22.4h, v26.4h
-	WORD $0x4e3beee3 // fmlal v3.4s, v23.4h, v27.4h
-	WORD $0x6e3bceeb // fmlal2 v11.4s, v23.4h, v27.4h
-	WORD $0xacc14550 // ldp q16, q17, [x10], #32
-	WORD $0xacc14d52 // ldp q18, q19, [x10], #32
-	WORD $0x4e38ee04 // fmlal v4.4s, v16.4h, v24.4h
-	WORD $0x6e38ce0c // fmlal2 v12.4s, v16.4h, v24.4h
-	WORD $0x4e39ee24 // fmlal v4.4s, v17.4h, v25.4h
-	WORD $0x6e39ce2c // fmlal2 v12.4s, v17.4h, v25.4h
-	WORD $0x4e3aee44 // fmlal v4.4s, v18.4h, v26.4h
-	WORD $0x6e3ace4c // fmlal2 v12.4s, v18.4h, v26.4h
-	WORD $0x4e3bee64 // fmlal v4.4s, v19.4h, v27.4h
-	WORD $0x6e3bce6c // fmlal2 v12.4s, v19.4h, v27.4h
-	WORD $0xacc15574 // ldp q20, q21, [x11], #32
-	WORD $0xacc15d76 // ldp q22, q23, [x11], #32
-	WORD $0x4e38ee85 // fmlal v5.4s, v20.4h, v24.4h
-	WORD $0x6e38ce8d // fmlal2 v13.4s, v20.4h, v24.4h
-	WORD $0x4e39eea5 // fmlal v5.4s, v21.4h, v25.4h
-	WORD $0x6e39cead // fmlal2 v13.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec5 // fmlal v5.4s, v22.4h, v26.4h
-	WORD $0x6e3acecd // fmlal2 v13.4s, v22.4h, v26.4h
-	WORD $0x4e3beee5 // fmlal v5.4s, v23.4h, v27.4h
-	WORD $0x6e3bceed // fmlal2 v13.4s, v23.4h, v27.4h
-	WORD $0xacc14590 // ldp q16, q17, [x12], #32
-	WORD $0xacc14d92 // ldp q18, q19, [x12], #32
-	WORD $0x4e38ee06 // fmlal v6.4s, v16.4h, v24.4h
-	WORD $0x6e38ce0e // fmlal2 v14.4s, v16.4h, v24.4h
-	WORD $0x4e39ee26 // fmlal v6.4s, v17.4h, v25.4h
-	WORD $0x6e39ce2e // fmlal2 v14.4s, v17.4h, v25.4h
-	WORD $0x4e3aee46 // fmlal v6.4s, v18.4h, v26.4h
-	WORD $0x6e3ace4e // fmlal2 v14.4s, v18.4h, v26.4h
-	WORD $0x4e3bee66 // fmlal v6.4s, v19.4h, v27.4h
-	WORD $0x6e3bce6e // fmlal2 v14.4s, v19.4h, v27.4h
-	WORD $0xacc155b4 // ldp q20, q21, [x13], #32
-	WORD $0xacc15db6 // ldp q22, q23, [x13], #32
-	WORD $0x4e38ee87 // fmlal v7.4s, v20.4h, v24.4h
-	WORD $0x6e38ce8f // fmlal2 v15.4s, v20.4h, v24.4h
-	WORD $0x4e39eea7 // fmlal v7.4s, v21.4h, v25.4h
-	WORD $0x6e39ceaf // fmlal2 v15.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec7 // fmlal v7.4s, v22.4h, v26.4h
-	WORD $0x6e3acecf // fmlal2 v15.4s, v22.4h, v26.4h
-	WORD $0x4e3beee7 // fmlal v7.4s, v23.4h, v27.4h
-	WORD $0x6e3bceef // fmlal2 v15.4s, v23.4h, v27.4h
-	SUBS $32, R16
-	BGE scoreEightlines
-scoreEightfew:
-	ADDS $32, R16
-	BEQ scoreEightend
-	SUBS $8, R16
-	BLT scoreEightlast
-scoreEightoctet:
-	WORD $0x3cc105d8 // ldr q24, [x14], #16
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce08 // fmlal2 v8.4s, v16.4h, v24.4h
-	WORD $0x3cc104f4 // ldr q20, [x7], #16
-	WORD $0x4e38ee81 // fmlal v1.4s, v20.4h, v24.4h
-	WORD $0x6e38ce89 // fmlal2 v9.4s, v20.4h, v24.4h
-	WORD $0x3cc10510 // ldr q16, [x8], #16
-	WORD $0x4e38ee02 // fmlal v2.4s, v16.4h, v24.4h
-	WORD $0x6e38ce0a // fmlal2 v10.4s, v16.4h, v24.4h
-	WORD $0x3cc10534 // ldr q20, [x9], #16
-	WORD $0x4e38ee83 // fmlal v3.4s, v20.4h, v24.4h
-	WORD $0x6e38ce8b // fmlal2 v11.4s, v20.4h, v24.4h
-	WORD $0x3cc10550 // ldr q16, [x10], #16
-	WORD $0x4e38ee04 // fmlal v4.4s, v16.4h, v24.4h
-	WORD $0x6e38ce0c // fmlal2 v12.4s, v16.4h, v24.4h
-	WORD $0x3cc10574 // ldr q20, [x11], #16
-	WORD $0x4e38ee85 // fmlal v5.4s, v20.4h, v24.4h
-	WORD $0x6e38ce8d // fmlal2 v13.4s, v20.4h, v24.4h
-	WORD $0x3cc10590 // ldr q16, [x12], #16
-	WORD $0x4e38ee06 // fmlal v6.4s, v16.4h, v24.4h
-	WORD $0x6e38ce0e // fmlal2 v14.4s, v16.4h, v24.4h
-	WORD $0x3cc105b4 // ldr q20, [x13], #16
-	WORD $0x4e38ee87 // fmlal v7.4s, v20.4h, v24.4h
-	WORD $0x6e38ce8f // fmlal2 v15.4s, v20.4h, v24.4h
-	SUBS $8, R16
-	BGE scoreEightoctet
-scoreEightlast:
-	ADDS $8, R16
-	BEQ scoreEightend
-scoreEightone:
-	WORD $0x7c4025d8 // ldr h24, [x14], #2
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x7c4024f1 // ldr h17, [x7], #2
-	WORD $0x4e38ee21 // fmlal v1.4s, v17.4h, v24.4h
-	WORD $0x7c402512 // ldr h18, [x8], #2
-	WORD $0x4e38ee42 // fmlal v2.4s, v18.4h, v24.4h
-	WORD $0x7c402533 // ldr h19, [x9], #2
-	WORD $0x4e38ee63 // fmlal v3.4s, v19.4h, v24.4h
-	WORD $0x7c402554 // ldr h20, [x10], #2
-	WORD $0x4e38ee84 // fmlal v4.4s, v20.4h, v24.4h
-	WORD $0x7c402575 // ldr h21, [x11], #2
-	WORD $0x4e38eea5 // fmlal v5.4s, v21.4h, v24.4h
-	WORD $0x7c402596 // ldr h22, [x12], #2
-	WORD $0x4e38eec6 // fmlal v6.4s, v22.4h, v24.4h
-	WORD $0x7c4025b7 // ldr h23, [x13], #2
-	WORD $0x4e38eee7 // fmlal v7.4s, v23.4h, v24.4h
-	SUBS $1, R16
-	BNE scoreEightone
-scoreEightend:
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
-	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
-	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
-	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
-	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d800280 // str q0, [x20, #0]
-	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
-	WORD $0x6e27d4c5 // faddp v5.4s, v6.4s, v7.4s
-	WORD $0x6e25d484 // faddp v4.4s, v4.4s, v5.4s
-	WORD $0x3d800684 // str q4, [x20, #16]
-	ADD $32, R2
-	SUB $8, R1
-	B scoreEnd
-scoreFour:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD R0, R7
-	ADD R16, R0
-	MOVD R0, R8
-	ADD R16, R0
-	MOVD R0, R9
-	ADD R16, R0
-	MOVD kAhead+24(FP), R21
-	MOVD q+32(FP), R19
-	MOVD R2, R20
-	MOVD qRows+56(FP), R17
-scoreFourrows2:
-	CMP $2, R17
-	BLT scoreFourrows2done
-	MOVD qStep+40(FP), R16
-	MOVD R19, R14
-	ADD R16<<2, R19
-	MOVD R19, R15
-	ADD R16<<2, R19
-	MOVD dim+48(FP), R16
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $32, R16
-	BLT scoreFourrows2few
-scoreFourrows2lines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
-	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
-	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
-	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
-	WORD $0xacc16dda // ldp q26, q27, [x14], #32
-	WORD $0xacc175fc // ldp q28, q29, [x15], #32
-	WORD $0xacc17dfe // ldp q30, q31, [x15], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0xacc14cd2 // ldp q18, q19, [x6], #32
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce04 // fmlal2 v4.4s, v16.4h, v24.4h
-	WORD $0x4e39ee20 // fmlal v0.4s, v17.4h, v25.4h
-	WORD $0x6e39ce24 // fmlal2 v4.4s, v17.4h, v25.4h
-	WORD $0x4e3aee40 // fmlal v0.4s, v18.4h, v26.4h
-	WORD $0x6e3ace44 // fmlal2 v4.4s, v18.4h, v26.4h
-	WORD $0x4e3bee60 // fmlal v0.4s, v19.4h, v27.4h
-	WORD $0x6e3bce64 // fmlal2 v4.4s, v19.4h, v27.4h
-	WORD $0x4e3cee08 // fmlal v8.4s, v16.4h, v28.4h
-	WORD $0x6e3cce0c // fmlal2 v12.4s, v16.4h, v28.4h
-	WORD $0x4e3dee28 // fmlal v8.4s, v17.4h, v29.4h
-	WORD $0x6e3dce2c // fmlal2 v12.4s, v17.4h, v29.4h
-	WORD $0x4e3eee48 // fmlal v8.4s, v18.4h, v30.4h
-	WORD $0x6e3ece4c // fmlal2 v12.4s, v18.4h, v30.4h
-	WORD $0x4e3fee68 // fmlal v8.4s, v19.4h, v31.4h
-	WORD $0x6e3fce6c // fmlal2 v12.4s, v19.4h, v31.4h
-	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
-	WORD $0xacc15cf6 // ldp q22, q23, [x7], #32
-	WORD $0x4e38ee81 // fmlal v1.4s, v20.4h, v24.4h
-	WORD $0x6e38ce85 // fmlal2 v5.4s, v20.4h, v24.4h
-	WORD $0x4e39eea1 // fmlal v1.4s, v21.4h, v25.4h
-	WORD $0x6e39cea5 // fmlal2 v5.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec1 // fmlal v1.4s, v22.4h, v26.4h
-	WORD $0x6e3acec5 // fmlal2 v5.4s, v22.4h, v26.4h
-	WORD $0x4e3beee1 // fmlal v1.4s, v23.4h, v27.4h
-	WORD $0x6e3bcee5 // fmlal2 v5.4s, v23.4h, v27.4h
-	WORD $0x4e3cee89 // fmlal v9.4s, v20.4h, v28.4h
-	WORD $0x6e3cce8d // fmlal2 v13.4s, v20.4h, v28.4h
-	WORD $0x4e3deea9 // fmlal v9.4s, v21.4h, v29.4h
-	WORD $0x6e3dcead // fmlal2 v13.4s, v21.4h, v29.4h
-	WORD $0x4e3eeec9 // fmlal v9.4s, v22.4h, v30.4h
-	WORD $0x6e3ececd // fmlal2 v13.4s, v22.4h, v30.4h
-	WORD $0x4e3feee9 // fmlal v9.4s, v23.4h, v31.4h
-	WORD $0x6e3fceed // fmlal2 v13.4s, v23.4h, v31.4h
-	WORD $0xacc14510 // ldp q16, q17, [x8], #32
-	WORD $0xacc14d12 // ldp q18, q19, [x8], #32
-	WORD $0x4e38ee02 // fmlal v2.4s, v16.4h, v24.4h
-	WORD $0x6e38ce06 // fmlal2 v6.4s, v16.4h, v24.4h
-	WORD $0x4e39ee22 // fmlal v2.4s, v17.4h, v25.4h
-	WORD $0x6e39ce26 // fmlal2 v6.4s, v17.4h, v25.4h
-	WORD $0x4e3aee42 // fmlal v2.4s, v18.4h, v26.4h
-	WORD $0x6e3ace46 // fmlal2 v6.4s, v18.4h, v26.4h
-	WORD $0x4e3bee62 // fmlal v2.4s, v19.4h, v27.4h
-	WORD $0x6e3bce66 // fmlal2 v6.4s, v19.4h, v27.4h
-	WORD $0x4e3cee0a // fmlal v10.4s, v16.4h, v28.4h
-	WORD $0x6e3cce0e // fmlal2 v14.4s, v16.4h, v28.4h
-	WORD $0x4e3dee2a // fmlal v10.4s, v17.4h, v29.4h
-	WORD $0x6e3dce2e // fmlal2 v14.4s, v17.4h, v29.4h
-	WORD $0x4e3eee4a // fmlal v10.4s, v18.4h, v30.4h
-	WORD $0x6e3ece4e // fmlal2 v14.4s, v18.4h, v30.4h
-	WORD $0x4e3fee6a // fmlal v10.4s, v19.4h, v31.4h
-	WORD $0x6e3fce6e // fmlal2 v14.4s, v19.4h, v31.4h
-	WORD $0xacc15534 // ldp q20, q21, [x9], #32
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38ee83 // fmlal v3.4s, v20.4h, v24.4h
-	WORD $0x6e38ce87 // fmlal2 v7.4s, v20.4h, v24.4h
-	WORD $0x4e39eea3 // fmlal v3.4s, v21.4h, v25.4h
-	WORD $0x6e39cea7 // fmlal2 v7.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec3 // fmlal v3.4s, v22.4h, v26.4h
-	WORD $0x6e3acec7 // fmlal2 v7.4s, v22.4h, v26.4h
-	WORD $0x4e3beee3 // fmlal v3.4s, v23.4h, v27.4h
-	WORD $0x6e3bcee7 // fmlal2 v7.4s, v23.4h, v27.4h
-	WORD $0x4e3cee8b // fmlal v11.4s, v20.4h, v28.4h
-	WORD $0x6e3cce8f // fmlal2 v15.4s, v20.4h, v28.4h
-	WORD $0x4e3deeab // fmlal v11.4s, v21.4h, v29.4h
-	WORD $0x6e3dceaf // fmlal2 v15.4s, v21.4h, v29.4h
-	WORD $0x4e3eeecb // fmlal v11.4s, v22.4h, v30.4h
-	WORD $0x6e3ececf // fmlal2 v15.4s, v22.4h, v30.4h
-	WORD $0x4e3feeeb // fmlal v11.4s, v23.4h, v31.4h
-	WORD $0x6e3fceef // fmlal2 v15.4s, v23.4h, v31.4h
-	SUBS $32, R16
-	BGE scoreFourrows2lines
-scoreFourrows2few:
-	ADDS $32, R16
-	BEQ scoreFourrows2end
-	SUBS $8, R16
-	BLT scoreFourrows2last
-scoreFourrows2octet:
-	WORD $0x3cc105d8 // ldr q24, [x14], #16
-	WORD $0x3cc105fc // ldr q28, [x15], #16
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce04 // fmlal2 v4.4s, v16.4h, v24.4h
-	WORD $0x4e3cee08 // fmlal v8.4s, v16.4h, v28.4h
-	WORD $0x6e3cce0c // fmlal2 v12.4s, v16.4h, v28.4h
-	WORD $0x3cc104f4 // ldr q20, [x7], #16
-	WORD $0x4e38ee81 // fmlal v1.4s, v20.4h, v24.4h
-	WORD $0x6e38ce85 // fmlal2 v5.4s, v20.4h, v24.4h
-	WORD $0x4e3cee89 // fmlal v9.4s, v20.4h, v28.4h
-	WORD $0x6e3cce8d // fmlal2 v13.4s, v20.4h, v28.4h
-	WORD $0x3cc10510 // ldr q16, [x8], #16
-	WORD $0x4e38ee02 // fmlal v2.4s, v16.4h, v24.4h
-	WORD $0x6e38ce06 // fmlal2 v6.4s, v16.4h, v24.4h
-	WORD $0x4e3cee0a // fmlal v10.4s, v16.4h, v28.4h
-	WORD $0x6e3cce0e // fmlal2 v14.4s, v16.4h, v28.4h
-	WORD $0x3cc10534 // ldr q20, [x9], #16
-	WORD $0x4e38ee83 // fmlal v3.4s, v20.4h, v24.4h
-	WORD $0x6e38ce87 // fmlal2 v7.4s, v20.4h, v24.4h
-	WORD $0x4e3cee8b // fmlal v11.4s, v20.4h, v28.4h
-	WORD $0x6e3cce8f // fmlal2 v15.4s, v20.4h, v28.4h
-	SUBS $8, R16
-	BGE scoreFourrows2octet
-scoreFourrows2last:
-	ADDS $8, R16
-	BEQ scoreFourrows2end
-scoreFourrows2one:
-	WORD $0x7c4025d8 // ldr h24, [x14], #2
-	WORD $0x7c4025f9 // ldr h25, [x15], #2
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x4e39ee08 // fmlal v8.4s, v16.4h, v25.4h
-	WORD $0x7c4024f1 // ldr h17, [x7], #2
-	WORD $0x4e38ee21 // fmlal v1.4s, v17.4h, v24.4h
-	WORD $0x4e39ee29 // fmlal v9.4s, v17.4h, v25.4h
-	WORD $0x7c402512 // ldr h18, [x8], #2
-	WORD $0x4e38ee42 // fmlal v2.4s, v18.4h, v24.4h
-	WORD $0x4e39ee4a // fmlal v10.4s, v18.4h, v25.4h
-	WORD $0x7c402533 // ldr h19, [x9], #2
-	WORD $0x4e38ee63 // fmlal v3.4s, v19.4h, v24.4h
-	WORD $0x4e39ee6b // fmlal v11.4s, v19.4h, v25.4h
-	SUBS $1, R16
-	BNE scoreFourrows2one
-scoreFourrows2end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
-	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
-	WORD $0x4e27d463 // fadd v3.4s, v3.4s, v7.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d800280 // str q0, [x20, #0]
-	WORD $0x4e2cd508 // fadd v8.4s, v8.4s, v12.4s
-	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
-	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
-	WORD $0x4e2fd56b // fadd v11.4s, v11.4s, v15.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x6e2bd549 // faddp v9.4s, v10.4s, v11.4s
-	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
-	WORD $0x3d809288 // str q8, [x20, #576]
-	ADD $1152, R20
-	MOVD dim+48(FP), R16
-	SUB R16<<1, R6
-	SUB R16<<1, R7
-	SUB R16<<1, R8
-	SUB R16<<1, R9
-	SUB $2, R17
-	B scoreFourrows2
-scoreFourrows2done:
-scoreFourrows1:
-	CMP $1, R17
-	BLT scoreFourrows1done
-	MOVD qStep+40(FP), R16
-	MOVD R19, R14
-	ADD R16<<2, R19
-	MOVD dim+48(FP), R16
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $32, R16
-	BLT scoreFourrows1few
-scoreFourrows1lines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
-	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
-	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
-	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
-	WORD $0xacc16dda // ldp q26, q27, [x14], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0xacc14cd2 // ldp q18, q19, [x6], #32
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce04 // fmlal2 v4.4s, v16.4h, v24.4h
-	WORD $0x4e39ee20 // fmlal v0.4s, v17.4h, v25.4h
-	WORD $0x6e39ce24 // fmlal2 v4.4s, v17.4h, v25.4h
-	WORD $0x4e3aee40 // fmlal v0.4s, v18.4h, v26.4h
-	WORD $0x6e3ace44 // fmlal2 v4.4s, v18.4h, v26.4h
-	WORD $0x4e3bee60 // fmlal v0.4s, v19.4h, v27.4h
-	WORD $0x6e3bce64 // fmlal2 v4.4s, v19.4h, v27.4h
-	WORD $0xacc154f4 // ldp q20, q21, [x7], #32
-	WORD $0xacc15cf6 // ldp q22, q23, [x7], #32
-	WORD $0x4e38ee81 // fmlal v1.4s, v20.4h, v24.4h
-	WORD $0x6e38ce85 // fmlal2 v5.4s, v20.4h, v24.4h
-	WORD $0x4e39eea1 // fmlal v1.4s, v21.4h, v25.4h
-	WORD $0x6e39cea5 // fmlal2 v5.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec1 // fmlal v1.4s, v22.4h, v26.4h
-	WORD $0x6e3acec5 // fmlal2 v5.4s, v22.4h, v26.4h
-	WORD $0x4e3beee1 // fmlal v1.4s, v23.4h, v27.4h
-	WORD $0x6e3bcee5 // fmlal2 v5.4s, v23.4h, v27.4h
-	WORD $0xacc14510 // ldp q16, q17, [x8], #32
-	WORD $0xacc14d12 // ldp q18, q19, [x8], #32
-	WORD $0x4e38ee02 // fmlal v2.4s, v16.4h, v24.4h
-	WORD $0x6e38ce06 // fmlal2 v6.4s, v16.4h, v24.4h
-	WORD $0x4e39ee22 // fmlal v2.4s, v17.4h, v25.4h
-	WORD $0x6e39ce26 // fmlal2 v6.4s, v17.4h, v25.4h
-	WORD $0x4e3aee42 // fmlal v2.4s, v18.4h, v26.4h
-	WORD $0x6e3ace46 // fmlal2 v6.4s, v18.4h, v26.4h
-	WORD $0x4e3bee62 // fmlal v2.4s, v19.4h, v27.4h
-	WORD $0x6e3bce66 // fmlal2 v6.4s, v19.4h, v27.4h
-	WORD $0xacc15534 // ldp q20, q21, [x9], #32
-	WORD $0xacc15d36 // ldp q22, q23, [x9], #32
-	WORD $0x4e38ee83 // fmlal v3.4s, v20.4h, v24.4h
-	WORD $0x6e38ce87 // fmlal2 v7.4s, v20.4h, v24.4h
-	WORD $0x4e39eea3 // fmlal v3.4s, v21.4h, v25.4h
-	WORD $0x6e39cea7 // fmlal2 v7.4s, v21.4h, v25.4h
-	WORD $0x4e3aeec3 // fmlal v3.4s, v22.4h, v26.4h
-	WORD $0x6e3acec7 // fmlal2 v7.4s, v22.4h, v26.4h
-	WORD $0x4e3beee3 // fmlal v3.4s, v23.4h, v27.4h
-	WORD $0x6e3bcee7 // fmlal2 v7.4s, v23.4h, v27.4h
-	SUBS $32, R16
-	BGE scoreFourrows1lines
-scoreFourrows1few:
-	ADDS $32, R16
-	BEQ scoreFourrows1end
-	SUBS $8, R16
-	BLT scoreFourrows1last
-scoreFourrows1octet:
-	WORD $0x3cc105d8 // ldr q24, [x14], #16
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce04 // fmlal2 v4.4s, v16.4h, v24.4h
-	WORD $0x3cc104f4 // ldr q20, [x7], #16
-	WORD $0x4e38ee81 // fmlal v1.4s, v20.4h, v24.4h
-	WORD $0x6e38ce85 // fmlal2 v5.4s, v20.4h, v24.4h
-	WORD $0x3cc10510 // ldr q16, [x8], #16
-	WORD $0x4e38ee02 // fmlal v2.4s, v16.4h, v24.4h
-	WORD $0x6e38ce06 // fmlal2 v6.4s, v16.4h, v24.4h
-	WORD $0x3cc10534 // ldr q20, [x9], #16
-	WORD $0x4e38ee83 // fmlal v3.4s, v20.4h, v24.4h
-	WORD $0x6e38ce87 // fmlal2 v7.4s, v20.4h, v24.4h
-	SUBS $8, R16
-	BGE scoreFourrows1octet
-scoreFourrows1last:
-	ADDS $8, R16
-	BEQ scoreFourrows1end
-scoreFourrows1one:
-	WORD $0x7c4025d8 // ldr h24, [x14], #2
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x7c4024f1 // ldr h17, [x7], #2
-	WORD $0x4e38ee21 // fmlal v1.4s, v17.4h, v24.4h
-	WORD $0x7c402512 // ldr h18, [x8], #2
-	WORD $0x4e38ee42 // fmlal v2.4s, v18.4h, v24.4h
-	WORD $0x7c402533 // ldr h19, [x9], #2
-	WORD $0x4e38ee63 // fmlal v3.4s, v19.4h, v24.4h
-	SUBS $1, R16
-	BNE scoreFourrows1one
-scoreFourrows1end:
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
-	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
-	WORD $0x4e27d463 // fadd v3.4s, v3.4s, v7.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x6e23d441 // faddp v1.4s, v2.4s, v3.4s
-	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
-	WORD $0x3d800280 // str q0, [x20, #0]
-	ADD $576, R20
-	MOVD dim+48(FP), R16
-	SUB R16<<1, R6
-	SUB R16<<1, R7
-	SUB R16<<1, R8
-	SUB R16<<1, R9
-	SUB $1, R17
-	B scoreFourrows1
-scoreFourrows1done:
-	ADD $16, R2
-	SUB $4, R1
-	B scoreEnd
-scoreOne:
-	MOVD kStep+16(FP), R16
-	MOVD R0, R6
-	ADD R16, R0
-	MOVD kAhead+24(FP), R21
-	MOVD q+32(FP), R19
-	MOVD R2, R20
-	MOVD qRows+56(FP), R17
-scoreOnerows1:
-	CMP $1, R17
-	BLT scoreOnerows1done
-	MOVD qStep+40(FP), R16
-	MOVD R19, R14
-	ADD R16<<2, R19
-	MOVD dim+48(FP), R16
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	SUBS $32, R16
-	BLT scoreOnerows1few
-scoreOnerows1lines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
-	WORD $0xacc16dda // ldp q26, q27, [x14], #32
-	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
-	WORD $0xacc14cd2 // ldp q18, q19, [x6], #32
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce01 // fmlal2 v1.4s, v16.4h, v24.4h
-	WORD $0x4e39ee20 // fmlal v0.4s, v17.4h, v25.4h
-	WORD $0x6e39ce21 // fmlal2 v1.4s, v17.4h, v25.4h
-	WORD $0x4e3aee40 // fmlal v0.4s, v18.4h, v26.4h
-	WORD $0x6e3ace41 // fmlal2 v1.4s, v18.4h, v26.4h
-	WORD $0x4e3bee60 // fmlal v0.4s, v19.4h, v27.4h
-	WORD $0x6e3bce61 // fmlal2 v1.4s, v19.4h, v27.4h
-	SUBS $32, R16
-	BGE scoreOnerows1lines
-scoreOnerows1few:
-	ADDS $32, R16
-	BEQ scoreOnerows1end
-	SUBS $8, R16
-	BLT scoreOnerows1last
-scoreOnerows1octet:
-	WORD $0x3cc105d8 // ldr q24, [x14], #16
-	WORD $0x3cc104d0 // ldr q16, [x6], #16
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	WORD $0x6e38ce01 // fmlal2 v1.4s, v16.4h, v24.4h
-	SUBS $8, R16
-	BGE scoreOnerows1octet
-scoreOnerows1last:
-	ADDS $8, R16
-	BEQ scoreOnerows1end
-scoreOnerows1one:
-	WORD $0x7c4025d8 // ldr h24, [x14], #2
-	WORD $0x7c4024d0 // ldr h16, [x6], #2
-	WORD $0x4e38ee00 // fmlal v0.4s, v16.4h, v24.4h
-	SUBS $1, R16
-	BNE scoreOnerows1one
-scoreOnerows1end:
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
-	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
-	WORD $0xbd000280 // str s0, [x20, #0]
-	ADD $576, R20
-	MOVD dim+48(FP), R16
-	SUB R16<<1, R6
-	SUB $1, R17
-	B scoreOnerows1
-scoreOnerows1done:
-	ADD $4, R2
-	SUB $1, R1
-scoreEnd:
-	CBZ R4, valueEnd
-	CMP $4, R4
-	BLT valueOne
-	MOVD oRows+136(FP), R17
-	CMP $1, R17
-	BNE valueFour
-	CMP $8, R4
-	BLT valueFour
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
-	MOVD R3, R10
-	ADD R16, R3
-	MOVD R3, R11
-	ADD R16, R3
-	MOVD R3, R12
-	ADD R16, R3
-	MOVD R3, R13
-	ADD R16, R3
-	MOVD vAhead+120(FP), R21
-	MOVD o+72(FP), R19
-	MOVD R5, R20
-	MOVD R19, R14
-	MOVD vdim+128(FP), R16
-	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
-	WORD $0xad401684 // ldp q4, q5, [x20, #0]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x0e216880 // fcvtn v0.4h, v4.4s
-	WORD $0x4e2168a0 // fcvtn2 v0.8h, v5.4s
-	SUBS $32, R16
-	BLT valueEightfew
-valueEightlines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
-	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
-	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
-	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
-	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
-	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
-	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
-	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
-	WORD $0xad435dd6 // ldp q22, q23, [x14, #96]
-	WORD $0xacc10cc2 // ldp q2, q3, [x6], #32
-	WORD $0xacc114c4 // ldp q4, q5, [x6], #32
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x4f800072 // fmlal v18.4s, v3.4h, v0.h[0]
-	WORD $0x6f808073 // fmlal2 v19.4s, v3.4h, v0.h[0]
-	WORD $0x4f800094 // fmlal v20.4s, v4.4h, v0.h[0]
-	WORD $0x6f808095 // fmlal2 v21.4s, v4.4h, v0.h[0]
-	WORD $0x4f8000b6 // fmlal v22.4s, v5.4h, v0.h[0]
-	WORD $0x6f8080b7 // fmlal2 v23.4s, v5.4h, v0.h[0]
-	WORD $0xacc11ce6 // ldp q6, q7, [x7], #32
-	WORD $0xacc124e8 // ldp q8, q9, [x7], #32
-	WORD $0x4f9000d0 // fmlal v16.4s, v6.4h, v0.h[1]
-	WORD $0x6f9080d1 // fmlal2 v17.4s, v6.4h, v0.h[1]
-	WORD $0x4f9000f2 // fmlal v18.4s, v7.4h, v0.h[1]
-	WORD $0x6f9080f3 // fmlal2 v19.4s, v7.4h, v0.h[1]
-	WORD $0x4f900114 // fmlal v20.4s, v8.4h, v0.h[1]
-	WORD $0x6f908115 // fmlal2 v21.4s, v8.4h, v0.h[1]
-	WORD $0x4f900136 // fmlal v22.4s, v9.4h, v0.h[1]
-	WORD $0x6f908137 // fmlal2 v23.4s, v9.4h, v0.h[1]
-	WORD $0xacc12d0a // ldp q10, q11, [x8], #32
-	WORD $0xacc1350c // ldp q12, q13, [x8], #32
-	WORD $0x4fa00150 // fmlal v16.4s, v10.4h, v0.h[2]
-	WORD $0x6fa08151 // fmlal2 v17.4s, v10.4h, v0.h[2]
-	WORD $0x4fa00172 // fmlal v18.4s, v11.4h, v0.h[2]
-	WORD $0x6fa08173 // fmlal2 v19.4s, v11.4h, v0.h[2]
-	WORD $0x4fa00194 // fmlal v20.4s, v12.4h, v0.h[2]
-	WORD $0x6fa08195 // fmlal2 v21.4s, v12.4h, v0.h[2]
-	WORD $0x4fa001b6 // fmlal v22.4s, v13.4h, v0.h[2]
-	WORD $0x6fa081b7 // fmlal2 v23.4s, v13.4h, v0.h[2]
-	WORD $0xacc10d22 // ldp q2, q3, [x9], #32
-	WORD $0xacc11524 // ldp q4, q5, [x9], #32
-	WORD $0x4fb00050 // fmlal v16.4s, v2.4h, v0.h[3]
-	WORD $0x6fb08051 // fmlal2 v17.4s, v2.4h, v0.h[3]
-	WORD $0x4fb00072 // fmlal v18.4s, v3.4h, v0.h[3]
-	WORD $0x6fb08073 // fmlal2 v19.4s, v3.4h, v0.h[3]
-	WORD $0x4fb00094 // fmlal v20.4s, v4.4h, v0.h[3]
-	WORD $0x6fb08095 // fmlal2 v21.4s, v4.4h, v0.h[3]
-	WORD $0x4fb000b6 // fmlal v22.4s, v5.4h, v0.h[3]
-	WORD $0x6fb080b7 // fmlal2 v23.4s, v5.4h, v0.h[3]
-	WORD $0xacc11d46 // ldp q6, q7, [x10], #32
-	WORD $0xacc12548 // ldp q8, q9, [x10], #32
-	WORD $0x4f8008d0 // fmlal v16.4s, v6.4h, v0.h[4]
-	WORD $0x6f8088d1 // fmlal2 v17.4s, v6.4h, v0.h[4]
-	WORD $0x4f8008f2 // fmlal v18.4s, v7.4h, v0.h[4]
-	WORD $0x6f8088f3 // fmlal2 v19.4s, v7.4h, v0.h[4]
-	WORD $0x4f800914 // fmlal v20.4s, v8.4h, v0.h[4]
-	WORD $0x6f808915 // fmlal2 v21.4s, v8.4h, v0.h[4]
-	WORD $0x4f800936 // fmlal v22.4s, v9.4h, v0.h[4]
-	WORD $0x6f808937 // fmlal2 v23.4s, v9.4h, v0.h[4]
-	WORD $0xacc12d6a // ldp q10, q11, [x11], #32
-	WORD $0xacc1356c // ldp q12, q13, [x11], #32
-	WORD $0x4f900950 // fmlal v16.4s, v10.4h, v0.h[5]
-	WORD $0x6f908951 // fmlal2 v17.4s, v10.4h, v0.h[5]
-	WORD $0x4f900972 // fmlal v18.4s, v11.4h, v0.h[5]
-	WORD $0x6f908973 // fmlal2 v19.4s, v11.4h, v0.h[5]
-	WORD $0x4f900994 // fmlal v20.4s, v12.4h, v0.h[5]
-	WORD $0x6f908995 // fmlal2 v21.4s, v12.4h, v0.h[5]
-	WORD $0x4f9009b6 // fmlal v22.4s, v13.4h, v0.h[5]
-	WORD $0x6f9089b7 // fmlal2 v23.4s, v13.4h, v0.h[5]
-	WORD $0xacc10d82 // ldp q2, q3, [x12], #32
-	WORD $0xacc11584 // ldp q4, q5, [x12], #32
-	WORD $0x4fa00850 // fmlal v16.4s, v2.4h, v0.h[6]
-	WORD $0x6fa08851 // fmlal2 v17.4s, v2.4h, v0.h[6]
-	WORD $0x4fa00872 // fmlal v18.4s, v3.4h, v0.h[6]
-	WORD $0x6fa08873 // fmlal2 v19.4s, v3.4h, v0.h[6]
-	WORD $0x4fa00894 // fmlal v20.4s, v4.4h, v0.h[6]
-	WORD $0x6fa08895 // fmlal2 v21.4s, v4.4h, v0.h[6]
-	WORD $0x4fa008b6 // fmlal v22.4s, v5.4h, v0.h[6]
-	WORD $0x6fa088b7 // fmlal2 v23.4s, v5.4h, v0.h[6]
-	WORD $0xacc11da6 // ldp q6, q7, [x13], #32
-	WORD $0xacc125a8 // ldp q8, q9, [x13], #32
-	WORD $0x4fb008d0 // fmlal v16.4s, v6.4h, v0.h[7]
-	WORD $0x6fb088d1 // fmlal2 v17.4s, v6.4h, v0.h[7]
-	WORD $0x4fb008f2 // fmlal v18.4s, v7.4h, v0.h[7]
-	WORD $0x6fb088f3 // fmlal2 v19.4s, v7.4h, v0.h[7]
-	WORD $0x4fb00914 // fmlal v20.4s, v8.4h, v0.h[7]
-	WORD $0x6fb08915 // fmlal2 v21.4s, v8.4h, v0.h[7]
-	WORD $0x4fb00936 // fmlal v22.4s, v9.4h, v0.h[7]
-	WORD $0x6fb08937 // fmlal2 v23.4s, v9.4h, v0.h[7]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	WORD $0xad014dd2 // stp q18, q19, [x14, #32]
-	WORD $0xad0255d4 // stp q20, q21, [x14, #64]
-	WORD $0xad035dd6 // stp q22, q23, [x14, #96]
-	ADD $128, R14
-	SUBS $32, R16
-	BGE valueEightlines
-valueEightfew:
-	ADDS $32, R16
-	BEQ valueEightend
-	SUBS $8, R16
-	BLT valueEightlast
-valueEightoctet:
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0x3cc104c2 // ldr q2, [x6], #16
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x3cc104e6 // ldr q6, [x7], #16
-	WORD $0x4f9000d0 // fmlal v16.4s, v6.4h, v0.h[1]
-	WORD $0x6f9080d1 // fmlal2 v17.4s, v6.4h, v0.h[1]
-	WORD $0x3cc1050a // ldr q10, [x8], #16
-	WORD $0x4fa00150 // fmlal v16.4s, v10.4h, v0.h[2]
-	WORD $0x6fa08151 // fmlal2 v17.4s, v10.4h, v0.h[2]
-	WORD $0x3cc10522 // ldr q2, [x9], #16
-	WORD $0x4fb00050 // fmlal v16.4s, v2.4h, v0.h[3]
-	WORD $0x6fb08051 // fmlal2 v17.4s, v2.4h, v0.h[3]
-	WORD $0x3cc10546 // ldr q6, [x10], #16
-	WORD $0x4f8008d0 // fmlal v16.4s, v6.4h, v0.h[4]
-	WORD $0x6f8088d1 // fmlal2 v17.4s, v6.4h, v0.h[4]
-	WORD $0x3cc1056a // ldr q10, [x11], #16
-	WORD $0x4f900950 // fmlal v16.4s, v10.4h, v0.h[5]
-	WORD $0x6f908951 // fmlal2 v17.4s, v10.4h, v0.h[5]
-	WORD $0x3cc10582 // ldr q2, [x12], #16
-	WORD $0x4fa00850 // fmlal v16.4s, v2.4h, v0.h[6]
-	WORD $0x6fa08851 // fmlal2 v17.4s, v2.4h, v0.h[6]
-	WORD $0x3cc105a6 // ldr q6, [x13], #16
-	WORD $0x4fb008d0 // fmlal v16.4s, v6.4h, v0.h[7]
-	WORD $0x6fb088d1 // fmlal2 v17.4s, v6.4h, v0.h[7]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	ADD $32, R14
-	SUBS $8, R16
-	BGE valueEightoctet
-valueEightlast:
-	ADDS $8, R16
-	BEQ valueEightend
-valueEightone:
-	WORD $0xbd4001d0 // ldr s16, [x14]
-	WORD $0x7c4024c2 // ldr h2, [x6], #2
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x7c4024e3 // ldr h3, [x7], #2
-	WORD $0x4f900070 // fmlal v16.4s, v3.4h, v0.h[1]
-	WORD $0x7c402504 // ldr h4, [x8], #2
-	WORD $0x4fa00090 // fmlal v16.4s, v4.4h, v0.h[2]
-	WORD $0x7c402525 // ldr h5, [x9], #2
-	WORD $0x4fb000b0 // fmlal v16.4s, v5.4h, v0.h[3]
-	WORD $0x7c402546 // ldr h6, [x10], #2
-	WORD $0x4f8008d0 // fmlal v16.4s, v6.4h, v0.h[4]
-	WORD $0x7c402567 // ldr h7, [x11], #2
-	WORD $0x4f9008f0 // fmlal v16.4s, v7.4h, v0.h[5]
-	WORD $0x7c402588 // ldr h8, [x12], #2
-	WORD $0x4fa00910 // fmlal v16.4s, v8.4h, v0.h[6]
-	WORD $0x7c4025a9 // ldr h9, [x13], #2
-	WORD $0x4fb00930 // fmlal v16.4s, v9.4h, v0.h[7]
-	WORD $0xbc0045d0 // str s16, [x14], #4
-	SUBS $1, R16
-	BNE valueEightone
-valueEightend:
-	ADD $32, R5
-	SUB $8, R4
-	B valueEnd
-valueFour:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD R3, R7
-	ADD R16, R3
-	MOVD R3, R8
-	ADD R16, R3
-	MOVD R3, R9
-	ADD R16, R3
-	MOVD vAhead+120(FP), R21
-	MOVD o+72(FP), R19
-	MOVD R5, R20
-	MOVD oRows+136(FP), R17
-valueFourrows2:
-	CMP $2, R17
-	BLT valueFourrows2done
-	MOVD oStep+80(FP), R16
-	MOVD R19, R14
-	ADD R16<<2, R19
-	MOVD R19, R15
-	ADD R16<<2, R19
-	MOVD vdim+128(FP), R16
-	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
-	WORD $0x3dc00284 // ldr q4, [x20, #0]
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x0e216880 // fcvtn v0.4h, v4.4s
-	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
-	WORD $0x3dc09284 // ldr q4, [x20, #576]
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x0e216881 // fcvtn v1.4h, v4.4s
-	SUBS $32, R16
-	BLT valueFourrows2few
-valueFourrows2lines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
-	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
-	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
-	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
-	WORD $0xad435dd6 // ldp q22, q23, [x14, #96]
-	WORD $0xad4065f8 // ldp q24, q25, [x15, #0]
-	WORD $0xad416dfa // ldp q26, q27, [x15, #32]
-	WORD $0xad4275fc // ldp q28, q29, [x15, #64]
-	WORD $0xad437dfe // ldp q30, q31, [x15, #96]
-	WORD $0xacc10cc2 // ldp q2, q3, [x6], #32
-	WORD $0xacc114c4 // ldp q4, q5, [x6], #32
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x4f800072 // fmlal v18.4s, v3.4h, v0.h[0]
-	WORD $0x6f808073 // fmlal2 v19.4s, v3.4h, v0.h[0]
-	WORD $0x4f800094 // fmlal v20.4s, v4.4h, v0.h[0]
-	WORD $0x6f808095 // fmlal2 v21.4s, v4.4h, v0.h[0]
-	WORD $0x4f8000b6 // fmlal v22.4s, v5.4h, v0.h[0]
-	WORD $0x6f8080b7 // fmlal2 v23.4s, v5.4h, v0.h[0]
-	WORD $0x4f810058 // fmlal v24.4s, v2.4h, v1.h[0]
-	WORD $0x6f818059 // fmlal2 v25.4s, v2.4h, v1.h[0]
-	WORD $0x4f81007a // fmlal v26.4s, v3.4h, v1.h[0]
-	WORD $0x6f81807b // fmlal2 v27.4s, v3.4h, v1.h[0]
-	WORD $0x4f81009c // fmlal v28.4s, v4.4h, v1.h[0]
-	WORD $0x6f81809d // fmlal2 v29.4s, v4.4h, v1.h[0]
-	WORD $0x4f8100be // fmlal v30.4s, v5.4h, v1.h[0]
-	WORD $0x6f8180bf // fmlal2 v31.4s, v5.4h, v1.h[0]
-	WORD $0xacc11ce6 // ldp q6, q7, [x7], #32
-	WORD $0xacc124e8 // ldp q8, q9, [x7], #32
-	WORD $0x4f9000d0 // fmlal v16.4s, v6.4h, v0.h[1]
-	WORD $0x6f9080d1 // fmlal2 v17.4s, v6.4h, v0.h[1]
-	WORD $0x4f9000f2 // fmlal v18.4s, v7.4h, v0.h[1]
-	WORD $0x6f9080f3 // fmlal2 v19.4s, v7.4h, v0.h[1]
-	WORD $0x4f900114 // fmlal v20.4s, v8.4h, v0.h[1]
-	WORD $0x6f908115 // fmlal2 v21.4s, v8.4h, v0.h[1]
-	WORD $0x4f900136 // fmlal v22.4s, v9.4h, v0.h[1]
-	WORD $0x6f908137 // fmlal2 v23.4s, v9.4h, v0.h[1]
-	WORD $0x4f9100d8 // fmlal v24.4s, v6.4h, v1.h[1]
-	WORD $0x6f9180d9 // fmlal2 v25.4s, v6.4h, v1.h[1]
-	WORD $0x4f9100fa // fmlal v26.4s, v7.4h, v1.h[1]
-	WORD $0x6f9180fb // fmlal2 v27.4s, v7.4h, v1.h[1]
-	WORD $0x4f91011c // fmlal v28.4s, v8.4h, v1.h[1]
-	WORD $0x6f91811d // fmlal2 v29.4s, v8.4h, v1.h[1]
-	WORD $0x4f91013e // fmlal v30.4s, v9.4h, v1.h[1]
-	WORD $0x6f91813f // fmlal2 v31.4s, v9.4h, v1.h[1]
-	WORD $0xacc12d0a // ldp q10, q11, [x8], #32
-	WORD $0xacc1350c // ldp q12, q13, [x8], #32
-	WORD $0x4fa00150 // fmlal v16.4s, v10.4h, v0.h[2]
-	WORD $0x6fa08151 // fmlal2 v17.4s, v10.4h, v0.h[2]
-	WORD $0x4fa00172 // fmlal v18.4s, v11.4h, v0.h[2]
-	WORD $0x6fa08173 // fmlal2 v19.4s, v11.4h, v0.h[2]
-	WORD $0x4fa00194 // fmlal v20.4s, v12.4h, v0.h[2]
-	WORD $0x6fa08195 // fmlal2 v21.4s, v12.4h, v0.h[2]
-	WORD $0x4fa001b6 // fmlal v22.4s, v13.4h, v0.h[2]
-	WORD $0x6fa081b7 // fmlal2 v23.4s, v13.4h, v0.h[2]
-	WORD $0x4fa10158 // fmlal v24.4s, v10.4h, v1.h[2]
-	WORD $0x6fa18159 // fmlal2 v25.4s, v10.4h, v1.h[2]
-	WORD $0x4fa1017a // fmlal v26.4s, v11.4h, v1.h[2]
-	WORD $0x6fa1817b // fmlal2 v27.4s, v11.4h, v1.h[2]
-	WORD $0x4fa1019c // fmlal v28.4s, v12.4h, v1.h[2]
-	WORD $0x6fa1819d // fmlal2 v29.4s, v12.4h, v1.h[2]
-	WORD $0x4fa101be // fmlal v30.4s, v13.4h, v1.h[2]
-	WORD $0x6fa181bf // fmlal2 v31.4s, v13.4h, v1.h[2]
-	WORD $0xacc10d22 // ldp q2, q3, [x9], #32
-	WORD $0xacc11524 // ldp q4, q5, [x9], #32
-	WORD $0x4fb00050 // fmlal v16.4s, v2.4h, v0.h[3]
-	WORD $0x6fb08051 // fmlal2 v17.4s, v2.4h, v0.h[3]
-	WORD $0x4fb00072 // fmlal v18.4s, v3.4h, v0.h[3]
-	WORD $0x6fb08073 // fmlal2 v19.4s, v3.4h, v0.h[3]
-	WORD $0x4fb00094 // fmlal v20.4s, v4.4h, v0.h[3]
-	WORD $0x6fb08095 // fmlal2 v21.4s, v4.4h, v0.h[3]
-	WORD $0x4fb000b6 // fmlal v22.4s, v5.4h, v0.h[3]
-	WORD $0x6fb080b7 // fmlal2 v23.4s, v5.4h, v0.h[3]
-	WORD $0x4fb10058 // fmlal v24.4s, v2.4h, v1.h[3]
-	WORD $0x6fb18059 // fmlal2 v25.4s, v2.4h, v1.h[3]
-	WORD $0x4fb1007a // fmlal v26.4s, v3.4h, v1.h[3]
-	WORD $0x6fb1807b // fmlal2 v27.4s, v3.4h, v1.h[3]
-	WORD $0x4fb1009c // fmlal v28.4s, v4.4h, v1.h[3]
-	WORD $0x6fb1809d // fmlal2 v29.4s, v4.4h, v1.h[3]
-	WORD $0x4fb100be // fmlal v30.4s, v5.4h, v1.h[3]
-	WORD $0x6fb180bf // fmlal2 v31.4s, v5.4h, v1.h[3]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	WORD $0xad014dd2 // stp q18, q19, [x14, #32]
-	WORD $0xad0255d4 // stp q20, q21, [x14, #64]
-	WORD $0xad035dd6 // stp q22, q23, [x14, #96]
-	ADD $128, R14
-	WORD $0xad0065f8 // stp q24, q25, [x15, #0]
-	WORD $0xad016dfa // stp q26, q27, [x15, #32]
-	WORD $0xad0275fc // stp q28, q29, [x15, #64]
-	WORD $0xad037dfe // stp q30, q31, [x15, #96]
-	ADD $128, R15
-	SUBS $32, R16
-	BGE valueFourrows2lines
-valueFourrows2few:
-	ADDS $32, R16
-	BEQ valueFourrows2end
-	SUBS $8, R16
-	BLT valueFourrows2last
-valueFourrows2octet:
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0xad4065f8 // ldp q24, q25, [x15, #0]
-	WORD $0x3cc104c2 // ldr q2, [x6], #16
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x4f810058 // fmlal v24.4s, v2.4h, v1.h[0]
-	WORD $0x6f818059 // fmlal2 v25.4s, v2.4h, v1.h[0]
-	WORD $0x3cc104e6 // ldr q6, [x7], #16
-	WORD $0x4f9000d0 // fmlal v16.4s, v6.4h, v0.h[1]
-	WORD $0x6f9080d1 // fmlal2 v17.4s, v6.4h, v0.h[1]
-	WORD $0x4f9100d8 // fmlal v24.4s, v6.4h, v1.h[1]
-	WORD $0x6f9180d9 // fmlal2 v25.4s, v6.4h, v1.h[1]
-	WORD $0x3cc1050a // ldr q10, [x8], #16
-	WORD $0x4fa00150 // fmlal v16.4s, v10.4h, v0.h[2]
-	WORD $0x6fa08151 // fmlal2 v17.4s, v10.4h, v0.h[2]
-	WORD $0x4fa10158 // fmlal v24.4s, v10.4h, v1.h[2]
-	WORD $0x6fa18159 // fmlal2 v25.4s, v10.4h, v1.h[2]
-	WORD $0x3cc10522 // ldr q2, [x9], #16
-	WORD $0x4fb00050 // fmlal v16.4s, v2.4h, v0.h[3]
-	WORD $0x6fb08051 // fmlal2 v17.4s, v2.4h, v0.h[3]
-	WORD $0x4fb10058 // fmlal v24.4s, v2.4h, v1.h[3]
-	WORD $0x6fb18059 // fmlal2 v25.4s, v2.4h, v1.h[3]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	ADD $32, R14
-	WORD $0xad0065f8 // stp q24, q25, [x15, #0]
-	ADD $32, R15
-	SUBS $8, R16
-	BGE valueFourrows2octet
-valueFourrows2last:
-	ADDS $8, R16
-	BEQ valueFourrows2end
-valueFourrows2one:
-	WORD $0xbd4001d0 // ldr s16, [x14]
-	WORD $0xbd4001f8 // ldr s24, [x15]
-	WORD $0x7c4024c2 // ldr h2, [x6], #2
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x4f810058 // fmlal v24.4s, v2.4h, v1.h[0]
-	WORD $0x7c4024e3 // ldr h3, [x7], #2
-	WORD $0x4f900070 // fmlal v16.4s, v3.4h, v0.h[1]
-	WORD $0x4f910078 // fmlal v24.4s, v3.4h, v1.h[1]
-	WORD $0x7c402504 // ldr h4, [x8], #2
-	WORD $0x4fa00090 // fmlal v16.4s, v4.4h, v0.h[2]
-	WORD $0x4fa10098 // fmlal v24.4s, v4.4h, v1.h[2]
-	WORD $0x7c402525 // ldr h5, [x9], #2
-	WORD $0x4fb000b0 // fmlal v16.4s, v5.4h, v0.h[3]
-	WORD $0x4fb100b8 // fmlal v24.4s, v5.4h, v1.h[3]
-	WORD $0xbc0045d0 // str s16, [x14], #4
-	WORD $0xbc0045f8 // str s24, [x15], #4
-	SUBS $1, R16
-	BNE valueFourrows2one
-valueFourrows2end:
-	ADD $1152, R20
-	MOVD vdim+128(FP), R16
-	SUB R16<<1, R6
-	SUB R16<<1, R7
-	SUB R16<<1, R8
-	SUB R16<<1, R9
-	SUB $2, R17
-	B valueFourrows2
-valueFourrows2done:
-valueFourrows1:
-	CMP $1, R17
-	BLT valueFourrows1done
-	MOVD oStep+80(FP), R16
-	MOVD R19, R14
-	ADD R16<<2, R19
-	MOVD vdim+128(FP), R16
-	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
-	WORD $0x3dc00284 // ldr q4, [x20, #0]
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x0e216880 // fcvtn v0.4h, v4.4s
-	SUBS $32, R16
-	BLT valueFourrows1few
-valueFourrows1lines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
-	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
-	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
-	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
-	WORD $0xad435dd6 // ldp q22, q23, [x14, #96]
-	WORD $0xacc10cc2 // ldp q2, q3, [x6], #32
-	WORD $0xacc114c4 // ldp q4, q5, [x6], #32
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x4f800072 // fmlal v18.4s, v3.4h, v0.h[0]
-	WORD $0x6f808073 // fmlal2 v19.4s, v3.4h, v0.h[0]
-	WORD $0x4f800094 // fmlal v20.4s, v4.4h, v0.h[0]
-	WORD $0x6f808095 // fmlal2 v21.4s, v4.4h, v0.h[0]
-	WORD $0x4f8000b6 // fmlal v22.4s, v5.4h, v0.h[0]
-	WORD $0x6f8080b7 // fmlal2 v23.4s, v5.4h, v0.h[0]
-	WORD $0xacc11ce6 // ldp q6, q7, [x7], #32
-	WORD $0xacc124e8 // ldp q8, q9, [x7], #32
-	WORD $0x4f9000d0 // fmlal v16.4s, v6.4h, v0.h[1]
-	WORD $0x6f9080d1 // fmlal2 v17.4s, v6.4h, v0.h[1]
-	WORD $0x4f9000f2 // fmlal v18.4s, v7.4h, v0.h[1]
-	WORD $0x6f9080f3 // fmlal2 v19.4s, v7.4h, v0.h[1]
-	WORD $0x4f900114 // fmlal v20.4s, v8.4h, v0.h[1]
-	WORD $0x6f908115 // fmlal2 v21.4s, v8.4h, v0.h[1]
-	WORD $0x4f900136 // fmlal v22.4s, v9.4h, v0.h[1]
-	WORD $0x6f908137 // fmlal2 v23.4s, v9.4h, v0.h[1]
-	WORD $0xacc12d0a // ldp q10, q11, [x8], #32
-	WORD $0xacc1350c // ldp q12, q13, [x8], #32
-	WORD $0x4fa00150 // fmlal v16.4s, v10.4h, v0.h[2]
-	WORD $0x6fa08151 // fmlal2 v17.4s, v10.4h, v0.h[2]
-	WORD $0x4fa00172 // fmlal v18.4s, v11.4h, v0.h[2]
-	WORD $0x6fa08173 // fmlal2 v19.4s, v11.4h, v0.h[2]
-	WORD $0x4fa00194 // fmlal v20.4s, v12.4h, v0.h[2]
-	WORD $0x6fa08195 // fmlal2 v21.4s, v12.4h, v0.h[2]
-	WORD $0x4fa001b6 // fmlal v22.4s, v13.4h, v0.h[2]
-	WORD $0x6fa081b7 // fmlal2 v23.4s, v13.4h, v0.h[2]
-	WORD $0xacc10d22 // ldp q2, q3, [x9], #32
-	WORD $0xacc11524 // ldp q4, q5, [x9], #32
-	WORD $0x4fb00050 // fmlal v16.4s, v2.4h, v0.h[3]
-	WORD $0x6fb08051 // fmlal2 v17.4s, v2.4h, v0.h[3]
-	WORD $0x4fb00072 // fmlal v18.4s, v3.4h, v0.h[3]
-	WORD $0x6fb08073 // fmlal2 v19.4s, v3.4h, v0.h[3]
-	WORD $0x4fb00094 // fmlal v20.4s, v4.4h, v0.h[3]
-	WORD $0x6fb08095 // fmlal2 v21.4s, v4.4h, v0.h[3]
-	WORD $0x4fb000b6 // fmlal v22.4s, v5.4h, v0.h[3]
-	WORD $0x6fb080b7 // fmlal2 v23.4s, v5.4h, v0.h[3]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	WORD $0xad014dd2 // stp q18, q19, [x14, #32]
-	WORD $0xad0255d4 // stp q20, q21, [x14, #64]
-	WORD $0xad035dd6 // stp q22, q23, [x14, #96]
-	ADD $128, R14
-	SUBS $32, R16
-	BGE valueFourrows1lines
-valueFourrows1few:
-	ADDS $32, R16
-	BEQ valueFourrows1end
-	SUBS $8, R16
-	BLT valueFourrows1last
-valueFourrows1octet:
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0x3cc104c2 // ldr q2, [x6], #16
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x3cc104e6 // ldr q6, [x7], #16
-	WORD $0x4f9000d0 // fmlal v16.4s, v6.4h, v0.h[1]
-	WORD $0x6f9080d1 // fmlal2 v17.4s, v6.4h, v0.h[1]
-	WORD $0x3cc1050a // ldr q10, [x8], #16
-	WORD $0x4fa00150 // fmlal v16.4s, v10.4h, v0.h[2]
-	WORD $0x6fa08151 // fmlal2 v17.4s, v10.4h, v0.h[2]
-	WORD $0x3cc10522 // ldr q2, [x9], #16
-	WORD $0x4fb00050 // fmlal v16.4s, v2.4h, v0.h[3]
-	WORD $0x6fb08051 // fmlal2 v17.4s, v2.4h, v0.h[3]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	ADD $32, R14
-	SUBS $8, R16
-	BGE valueFourrows1octet
-valueFourrows1last:
-	ADDS $8, R16
-	BEQ valueFourrows1end
-valueFourrows1one:
-	WORD $0xbd4001d0 // ldr s16, [x14]
-	WORD $0x7c4024c2 // ldr h2, [x6], #2
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x7c4024e3 // ldr h3, [x7], #2
-	WORD $0x4f900070 // fmlal v16.4s, v3.4h, v0.h[1]
-	WORD $0x7c402504 // ldr h4, [x8], #2
-	WORD $0x4fa00090 // fmlal v16.4s, v4.4h, v0.h[2]
-	WORD $0x7c402525 // ldr h5, [x9], #2
-	WORD $0x4fb000b0 // fmlal v16.4s, v5.4h, v0.h[3]
-	WORD $0xbc0045d0 // str s16, [x14], #4
-	SUBS $1, R16
-	BNE valueFourrows1one
-valueFourrows1end:
-	ADD $576, R20
-	MOVD vdim+128(FP), R16
-	SUB R16<<1, R6
-	SUB R16<<1, R7
-	SUB R16<<1, R8
-	SUB R16<<1, R9
-	SUB $1, R17
-	B valueFourrows1
-valueFourrows1done:
-	ADD $16, R5
-	SUB $4, R4
-	B valueEnd
-valueOne:
-	MOVD vStep+112(FP), R16
-	MOVD R3, R6
-	ADD R16, R3
-	MOVD vAhead+120(FP), R21
-	MOVD o+72(FP), R19
-	MOVD R5, R20
-	MOVD oRows+136(FP), R17
-valueOnerows1:
-	CMP $1, R17
-	BLT valueOnerows1done
-	MOVD oStep+80(FP), R16
-	MOVD R19, R14
-	ADD R16<<2, R19
-	MOVD vdim+128(FP), R16
-	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
-	WORD $0xbd400284 // ldr s4, [x20, #0]
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x0e216880 // fcvtn v0.4h, v4.4s
-	SUBS $32, R16
-	BLT valueOnerows1few
-valueOnerows1lines:
-	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
-	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
-	WORD $0xad435dd6 // ldp q22, q23, [x14, #96]
-	WORD $0xacc10cc2 // ldp q2, q3, [x6], #32
-	WORD $0xacc114c4 // ldp q4, q5, [x6], #32
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0x4f800072 // fmlal v18.4s, v3.4h, v0.h[0]
-	WORD $0x6f808073 // fmlal2 v19.4s, v3.4h, v0.h[0]
-	WORD $0x4f800094 // fmlal v20.4s, v4.4h, v0.h[0]
-	WORD $0x6f808095 // fmlal2 v21.4s, v4.4h, v0.h[0]
-	WORD $0x4f8000b6 // fmlal v22.4s, v5.4h, v0.h[0]
-	WORD $0x6f8080b7 // fmlal2 v23.4s, v5.4h, v0.h[0]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	WORD $0xad014dd2 // stp q18, q19, [x14, #32]
-	WORD $0xad0255d4 // stp q20, q21, [x14, #64]
-	WORD $0xad035dd6 // stp q22, q23, [x14, #96]
-	ADD $128, R14
-	SUBS $32, R16
-	BGE valueOnerows1lines
-valueOnerows1few:
-	ADDS $32, R16
-	BEQ valueOnerows1end
-	SUBS $8, R16
-	BLT valueOnerows1last
-valueOnerows1octet:
-	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
-	WORD $0x3cc104c2 // ldr q2, [x6], #16
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0x6f808051 // fmlal2 v17.4s, v2.4h, v0.h[0]
-	WORD $0xad0045d0 // stp q16, q17, [x14, #0]
-	ADD $32, R14
-	SUBS $8, R16
-	BGE valueOnerows1octet
-valueOnerows1last:
-	ADDS $8, R16
-	BEQ valueOnerows1end
-valueOnerows1one:
-	WORD $0xbd4001d0 // ldr s16, [x14]
-	WORD $0x7c4024c2 // ldr h2, [x6], #2
-	WORD $0x4f800050 // fmlal v16.4s, v2.4h, v0.h[0]
-	WORD $0xbc0045d0 // str s16, [x14], #4
-	SUBS $1, R16
-	BNE valueOnerows1one
-valueOnerows1end:
-	ADD $576, R20
-	MOVD vdim+128(FP), R16
-	SUB R16<<1, R6
-	SUB $1, R17
-	B valueOnerows1
-valueOnerows1done:
-	ADD $4, R5
-	SUB $1, R4
-valueEnd:
-	CBNZ R1, keys
-	CBNZ R4, keys
-	RET
-
-// func attendAtF16NEONFHM(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)
-TEXT ·attendAtF16NEONFHM(SB), NOSPLIT, $0-144
-	MOVD kAt+16(FP), R0
-	MOVD kKeys+56(FP), R1
-	MOVD s+0(FP), R2
-	MOVD vAt+104(FP), R3
-	MOVD vKeys+128(FP), R4
-	MOVD p+88(FP), R5
-keys:
-	CBZ R1, scoreEnd
-	CMP $4, R1
-	BLT scoreOne
-	MOVD qRows+48(FP), R17
 	CMP $1, R17
 	BNE scoreFour
 	CMP $8, R1
@@ -1257,9 +38,11 @@ keys:
 	ADD R16, R12
 	MOVD 56(R0), R13
 	ADD R16, R13
-	MOVD ahead+136(FP), R17
+	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreEightset
+	MOVD ahead+152(FP), R17
 	ADD R17<<3, R0, R17
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 0(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1269,7 +52,7 @@ scoreEightahead0:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead0
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 8(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1279,7 +62,7 @@ scoreEightahead1:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead1
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 16(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1289,7 +72,7 @@ scoreEightahead2:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead2
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 24(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1299,7 +82,7 @@ scoreEightahead3:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead3
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 32(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1309,7 +92,7 @@ scoreEightahead4:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead4
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 40(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1319,7 +102,7 @@ scoreEightahead5:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead5
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 48(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1329,7 +112,7 @@ scoreEightahead6:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead6
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 56(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1339,11 +122,12 @@ scoreEightahead7:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreEightahead7
+scoreEightset:
 	ADD $64, R0
-	MOVD q+24(FP), R19
+	MOVD q+32(FP), R19
 	MOVD R2, R20
 	MOVD R19, R14
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -1363,6 +147,16 @@ scoreEightahead7:
 	SUBS $32, R16
 	BLT scoreEightfew
 scoreEightlines:
+	CBZ R21, scoreEightfetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+scoreEightfetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -1533,9 +327,11 @@ scoreFour:
 	ADD R16, R8
 	MOVD 24(R0), R9
 	ADD R16, R9
-	MOVD ahead+136(FP), R17
+	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreFourset
+	MOVD ahead+152(FP), R17
 	ADD R17<<3, R0, R17
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 0(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1545,7 +341,7 @@ scoreFourahead0:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreFourahead0
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 8(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1555,7 +351,7 @@ scoreFourahead1:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreFourahead1
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 16(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1565,7 +361,7 @@ scoreFourahead2:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreFourahead2
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 24(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1575,19 +371,20 @@ scoreFourahead3:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreFourahead3
+scoreFourset:
 	ADD $32, R0
-	MOVD q+24(FP), R19
+	MOVD q+32(FP), R19
 	MOVD R2, R20
-	MOVD qRows+48(FP), R17
+	MOVD qRows+56(FP), R17
 scoreFourrows2:
 	CMP $2, R17
 	BLT scoreFourrows2done
-	MOVD qStep+32(FP), R16
+	MOVD qStep+40(FP), R16
 	MOVD R19, R14
 	ADD R16<<2, R19
 	MOVD R19, R15
 	ADD R16<<2, R19
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -1607,6 +404,12 @@ scoreFourrows2:
 	SUBS $32, R16
 	BLT scoreFourrows2few
 scoreFourrows2lines:
+	CBZ R21, scoreFourrows2fetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows2fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc175fc // ldp q28, q29, [x15], #32
@@ -1753,7 +556,7 @@ scoreFourrows2end:
 	WORD $0x6e29d508 // faddp v8.4s, v8.4s, v9.4s
 	WORD $0x3d809288 // str q8, [x20, #576]
 	ADD $1152, R20
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	SUB R16<<1, R6
 	SUB R16<<1, R7
 	SUB R16<<1, R8
@@ -1764,10 +567,10 @@ scoreFourrows2done:
 scoreFourrows1:
 	CMP $1, R17
 	BLT scoreFourrows1done
-	MOVD qStep+32(FP), R16
+	MOVD qStep+40(FP), R16
 	MOVD R19, R14
 	ADD R16<<2, R19
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -1779,6 +582,12 @@ scoreFourrows1:
 	SUBS $32, R16
 	BLT scoreFourrows1few
 scoreFourrows1lines:
+	CBZ R21, scoreFourrows1fetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+scoreFourrows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -1869,7 +678,7 @@ scoreFourrows1end:
 	WORD $0x6e21d400 // faddp v0.4s, v0.4s, v1.4s
 	WORD $0x3d800280 // str q0, [x20, #0]
 	ADD $576, R20
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	SUB R16<<1, R6
 	SUB R16<<1, R7
 	SUB R16<<1, R8
@@ -1884,9 +693,11 @@ scoreOne:
 	MOVD k+8(FP), R16
 	MOVD 0(R0), R6
 	ADD R16, R6
-	MOVD ahead+136(FP), R17
+	MOVD kAhead+24(FP), R21
+	CBNZ R21, scoreOneset
+	MOVD ahead+152(FP), R17
 	ADD R17<<3, R0, R17
-	MOVD dim+40(FP), R19
+	MOVD dim+48(FP), R19
 	MOVD 0(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1896,22 +707,26 @@ scoreOneahead0:
 	ADD $64, R20
 	CMP R19, R20
 	BLO scoreOneahead0
+scoreOneset:
 	ADD $8, R0
-	MOVD q+24(FP), R19
+	MOVD q+32(FP), R19
 	MOVD R2, R20
-	MOVD qRows+48(FP), R17
+	MOVD qRows+56(FP), R17
 scoreOnerows1:
 	CMP $1, R17
 	BLT scoreOnerows1done
-	MOVD qStep+32(FP), R16
+	MOVD qStep+40(FP), R16
 	MOVD R19, R14
 	ADD R16<<2, R19
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	SUBS $32, R16
 	BLT scoreOnerows1few
 scoreOnerows1lines:
+	CBZ R21, scoreOnerows1fetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+scoreOnerows1fetched:
 	WORD $0xacc165d8 // ldp q24, q25, [x14], #32
 	WORD $0xacc16dda // ldp q26, q27, [x14], #32
 	WORD $0xacc144d0 // ldp q16, q17, [x6], #32
@@ -1953,7 +768,7 @@ scoreOnerows1end:
 	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
 	WORD $0xbd000280 // str s0, [x20, #0]
 	ADD $576, R20
-	MOVD dim+40(FP), R16
+	MOVD dim+48(FP), R16
 	SUB R16<<1, R6
 	SUB $1, R17
 	B scoreOnerows1
@@ -1964,12 +779,12 @@ scoreEnd:
 	CBZ R4, valueEnd
 	CMP $4, R4
 	BLT valueOne
-	MOVD oRows+120(FP), R17
+	MOVD oRows+136(FP), R17
 	CMP $1, R17
 	BNE valueFour
 	CMP $8, R4
 	BLT valueFour
-	MOVD v+96(FP), R16
+	MOVD v+104(FP), R16
 	MOVD 0(R3), R6
 	ADD R16, R6
 	MOVD 8(R3), R7
@@ -1986,9 +801,11 @@ scoreEnd:
 	ADD R16, R12
 	MOVD 56(R3), R13
 	ADD R16, R13
-	MOVD ahead+136(FP), R17
+	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueEightset
+	MOVD ahead+152(FP), R17
 	ADD R17<<3, R3, R17
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 0(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -1998,7 +815,7 @@ valueEightahead0:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead0
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 8(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2008,7 +825,7 @@ valueEightahead1:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead1
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 16(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2018,7 +835,7 @@ valueEightahead2:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead2
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 24(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2028,7 +845,7 @@ valueEightahead3:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead3
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 32(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2038,7 +855,7 @@ valueEightahead4:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead4
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 40(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2048,7 +865,7 @@ valueEightahead5:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead5
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 48(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2058,7 +875,7 @@ valueEightahead6:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead6
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 56(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2068,11 +885,12 @@ valueEightahead7:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueEightahead7
+valueEightset:
 	ADD $64, R3
-	MOVD o+64(FP), R19
+	MOVD o+72(FP), R19
 	MOVD R5, R20
 	MOVD R19, R14
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
 	WORD $0xad401684 // ldp q4, q5, [x20, #0]
 	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
@@ -2082,6 +900,16 @@ valueEightahead7:
 	SUBS $32, R16
 	BLT valueEightfew
 valueEightlines:
+	CBZ R21, valueEightfetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+	WORD $0xf8b56942 // prfm pldl2keep, [x10, x21]
+	WORD $0xf8b56962 // prfm pldl2keep, [x11, x21]
+	WORD $0xf8b56982 // prfm pldl2keep, [x12, x21]
+	WORD $0xf8b569a2 // prfm pldl2keep, [x13, x21]
+valueEightfetched:
 	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
 	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
 	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
@@ -2237,7 +1065,7 @@ valueEightend:
 	SUB $8, R4
 	B valueEnd
 valueFour:
-	MOVD v+96(FP), R16
+	MOVD v+104(FP), R16
 	MOVD 0(R3), R6
 	ADD R16, R6
 	MOVD 8(R3), R7
@@ -2246,9 +1074,11 @@ valueFour:
 	ADD R16, R8
 	MOVD 24(R3), R9
 	ADD R16, R9
-	MOVD ahead+136(FP), R17
+	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueFourset
+	MOVD ahead+152(FP), R17
 	ADD R17<<3, R3, R17
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 0(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2258,7 +1088,7 @@ valueFourahead0:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueFourahead0
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 8(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2268,7 +1098,7 @@ valueFourahead1:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueFourahead1
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 16(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2278,7 +1108,7 @@ valueFourahead2:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueFourahead2
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 24(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2288,19 +1118,20 @@ valueFourahead3:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueFourahead3
+valueFourset:
 	ADD $32, R3
-	MOVD o+64(FP), R19
+	MOVD o+72(FP), R19
 	MOVD R5, R20
-	MOVD oRows+120(FP), R17
+	MOVD oRows+136(FP), R17
 valueFourrows2:
 	CMP $2, R17
 	BLT valueFourrows2done
-	MOVD oStep+72(FP), R16
+	MOVD oStep+80(FP), R16
 	MOVD R19, R14
 	ADD R16<<2, R19
 	MOVD R19, R15
 	ADD R16<<2, R19
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
 	WORD $0x3dc00284 // ldr q4, [x20, #0]
 	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
@@ -2312,6 +1143,12 @@ valueFourrows2:
 	SUBS $32, R16
 	BLT valueFourrows2few
 valueFourrows2lines:
+	CBZ R21, valueFourrows2fetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows2fetched:
 	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
 	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
 	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
@@ -2462,7 +1299,7 @@ valueFourrows2one:
 	BNE valueFourrows2one
 valueFourrows2end:
 	ADD $1152, R20
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	SUB R16<<1, R6
 	SUB R16<<1, R7
 	SUB R16<<1, R8
@@ -2473,10 +1310,10 @@ valueFourrows2done:
 valueFourrows1:
 	CMP $1, R17
 	BLT valueFourrows1done
-	MOVD oStep+72(FP), R16
+	MOVD oStep+80(FP), R16
 	MOVD R19, R14
 	ADD R16<<2, R19
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
 	WORD $0x3dc00284 // ldr q4, [x20, #0]
 	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
@@ -2484,6 +1321,12 @@ valueFourrows1:
 	SUBS $32, R16
 	BLT valueFourrows1few
 valueFourrows1lines:
+	CBZ R21, valueFourrows1fetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+	WORD $0xf8b568e2 // prfm pldl2keep, [x7, x21]
+	WORD $0xf8b56902 // prfm pldl2keep, [x8, x21]
+	WORD $0xf8b56922 // prfm pldl2keep, [x9, x21]
+valueFourrows1fetched:
 	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
 	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
 	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
@@ -2576,7 +1419,7 @@ valueFourrows1one:
 	BNE valueFourrows1one
 valueFourrows1end:
 	ADD $576, R20
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	SUB R16<<1, R6
 	SUB R16<<1, R7
 	SUB R16<<1, R8
@@ -2588,12 +1431,14 @@ valueFourrows1done:
 	SUB $4, R4
 	B valueEnd
 valueOne:
-	MOVD v+96(FP), R16
+	MOVD v+104(FP), R16
 	MOVD 0(R3), R6
 	ADD R16, R6
-	MOVD ahead+136(FP), R17
+	MOVD vAhead+120(FP), R21
+	CBNZ R21, valueOneset
+	MOVD ahead+152(FP), R17
 	ADD R17<<3, R3, R17
-	MOVD vdim+112(FP), R19
+	MOVD vdim+128(FP), R19
 	MOVD 0(R17), R20
 	ADD R16, R20
 	LSL $1, R19
@@ -2603,17 +1448,18 @@ valueOneahead0:
 	ADD $64, R20
 	CMP R19, R20
 	BLO valueOneahead0
+valueOneset:
 	ADD $8, R3
-	MOVD o+64(FP), R19
+	MOVD o+72(FP), R19
 	MOVD R5, R20
-	MOVD oRows+120(FP), R17
+	MOVD oRows+136(FP), R17
 valueOnerows1:
 	CMP $1, R17
 	BLT valueOnerows1done
-	MOVD oStep+72(FP), R16
+	MOVD oStep+80(FP), R16
 	MOVD R19, R14
 	ADD R16<<2, R19
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	WORD $0x4f0264e6 // movi v6.4s, #71, lsl #24
 	WORD $0xbd400284 // ldr s4, [x20, #0]
 	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
@@ -2621,6 +1467,9 @@ valueOnerows1:
 	SUBS $32, R16
 	BLT valueOnerows1few
 valueOnerows1lines:
+	CBZ R21, valueOnerows1fetched
+	WORD $0xf8b568c2 // prfm pldl2keep, [x6, x21]
+valueOnerows1fetched:
 	WORD $0xad4045d0 // ldp q16, q17, [x14, #0]
 	WORD $0xad414dd2 // ldp q18, q19, [x14, #32]
 	WORD $0xad4255d4 // ldp q20, q21, [x14, #64]
@@ -2668,7 +1517,7 @@ valueOnerows1one:
 	BNE valueOnerows1one
 valueOnerows1end:
 	ADD $576, R20
-	MOVD vdim+112(FP), R16
+	MOVD vdim+128(FP), R16
 	SUB R16<<1, R6
 	SUB $1, R17
 	B valueOnerows1

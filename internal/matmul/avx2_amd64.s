@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func multiply1AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, FMA3, MMX+, SSE
+// Requires: AVX, CMOV, FMA3, MMX+, SSE
 TEXT ·multiply1AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -23,34 +23,37 @@ TEXT ·multiply1AVX2(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), CX
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x04
-	JL     tails
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000004, R11
+tile:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000004, R12
+	CMPQ    R11, R12
+	CMOVQGT R12, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	MOVQ SI, R10
 	MOVQ k+32(FP), R11
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R11
-	JL   tilesteprest
+	JL   rows4rest
 
-tilestep:
+rows4:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -93,13 +96,13 @@ tilestep:
 	ADDQ         $0x00000080, R10
 	LEAQ         (R8)(R9*2), R8
 	SUBQ         $0x04, R11
-	JGE          tilestep
+	JGE          rows4
 
-tilesteprest:
+rows4rest:
 	ADDQ $0x04, R11
-	JZ   tilestepend
+	JZ   rows4end
 
-tilestepone:
+rows4one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -114,94 +117,18 @@ tilestepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         R9, R8
 	DECQ         R11
-	JNZ          tilestepone
+	JNZ          rows4one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
+rows4end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000020, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tileplain
-	VADDPS (R12), Y0, Y0
-	VADDPS (R12), Y1, Y1
-	VADDPS (R12), Y2, Y2
-	VADDPS (R12), Y3, Y3
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Y0, Y0
-	VADDPS (CX)(R10*1), Y1, Y1
-	VADDPS (CX)(R10*2), Y2, Y2
-	VADDPS (CX)(R11*1), Y3, Y3
-
-tilestore:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, (CX)(R10*1)
-	VMOVUPS Y2, (CX)(R10*2)
-	VMOVUPS Y3, (CX)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (CX)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000080, AX
-	LEAQ (DX)(BX*4), DX
-	SUBQ $0x04, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ CX, CX
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R11
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -236,13 +163,13 @@ tail3step:
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x04, R11
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R11
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -255,78 +182,18 @@ tail3stepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         $0x00000020, R8
 	DECQ         R11
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000020, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Y0, Y0
-	VADDPS (R10), Y1, Y1
-	VADDPS (R10), Y2, Y2
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Y0, Y0
-	VADDPS (CX)(DI*1), Y1, Y1
-	VADDPS (CX)(DI*2), Y2, Y2
-
-tail3store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, (CX)(DI*1)
-	VMOVUPS Y2, (CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x04, R11
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -353,13 +220,13 @@ tail2step:
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x04, R11
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x04, R11
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -370,73 +237,16 @@ tail2stepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         $0x00000020, R8
 	DECQ         R11
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000020, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Y0, Y0
-	VADDPS (DI), Y1, Y1
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Y0, Y0
-	VADDPS (CX)(BX*1), Y1, Y1
-
-tail2store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, (CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows2fewer:
 	SUBQ $0x04, R11
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -455,13 +265,13 @@ tail1step:
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x04, R11
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x04, R11
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (CX), Y5
@@ -470,51 +280,102 @@ tail1stepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         $0x00000020, R8
 	DECQ         R11
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Y0, Y0
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 32(AX), Y1, Y1
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 64(AX), Y2, Y2
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 96(AX), Y3, Y3
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000020, DX
+	MOVQ  $0x00000020, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Y0, Y0
+	JEQ    store
+	MOVQ   bias+72(FP), R12
+	TESTQ  R12, R12
+	JZ     plain
+	VADDPS (R12), Y0, Y0
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R12), Y1, Y1
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R12), Y2, Y2
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R12), Y3, Y3
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Y0, Y0
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Y1, Y1
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Y2, Y2
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Y3, Y3
 
-tail1store:
+store:
 	VMOVUPS Y0, (CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Y1, (CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Y2, (CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Y3, (CX)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (CX)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000080, AX
+	LEAQ (DX)(BX*4), DX
+	SUBQ $0x04, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ CX, CX
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func widen1AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, AVX2, FMA3, MMX+, SSE
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·widen1AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -532,34 +393,37 @@ TEXT ·widen1AVX2(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), CX
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x04
-	JL     tails
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000004, R11
+tile:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000004, R12
+	CMPQ    R11, R12
+	CMOVQGT R12, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	MOVQ SI, R10
 	MOVQ k+32(FP), R11
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x08, R11
-	JL   tilesteprest
+	JL   rows4rest
 
-tilestep:
+rows4:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -646,13 +510,13 @@ tilestep:
 	ADDQ         $0x00000080, R10
 	LEAQ         (R8)(R9*2), R8
 	SUBQ         $0x08, R11
-	JGE          tilestep
+	JGE          rows4
 
-tilesteprest:
+rows4rest:
 	ADDQ $0x08, R11
-	JZ   tilestepend
+	JZ   rows4end
 
-tilestepone:
+rows4one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -665,7 +529,7 @@ tilestepone:
 	VBROADCASTSS (CX)(DI*1), Y8
 	VFMADD231PS  Y8, Y4, Y3
 	DECQ         R11
-	JZ           tilestepend
+	JZ           rows4end
 	VMOVUPS      (R10), Y4
 	VANDPS       upperHalves<>+0(SB), Y4, Y4
 	VBROADCASTSS 4(CX), Y5
@@ -680,94 +544,18 @@ tilestepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         R9, R8
 	DECQ         R11
-	JNZ          tilestepone
+	JNZ          rows4one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
+rows4end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000020, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tileplain
-	VADDPS (R12), Y0, Y0
-	VADDPS (R12), Y1, Y1
-	VADDPS (R12), Y2, Y2
-	VADDPS (R12), Y3, Y3
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Y0, Y0
-	VADDPS (CX)(R10*1), Y1, Y1
-	VADDPS (CX)(R10*2), Y2, Y2
-	VADDPS (CX)(R11*1), Y3, Y3
-
-tilestore:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, (CX)(R10*1)
-	VMOVUPS Y2, (CX)(R10*2)
-	VMOVUPS Y3, (CX)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (CX)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000080, AX
-	LEAQ (DX)(BX*4), DX
-	SUBQ $0x04, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ CX, CX
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x08, R11
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -838,13 +626,13 @@ tail3step:
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x08, R11
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x08, R11
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -855,7 +643,7 @@ tail3stepone:
 	VBROADCASTSS (CX)(BX*2), Y7
 	VFMADD231PS  Y7, Y4, Y2
 	DECQ         R11
-	JZ           tail3stepend
+	JZ           rows3end
 	VMOVUPS      (R10), Y4
 	VANDPS       upperHalves<>+0(SB), Y4, Y4
 	VBROADCASTSS 4(CX), Y5
@@ -868,78 +656,18 @@ tail3stepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         $0x00000020, R8
 	DECQ         R11
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000020, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Y0, Y0
-	VADDPS (R10), Y1, Y1
-	VADDPS (R10), Y2, Y2
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Y0, Y0
-	VADDPS (CX)(DI*1), Y1, Y1
-	VADDPS (CX)(DI*2), Y2, Y2
-
-tail3store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, (CX)(DI*1)
-	VMOVUPS Y2, (CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x08, R11
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -994,13 +722,13 @@ tail2step:
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x08, R11
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x08, R11
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -1009,7 +737,7 @@ tail2stepone:
 	VBROADCASTSS (CX)(BX*1), Y6
 	VFMADD231PS  Y6, Y4, Y1
 	DECQ         R11
-	JZ           tail2stepend
+	JZ           rows2end
 	VMOVUPS      (R10), Y4
 	VANDPS       upperHalves<>+0(SB), Y4, Y4
 	VBROADCASTSS 4(CX), Y5
@@ -1020,73 +748,16 @@ tail2stepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         $0x00000020, R8
 	DECQ         R11
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000020, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Y0, Y0
-	VADDPS (DI), Y1, Y1
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Y0, Y0
-	VADDPS (CX)(BX*1), Y1, Y1
-
-tail2store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, (CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows2fewer:
 	SUBQ $0x08, R11
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -1125,20 +796,20 @@ tail1step:
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R8
 	SUBQ         $0x08, R11
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x08, R11
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VBROADCASTSS (CX), Y5
 	VFMADD231PS  Y5, Y4, Y0
 	DECQ         R11
-	JZ           tail1stepend
+	JZ           rows1end
 	VMOVUPS      (R10), Y4
 	VANDPS       upperHalves<>+0(SB), Y4, Y4
 	VBROADCASTSS 4(CX), Y5
@@ -1147,45 +818,96 @@ tail1stepone:
 	ADDQ         $0x00000020, R10
 	ADDQ         $0x00000020, R8
 	DECQ         R11
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Y0, Y0
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 32(AX), Y1, Y1
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 64(AX), Y2, Y2
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 96(AX), Y3, Y3
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000020, DX
+	MOVQ  $0x00000020, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Y0, Y0
+	JEQ    store
+	MOVQ   bias+72(FP), R12
+	TESTQ  R12, R12
+	JZ     plain
+	VADDPS (R12), Y0, Y0
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R12), Y1, Y1
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R12), Y2, Y2
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R12), Y3, Y3
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Y0, Y0
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Y1, Y1
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Y2, Y2
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Y3, Y3
 
-tail1store:
+store:
 	VMOVUPS Y0, (CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Y1, (CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Y2, (CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Y3, (CX)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (CX)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000080, AX
+	LEAQ (DX)(BX*4), DX
+	SUBQ $0x04, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ CX, CX
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -1201,7 +923,7 @@ DATA upperHalves<>+28(SB)/4, $0xffff0000
 GLOBL upperHalves<>(SB), RODATA|NOPTR, $32
 
 // func multiply2AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, FMA3, MMX+, SSE
+// Requires: AVX, CMOV, FMA3, MMX+, SSE
 TEXT ·multiply2AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -1219,38 +941,41 @@ TEXT ·multiply2AVX2(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), R12
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x04
-	JL     tails
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000004, R11
+tile:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000004, R13
+	CMPQ    R11, R13
+	CMOVQGT R13, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	MOVQ SI, R10
 	MOVQ k+32(FP), R11
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R11
-	JL   tilesteprest
+	JL   rows4rest
 
-tilestep:
+rows4:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1315,13 +1040,13 @@ tilestep:
 	ADDQ         $0x00000100, R10
 	LEAQ         (R8)(R9*4), R8
 	SUBQ         $0x04, R11
-	JGE          tilestep
+	JGE          rows4
 
-tilesteprest:
+rows4rest:
 	ADDQ $0x04, R11
-	JZ   tilestepend
+	JZ   rows4end
 
-tilestepone:
+rows4one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1341,113 +1066,18 @@ tilestepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         R9, R8
 	DECQ         R11
-	JNZ          tilestepone
+	JNZ          rows4one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
+rows4end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R13
-	TESTQ  R13, R13
-	JZ     tileplain
-	VADDPS (R13), Y0, Y0
-	VADDPS 32(R13), Y1, Y1
-	VADDPS (R13), Y2, Y2
-	VADDPS 32(R13), Y3, Y3
-	VADDPS (R13), Y4, Y4
-	VADDPS 32(R13), Y5, Y5
-	VADDPS (R13), Y6, Y6
-	VADDPS 32(R13), Y7, Y7
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS (CX)(R10*1), Y2, Y2
-	VADDPS 32(CX)(R10*1), Y3, Y3
-	VADDPS (CX)(R10*2), Y4, Y4
-	VADDPS 32(CX)(R10*2), Y5, Y5
-	VADDPS (CX)(R11*1), Y6, Y6
-	VADDPS 32(CX)(R11*1), Y7, Y7
-
-tilestore:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, (CX)(R10*1)
-	VMOVUPS Y3, 32(CX)(R10*1)
-	VMOVUPS Y4, (CX)(R10*2)
-	VMOVUPS Y5, 32(CX)(R10*2)
-	VMOVUPS Y6, (CX)(R11*1)
-	VMOVUPS Y7, 32(CX)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (CX)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000100, AX
-	LEAQ (DX)(BX*4), DX
-	SUBQ $0x04, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ R12, R12
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R11
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1500,13 +1130,13 @@ tail3step:
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R11
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R11
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1523,92 +1153,18 @@ tail3stepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         $0x00000040, R8
 	DECQ         R11
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Y0, Y0
-	VADDPS 32(R10), Y1, Y1
-	VADDPS (R10), Y2, Y2
-	VADDPS 32(R10), Y3, Y3
-	VADDPS (R10), Y4, Y4
-	VADDPS 32(R10), Y5, Y5
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS (CX)(DI*1), Y2, Y2
-	VADDPS 32(CX)(DI*1), Y3, Y3
-	VADDPS (CX)(DI*2), Y4, Y4
-	VADDPS 32(CX)(DI*2), Y5, Y5
-
-tail3store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, (CX)(DI*1)
-	VMOVUPS Y3, 32(CX)(DI*1)
-	VMOVUPS Y4, (CX)(DI*2)
-	VMOVUPS Y5, 32(CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x04, R11
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1649,13 +1205,13 @@ tail2step:
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R11
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x04, R11
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1669,82 +1225,16 @@ tail2stepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         $0x00000040, R8
 	DECQ         R11
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Y0, Y0
-	VADDPS 32(DI), Y1, Y1
-	VADDPS (DI), Y2, Y2
-	VADDPS 32(DI), Y3, Y3
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS (CX)(BX*1), Y2, Y2
-	VADDPS 32(CX)(BX*1), Y3, Y3
-
-tail2store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, (CX)(BX*1)
-	VMOVUPS Y3, 32(CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows2fewer:
 	SUBQ $0x04, R11
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1773,13 +1263,13 @@ tail1step:
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R11
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x04, R11
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
@@ -1790,55 +1280,118 @@ tail1stepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         $0x00000040, R8
 	DECQ         R11
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000040, DX
+	MOVQ  $0x00000040, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
+	JEQ    store
+	MOVQ   bias+72(FP), R13
+	TESTQ  R13, R13
+	JZ     plain
+	VADDPS (R13), Y0, Y0
+	VADDPS 32(R13), Y1, Y1
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R13), Y2, Y2
+	VADDPS 32(R13), Y3, Y3
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R13), Y4, Y4
+	VADDPS 32(R13), Y5, Y5
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R13), Y6, Y6
+	VADDPS 32(R13), Y7, Y7
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Y0, Y0
 	VADDPS 32(CX), Y1, Y1
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Y2, Y2
+	VADDPS 32(CX)(R10*1), Y3, Y3
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Y4, Y4
+	VADDPS 32(CX)(R10*2), Y5, Y5
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Y6, Y6
+	VADDPS 32(CX)(R11*1), Y7, Y7
 
-tail1store:
+store:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Y2, (CX)(R10*1)
+	VMOVUPS Y3, 32(CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Y4, (CX)(R10*2)
+	VMOVUPS Y5, 32(CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Y6, (CX)(R11*1)
+	VMOVUPS Y7, 32(CX)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (CX)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000100, AX
+	LEAQ (DX)(BX*4), DX
+	SUBQ $0x04, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ R12, R12
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func widen2AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, AVX2, FMA3, MMX+, SSE
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·widen2AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -1856,38 +1409,41 @@ TEXT ·widen2AVX2(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), CX
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x04
-	JL     tails
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000004, R11
+tile:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000004, R12
+	CMPQ    R11, R12
+	CMOVQGT R12, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	MOVQ SI, R10
 	MOVQ k+32(FP), R11
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R11
-	JL   tilesteprest
+	JL   rows4rest
 
-tilestep:
+rows4:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -1958,13 +1514,13 @@ tilestep:
 	ADDQ         $0x00000080, R10
 	LEAQ         (R8)(R9*2), R8
 	SUBQ         $0x04, R11
-	JGE          tilestep
+	JGE          rows4
 
-tilesteprest:
+rows4rest:
 	ADDQ $0x04, R11
-	JZ   tilestepend
+	JZ   rows4end
 
-tilestepone:
+rows4one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -1983,7 +1539,7 @@ tilestepone:
 	VFMADD231PS  Y13, Y8, Y6
 	VFMADD231PS  Y13, Y9, Y7
 	DECQ         R11
-	JZ           tilestepend
+	JZ           rows4end
 	VMOVUPS      (R10), Y8
 	VANDPS       upperHalves<>+0(SB), Y8, Y8
 	VMOVUPS      32(R10), Y9
@@ -2004,113 +1560,18 @@ tilestepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         R9, R8
 	DECQ         R11
-	JNZ          tilestepone
+	JNZ          rows4one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
+rows4end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tileplain
-	VADDPS (R12), Y0, Y0
-	VADDPS 32(R12), Y1, Y1
-	VADDPS (R12), Y2, Y2
-	VADDPS 32(R12), Y3, Y3
-	VADDPS (R12), Y4, Y4
-	VADDPS 32(R12), Y5, Y5
-	VADDPS (R12), Y6, Y6
-	VADDPS 32(R12), Y7, Y7
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS (CX)(R10*1), Y2, Y2
-	VADDPS 32(CX)(R10*1), Y3, Y3
-	VADDPS (CX)(R10*2), Y4, Y4
-	VADDPS 32(CX)(R10*2), Y5, Y5
-	VADDPS (CX)(R11*1), Y6, Y6
-	VADDPS 32(CX)(R11*1), Y7, Y7
-
-tilestore:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, (CX)(R10*1)
-	VMOVUPS Y3, 32(CX)(R10*1)
-	VMOVUPS Y4, (CX)(R10*2)
-	VMOVUPS Y5, 32(CX)(R10*2)
-	VMOVUPS Y6, (CX)(R11*1)
-	VMOVUPS Y7, 32(CX)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (CX)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000100, AX
-	LEAQ (DX)(BX*4), DX
-	SUBQ $0x04, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ CX, CX
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x08, R11
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -2223,13 +1684,13 @@ tail3step:
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x08, R11
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x08, R11
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -2245,7 +1706,7 @@ tail3stepone:
 	VFMADD231PS  Y12, Y8, Y4
 	VFMADD231PS  Y12, Y9, Y5
 	DECQ         R11
-	JZ           tail3stepend
+	JZ           rows3end
 	VMOVUPS      (R10), Y8
 	VANDPS       upperHalves<>+0(SB), Y8, Y8
 	VMOVUPS      32(R10), Y9
@@ -2263,92 +1724,18 @@ tail3stepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         $0x00000040, R8
 	DECQ         R11
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Y0, Y0
-	VADDPS 32(R10), Y1, Y1
-	VADDPS (R10), Y2, Y2
-	VADDPS 32(R10), Y3, Y3
-	VADDPS (R10), Y4, Y4
-	VADDPS 32(R10), Y5, Y5
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS (CX)(DI*1), Y2, Y2
-	VADDPS 32(CX)(DI*1), Y3, Y3
-	VADDPS (CX)(DI*2), Y4, Y4
-	VADDPS 32(CX)(DI*2), Y5, Y5
-
-tail3store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, (CX)(DI*1)
-	VMOVUPS Y3, 32(CX)(DI*1)
-	VMOVUPS Y4, (CX)(DI*2)
-	VMOVUPS Y5, 32(CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x08, R11
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -2437,13 +1824,13 @@ tail2step:
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x08, R11
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x08, R11
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -2456,7 +1843,7 @@ tail2stepone:
 	VFMADD231PS  Y11, Y8, Y2
 	VFMADD231PS  Y11, Y9, Y3
 	DECQ         R11
-	JZ           tail2stepend
+	JZ           rows2end
 	VMOVUPS      (R10), Y8
 	VANDPS       upperHalves<>+0(SB), Y8, Y8
 	VMOVUPS      32(R10), Y9
@@ -2471,82 +1858,16 @@ tail2stepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         $0x00000040, R8
 	DECQ         R11
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Y0, Y0
-	VADDPS 32(DI), Y1, Y1
-	VADDPS (DI), Y2, Y2
-	VADDPS 32(DI), Y3, Y3
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS (CX)(BX*1), Y2, Y2
-	VADDPS 32(CX)(BX*1), Y3, Y3
-
-tail2store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, (CX)(BX*1)
-	VMOVUPS Y3, 32(CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows2fewer:
 	SUBQ $0x08, R11
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -2611,13 +1932,13 @@ tail1step:
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x08, R11
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x08, R11
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	VMOVDQU      (R10), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -2627,7 +1948,7 @@ tail1stepone:
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
 	DECQ         R11
-	JZ           tail1stepend
+	JZ           rows1end
 	VMOVUPS      (R10), Y8
 	VANDPS       upperHalves<>+0(SB), Y8, Y8
 	VMOVUPS      32(R10), Y9
@@ -2639,55 +1960,118 @@ tail1stepone:
 	ADDQ         $0x00000040, R10
 	ADDQ         $0x00000040, R8
 	DECQ         R11
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 64(AX), Y2, Y2
+	VADDPS 96(AX), Y3, Y3
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000040, DX
+	MOVQ  $0x00000040, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
+	JEQ    store
+	MOVQ   bias+72(FP), R12
+	TESTQ  R12, R12
+	JZ     plain
+	VADDPS (R12), Y0, Y0
+	VADDPS 32(R12), Y1, Y1
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R12), Y2, Y2
+	VADDPS 32(R12), Y3, Y3
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R12), Y4, Y4
+	VADDPS 32(R12), Y5, Y5
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R12), Y6, Y6
+	VADDPS 32(R12), Y7, Y7
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Y0, Y0
 	VADDPS 32(CX), Y1, Y1
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Y2, Y2
+	VADDPS 32(CX)(R10*1), Y3, Y3
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Y4, Y4
+	VADDPS 32(CX)(R10*2), Y5, Y5
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Y6, Y6
+	VADDPS 32(CX)(R11*1), Y7, Y7
 
-tail1store:
+store:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Y2, (CX)(R10*1)
+	VMOVUPS Y3, 32(CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Y4, (CX)(R10*2)
+	VMOVUPS Y5, 32(CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Y6, (CX)(R11*1)
+	VMOVUPS Y7, 32(CX)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (CX)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000100, AX
+	LEAQ (DX)(BX*4), DX
+	SUBQ $0x04, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ CX, CX
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func multiply3AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, FMA3, MMX+, SSE
+// Requires: AVX, CMOV, FMA3, MMX+, SSE
 TEXT ·multiply3AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -2705,43 +2089,46 @@ TEXT ·multiply3AVX2(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), R12
 	LEAQ    (R9)(R9*4), R13
 
-tiles:
-	CMPQ   rows+40(FP), $0x04
-	JL     tails
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000004, R11
+tile:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
+	VXORPS  Y8, Y8, Y8
+	VXORPS  Y9, Y9, Y9
+	VXORPS  Y10, Y10, Y10
+	VXORPS  Y11, Y11, Y11
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000004, R14
+	CMPQ    R11, R14
+	CMOVQGT R14, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	PREFETCHT0 64(CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	MOVQ SI, R10
 	MOVQ k+32(FP), R11
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R11
-	JL   tilesteprest
+	JL   rows4rest
 
-tilestep:
+rows4:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	VMOVUPS      (R10), Y12
@@ -2828,13 +2215,13 @@ tilestep:
 	ADDQ         $0x00000180, R10
 	LEAQ         (R8)(R12*2), R8
 	SUBQ         $0x04, R11
-	JGE          tilestep
+	JGE          rows4
 
-tilesteprest:
+rows4rest:
 	ADDQ $0x04, R11
-	JZ   tilestepend
+	JZ   rows4end
 
-tilestepone:
+rows4one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	VMOVUPS      (R10), Y12
@@ -2860,133 +2247,18 @@ tilestepone:
 	ADDQ         $0x00000060, R10
 	LEAQ         (R8)(R9*2), R8
 	DECQ         R11
-	JNZ          tilestepone
+	JNZ          rows4one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-	VADDPS 256(AX), Y8, Y8
-	VADDPS 288(AX), Y9, Y9
-	VADDPS 320(AX), Y10, Y10
-	VADDPS 352(AX), Y11, Y11
+rows4end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000060, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R14
-	TESTQ  R14, R14
-	JZ     tileplain
-	VADDPS (R14), Y0, Y0
-	VADDPS 32(R14), Y1, Y1
-	VADDPS 64(R14), Y2, Y2
-	VADDPS (R14), Y3, Y3
-	VADDPS 32(R14), Y4, Y4
-	VADDPS 64(R14), Y5, Y5
-	VADDPS (R14), Y6, Y6
-	VADDPS 32(R14), Y7, Y7
-	VADDPS 64(R14), Y8, Y8
-	VADDPS (R14), Y9, Y9
-	VADDPS 32(R14), Y10, Y10
-	VADDPS 64(R14), Y11, Y11
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS 64(CX), Y2, Y2
-	VADDPS (CX)(R10*1), Y3, Y3
-	VADDPS 32(CX)(R10*1), Y4, Y4
-	VADDPS 64(CX)(R10*1), Y5, Y5
-	VADDPS (CX)(R10*2), Y6, Y6
-	VADDPS 32(CX)(R10*2), Y7, Y7
-	VADDPS 64(CX)(R10*2), Y8, Y8
-	VADDPS (CX)(R11*1), Y9, Y9
-	VADDPS 32(CX)(R11*1), Y10, Y10
-	VADDPS 64(CX)(R11*1), Y11, Y11
-
-tilestore:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, (CX)(R10*1)
-	VMOVUPS Y4, 32(CX)(R10*1)
-	VMOVUPS Y5, 64(CX)(R10*1)
-	VMOVUPS Y6, (CX)(R10*2)
-	VMOVUPS Y7, 32(CX)(R10*2)
-	VMOVUPS Y8, 64(CX)(R10*2)
-	VMOVUPS Y9, (CX)(R11*1)
-	VMOVUPS Y10, 32(CX)(R11*1)
-	VMOVUPS Y11, 64(CX)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (CX)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000180, AX
-	LEAQ (DX)(BX*4), DX
-	SUBQ $0x04, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ R12, R12
-	XORQ R13, R13
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R11
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R10), Y12
@@ -3057,13 +2329,13 @@ tail3step:
 	ADDQ         $0x00000180, R10
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x04, R11
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R11
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R10), Y12
@@ -3085,107 +2357,18 @@ tail3stepone:
 	ADDQ         $0x00000060, R10
 	ADDQ         $0x00000060, R8
 	DECQ         R11
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-	VADDPS 256(AX), Y8, Y8
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000060, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Y0, Y0
-	VADDPS 32(R10), Y1, Y1
-	VADDPS 64(R10), Y2, Y2
-	VADDPS (R10), Y3, Y3
-	VADDPS 32(R10), Y4, Y4
-	VADDPS 64(R10), Y5, Y5
-	VADDPS (R10), Y6, Y6
-	VADDPS 32(R10), Y7, Y7
-	VADDPS 64(R10), Y8, Y8
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS 64(CX), Y2, Y2
-	VADDPS (CX)(DI*1), Y3, Y3
-	VADDPS 32(CX)(DI*1), Y4, Y4
-	VADDPS 64(CX)(DI*1), Y5, Y5
-	VADDPS (CX)(DI*2), Y6, Y6
-	VADDPS 32(CX)(DI*2), Y7, Y7
-	VADDPS 64(CX)(DI*2), Y8, Y8
-
-tail3store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, (CX)(DI*1)
-	VMOVUPS Y4, 32(CX)(DI*1)
-	VMOVUPS Y5, 64(CX)(DI*1)
-	VMOVUPS Y6, (CX)(DI*2)
-	VMOVUPS Y7, 32(CX)(DI*2)
-	VMOVUPS Y8, 64(CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x04, R11
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R10), Y12
@@ -3240,13 +2423,13 @@ tail2step:
 	ADDQ         $0x00000180, R10
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x04, R11
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x04, R11
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R10), Y12
@@ -3264,92 +2447,16 @@ tail2stepone:
 	ADDQ         $0x00000060, R10
 	ADDQ         $0x00000060, R8
 	DECQ         R11
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000060, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Y0, Y0
-	VADDPS 32(DI), Y1, Y1
-	VADDPS 64(DI), Y2, Y2
-	VADDPS (DI), Y3, Y3
-	VADDPS 32(DI), Y4, Y4
-	VADDPS 64(DI), Y5, Y5
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS 64(CX), Y2, Y2
-	VADDPS (CX)(BX*1), Y3, Y3
-	VADDPS 32(CX)(BX*1), Y4, Y4
-	VADDPS 64(CX)(BX*1), Y5, Y5
-
-tail2store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, (CX)(BX*1)
-	VMOVUPS Y4, 32(CX)(BX*1)
-	VMOVUPS Y5, 64(CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows2fewer:
 	SUBQ $0x04, R11
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R10), Y12
@@ -3388,13 +2495,13 @@ tail1step:
 	ADDQ         $0x00000180, R10
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x04, R11
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x04, R11
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R10), Y12
@@ -3408,59 +2515,134 @@ tail1stepone:
 	ADDQ         $0x00000060, R10
 	ADDQ         $0x00000060, R8
 	DECQ         R11
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000060, DX
+	MOVQ  $0x00000060, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
+	JEQ    store
+	MOVQ   bias+72(FP), R14
+	TESTQ  R14, R14
+	JZ     plain
+	VADDPS (R14), Y0, Y0
+	VADDPS 32(R14), Y1, Y1
+	VADDPS 64(R14), Y2, Y2
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R14), Y3, Y3
+	VADDPS 32(R14), Y4, Y4
+	VADDPS 64(R14), Y5, Y5
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R14), Y6, Y6
+	VADDPS 32(R14), Y7, Y7
+	VADDPS 64(R14), Y8, Y8
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R14), Y9, Y9
+	VADDPS 32(R14), Y10, Y10
+	VADDPS 64(R14), Y11, Y11
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Y0, Y0
 	VADDPS 32(CX), Y1, Y1
 	VADDPS 64(CX), Y2, Y2
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Y3, Y3
+	VADDPS 32(CX)(R10*1), Y4, Y4
+	VADDPS 64(CX)(R10*1), Y5, Y5
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Y6, Y6
+	VADDPS 32(CX)(R10*2), Y7, Y7
+	VADDPS 64(CX)(R10*2), Y8, Y8
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Y9, Y9
+	VADDPS 32(CX)(R11*1), Y10, Y10
+	VADDPS 64(CX)(R11*1), Y11, Y11
 
-tail1store:
+store:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Y3, (CX)(R10*1)
+	VMOVUPS Y4, 32(CX)(R10*1)
+	VMOVUPS Y5, 64(CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Y6, (CX)(R10*2)
+	VMOVUPS Y7, 32(CX)(R10*2)
+	VMOVUPS Y8, 64(CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Y9, (CX)(R11*1)
+	VMOVUPS Y10, 32(CX)(R11*1)
+	VMOVUPS Y11, 64(CX)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (CX)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000180, AX
+	LEAQ (DX)(BX*4), DX
+	SUBQ $0x04, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ R12, R12
+	XORQ R13, R13
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func widen3AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, AVX2, FMA3, MMX+, SSE
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·widen3AVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -3478,43 +2660,46 @@ TEXT ·widen3AVX2(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), R12
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x04
-	JL     tails
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000004, R11
+tile:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
+	VXORPS  Y8, Y8, Y8
+	VXORPS  Y9, Y9, Y9
+	VXORPS  Y10, Y10, Y10
+	VXORPS  Y11, Y11, Y11
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000004, R13
+	CMPQ    R11, R13
+	CMOVQGT R13, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	PREFETCHT0 64(CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	MOVQ SI, R10
 	MOVQ k+32(FP), R11
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R11
-	JL   tilesteprest
+	JL   rows4rest
 
-tilestep:
+rows4:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	VMOVDQU      (R10), Y12
@@ -3610,13 +2795,13 @@ tilestep:
 	ADDQ         $0x000000c0, R10
 	ADDQ         R12, R8
 	SUBQ         $0x04, R11
-	JGE          tilestep
+	JGE          rows4
 
-tilesteprest:
+rows4rest:
 	ADDQ $0x04, R11
-	JZ   tilestepend
+	JZ   rows4end
 
-tilestepone:
+rows4one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	VMOVDQU      (R10), Y12
@@ -3642,7 +2827,7 @@ tilestepone:
 	VFMADD231PS  Y15, Y13, Y10
 	VFMADD231PS  Y15, Y14, Y11
 	DECQ         R11
-	JZ           tilestepend
+	JZ           rows4end
 	VMOVUPS      (R10), Y12
 	VANDPS       upperHalves<>+0(SB), Y12, Y12
 	VMOVUPS      32(R10), Y13
@@ -3669,133 +2854,18 @@ tilestepone:
 	ADDQ         $0x00000060, R10
 	LEAQ         (R8)(R9*2), R8
 	DECQ         R11
-	JNZ          tilestepone
+	JNZ          rows4one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-	VADDPS 256(AX), Y8, Y8
-	VADDPS 288(AX), Y9, Y9
-	VADDPS 320(AX), Y10, Y10
-	VADDPS 352(AX), Y11, Y11
+rows4end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000060, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R13
-	TESTQ  R13, R13
-	JZ     tileplain
-	VADDPS (R13), Y0, Y0
-	VADDPS 32(R13), Y1, Y1
-	VADDPS 64(R13), Y2, Y2
-	VADDPS (R13), Y3, Y3
-	VADDPS 32(R13), Y4, Y4
-	VADDPS 64(R13), Y5, Y5
-	VADDPS (R13), Y6, Y6
-	VADDPS 32(R13), Y7, Y7
-	VADDPS 64(R13), Y8, Y8
-	VADDPS (R13), Y9, Y9
-	VADDPS 32(R13), Y10, Y10
-	VADDPS 64(R13), Y11, Y11
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS 64(CX), Y2, Y2
-	VADDPS (CX)(R10*1), Y3, Y3
-	VADDPS 32(CX)(R10*1), Y4, Y4
-	VADDPS 64(CX)(R10*1), Y5, Y5
-	VADDPS (CX)(R10*2), Y6, Y6
-	VADDPS 32(CX)(R10*2), Y7, Y7
-	VADDPS 64(CX)(R10*2), Y8, Y8
-	VADDPS (CX)(R11*1), Y9, Y9
-	VADDPS 32(CX)(R11*1), Y10, Y10
-	VADDPS 64(CX)(R11*1), Y11, Y11
-
-tilestore:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, (CX)(R10*1)
-	VMOVUPS Y4, 32(CX)(R10*1)
-	VMOVUPS Y5, 64(CX)(R10*1)
-	VMOVUPS Y6, (CX)(R10*2)
-	VMOVUPS Y7, 32(CX)(R10*2)
-	VMOVUPS Y8, 64(CX)(R10*2)
-	VMOVUPS Y9, (CX)(R11*1)
-	VMOVUPS Y10, 32(CX)(R11*1)
-	VMOVUPS Y11, 64(CX)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (CX)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000180, AX
-	LEAQ (DX)(BX*4), DX
-	SUBQ $0x04, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ R12, R12
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R11
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVDQU      (R10), Y12
@@ -3875,13 +2945,13 @@ tail3step:
 	ADDQ         $0x000000c0, R10
 	ADDQ         $0x000000c0, R8
 	SUBQ         $0x04, R11
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R11
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVDQU      (R10), Y12
@@ -3903,7 +2973,7 @@ tail3stepone:
 	VFMADD231PS  Y15, Y13, Y7
 	VFMADD231PS  Y15, Y14, Y8
 	DECQ         R11
-	JZ           tail3stepend
+	JZ           rows3end
 	VMOVUPS      (R10), Y12
 	VANDPS       upperHalves<>+0(SB), Y12, Y12
 	VMOVUPS      32(R10), Y13
@@ -3926,107 +2996,18 @@ tail3stepone:
 	ADDQ         $0x00000060, R10
 	ADDQ         $0x00000060, R8
 	DECQ         R11
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
-	VADDPS 192(AX), Y6, Y6
-	VADDPS 224(AX), Y7, Y7
-	VADDPS 256(AX), Y8, Y8
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000060, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Y0, Y0
-	VADDPS 32(R10), Y1, Y1
-	VADDPS 64(R10), Y2, Y2
-	VADDPS (R10), Y3, Y3
-	VADDPS 32(R10), Y4, Y4
-	VADDPS 64(R10), Y5, Y5
-	VADDPS (R10), Y6, Y6
-	VADDPS 32(R10), Y7, Y7
-	VADDPS 64(R10), Y8, Y8
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS 64(CX), Y2, Y2
-	VADDPS (CX)(DI*1), Y3, Y3
-	VADDPS 32(CX)(DI*1), Y4, Y4
-	VADDPS 64(CX)(DI*1), Y5, Y5
-	VADDPS (CX)(DI*2), Y6, Y6
-	VADDPS 32(CX)(DI*2), Y7, Y7
-	VADDPS 64(CX)(DI*2), Y8, Y8
-
-tail3store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, (CX)(DI*1)
-	VMOVUPS Y4, 32(CX)(DI*1)
-	VMOVUPS Y5, 64(CX)(DI*1)
-	VMOVUPS Y6, (CX)(DI*2)
-	VMOVUPS Y7, 32(CX)(DI*2)
-	VMOVUPS Y8, 64(CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x08, R11
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVDQU      (R10), Y12
@@ -4149,13 +3130,13 @@ tail2step:
 	ADDQ         $0x00000180, R10
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x08, R11
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x08, R11
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVDQU      (R10), Y12
@@ -4173,7 +3154,7 @@ tail2stepone:
 	VFMADD231PS  Y15, Y13, Y4
 	VFMADD231PS  Y15, Y14, Y5
 	DECQ         R11
-	JZ           tail2stepend
+	JZ           rows2end
 	VMOVUPS      (R10), Y12
 	VANDPS       upperHalves<>+0(SB), Y12, Y12
 	VMOVUPS      32(R10), Y13
@@ -4192,92 +3173,16 @@ tail2stepone:
 	ADDQ         $0x00000060, R10
 	ADDQ         $0x00000060, R8
 	DECQ         R11
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
-	VADDPS 96(AX), Y3, Y3
-	VADDPS 128(AX), Y4, Y4
-	VADDPS 160(AX), Y5, Y5
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000060, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Y0, Y0
-	VADDPS 32(DI), Y1, Y1
-	VADDPS 64(DI), Y2, Y2
-	VADDPS (DI), Y3, Y3
-	VADDPS 32(DI), Y4, Y4
-	VADDPS 64(DI), Y5, Y5
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Y0, Y0
-	VADDPS 32(CX), Y1, Y1
-	VADDPS 64(CX), Y2, Y2
-	VADDPS (CX)(BX*1), Y3, Y3
-	VADDPS 32(CX)(BX*1), Y4, Y4
-	VADDPS 64(CX)(BX*1), Y5, Y5
-
-tail2store:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, (CX)(BX*1)
-	VMOVUPS Y4, 32(CX)(BX*1)
-	VMOVUPS Y5, 64(CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R10
-	MOVQ k+32(FP), R11
+rows2fewer:
 	SUBQ $0x08, R11
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVDQU      (R10), Y12
@@ -4368,13 +3273,13 @@ tail1step:
 	ADDQ         $0x00000180, R10
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x08, R11
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x08, R11
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVDQU      (R10), Y12
@@ -4388,7 +3293,7 @@ tail1stepone:
 	VFMADD231PS  Y15, Y13, Y1
 	VFMADD231PS  Y15, Y14, Y2
 	DECQ         R11
-	JZ           tail1stepend
+	JZ           rows1end
 	VMOVUPS      (R10), Y12
 	VANDPS       upperHalves<>+0(SB), Y12, Y12
 	VMOVUPS      32(R10), Y13
@@ -4403,53 +3308,128 @@ tail1stepone:
 	ADDQ         $0x00000060, R10
 	ADDQ         $0x00000060, R8
 	DECQ         R11
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Y0, Y0
 	VADDPS 32(AX), Y1, Y1
 	VADDPS 64(AX), Y2, Y2
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 96(AX), Y3, Y3
+	VADDPS 128(AX), Y4, Y4
+	VADDPS 160(AX), Y5, Y5
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 192(AX), Y6, Y6
+	VADDPS 224(AX), Y7, Y7
+	VADDPS 256(AX), Y8, Y8
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 288(AX), Y9, Y9
+	VADDPS 320(AX), Y10, Y10
+	VADDPS 352(AX), Y11, Y11
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000060, DX
+	MOVQ  $0x00000060, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Y0, Y0
-	VADDPS 32(AX), Y1, Y1
-	VADDPS 64(AX), Y2, Y2
+	JEQ    store
+	MOVQ   bias+72(FP), R13
+	TESTQ  R13, R13
+	JZ     plain
+	VADDPS (R13), Y0, Y0
+	VADDPS 32(R13), Y1, Y1
+	VADDPS 64(R13), Y2, Y2
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R13), Y3, Y3
+	VADDPS 32(R13), Y4, Y4
+	VADDPS 64(R13), Y5, Y5
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R13), Y6, Y6
+	VADDPS 32(R13), Y7, Y7
+	VADDPS 64(R13), Y8, Y8
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R13), Y9, Y9
+	VADDPS 32(R13), Y10, Y10
+	VADDPS 64(R13), Y11, Y11
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Y0, Y0
 	VADDPS 32(CX), Y1, Y1
 	VADDPS 64(CX), Y2, Y2
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Y3, Y3
+	VADDPS 32(CX)(R10*1), Y4, Y4
+	VADDPS 64(CX)(R10*1), Y5, Y5
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Y6, Y6
+	VADDPS 32(CX)(R10*2), Y7, Y7
+	VADDPS 64(CX)(R10*2), Y8, Y8
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Y9, Y9
+	VADDPS 32(CX)(R11*1), Y10, Y10
+	VADDPS 64(CX)(R11*1), Y11, Y11
 
-tail1store:
+store:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Y3, (CX)(R10*1)
+	VMOVUPS Y4, 32(CX)(R10*1)
+	VMOVUPS Y5, 64(CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Y6, (CX)(R10*2)
+	VMOVUPS Y7, 32(CX)(R10*2)
+	VMOVUPS Y8, 64(CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Y9, (CX)(R11*1)
+	VMOVUPS Y10, 32(CX)(R11*1)
+	VMOVUPS Y11, 64(CX)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (CX)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000180, AX
+	LEAQ (DX)(BX*4), DX
+	SUBQ $0x04, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ R12, R12
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, CMOV, MMX+, SSE
 TEXT ·multiply1AVX512BF16(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -23,39 +23,42 @@ TEXT ·multiply1AVX512BF16(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), R13
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x08
-	JL     tails
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000008, R11
+tile:
+	VXORPS  Z0, Z0, Z0
+	VXORPS  Z1, Z1, Z1
+	VXORPS  Z2, Z2, Z2
+	VXORPS  Z3, Z3, Z3
+	VXORPS  Z4, Z4, Z4
+	VXORPS  Z5, Z5, Z5
+	VXORPS  Z6, Z6, Z6
+	VXORPS  Z7, Z7, Z7
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000008, R12
+	CMPQ    R11, R12
+	CMOVQGT R12, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	LEAQ (DX)(BX*4), R10
 	MOVQ SI, R11
 	MOVQ k+32(FP), R12
+	CMPQ rows+40(FP), $0x08
+	JL   rows8fewer
 	SUBQ $0x04, R12
-	JL   tilesteprest
+	JL   rows8rest
 
-tilestep:
+rows8:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -133,13 +136,13 @@ tilestep:
 	ADDQ         $0x00000100, R11
 	LEAQ         (R8)(R9*4), R8
 	SUBQ         $0x04, R12
-	JGE          tilestep
+	JGE          rows8
 
-tilesteprest:
+rows8rest:
 	ADDQ $0x04, R12
-	JZ   tilestepend
+	JZ   rows8end
 
-tilestepone:
+rows8one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -163,116 +166,18 @@ tilestepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         R9, R8
 	DECQ         R12
-	JNZ          tilestepone
+	JNZ          rows8one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
+rows8end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	LEAQ   (CX)(R10*4), R12
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R14
-	TESTQ  R14, R14
-	JZ     tileplain
-	VADDPS (R14), Z0, Z0
-	VADDPS (R14), Z1, Z1
-	VADDPS (R14), Z2, Z2
-	VADDPS (R14), Z3, Z3
-	VADDPS (R14), Z4, Z4
-	VADDPS (R14), Z5, Z5
-	VADDPS (R14), Z6, Z6
-	VADDPS (R14), Z7, Z7
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(R10*1), Z1, Z1
-	VADDPS (CX)(R10*2), Z2, Z2
-	VADDPS (CX)(R11*1), Z3, Z3
-	VADDPS (CX)(R10*4), Z4, Z4
-	VADDPS (R12)(R10*1), Z5, Z5
-	VADDPS (R12)(R10*2), Z6, Z6
-	VADDPS (R12)(R11*1), Z7, Z7
-
-tilestore:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(R10*1)
-	VMOVUPS Z2, (CX)(R10*2)
-	VMOVUPS Z3, (CX)(R11*1)
-	VMOVUPS Z4, (CX)(R10*4)
-	VMOVUPS Z5, (R12)(R10*1)
-	VMOVUPS Z6, (R12)(R10*2)
-	VMOVUPS Z7, (R12)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (R12)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000200, AX
-	LEAQ (DX)(BX*8), DX
-	SUBQ $0x08, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ R13, R13
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x07
-	JNE    tail7done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail7fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000007, R10
-
-tail7fetch:
-	PREFETCHT0 (CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail7fetch
-
-tail7fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows8fewer:
+	CMPQ rows+40(FP), $0x07
+	JL   rows7fewer
 	SUBQ $0x04, R12
-	JL   tail7steprest
+	JL   rows7rest
 
-tail7step:
+rows7:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -342,13 +247,13 @@ tail7step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail7step
+	JGE          rows7
 
-tail7steprest:
+rows7rest:
 	ADDQ $0x04, R12
-	JZ   tail7stepend
+	JZ   rows7end
 
-tail7stepone:
+rows7one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -370,100 +275,18 @@ tail7stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail7stepone
+	JNZ          rows7one
 
-tail7stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail7set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
+rows7end:
+	JMP add
 
-tail7set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail7last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, R9
-
-tail7last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail7store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail7plain
-	VADDPS (R12), Z0, Z0
-	VADDPS (R12), Z1, Z1
-	VADDPS (R12), Z2, Z2
-	VADDPS (R12), Z3, Z3
-	VADDPS (R12), Z4, Z4
-	VADDPS (R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-
-tail7plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail7store
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(R9*1), Z1, Z1
-	VADDPS (CX)(R9*2), Z2, Z2
-	VADDPS (CX)(R10*1), Z3, Z3
-	VADDPS (CX)(R9*4), Z4, Z4
-	VADDPS (R11)(R9*1), Z5, Z5
-	VADDPS (R11)(R9*2), Z6, Z6
-
-tail7store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(R9*1)
-	VMOVUPS Z2, (CX)(R9*2)
-	VMOVUPS Z3, (CX)(R10*1)
-	VMOVUPS Z4, (CX)(R9*4)
-	VMOVUPS Z5, (R11)(R9*1)
-	VMOVUPS Z6, (R11)(R9*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail7stored
-	LEAQ    (R11)(R10*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail7stored:
-tail7done:
-	CMPQ   rows+40(FP), $0x06
-	JNE    tail6done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail6fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000006, R10
-
-tail6fetch:
-	PREFETCHT0 (CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail6fetch
-
-tail6fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows7fewer:
+	CMPQ rows+40(FP), $0x06
+	JL   rows6fewer
 	SUBQ $0x04, R12
-	JL   tail6steprest
+	JL   rows6rest
 
-tail6step:
+rows6:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -525,13 +348,13 @@ tail6step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail6step
+	JGE          rows6
 
-tail6steprest:
+rows6rest:
 	ADDQ $0x04, R12
-	JZ   tail6stepend
+	JZ   rows6end
 
-tail6stepone:
+rows6one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -551,95 +374,18 @@ tail6stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail6stepone
+	JNZ          rows6one
 
-tail6stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail6set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
+rows6end:
+	JMP add
 
-tail6set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail6last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, R9
-
-tail6last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail6store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail6plain
-	VADDPS (R12), Z0, Z0
-	VADDPS (R12), Z1, Z1
-	VADDPS (R12), Z2, Z2
-	VADDPS (R12), Z3, Z3
-	VADDPS (R12), Z4, Z4
-	VADDPS (R12), Z5, Z5
-
-tail6plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail6store
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(R9*1), Z1, Z1
-	VADDPS (CX)(R9*2), Z2, Z2
-	VADDPS (CX)(R10*1), Z3, Z3
-	VADDPS (CX)(R9*4), Z4, Z4
-	VADDPS (R11)(R9*1), Z5, Z5
-
-tail6store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(R9*1)
-	VMOVUPS Z2, (CX)(R9*2)
-	VMOVUPS Z3, (CX)(R10*1)
-	VMOVUPS Z4, (CX)(R9*4)
-	VMOVUPS Z5, (R11)(R9*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail6stored
-	LEAQ    (R11)(R9*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail6stored:
-tail6done:
-	CMPQ   rows+40(FP), $0x05
-	JNE    tail5done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail5fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000005, R10
-
-tail5fetch:
-	PREFETCHT0 (CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail5fetch
-
-tail5fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows6fewer:
+	CMPQ rows+40(FP), $0x05
+	JL   rows5fewer
 	SUBQ $0x04, R12
-	JL   tail5steprest
+	JL   rows5rest
 
-tail5step:
+rows5:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -693,13 +439,13 @@ tail5step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail5step
+	JGE          rows5
 
-tail5steprest:
+rows5rest:
 	ADDQ $0x04, R12
-	JZ   tail5stepend
+	JZ   rows5end
 
-tail5stepone:
+rows5one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -717,89 +463,18 @@ tail5stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail5stepone
+	JNZ          rows5one
 
-tail5stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail5set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
+rows5end:
+	JMP add
 
-tail5set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail5last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, R9
-
-tail5last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail5store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail5plain
-	VADDPS (R12), Z0, Z0
-	VADDPS (R12), Z1, Z1
-	VADDPS (R12), Z2, Z2
-	VADDPS (R12), Z3, Z3
-	VADDPS (R12), Z4, Z4
-
-tail5plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail5store
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(R9*1), Z1, Z1
-	VADDPS (CX)(R9*2), Z2, Z2
-	VADDPS (CX)(R10*1), Z3, Z3
-	VADDPS (CX)(R9*4), Z4, Z4
-
-tail5store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(R9*1)
-	VMOVUPS Z2, (CX)(R9*2)
-	VMOVUPS Z3, (CX)(R10*1)
-	VMOVUPS Z4, (CX)(R9*4)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail5stored
-	LEAQ    (R11)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail5stored:
-tail5done:
-	CMPQ   rows+40(FP), $0x04
-	JNE    tail4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail4fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000004, R10
-
-tail4fetch:
-	PREFETCHT0 (CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail4fetch
-
-tail4fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows5fewer:
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R12
-	JL   tail4steprest
+	JL   rows4rest
 
-tail4step:
+rows4:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -844,13 +519,13 @@ tail4step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail4step
+	JGE          rows4
 
-tail4steprest:
+rows4rest:
 	ADDQ $0x04, R12
-	JZ   tail4stepend
+	JZ   rows4end
 
-tail4stepone:
+rows4one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -865,83 +540,18 @@ tail4stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail4stepone
+	JNZ          rows4one
 
-tail4stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail4set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
+rows4end:
+	JMP add
 
-tail4set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail4last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, DI
-
-tail4last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail4store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail4plain
-	VADDPS (R10), Z0, Z0
-	VADDPS (R10), Z1, Z1
-	VADDPS (R10), Z2, Z2
-	VADDPS (R10), Z3, Z3
-
-tail4plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail4store
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(DI*1), Z1, Z1
-	VADDPS (CX)(DI*2), Z2, Z2
-	VADDPS (CX)(R9*1), Z3, Z3
-
-tail4store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(DI*1)
-	VMOVUPS Z2, (CX)(DI*2)
-	VMOVUPS Z3, (CX)(R9*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail4stored
-	LEAQ    (CX)(DI*4), CX
-	MOVQ    CX, c+56(FP)
-
-tail4stored:
-tail4done:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R12
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -978,13 +588,13 @@ tail3step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R12
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -997,78 +607,18 @@ tail3stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Z0, Z0
-	VADDPS (R10), Z1, Z1
-	VADDPS (R10), Z2, Z2
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(DI*1), Z1, Z1
-	VADDPS (CX)(DI*2), Z2, Z2
-
-tail3store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(DI*1)
-	VMOVUPS Z2, (CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x04, R12
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -1097,13 +647,13 @@ tail2step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x04, R12
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -1114,73 +664,16 @@ tail2stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000040, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Z0, Z0
-	VADDPS (DI), Z1, Z1
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Z0, Z0
-	VADDPS (CX)(BX*1), Z1, Z1
-
-tail2store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, (CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Z0, Z0, Z0
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows2fewer:
 	SUBQ $0x04, R12
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -1201,13 +694,13 @@ tail1step:
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, R8
 	SUBQ         $0x04, R12
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x04, R12
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z8
 	VBROADCASTSS (CX), Z9
@@ -1216,51 +709,151 @@ tail1stepone:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000040, R8
 	DECQ         R12
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Z0, Z0
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 64(AX), Z1, Z1
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 128(AX), Z2, Z2
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 192(AX), Z3, Z3
+	CMPQ   rows+40(FP), $0x04
+	JLE    set
+	VADDPS 256(AX), Z4, Z4
+	CMPQ   rows+40(FP), $0x05
+	JLE    set
+	VADDPS 320(AX), Z5, Z5
+	CMPQ   rows+40(FP), $0x06
+	JLE    set
+	VADDPS 384(AX), Z6, Z6
+	CMPQ   rows+40(FP), $0x07
+	JLE    set
+	VADDPS 448(AX), Z7, Z7
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000040, DX
+	MOVQ  $0x00000040, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
+	LEAQ   (CX)(R10*4), R12
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Z0, Z0
+	JEQ    store
+	MOVQ   bias+72(FP), R14
+	TESTQ  R14, R14
+	JZ     plain
+	VADDPS (R14), Z0, Z0
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R14), Z1, Z1
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R14), Z2, Z2
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R14), Z3, Z3
+	CMPQ   rows+40(FP), $0x04
+	JLE    plain
+	VADDPS (R14), Z4, Z4
+	CMPQ   rows+40(FP), $0x05
+	JLE    plain
+	VADDPS (R14), Z5, Z5
+	CMPQ   rows+40(FP), $0x06
+	JLE    plain
+	VADDPS (R14), Z6, Z6
+	CMPQ   rows+40(FP), $0x07
+	JLE    plain
+	VADDPS (R14), Z7, Z7
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Z0, Z0
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Z1, Z1
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Z2, Z2
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Z3, Z3
+	CMPQ   rows+40(FP), $0x04
+	JLE    store
+	VADDPS (CX)(R10*4), Z4, Z4
+	CMPQ   rows+40(FP), $0x05
+	JLE    store
+	VADDPS (R12)(R10*1), Z5, Z5
+	CMPQ   rows+40(FP), $0x06
+	JLE    store
+	VADDPS (R12)(R10*2), Z6, Z6
+	CMPQ   rows+40(FP), $0x07
+	JLE    store
+	VADDPS (R12)(R11*1), Z7, Z7
 
-tail1store:
+store:
 	VMOVUPS Z0, (CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Z1, (CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Z2, (CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Z3, (CX)(R11*1)
+	CMPQ    rows+40(FP), $0x04
+	JLE     stored
+	VMOVUPS Z4, (CX)(R10*4)
+	CMPQ    rows+40(FP), $0x05
+	JLE     stored
+	VMOVUPS Z5, (R12)(R10*1)
+	CMPQ    rows+40(FP), $0x06
+	JLE     stored
+	VMOVUPS Z6, (R12)(R10*2)
+	CMPQ    rows+40(FP), $0x07
+	JLE     stored
+	VMOVUPS Z7, (R12)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (R12)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000200, AX
+	LEAQ (DX)(BX*8), DX
+	SUBQ $0x08, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ R13, R13
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, CMOV, MMX+, SSE
 TEXT ·multiply2AVX512BF16(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -1278,48 +871,51 @@ TEXT ·multiply2AVX512BF16(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), R13
 	LEAQ    (R9)(R9*4), CX
 
-tiles:
-	CMPQ   rows+40(FP), $0x08
-	JL     tails
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000008, R11
+tile:
+	VXORPS  Z0, Z0, Z0
+	VXORPS  Z1, Z1, Z1
+	VXORPS  Z2, Z2, Z2
+	VXORPS  Z3, Z3, Z3
+	VXORPS  Z4, Z4, Z4
+	VXORPS  Z5, Z5, Z5
+	VXORPS  Z6, Z6, Z6
+	VXORPS  Z7, Z7, Z7
+	VXORPS  Z8, Z8, Z8
+	VXORPS  Z9, Z9, Z9
+	VXORPS  Z10, Z10, Z10
+	VXORPS  Z11, Z11, Z11
+	VXORPS  Z12, Z12, Z12
+	VXORPS  Z13, Z13, Z13
+	VXORPS  Z14, Z14, Z14
+	VXORPS  Z15, Z15, Z15
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000008, R12
+	CMPQ    R11, R12
+	CMOVQGT R12, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	PREFETCHT0 64(CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	LEAQ (DX)(BX*4), R10
 	MOVQ SI, R11
 	MOVQ k+32(FP), R12
+	CMPQ rows+40(FP), $0x08
+	JL   rows8fewer
 	SUBQ $0x02, R12
-	JL   tilesteprest
+	JL   rows8rest
 
-tilestep:
+rows8:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	VMOVUPS      (R11), Z16
@@ -1381,13 +977,13 @@ tilestep:
 	ADDQ         $0x00000100, R11
 	LEAQ         (R8)(R9*4), R8
 	SUBQ         $0x02, R12
-	JGE          tilestep
+	JGE          rows8
 
-tilesteprest:
+rows8rest:
 	ADDQ $0x02, R12
-	JZ   tilestepend
+	JZ   rows8end
 
-tilestepone:
+rows8one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	VMOVUPS      (R11), Z16
@@ -1421,156 +1017,18 @@ tilestepone:
 	ADDQ         $0x00000080, R11
 	LEAQ         (R8)(R9*2), R8
 	DECQ         R12
-	JNZ          tilestepone
+	JNZ          rows8one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
-	VADDPS 768(AX), Z12, Z12
-	VADDPS 832(AX), Z13, Z13
-	VADDPS 896(AX), Z14, Z14
-	VADDPS 960(AX), Z15, Z15
+rows8end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	LEAQ   (CX)(R10*4), R12
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R14
-	TESTQ  R14, R14
-	JZ     tileplain
-	VADDPS (R14), Z0, Z0
-	VADDPS 64(R14), Z1, Z1
-	VADDPS (R14), Z2, Z2
-	VADDPS 64(R14), Z3, Z3
-	VADDPS (R14), Z4, Z4
-	VADDPS 64(R14), Z5, Z5
-	VADDPS (R14), Z6, Z6
-	VADDPS 64(R14), Z7, Z7
-	VADDPS (R14), Z8, Z8
-	VADDPS 64(R14), Z9, Z9
-	VADDPS (R14), Z10, Z10
-	VADDPS 64(R14), Z11, Z11
-	VADDPS (R14), Z12, Z12
-	VADDPS 64(R14), Z13, Z13
-	VADDPS (R14), Z14, Z14
-	VADDPS 64(R14), Z15, Z15
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(R10*1), Z2, Z2
-	VADDPS 64(CX)(R10*1), Z3, Z3
-	VADDPS (CX)(R10*2), Z4, Z4
-	VADDPS 64(CX)(R10*2), Z5, Z5
-	VADDPS (CX)(R11*1), Z6, Z6
-	VADDPS 64(CX)(R11*1), Z7, Z7
-	VADDPS (CX)(R10*4), Z8, Z8
-	VADDPS 64(CX)(R10*4), Z9, Z9
-	VADDPS (R12)(R10*1), Z10, Z10
-	VADDPS 64(R12)(R10*1), Z11, Z11
-	VADDPS (R12)(R10*2), Z12, Z12
-	VADDPS 64(R12)(R10*2), Z13, Z13
-	VADDPS (R12)(R11*1), Z14, Z14
-	VADDPS 64(R12)(R11*1), Z15, Z15
-
-tilestore:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(R10*1)
-	VMOVUPS Z3, 64(CX)(R10*1)
-	VMOVUPS Z4, (CX)(R10*2)
-	VMOVUPS Z5, 64(CX)(R10*2)
-	VMOVUPS Z6, (CX)(R11*1)
-	VMOVUPS Z7, 64(CX)(R11*1)
-	VMOVUPS Z8, (CX)(R10*4)
-	VMOVUPS Z9, 64(CX)(R10*4)
-	VMOVUPS Z10, (R12)(R10*1)
-	VMOVUPS Z11, 64(R12)(R10*1)
-	VMOVUPS Z12, (R12)(R10*2)
-	VMOVUPS Z13, 64(R12)(R10*2)
-	VMOVUPS Z14, (R12)(R11*1)
-	VMOVUPS Z15, 64(R12)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (R12)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000400, AX
-	LEAQ (DX)(BX*8), DX
-	SUBQ $0x08, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ R13, R13
-	XORQ CX, CX
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x07
-	JNE    tail7done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail7fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000007, R10
-
-tail7fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail7fetch
-
-tail7fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows8fewer:
+	CMPQ rows+40(FP), $0x07
+	JL   rows7fewer
 	SUBQ $0x04, R12
-	JL   tail7steprest
+	JL   rows7rest
 
-tail7step:
+rows7:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -1676,13 +1134,13 @@ tail7step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail7step
+	JGE          rows7
 
-tail7steprest:
+rows7rest:
 	ADDQ $0x04, R12
-	JZ   tail7stepend
+	JZ   rows7end
 
-tail7stepone:
+rows7one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -1713,135 +1171,18 @@ tail7stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail7stepone
+	JNZ          rows7one
 
-tail7stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail7set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
-	VADDPS 768(AX), Z12, Z12
-	VADDPS 832(AX), Z13, Z13
+rows7end:
+	JMP add
 
-tail7set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail7last
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, R9
-
-tail7last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail7store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail7plain
-	VADDPS (R12), Z0, Z0
-	VADDPS 64(R12), Z1, Z1
-	VADDPS (R12), Z2, Z2
-	VADDPS 64(R12), Z3, Z3
-	VADDPS (R12), Z4, Z4
-	VADDPS 64(R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-	VADDPS 64(R12), Z7, Z7
-	VADDPS (R12), Z8, Z8
-	VADDPS 64(R12), Z9, Z9
-	VADDPS (R12), Z10, Z10
-	VADDPS 64(R12), Z11, Z11
-	VADDPS (R12), Z12, Z12
-	VADDPS 64(R12), Z13, Z13
-
-tail7plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail7store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(R9*1), Z2, Z2
-	VADDPS 64(CX)(R9*1), Z3, Z3
-	VADDPS (CX)(R9*2), Z4, Z4
-	VADDPS 64(CX)(R9*2), Z5, Z5
-	VADDPS (CX)(R10*1), Z6, Z6
-	VADDPS 64(CX)(R10*1), Z7, Z7
-	VADDPS (CX)(R9*4), Z8, Z8
-	VADDPS 64(CX)(R9*4), Z9, Z9
-	VADDPS (R11)(R9*1), Z10, Z10
-	VADDPS 64(R11)(R9*1), Z11, Z11
-	VADDPS (R11)(R9*2), Z12, Z12
-	VADDPS 64(R11)(R9*2), Z13, Z13
-
-tail7store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(R9*1)
-	VMOVUPS Z3, 64(CX)(R9*1)
-	VMOVUPS Z4, (CX)(R9*2)
-	VMOVUPS Z5, 64(CX)(R9*2)
-	VMOVUPS Z6, (CX)(R10*1)
-	VMOVUPS Z7, 64(CX)(R10*1)
-	VMOVUPS Z8, (CX)(R9*4)
-	VMOVUPS Z9, 64(CX)(R9*4)
-	VMOVUPS Z10, (R11)(R9*1)
-	VMOVUPS Z11, 64(R11)(R9*1)
-	VMOVUPS Z12, (R11)(R9*2)
-	VMOVUPS Z13, 64(R11)(R9*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail7stored
-	LEAQ    (R11)(R10*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail7stored:
-tail7done:
-	CMPQ   rows+40(FP), $0x06
-	JNE    tail6done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail6fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000006, R10
-
-tail6fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail6fetch
-
-tail6fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows7fewer:
+	CMPQ rows+40(FP), $0x06
+	JL   rows6fewer
 	SUBQ $0x04, R12
-	JL   tail6steprest
+	JL   rows6rest
 
-tail6step:
+rows6:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -1935,13 +1276,13 @@ tail6step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail6step
+	JGE          rows6
 
-tail6steprest:
+rows6rest:
 	ADDQ $0x04, R12
-	JZ   tail6stepend
+	JZ   rows6end
 
-tail6stepone:
+rows6one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -1969,125 +1310,18 @@ tail6stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail6stepone
+	JNZ          rows6one
 
-tail6stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail6set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
+rows6end:
+	JMP add
 
-tail6set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail6last
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, R9
-
-tail6last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail6store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail6plain
-	VADDPS (R12), Z0, Z0
-	VADDPS 64(R12), Z1, Z1
-	VADDPS (R12), Z2, Z2
-	VADDPS 64(R12), Z3, Z3
-	VADDPS (R12), Z4, Z4
-	VADDPS 64(R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-	VADDPS 64(R12), Z7, Z7
-	VADDPS (R12), Z8, Z8
-	VADDPS 64(R12), Z9, Z9
-	VADDPS (R12), Z10, Z10
-	VADDPS 64(R12), Z11, Z11
-
-tail6plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail6store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(R9*1), Z2, Z2
-	VADDPS 64(CX)(R9*1), Z3, Z3
-	VADDPS (CX)(R9*2), Z4, Z4
-	VADDPS 64(CX)(R9*2), Z5, Z5
-	VADDPS (CX)(R10*1), Z6, Z6
-	VADDPS 64(CX)(R10*1), Z7, Z7
-	VADDPS (CX)(R9*4), Z8, Z8
-	VADDPS 64(CX)(R9*4), Z9, Z9
-	VADDPS (R11)(R9*1), Z10, Z10
-	VADDPS 64(R11)(R9*1), Z11, Z11
-
-tail6store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(R9*1)
-	VMOVUPS Z3, 64(CX)(R9*1)
-	VMOVUPS Z4, (CX)(R9*2)
-	VMOVUPS Z5, 64(CX)(R9*2)
-	VMOVUPS Z6, (CX)(R10*1)
-	VMOVUPS Z7, 64(CX)(R10*1)
-	VMOVUPS Z8, (CX)(R9*4)
-	VMOVUPS Z9, 64(CX)(R9*4)
-	VMOVUPS Z10, (R11)(R9*1)
-	VMOVUPS Z11, 64(R11)(R9*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail6stored
-	LEAQ    (R11)(R9*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail6stored:
-tail6done:
-	CMPQ   rows+40(FP), $0x05
-	JNE    tail5done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail5fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000005, R10
-
-tail5fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail5fetch
-
-tail5fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows6fewer:
+	CMPQ rows+40(FP), $0x05
+	JL   rows5fewer
 	SUBQ $0x04, R12
-	JL   tail5steprest
+	JL   rows5rest
 
-tail5step:
+rows5:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2169,13 +1403,13 @@ tail5step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail5step
+	JGE          rows5
 
-tail5steprest:
+rows5rest:
 	ADDQ $0x04, R12
-	JZ   tail5stepend
+	JZ   rows5end
 
-tail5stepone:
+rows5one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2200,114 +1434,18 @@ tail5stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail5stepone
+	JNZ          rows5one
 
-tail5stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail5set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
+rows5end:
+	JMP add
 
-tail5set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail5last
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, R9
-
-tail5last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail5store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail5plain
-	VADDPS (R12), Z0, Z0
-	VADDPS 64(R12), Z1, Z1
-	VADDPS (R12), Z2, Z2
-	VADDPS 64(R12), Z3, Z3
-	VADDPS (R12), Z4, Z4
-	VADDPS 64(R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-	VADDPS 64(R12), Z7, Z7
-	VADDPS (R12), Z8, Z8
-	VADDPS 64(R12), Z9, Z9
-
-tail5plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail5store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(R9*1), Z2, Z2
-	VADDPS 64(CX)(R9*1), Z3, Z3
-	VADDPS (CX)(R9*2), Z4, Z4
-	VADDPS 64(CX)(R9*2), Z5, Z5
-	VADDPS (CX)(R10*1), Z6, Z6
-	VADDPS 64(CX)(R10*1), Z7, Z7
-	VADDPS (CX)(R9*4), Z8, Z8
-	VADDPS 64(CX)(R9*4), Z9, Z9
-
-tail5store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(R9*1)
-	VMOVUPS Z3, 64(CX)(R9*1)
-	VMOVUPS Z4, (CX)(R9*2)
-	VMOVUPS Z5, 64(CX)(R9*2)
-	VMOVUPS Z6, (CX)(R10*1)
-	VMOVUPS Z7, 64(CX)(R10*1)
-	VMOVUPS Z8, (CX)(R9*4)
-	VMOVUPS Z9, 64(CX)(R9*4)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail5stored
-	LEAQ    (R11)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail5stored:
-tail5done:
-	CMPQ   rows+40(FP), $0x04
-	JNE    tail4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail4fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000004, R10
-
-tail4fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail4fetch
-
-tail4fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows5fewer:
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R12
-	JL   tail4steprest
+	JL   rows4rest
 
-tail4step:
+rows4:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2376,13 +1514,13 @@ tail4step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail4step
+	JGE          rows4
 
-tail4steprest:
+rows4rest:
 	ADDQ $0x04, R12
-	JZ   tail4stepend
+	JZ   rows4end
 
-tail4stepone:
+rows4one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2403,103 +1541,18 @@ tail4stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail4stepone
+	JNZ          rows4one
 
-tail4stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail4set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
+rows4end:
+	JMP add
 
-tail4set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail4last
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, DI
-
-tail4last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail4store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail4plain
-	VADDPS (R10), Z0, Z0
-	VADDPS 64(R10), Z1, Z1
-	VADDPS (R10), Z2, Z2
-	VADDPS 64(R10), Z3, Z3
-	VADDPS (R10), Z4, Z4
-	VADDPS 64(R10), Z5, Z5
-	VADDPS (R10), Z6, Z6
-	VADDPS 64(R10), Z7, Z7
-
-tail4plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail4store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(DI*1), Z2, Z2
-	VADDPS 64(CX)(DI*1), Z3, Z3
-	VADDPS (CX)(DI*2), Z4, Z4
-	VADDPS 64(CX)(DI*2), Z5, Z5
-	VADDPS (CX)(R9*1), Z6, Z6
-	VADDPS 64(CX)(R9*1), Z7, Z7
-
-tail4store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(DI*1)
-	VMOVUPS Z3, 64(CX)(DI*1)
-	VMOVUPS Z4, (CX)(DI*2)
-	VMOVUPS Z5, 64(CX)(DI*2)
-	VMOVUPS Z6, (CX)(R9*1)
-	VMOVUPS Z7, 64(CX)(R9*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail4stored
-	LEAQ    (CX)(DI*4), CX
-	MOVQ    CX, c+56(FP)
-
-tail4stored:
-tail4done:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R12
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2556,13 +1609,13 @@ tail3step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R12
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2580,93 +1633,18 @@ tail3stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Z0, Z0
-	VADDPS 64(R10), Z1, Z1
-	VADDPS (R10), Z2, Z2
-	VADDPS 64(R10), Z3, Z3
-	VADDPS (R10), Z4, Z4
-	VADDPS 64(R10), Z5, Z5
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(DI*1), Z2, Z2
-	VADDPS 64(CX)(DI*1), Z3, Z3
-	VADDPS (CX)(DI*2), Z4, Z4
-	VADDPS 64(CX)(DI*2), Z5, Z5
-
-tail3store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(DI*1)
-	VMOVUPS Z3, 64(CX)(DI*1)
-	VMOVUPS Z4, (CX)(DI*2)
-	VMOVUPS Z5, 64(CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x04, R12
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2711,13 +1689,13 @@ tail2step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x04, R12
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2732,83 +1710,16 @@ tail2stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x00000080, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Z0, Z0
-	VADDPS 64(DI), Z1, Z1
-	VADDPS (DI), Z2, Z2
-	VADDPS 64(DI), Z3, Z3
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS (CX)(BX*1), Z2, Z2
-	VADDPS 64(CX)(BX*1), Z3, Z3
-
-tail2store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, (CX)(BX*1)
-	VMOVUPS Z3, 64(CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows2fewer:
 	SUBQ $0x04, R12
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2841,13 +1752,13 @@ tail1step:
 	ADDQ         $0x00000200, R11
 	ADDQ         $0x00000200, R8
 	SUBQ         $0x04, R12
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x04, R12
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	VMOVUPS      (R11), Z16
@@ -2859,55 +1770,183 @@ tail1stepone:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000080, R8
 	DECQ         R12
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 128(AX), Z2, Z2
+	VADDPS 192(AX), Z3, Z3
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 256(AX), Z4, Z4
+	VADDPS 320(AX), Z5, Z5
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 384(AX), Z6, Z6
+	VADDPS 448(AX), Z7, Z7
+	CMPQ   rows+40(FP), $0x04
+	JLE    set
+	VADDPS 512(AX), Z8, Z8
+	VADDPS 576(AX), Z9, Z9
+	CMPQ   rows+40(FP), $0x05
+	JLE    set
+	VADDPS 640(AX), Z10, Z10
+	VADDPS 704(AX), Z11, Z11
+	CMPQ   rows+40(FP), $0x06
+	JLE    set
+	VADDPS 768(AX), Z12, Z12
+	VADDPS 832(AX), Z13, Z13
+	CMPQ   rows+40(FP), $0x07
+	JLE    set
+	VADDPS 896(AX), Z14, Z14
+	VADDPS 960(AX), Z15, Z15
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x00000080, DX
+	MOVQ  $0x00000080, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
+	LEAQ   (CX)(R10*4), R12
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
+	JEQ    store
+	MOVQ   bias+72(FP), R14
+	TESTQ  R14, R14
+	JZ     plain
+	VADDPS (R14), Z0, Z0
+	VADDPS 64(R14), Z1, Z1
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R14), Z2, Z2
+	VADDPS 64(R14), Z3, Z3
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R14), Z4, Z4
+	VADDPS 64(R14), Z5, Z5
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R14), Z6, Z6
+	VADDPS 64(R14), Z7, Z7
+	CMPQ   rows+40(FP), $0x04
+	JLE    plain
+	VADDPS (R14), Z8, Z8
+	VADDPS 64(R14), Z9, Z9
+	CMPQ   rows+40(FP), $0x05
+	JLE    plain
+	VADDPS (R14), Z10, Z10
+	VADDPS 64(R14), Z11, Z11
+	CMPQ   rows+40(FP), $0x06
+	JLE    plain
+	VADDPS (R14), Z12, Z12
+	VADDPS 64(R14), Z13, Z13
+	CMPQ   rows+40(FP), $0x07
+	JLE    plain
+	VADDPS (R14), Z14, Z14
+	VADDPS 64(R14), Z15, Z15
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Z0, Z0
 	VADDPS 64(CX), Z1, Z1
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Z2, Z2
+	VADDPS 64(CX)(R10*1), Z3, Z3
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Z4, Z4
+	VADDPS 64(CX)(R10*2), Z5, Z5
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Z6, Z6
+	VADDPS 64(CX)(R11*1), Z7, Z7
+	CMPQ   rows+40(FP), $0x04
+	JLE    store
+	VADDPS (CX)(R10*4), Z8, Z8
+	VADDPS 64(CX)(R10*4), Z9, Z9
+	CMPQ   rows+40(FP), $0x05
+	JLE    store
+	VADDPS (R12)(R10*1), Z10, Z10
+	VADDPS 64(R12)(R10*1), Z11, Z11
+	CMPQ   rows+40(FP), $0x06
+	JLE    store
+	VADDPS (R12)(R10*2), Z12, Z12
+	VADDPS 64(R12)(R10*2), Z13, Z13
+	CMPQ   rows+40(FP), $0x07
+	JLE    store
+	VADDPS (R12)(R11*1), Z14, Z14
+	VADDPS 64(R12)(R11*1), Z15, Z15
 
-tail1store:
+store:
 	VMOVUPS Z0, (CX)
 	VMOVUPS Z1, 64(CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Z2, (CX)(R10*1)
+	VMOVUPS Z3, 64(CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Z4, (CX)(R10*2)
+	VMOVUPS Z5, 64(CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Z6, (CX)(R11*1)
+	VMOVUPS Z7, 64(CX)(R11*1)
+	CMPQ    rows+40(FP), $0x04
+	JLE     stored
+	VMOVUPS Z8, (CX)(R10*4)
+	VMOVUPS Z9, 64(CX)(R10*4)
+	CMPQ    rows+40(FP), $0x05
+	JLE     stored
+	VMOVUPS Z10, (R12)(R10*1)
+	VMOVUPS Z11, 64(R12)(R10*1)
+	CMPQ    rows+40(FP), $0x06
+	JLE     stored
+	VMOVUPS Z12, (R12)(R10*2)
+	VMOVUPS Z13, 64(R12)(R10*2)
+	CMPQ    rows+40(FP), $0x07
+	JLE     stored
+	VMOVUPS Z14, (R12)(R11*1)
+	VMOVUPS Z15, 64(R12)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (R12)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000400, AX
+	LEAQ (DX)(BX*8), DX
+	SUBQ $0x08, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ R13, R13
+	XORQ CX, CX
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
-// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512BF16, AVX512DQ, AVX512F, CMOV, MMX+, SSE
 TEXT ·multiply3AVX512BF16(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -2925,57 +1964,60 @@ TEXT ·multiply3AVX512BF16(SB), NOSPLIT, $8-96
 	LEAQ    (R9)(R9*2), R13
 	LEAQ    (R9)(R9*4), R14
 
-tiles:
-	CMPQ   rows+40(FP), $0x08
-	JL     tails
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	VXORPS Z18, Z18, Z18
-	VXORPS Z19, Z19, Z19
-	VXORPS Z20, Z20, Z20
-	VXORPS Z21, Z21, Z21
-	VXORPS Z22, Z22, Z22
-	VXORPS Z23, Z23, Z23
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tilefetched
-	MOVQ   cStep+64(FP), R10
-	SHLQ   $0x02, R10
-	MOVQ   $0x00000008, R11
+tile:
+	VXORPS  Z0, Z0, Z0
+	VXORPS  Z1, Z1, Z1
+	VXORPS  Z2, Z2, Z2
+	VXORPS  Z3, Z3, Z3
+	VXORPS  Z4, Z4, Z4
+	VXORPS  Z5, Z5, Z5
+	VXORPS  Z6, Z6, Z6
+	VXORPS  Z7, Z7, Z7
+	VXORPS  Z8, Z8, Z8
+	VXORPS  Z9, Z9, Z9
+	VXORPS  Z10, Z10, Z10
+	VXORPS  Z11, Z11, Z11
+	VXORPS  Z12, Z12, Z12
+	VXORPS  Z13, Z13, Z13
+	VXORPS  Z14, Z14, Z14
+	VXORPS  Z15, Z15, Z15
+	VXORPS  Z16, Z16, Z16
+	VXORPS  Z17, Z17, Z17
+	VXORPS  Z18, Z18, Z18
+	VXORPS  Z19, Z19, Z19
+	VXORPS  Z20, Z20, Z20
+	VXORPS  Z21, Z21, Z21
+	VXORPS  Z22, Z22, Z22
+	VXORPS  Z23, Z23, Z23
+	MOVQ    c+56(FP), CX
+	TESTQ   CX, CX
+	JZ      fetched
+	MOVQ    cStep+64(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    rows+40(FP), R11
+	MOVQ    $0x00000008, R12
+	CMPQ    R11, R12
+	CMOVQGT R12, R11
 
-tilefetch:
+fetch:
 	PREFETCHT0 (CX)
 	PREFETCHT0 64(CX)
 	PREFETCHT0 128(CX)
 	ADDQ       R10, CX
 	DECQ       R11
-	JNZ        tilefetch
+	JNZ        fetch
 
-tilefetched:
+fetched:
 	MOVQ DX, CX
 	LEAQ (DX)(BX*4), R10
 	MOVQ SI, R11
 	MOVQ k+32(FP), R12
+	CMPQ rows+40(FP), $0x08
+	JL   rows8fewer
 	SUBQ $0x02, R12
-	JL   tilesteprest
+	JL   rows8rest
 
-tilestep:
+rows8:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	PREFETCHT1   (R8)(R9*2)
@@ -3057,13 +2099,13 @@ tilestep:
 	ADDQ         $0x00000180, R11
 	LEAQ         (R8)(R13*2), R8
 	SUBQ         $0x02, R12
-	JGE          tilestep
+	JGE          rows8
 
-tilesteprest:
+rows8rest:
 	ADDQ $0x02, R12
-	JZ   tilestepend
+	JZ   rows8end
 
-tilestepone:
+rows8one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   (R8)(R9*1)
 	PREFETCHT1   (R8)(R9*2)
@@ -3107,196 +2149,18 @@ tilestepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         R13, R8
 	DECQ         R12
-	JNZ          tilestepone
+	JNZ          rows8one
 
-tilestepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tileset
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
-	VADDPS 768(AX), Z12, Z12
-	VADDPS 832(AX), Z13, Z13
-	VADDPS 896(AX), Z14, Z14
-	VADDPS 960(AX), Z15, Z15
-	VADDPS 1024(AX), Z16, Z16
-	VADDPS 1088(AX), Z17, Z17
-	VADDPS 1152(AX), Z18, Z18
-	VADDPS 1216(AX), Z19, Z19
-	VADDPS 1280(AX), Z20, Z20
-	VADDPS 1344(AX), Z21, Z21
-	VADDPS 1408(AX), Z22, Z22
-	VADDPS 1472(AX), Z23, Z23
+rows8end:
+	JMP add
 
-tileset:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R10
-	SHLQ  $0x02, R10
-	TESTQ CX, CX
-	JNZ   tilelast
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, R10
-
-tilelast:
-	LEAQ   (R10)(R10*2), R11
-	LEAQ   (CX)(R10*4), R12
-	CMPQ   c+56(FP), $0x00
-	JEQ    tilestore
-	MOVQ   bias+72(FP), R15
-	TESTQ  R15, R15
-	JZ     tileplain
-	VADDPS (R15), Z0, Z0
-	VADDPS 64(R15), Z1, Z1
-	VADDPS 128(R15), Z2, Z2
-	VADDPS (R15), Z3, Z3
-	VADDPS 64(R15), Z4, Z4
-	VADDPS 128(R15), Z5, Z5
-	VADDPS (R15), Z6, Z6
-	VADDPS 64(R15), Z7, Z7
-	VADDPS 128(R15), Z8, Z8
-	VADDPS (R15), Z9, Z9
-	VADDPS 64(R15), Z10, Z10
-	VADDPS 128(R15), Z11, Z11
-	VADDPS (R15), Z12, Z12
-	VADDPS 64(R15), Z13, Z13
-	VADDPS 128(R15), Z14, Z14
-	VADDPS (R15), Z15, Z15
-	VADDPS 64(R15), Z16, Z16
-	VADDPS 128(R15), Z17, Z17
-	VADDPS (R15), Z18, Z18
-	VADDPS 64(R15), Z19, Z19
-	VADDPS 128(R15), Z20, Z20
-	VADDPS (R15), Z21, Z21
-	VADDPS 64(R15), Z22, Z22
-	VADDPS 128(R15), Z23, Z23
-
-tileplain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tilestore
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(R10*1), Z3, Z3
-	VADDPS 64(CX)(R10*1), Z4, Z4
-	VADDPS 128(CX)(R10*1), Z5, Z5
-	VADDPS (CX)(R10*2), Z6, Z6
-	VADDPS 64(CX)(R10*2), Z7, Z7
-	VADDPS 128(CX)(R10*2), Z8, Z8
-	VADDPS (CX)(R11*1), Z9, Z9
-	VADDPS 64(CX)(R11*1), Z10, Z10
-	VADDPS 128(CX)(R11*1), Z11, Z11
-	VADDPS (CX)(R10*4), Z12, Z12
-	VADDPS 64(CX)(R10*4), Z13, Z13
-	VADDPS 128(CX)(R10*4), Z14, Z14
-	VADDPS (R12)(R10*1), Z15, Z15
-	VADDPS 64(R12)(R10*1), Z16, Z16
-	VADDPS 128(R12)(R10*1), Z17, Z17
-	VADDPS (R12)(R10*2), Z18, Z18
-	VADDPS 64(R12)(R10*2), Z19, Z19
-	VADDPS 128(R12)(R10*2), Z20, Z20
-	VADDPS (R12)(R11*1), Z21, Z21
-	VADDPS 64(R12)(R11*1), Z22, Z22
-	VADDPS 128(R12)(R11*1), Z23, Z23
-
-tilestore:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(R10*1)
-	VMOVUPS Z4, 64(CX)(R10*1)
-	VMOVUPS Z5, 128(CX)(R10*1)
-	VMOVUPS Z6, (CX)(R10*2)
-	VMOVUPS Z7, 64(CX)(R10*2)
-	VMOVUPS Z8, 128(CX)(R10*2)
-	VMOVUPS Z9, (CX)(R11*1)
-	VMOVUPS Z10, 64(CX)(R11*1)
-	VMOVUPS Z11, 128(CX)(R11*1)
-	VMOVUPS Z12, (CX)(R10*4)
-	VMOVUPS Z13, 64(CX)(R10*4)
-	VMOVUPS Z14, 128(CX)(R10*4)
-	VMOVUPS Z15, (R12)(R10*1)
-	VMOVUPS Z16, 64(R12)(R10*1)
-	VMOVUPS Z17, 128(R12)(R10*1)
-	VMOVUPS Z18, (R12)(R10*2)
-	VMOVUPS Z19, 64(R12)(R10*2)
-	VMOVUPS Z20, 128(R12)(R10*2)
-	VMOVUPS Z21, (R12)(R11*1)
-	VMOVUPS Z22, 64(R12)(R11*1)
-	VMOVUPS Z23, 128(R12)(R11*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tilestored
-	LEAQ    (R12)(R10*4), CX
-	MOVQ    CX, c+56(FP)
-
-tilestored:
-	ADDQ $0x00000600, AX
-	LEAQ (DX)(BX*8), DX
-	SUBQ $0x08, rows+40(FP)
-	DECQ fetch+88(FP)
-	JNZ  tiles
-	MOVQ SI, R8
-	XORQ R9, R9
-	XORQ R13, R13
-	XORQ R14, R14
-	JMP  tiles
-
-tails:
-	CMPQ   rows+40(FP), $0x07
-	JNE    tail7done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	VXORPS Z18, Z18, Z18
-	VXORPS Z19, Z19, Z19
-	VXORPS Z20, Z20, Z20
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail7fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000007, R10
-
-tail7fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail7fetch
-
-tail7fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows8fewer:
+	CMPQ rows+40(FP), $0x07
+	JL   rows7fewer
 	SUBQ $0x02, R12
-	JL   tail7steprest
+	JL   rows7rest
 
-tail7step:
+rows7:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -3370,13 +2234,13 @@ tail7step:
 	ADDQ         $0x00000180, R11
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x02, R12
-	JGE          tail7step
+	JGE          rows7
 
-tail7steprest:
+rows7rest:
 	ADDQ $0x02, R12
-	JZ   tail7stepend
+	JZ   rows7end
 
-tail7stepone:
+rows7one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -3416,170 +2280,18 @@ tail7stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail7stepone
+	JNZ          rows7one
 
-tail7stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail7set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
-	VADDPS 768(AX), Z12, Z12
-	VADDPS 832(AX), Z13, Z13
-	VADDPS 896(AX), Z14, Z14
-	VADDPS 960(AX), Z15, Z15
-	VADDPS 1024(AX), Z16, Z16
-	VADDPS 1088(AX), Z17, Z17
-	VADDPS 1152(AX), Z18, Z18
-	VADDPS 1216(AX), Z19, Z19
-	VADDPS 1280(AX), Z20, Z20
+rows7end:
+	JMP add
 
-tail7set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail7last
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, R9
-
-tail7last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail7store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail7plain
-	VADDPS (R12), Z0, Z0
-	VADDPS 64(R12), Z1, Z1
-	VADDPS 128(R12), Z2, Z2
-	VADDPS (R12), Z3, Z3
-	VADDPS 64(R12), Z4, Z4
-	VADDPS 128(R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-	VADDPS 64(R12), Z7, Z7
-	VADDPS 128(R12), Z8, Z8
-	VADDPS (R12), Z9, Z9
-	VADDPS 64(R12), Z10, Z10
-	VADDPS 128(R12), Z11, Z11
-	VADDPS (R12), Z12, Z12
-	VADDPS 64(R12), Z13, Z13
-	VADDPS 128(R12), Z14, Z14
-	VADDPS (R12), Z15, Z15
-	VADDPS 64(R12), Z16, Z16
-	VADDPS 128(R12), Z17, Z17
-	VADDPS (R12), Z18, Z18
-	VADDPS 64(R12), Z19, Z19
-	VADDPS 128(R12), Z20, Z20
-
-tail7plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail7store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(R9*1), Z3, Z3
-	VADDPS 64(CX)(R9*1), Z4, Z4
-	VADDPS 128(CX)(R9*1), Z5, Z5
-	VADDPS (CX)(R9*2), Z6, Z6
-	VADDPS 64(CX)(R9*2), Z7, Z7
-	VADDPS 128(CX)(R9*2), Z8, Z8
-	VADDPS (CX)(R10*1), Z9, Z9
-	VADDPS 64(CX)(R10*1), Z10, Z10
-	VADDPS 128(CX)(R10*1), Z11, Z11
-	VADDPS (CX)(R9*4), Z12, Z12
-	VADDPS 64(CX)(R9*4), Z13, Z13
-	VADDPS 128(CX)(R9*4), Z14, Z14
-	VADDPS (R11)(R9*1), Z15, Z15
-	VADDPS 64(R11)(R9*1), Z16, Z16
-	VADDPS 128(R11)(R9*1), Z17, Z17
-	VADDPS (R11)(R9*2), Z18, Z18
-	VADDPS 64(R11)(R9*2), Z19, Z19
-	VADDPS 128(R11)(R9*2), Z20, Z20
-
-tail7store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(R9*1)
-	VMOVUPS Z4, 64(CX)(R9*1)
-	VMOVUPS Z5, 128(CX)(R9*1)
-	VMOVUPS Z6, (CX)(R9*2)
-	VMOVUPS Z7, 64(CX)(R9*2)
-	VMOVUPS Z8, 128(CX)(R9*2)
-	VMOVUPS Z9, (CX)(R10*1)
-	VMOVUPS Z10, 64(CX)(R10*1)
-	VMOVUPS Z11, 128(CX)(R10*1)
-	VMOVUPS Z12, (CX)(R9*4)
-	VMOVUPS Z13, 64(CX)(R9*4)
-	VMOVUPS Z14, 128(CX)(R9*4)
-	VMOVUPS Z15, (R11)(R9*1)
-	VMOVUPS Z16, 64(R11)(R9*1)
-	VMOVUPS Z17, 128(R11)(R9*1)
-	VMOVUPS Z18, (R11)(R9*2)
-	VMOVUPS Z19, 64(R11)(R9*2)
-	VMOVUPS Z20, 128(R11)(R9*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail7stored
-	LEAQ    (R11)(R10*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail7stored:
-tail7done:
-	CMPQ   rows+40(FP), $0x06
-	JNE    tail6done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	VXORPS Z16, Z16, Z16
-	VXORPS Z17, Z17, Z17
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail6fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000006, R10
-
-tail6fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail6fetch
-
-tail6fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows7fewer:
+	CMPQ rows+40(FP), $0x06
+	JL   rows6fewer
 	SUBQ $0x02, R12
-	JL   tail6steprest
+	JL   rows6rest
 
-tail6step:
+rows6:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -3645,13 +2357,13 @@ tail6step:
 	ADDQ         $0x00000180, R11
 	ADDQ         $0x00000180, R8
 	SUBQ         $0x02, R12
-	JGE          tail6step
+	JGE          rows6
 
-tail6steprest:
+rows6rest:
 	ADDQ $0x02, R12
-	JZ   tail6stepend
+	JZ   rows6end
 
-tail6stepone:
+rows6one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -3687,155 +2399,18 @@ tail6stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail6stepone
+	JNZ          rows6one
 
-tail6stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail6set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
-	VADDPS 768(AX), Z12, Z12
-	VADDPS 832(AX), Z13, Z13
-	VADDPS 896(AX), Z14, Z14
-	VADDPS 960(AX), Z15, Z15
-	VADDPS 1024(AX), Z16, Z16
-	VADDPS 1088(AX), Z17, Z17
+rows6end:
+	JMP add
 
-tail6set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail6last
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, R9
-
-tail6last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail6store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail6plain
-	VADDPS (R12), Z0, Z0
-	VADDPS 64(R12), Z1, Z1
-	VADDPS 128(R12), Z2, Z2
-	VADDPS (R12), Z3, Z3
-	VADDPS 64(R12), Z4, Z4
-	VADDPS 128(R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-	VADDPS 64(R12), Z7, Z7
-	VADDPS 128(R12), Z8, Z8
-	VADDPS (R12), Z9, Z9
-	VADDPS 64(R12), Z10, Z10
-	VADDPS 128(R12), Z11, Z11
-	VADDPS (R12), Z12, Z12
-	VADDPS 64(R12), Z13, Z13
-	VADDPS 128(R12), Z14, Z14
-	VADDPS (R12), Z15, Z15
-	VADDPS 64(R12), Z16, Z16
-	VADDPS 128(R12), Z17, Z17
-
-tail6plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail6store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(R9*1), Z3, Z3
-	VADDPS 64(CX)(R9*1), Z4, Z4
-	VADDPS 128(CX)(R9*1), Z5, Z5
-	VADDPS (CX)(R9*2), Z6, Z6
-	VADDPS 64(CX)(R9*2), Z7, Z7
-	VADDPS 128(CX)(R9*2), Z8, Z8
-	VADDPS (CX)(R10*1), Z9, Z9
-	VADDPS 64(CX)(R10*1), Z10, Z10
-	VADDPS 128(CX)(R10*1), Z11, Z11
-	VADDPS (CX)(R9*4), Z12, Z12
-	VADDPS 64(CX)(R9*4), Z13, Z13
-	VADDPS 128(CX)(R9*4), Z14, Z14
-	VADDPS (R11)(R9*1), Z15, Z15
-	VADDPS 64(R11)(R9*1), Z16, Z16
-	VADDPS 128(R11)(R9*1), Z17, Z17
-
-tail6store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(R9*1)
-	VMOVUPS Z4, 64(CX)(R9*1)
-	VMOVUPS Z5, 128(CX)(R9*1)
-	VMOVUPS Z6, (CX)(R9*2)
-	VMOVUPS Z7, 64(CX)(R9*2)
-	VMOVUPS Z8, 128(CX)(R9*2)
-	VMOVUPS Z9, (CX)(R10*1)
-	VMOVUPS Z10, 64(CX)(R10*1)
-	VMOVUPS Z11, 128(CX)(R10*1)
-	VMOVUPS Z12, (CX)(R9*4)
-	VMOVUPS Z13, 64(CX)(R9*4)
-	VMOVUPS Z14, 128(CX)(R9*4)
-	VMOVUPS Z15, (R11)(R9*1)
-	VMOVUPS Z16, 64(R11)(R9*1)
-	VMOVUPS Z17, 128(R11)(R9*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail6stored
-	LEAQ    (R11)(R9*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail6stored:
-tail6done:
-	CMPQ   rows+40(FP), $0x05
-	JNE    tail5done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail5fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000005, R10
-
-tail5fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail5fetch
-
-tail5fetched:
-	MOVQ DX, CX
-	LEAQ (DX)(BX*4), R10
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows6fewer:
+	CMPQ rows+40(FP), $0x05
+	JL   rows5fewer
 	SUBQ $0x04, R12
-	JL   tail5steprest
+	JL   rows5rest
 
-tail5step:
+rows5:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -3945,13 +2520,13 @@ tail5step:
 	ADDQ         $0x00000300, R11
 	ADDQ         $0x00000300, R8
 	SUBQ         $0x04, R12
-	JGE          tail5step
+	JGE          rows5
 
-tail5steprest:
+rows5rest:
 	ADDQ $0x04, R12
-	JZ   tail5stepend
+	JZ   rows5end
 
-tail5stepone:
+rows5one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -3983,139 +2558,18 @@ tail5stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail5stepone
+	JNZ          rows5one
 
-tail5stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail5set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
-	VADDPS 768(AX), Z12, Z12
-	VADDPS 832(AX), Z13, Z13
-	VADDPS 896(AX), Z14, Z14
+rows5end:
+	JMP add
 
-tail5set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), R9
-	SHLQ  $0x02, R9
-	TESTQ CX, CX
-	JNZ   tail5last
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, R9
-
-tail5last:
-	LEAQ   (R9)(R9*2), R10
-	LEAQ   (CX)(R9*4), R11
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail5store
-	MOVQ   bias+72(FP), R12
-	TESTQ  R12, R12
-	JZ     tail5plain
-	VADDPS (R12), Z0, Z0
-	VADDPS 64(R12), Z1, Z1
-	VADDPS 128(R12), Z2, Z2
-	VADDPS (R12), Z3, Z3
-	VADDPS 64(R12), Z4, Z4
-	VADDPS 128(R12), Z5, Z5
-	VADDPS (R12), Z6, Z6
-	VADDPS 64(R12), Z7, Z7
-	VADDPS 128(R12), Z8, Z8
-	VADDPS (R12), Z9, Z9
-	VADDPS 64(R12), Z10, Z10
-	VADDPS 128(R12), Z11, Z11
-	VADDPS (R12), Z12, Z12
-	VADDPS 64(R12), Z13, Z13
-	VADDPS 128(R12), Z14, Z14
-
-tail5plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail5store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(R9*1), Z3, Z3
-	VADDPS 64(CX)(R9*1), Z4, Z4
-	VADDPS 128(CX)(R9*1), Z5, Z5
-	VADDPS (CX)(R9*2), Z6, Z6
-	VADDPS 64(CX)(R9*2), Z7, Z7
-	VADDPS 128(CX)(R9*2), Z8, Z8
-	VADDPS (CX)(R10*1), Z9, Z9
-	VADDPS 64(CX)(R10*1), Z10, Z10
-	VADDPS 128(CX)(R10*1), Z11, Z11
-	VADDPS (CX)(R9*4), Z12, Z12
-	VADDPS 64(CX)(R9*4), Z13, Z13
-	VADDPS 128(CX)(R9*4), Z14, Z14
-
-tail5store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(R9*1)
-	VMOVUPS Z4, 64(CX)(R9*1)
-	VMOVUPS Z5, 128(CX)(R9*1)
-	VMOVUPS Z6, (CX)(R9*2)
-	VMOVUPS Z7, 64(CX)(R9*2)
-	VMOVUPS Z8, 128(CX)(R9*2)
-	VMOVUPS Z9, (CX)(R10*1)
-	VMOVUPS Z10, 64(CX)(R10*1)
-	VMOVUPS Z11, 128(CX)(R10*1)
-	VMOVUPS Z12, (CX)(R9*4)
-	VMOVUPS Z13, 64(CX)(R9*4)
-	VMOVUPS Z14, 128(CX)(R9*4)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail5stored
-	LEAQ    (R11)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail5stored:
-tail5done:
-	CMPQ   rows+40(FP), $0x04
-	JNE    tail4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail4fetched
-	MOVQ   cStep+64(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   $0x00000004, R10
-
-tail4fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       R9, CX
-	DECQ       R10
-	JNZ        tail4fetch
-
-tail4fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows5fewer:
+	CMPQ rows+40(FP), $0x04
+	JL   rows4fewer
 	SUBQ $0x04, R12
-	JL   tail4steprest
+	JL   rows4rest
 
-tail4step:
+rows4:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4208,13 +2662,13 @@ tail4step:
 	ADDQ         $0x00000300, R11
 	ADDQ         $0x00000300, R8
 	SUBQ         $0x04, R12
-	JGE          tail4step
+	JGE          rows4
 
-tail4steprest:
+rows4rest:
 	ADDQ $0x04, R12
-	JZ   tail4stepend
+	JZ   rows4end
 
-tail4stepone:
+rows4one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4241,123 +2695,18 @@ tail4stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail4stepone
+	JNZ          rows4one
 
-tail4stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail4set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
-	VADDPS 576(AX), Z9, Z9
-	VADDPS 640(AX), Z10, Z10
-	VADDPS 704(AX), Z11, Z11
+rows4end:
+	JMP add
 
-tail4set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail4last
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, DI
-
-tail4last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail4store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail4plain
-	VADDPS (R10), Z0, Z0
-	VADDPS 64(R10), Z1, Z1
-	VADDPS 128(R10), Z2, Z2
-	VADDPS (R10), Z3, Z3
-	VADDPS 64(R10), Z4, Z4
-	VADDPS 128(R10), Z5, Z5
-	VADDPS (R10), Z6, Z6
-	VADDPS 64(R10), Z7, Z7
-	VADDPS 128(R10), Z8, Z8
-	VADDPS (R10), Z9, Z9
-	VADDPS 64(R10), Z10, Z10
-	VADDPS 128(R10), Z11, Z11
-
-tail4plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail4store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(DI*1), Z3, Z3
-	VADDPS 64(CX)(DI*1), Z4, Z4
-	VADDPS 128(CX)(DI*1), Z5, Z5
-	VADDPS (CX)(DI*2), Z6, Z6
-	VADDPS 64(CX)(DI*2), Z7, Z7
-	VADDPS 128(CX)(DI*2), Z8, Z8
-	VADDPS (CX)(R9*1), Z9, Z9
-	VADDPS 64(CX)(R9*1), Z10, Z10
-	VADDPS 128(CX)(R9*1), Z11, Z11
-
-tail4store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(DI*1)
-	VMOVUPS Z4, 64(CX)(DI*1)
-	VMOVUPS Z5, 128(CX)(DI*1)
-	VMOVUPS Z6, (CX)(DI*2)
-	VMOVUPS Z7, 64(CX)(DI*2)
-	VMOVUPS Z8, 128(CX)(DI*2)
-	VMOVUPS Z9, (CX)(R9*1)
-	VMOVUPS Z10, 64(CX)(R9*1)
-	VMOVUPS Z11, 128(CX)(R9*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail4stored
-	LEAQ    (CX)(DI*4), CX
-	MOVQ    CX, c+56(FP)
-
-tail4stored:
-tail4done:
-	CMPQ   rows+40(FP), $0x03
-	JNE    tail3done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail3fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000003, R9
-
-tail3fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail3fetch
-
-tail3fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows4fewer:
+	CMPQ rows+40(FP), $0x03
+	JL   rows3fewer
 	SUBQ $0x04, R12
-	JL   tail3steprest
+	JL   rows3rest
 
-tail3step:
+rows3:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4434,13 +2783,13 @@ tail3step:
 	ADDQ         $0x00000300, R11
 	ADDQ         $0x00000300, R8
 	SUBQ         $0x04, R12
-	JGE          tail3step
+	JGE          rows3
 
-tail3steprest:
+rows3rest:
 	ADDQ $0x04, R12
-	JZ   tail3stepend
+	JZ   rows3end
 
-tail3stepone:
+rows3one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4463,108 +2812,18 @@ tail3stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail3stepone
+	JNZ          rows3one
 
-tail3stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail3set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
-	VADDPS 384(AX), Z6, Z6
-	VADDPS 448(AX), Z7, Z7
-	VADDPS 512(AX), Z8, Z8
+rows3end:
+	JMP add
 
-tail3set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DI
-	SHLQ  $0x02, DI
-	TESTQ CX, CX
-	JNZ   tail3last
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, DI
-
-tail3last:
-	LEAQ   (DI)(DI*2), R9
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail3store
-	MOVQ   bias+72(FP), R10
-	TESTQ  R10, R10
-	JZ     tail3plain
-	VADDPS (R10), Z0, Z0
-	VADDPS 64(R10), Z1, Z1
-	VADDPS 128(R10), Z2, Z2
-	VADDPS (R10), Z3, Z3
-	VADDPS 64(R10), Z4, Z4
-	VADDPS 128(R10), Z5, Z5
-	VADDPS (R10), Z6, Z6
-	VADDPS 64(R10), Z7, Z7
-	VADDPS 128(R10), Z8, Z8
-
-tail3plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail3store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(DI*1), Z3, Z3
-	VADDPS 64(CX)(DI*1), Z4, Z4
-	VADDPS 128(CX)(DI*1), Z5, Z5
-	VADDPS (CX)(DI*2), Z6, Z6
-	VADDPS 64(CX)(DI*2), Z7, Z7
-	VADDPS 128(CX)(DI*2), Z8, Z8
-
-tail3store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(DI*1)
-	VMOVUPS Z4, 64(CX)(DI*1)
-	VMOVUPS Z5, 128(CX)(DI*1)
-	VMOVUPS Z6, (CX)(DI*2)
-	VMOVUPS Z7, 64(CX)(DI*2)
-	VMOVUPS Z8, 128(CX)(DI*2)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail3stored
-	LEAQ    (CX)(R9*1), CX
-	MOVQ    CX, c+56(FP)
-
-tail3stored:
-tail3done:
-	CMPQ   rows+40(FP), $0x02
-	JNE    tail2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail2fetched
-	MOVQ   cStep+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   $0x00000002, R9
-
-tail2fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       DI, CX
-	DECQ       R9
-	JNZ        tail2fetch
-
-tail2fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows3fewer:
+	CMPQ rows+40(FP), $0x02
+	JL   rows2fewer
 	SUBQ $0x04, R12
-	JL   tail2steprest
+	JL   rows2rest
 
-tail2step:
+rows2:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4625,13 +2884,13 @@ tail2step:
 	ADDQ         $0x00000300, R11
 	ADDQ         $0x00000300, R8
 	SUBQ         $0x04, R12
-	JGE          tail2step
+	JGE          rows2
 
-tail2steprest:
+rows2rest:
 	ADDQ $0x04, R12
-	JZ   tail2stepend
+	JZ   rows2end
 
-tail2stepone:
+rows2one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4650,93 +2909,16 @@ tail2stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail2stepone
+	JNZ          rows2one
 
-tail2stepend:
-	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail2set
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
-	VADDPS 192(AX), Z3, Z3
-	VADDPS 256(AX), Z4, Z4
-	VADDPS 320(AX), Z5, Z5
+rows2end:
+	JMP add
 
-tail2set:
-	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), BX
-	SHLQ  $0x02, BX
-	TESTQ CX, CX
-	JNZ   tail2last
-	MOVQ  AX, CX
-	MOVQ  $0x000000c0, BX
-
-tail2last:
-	LEAQ   (BX)(BX*2), DI
-	CMPQ   c+56(FP), $0x00
-	JEQ    tail2store
-	MOVQ   bias+72(FP), DI
-	TESTQ  DI, DI
-	JZ     tail2plain
-	VADDPS (DI), Z0, Z0
-	VADDPS 64(DI), Z1, Z1
-	VADDPS 128(DI), Z2, Z2
-	VADDPS (DI), Z3, Z3
-	VADDPS 64(DI), Z4, Z4
-	VADDPS 128(DI), Z5, Z5
-
-tail2plain:
-	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail2store
-	VADDPS (CX), Z0, Z0
-	VADDPS 64(CX), Z1, Z1
-	VADDPS 128(CX), Z2, Z2
-	VADDPS (CX)(BX*1), Z3, Z3
-	VADDPS 64(CX)(BX*1), Z4, Z4
-	VADDPS 128(CX)(BX*1), Z5, Z5
-
-tail2store:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, (CX)(BX*1)
-	VMOVUPS Z4, 64(CX)(BX*1)
-	VMOVUPS Z5, 128(CX)(BX*1)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail2stored
-	LEAQ    (CX)(BX*2), CX
-	MOVQ    CX, c+56(FP)
-
-tail2stored:
-tail2done:
-	CMPQ   rows+40(FP), $0x01
-	JNE    tail1done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	MOVQ   c+56(FP), CX
-	TESTQ  CX, CX
-	JZ     tail1fetched
-	MOVQ   cStep+64(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   $0x00000001, DI
-
-tail1fetch:
-	PREFETCHT0 (CX)
-	PREFETCHT0 64(CX)
-	PREFETCHT0 128(CX)
-	ADDQ       BX, CX
-	DECQ       DI
-	JNZ        tail1fetch
-
-tail1fetched:
-	MOVQ DX, CX
-	MOVQ SI, R11
-	MOVQ k+32(FP), R12
+rows2fewer:
 	SUBQ $0x04, R12
-	JL   tail1steprest
+	JL   rows1rest
 
-tail1step:
+rows1:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4781,13 +2963,13 @@ tail1step:
 	ADDQ         $0x00000300, R11
 	ADDQ         $0x00000300, R8
 	SUBQ         $0x04, R12
-	JGE          tail1step
+	JGE          rows1
 
-tail1steprest:
+rows1rest:
 	ADDQ $0x04, R12
-	JZ   tail1stepend
+	JZ   rows1end
 
-tail1stepone:
+rows1one:
 	PREFETCHT1   (R8)
 	PREFETCHT1   64(R8)
 	PREFETCHT1   128(R8)
@@ -4802,53 +2984,209 @@ tail1stepone:
 	ADDQ         $0x000000c0, R11
 	ADDQ         $0x000000c0, R8
 	DECQ         R12
-	JNZ          tail1stepone
+	JNZ          rows1one
 
-tail1stepend:
+rows1end:
+add:
 	TESTQ  $0x00000001, add+48(FP)
-	JZ     tail1set
+	JZ     set
 	VADDPS (AX), Z0, Z0
 	VADDPS 64(AX), Z1, Z1
 	VADDPS 128(AX), Z2, Z2
+	CMPQ   rows+40(FP), $0x01
+	JLE    set
+	VADDPS 192(AX), Z3, Z3
+	VADDPS 256(AX), Z4, Z4
+	VADDPS 320(AX), Z5, Z5
+	CMPQ   rows+40(FP), $0x02
+	JLE    set
+	VADDPS 384(AX), Z6, Z6
+	VADDPS 448(AX), Z7, Z7
+	VADDPS 512(AX), Z8, Z8
+	CMPQ   rows+40(FP), $0x03
+	JLE    set
+	VADDPS 576(AX), Z9, Z9
+	VADDPS 640(AX), Z10, Z10
+	VADDPS 704(AX), Z11, Z11
+	CMPQ   rows+40(FP), $0x04
+	JLE    set
+	VADDPS 768(AX), Z12, Z12
+	VADDPS 832(AX), Z13, Z13
+	VADDPS 896(AX), Z14, Z14
+	CMPQ   rows+40(FP), $0x05
+	JLE    set
+	VADDPS 960(AX), Z15, Z15
+	VADDPS 1024(AX), Z16, Z16
+	VADDPS 1088(AX), Z17, Z17
+	CMPQ   rows+40(FP), $0x06
+	JLE    set
+	VADDPS 1152(AX), Z18, Z18
+	VADDPS 1216(AX), Z19, Z19
+	VADDPS 1280(AX), Z20, Z20
+	CMPQ   rows+40(FP), $0x07
+	JLE    set
+	VADDPS 1344(AX), Z21, Z21
+	VADDPS 1408(AX), Z22, Z22
+	VADDPS 1472(AX), Z23, Z23
 
-tail1set:
+set:
 	MOVQ  c+56(FP), CX
-	MOVQ  cStep+64(FP), DX
-	SHLQ  $0x02, DX
+	MOVQ  cStep+64(FP), R10
+	SHLQ  $0x02, R10
 	TESTQ CX, CX
-	JNZ   tail1last
+	JNZ   last
 	MOVQ  AX, CX
-	MOVQ  $0x000000c0, DX
+	MOVQ  $0x000000c0, R10
 
-tail1last:
-	LEAQ   (DX)(DX*2), AX
+last:
+	LEAQ   (R10)(R10*2), R11
+	LEAQ   (CX)(R10*4), R12
 	CMPQ   c+56(FP), $0x00
-	JEQ    tail1store
-	MOVQ   bias+72(FP), AX
-	TESTQ  AX, AX
-	JZ     tail1plain
-	VADDPS (AX), Z0, Z0
-	VADDPS 64(AX), Z1, Z1
-	VADDPS 128(AX), Z2, Z2
+	JEQ    store
+	MOVQ   bias+72(FP), R15
+	TESTQ  R15, R15
+	JZ     plain
+	VADDPS (R15), Z0, Z0
+	VADDPS 64(R15), Z1, Z1
+	VADDPS 128(R15), Z2, Z2
+	CMPQ   rows+40(FP), $0x01
+	JLE    plain
+	VADDPS (R15), Z3, Z3
+	VADDPS 64(R15), Z4, Z4
+	VADDPS 128(R15), Z5, Z5
+	CMPQ   rows+40(FP), $0x02
+	JLE    plain
+	VADDPS (R15), Z6, Z6
+	VADDPS 64(R15), Z7, Z7
+	VADDPS 128(R15), Z8, Z8
+	CMPQ   rows+40(FP), $0x03
+	JLE    plain
+	VADDPS (R15), Z9, Z9
+	VADDPS 64(R15), Z10, Z10
+	VADDPS 128(R15), Z11, Z11
+	CMPQ   rows+40(FP), $0x04
+	JLE    plain
+	VADDPS (R15), Z12, Z12
+	VADDPS 64(R15), Z13, Z13
+	VADDPS 128(R15), Z14, Z14
+	CMPQ   rows+40(FP), $0x05
+	JLE    plain
+	VADDPS (R15), Z15, Z15
+	VADDPS 64(R15), Z16, Z16
+	VADDPS 128(R15), Z17, Z17
+	CMPQ   rows+40(FP), $0x06
+	JLE    plain
+	VADDPS (R15), Z18, Z18
+	VADDPS 64(R15), Z19, Z19
+	VADDPS 128(R15), Z20, Z20
+	CMPQ   rows+40(FP), $0x07
+	JLE    plain
+	VADDPS (R15), Z21, Z21
+	VADDPS 64(R15), Z22, Z22
+	VADDPS 128(R15), Z23, Z23
 
-tail1plain:
+plain:
 	TESTQ  $0x00000002, add+48(FP)
-	JZ     tail1store
+	JZ     store
 	VADDPS (CX), Z0, Z0
 	VADDPS 64(CX), Z1, Z1
 	VADDPS 128(CX), Z2, Z2
+	CMPQ   rows+40(FP), $0x01
+	JLE    store
+	VADDPS (CX)(R10*1), Z3, Z3
+	VADDPS 64(CX)(R10*1), Z4, Z4
+	VADDPS 128(CX)(R10*1), Z5, Z5
+	CMPQ   rows+40(FP), $0x02
+	JLE    store
+	VADDPS (CX)(R10*2), Z6, Z6
+	VADDPS 64(CX)(R10*2), Z7, Z7
+	VADDPS 128(CX)(R10*2), Z8, Z8
+	CMPQ   rows+40(FP), $0x03
+	JLE    store
+	VADDPS (CX)(R11*1), Z9, Z9
+	VADDPS 64(CX)(R11*1), Z10, Z10
+	VADDPS 128(CX)(R11*1), Z11, Z11
+	CMPQ   rows+40(FP), $0x04
+	JLE    store
+	VADDPS (CX)(R10*4), Z12, Z12
+	VADDPS 64(CX)(R10*4), Z13, Z13
+	VADDPS 128(CX)(R10*4), Z14, Z14
+	CMPQ   rows+40(FP), $0x05
+	JLE    store
+	VADDPS (R12)(R10*1), Z15, Z15
+	VADDPS 64(R12)(R10*1), Z16, Z16
+	VADDPS 128(R12)(R10*1), Z17, Z17
+	CMPQ   rows+40(FP), $0x06
+	JLE    store
+	VADDPS (R12)(R10*2), Z18, Z18
+	VADDPS 64(R12)(R10*2), Z19, Z19
+	VADDPS 128(R12)(R10*2), Z20, Z20
+	CMPQ   rows+40(FP), $0x07
+	JLE    store
+	VADDPS (R12)(R11*1), Z21, Z21
+	VADDPS 64(R12)(R11*1), Z22, Z22
+	VADDPS 128(R12)(R11*1), Z23, Z23
 
-tail1store:
+store:
 	VMOVUPS Z0, (CX)
 	VMOVUPS Z1, 64(CX)
 	VMOVUPS Z2, 128(CX)
-	CMPQ    c+56(FP), $0x00
-	JEQ     tail1stored
-	LEAQ    (CX)(DX*1), CX
-	MOVQ    CX, c+56(FP)
+	CMPQ    rows+40(FP), $0x01
+	JLE     stored
+	VMOVUPS Z3, (CX)(R10*1)
+	VMOVUPS Z4, 64(CX)(R10*1)
+	VMOVUPS Z5, 128(CX)(R10*1)
+	CMPQ    rows+40(FP), $0x02
+	JLE     stored
+	VMOVUPS Z6, (CX)(R10*2)
+	VMOVUPS Z7, 64(CX)(R10*2)
+	VMOVUPS Z8, 128(CX)(R10*2)
+	CMPQ    rows+40(FP), $0x03
+	JLE     stored
+	VMOVUPS Z9, (CX)(R11*1)
+	VMOVUPS Z10, 64(CX)(R11*1)
+	VMOVUPS Z11, 128(CX)(R11*1)
+	CMPQ    rows+40(FP), $0x04
+	JLE     stored
+	VMOVUPS Z12, (CX)(R10*4)
+	VMOVUPS Z13, 64(CX)(R10*4)
+	VMOVUPS Z14, 128(CX)(R10*4)
+	CMPQ    rows+40(FP), $0x05
+	JLE     stored
+	VMOVUPS Z15, (R12)(R10*1)
+	VMOVUPS Z16, 64(R12)(R10*1)
+	VMOVUPS Z17, 128(R12)(R10*1)
+	CMPQ    rows+40(FP), $0x06
+	JLE     stored
+	VMOVUPS Z18, (R12)(R10*2)
+	VMOVUPS Z19, 64(R12)(R10*2)
+	VMOVUPS Z20, 128(R12)(R10*2)
+	CMPQ    rows+40(FP), $0x07
+	JLE     stored
+	VMOVUPS Z21, (R12)(R11*1)
+	VMOVUPS Z22, 64(R12)(R11*1)
+	VMOVUPS Z23, 128(R12)(R11*1)
 
-tail1stored:
-tail1done:
+stored:
+	CMPQ c+56(FP), $0x00
+	JEQ  next
+	LEAQ (R12)(R10*4), CX
+	MOVQ CX, c+56(FP)
+
+next:
+	ADDQ $0x00000600, AX
+	LEAQ (DX)(BX*8), DX
+	SUBQ $0x08, rows+40(FP)
+	JLE  end
+	DECQ fetch+88(FP)
+	JNZ  tile
+	MOVQ SI, R8
+	XORQ R9, R9
+	XORQ R13, R13
+	XORQ R14, R14
+	JMP  tile
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

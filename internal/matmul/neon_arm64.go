@@ -6,32 +6,32 @@ package matmul
 
 // multiply1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
 // Rows of sums and b have 8 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b or more, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1 or 4. k > 0.
+// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
 // Rows of sums and b have 8 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b or more, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1 or 4. k > 0.
+// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
 // Rows of sums and b have 16 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b or more, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1 or 4. k > 0.
+// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
 // Rows of sums and b have 16 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b or more, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1 or 4. k > 0.
+// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
+// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)

@@ -20,38 +20,35 @@ TEXT ·multiply1NEON(SB), NOSPLIT, $0-96
 	MOVD bias+72(FP), R9
 	MOVD ahead+80(FP), R10
 	MOVD fetch+88(FP), R11
-	CMP $1, R11
-	BNE fetch4
-fetch1:
+	MOVD $64, R12
+	UDIV R11, R12
+tile:
+	MOVD $6, R20
 	CMP $8, R5
-	BGT fetch1tile
+	BGT sized
+	MOVD R5, R20
 	CMP $6, R5
-	BNE tails
-fetch1tile:
-	CBZ R7, fetch1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch1fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
+	BLE sized
+	SUB $3, R20
+sized:
+	CBZ R7, fetched
+	MOVD R7, R22
+	MOVD R20, R23
+fetch:
+	WORD $0xf98002c0 // prfm pldl1keep, [x22]
+	ADD R8, R22
+	SUBS $1, R23
+	BNE fetch
+fetched:
+	MOVD R1, R13
 	ADD R3, R13, R14
 	ADD R3, R14, R15
 	ADD R3, R15, R16
 	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
+	ADD R3, R17, R19
+	MOVD $0, R21
+	MOVD R2, R22
+	MOVD R4, R23
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e404 // movi v4.2d, #0
@@ -64,20 +61,23 @@ fetch1fetched:
 	WORD $0x6f00e411 // movi v17.2d, #0
 	WORD $0x6f00e414 // movi v20.2d, #0
 	WORD $0x6f00e415 // movi v21.2d, #0
-	SUBS $4, R21
-	BLT fetch1steprest
-fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	CMP $6, R20
+	BLT rows6fewer
+	SUBS $4, R23
+	BLT rows6rest
+rows6:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	WORD $0x3cf56a7d // ldr q29, [x19, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -90,7 +90,7 @@ fetch1step:
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -103,7 +103,7 @@ fetch1step:
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
 	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
@@ -116,7 +116,7 @@ fetch1step:
 	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
 	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
@@ -129,19 +129,19 @@ fetch1step:
 	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
 	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE fetch1step
-fetch1steprest:
-	TBZ $1, R21, fetch1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows6
+rows6rest:
+	TBZ $1, R23, rows6skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	WORD $0xfc756a7d // ldr d29, [x19, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -154,7 +154,7 @@ fetch1steprest:
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -167,17 +167,17 @@ fetch1steprest:
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
 	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	ADD $64, R20
-fetch1stepskip2:
-	TBZ $0, R21, fetch1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $64, R22
+rows6skip2:
+	TBZ $0, R23, rows6skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	WORD $0xbc756a7d // ldr s29, [x19, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -190,127 +190,26 @@ fetch1stepskip2:
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	ADD $32, R20
-fetch1stepskip1:
-	CBZ R6, fetch1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0xad456418 // ldp q24, q25, [x0, #160]
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch1set:
-	CBNZ R7, fetch1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	WORD $0xad044410 // stp q16, q17, [x0, #128]
-	WORD $0xad055414 // stp q20, q21, [x0, #160]
-	B fetch1stored
-fetch1last:
-	CBZ R9, fetch1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	ADD R8, R7
-fetch1stored:
-	ADD $192, R0
-	ADD R3, R17, R1
-	SUB $6, R5
-	SUBS $1, R11
-	BNE fetch1
-	MOVD R2, R10
-	B fetch4
-fetch4:
-	CMP $8, R5
-	BGT fetch4tile
-	CMP $6, R5
-	BNE tails
-fetch4tile:
-	CBZ R7, fetch4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	SUBS $4, R21
-	BLT fetch4steprest
-fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $32, R22
+rows6skip1:
+	B add
+rows6fewer:
+	CMP $5, R20
+	BLT rows5fewer
+	SUBS $4, R23
+	BLT rows5rest
+rows5:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -321,9 +220,7 @@ fetch4step:
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -334,9 +231,7 @@ fetch4step:
 	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
@@ -347,9 +242,7 @@ fetch4step:
 	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
 	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
@@ -360,21 +253,18 @@ fetch4step:
 	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
 	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE fetch4step
-fetch4steprest:
-	TBZ $1, R21, fetch4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows5
+rows5rest:
+	TBZ $1, R23, rows5skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -385,9 +275,7 @@ fetch4steprest:
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -398,19 +286,16 @@ fetch4steprest:
 	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	ADD $64, R20
-fetch4stepskip2:
-	TBZ $0, R21, fetch4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $64, R22
+rows5skip2:
+	TBZ $0, R23, rows5skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -421,770 +306,400 @@ fetch4stepskip2:
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	ADD $32, R20
-fetch4stepskip1:
-	CBZ R6, fetch4set
+	ADD $32, R22
+rows5skip1:
+	B add
+rows5fewer:
+	CMP $4, R20
+	BLT rows4fewer
+	SUBS $4, R23
+	BLT rows4rest
+rows4:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
+	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
+	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
+	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
+	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows4
+rows4rest:
+	TBZ $1, R23, rows4skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	ADD $64, R22
+rows4skip2:
+	TBZ $0, R23, rows4skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	ADD $32, R22
+rows4skip1:
+	B add
+rows4fewer:
+	CMP $3, R20
+	BLT rows3fewer
+	SUBS $4, R23
+	BLT rows3rest
+rows3:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows3
+rows3rest:
+	TBZ $1, R23, rows3skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	ADD $64, R22
+rows3skip2:
+	TBZ $0, R23, rows3skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	ADD $32, R22
+rows3skip1:
+	B add
+rows3fewer:
+	CMP $2, R20
+	BLT rows2fewer
+	SUBS $4, R23
+	BLT rows2rest
+rows2:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows2
+rows2rest:
+	TBZ $1, R23, rows2skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	ADD $64, R22
+rows2skip2:
+	TBZ $0, R23, rows2skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	ADD $32, R22
+rows2skip1:
+	B add
+rows2fewer:
+	SUBS $4, R23
+	BLT rows1rest
+rows1:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows1
+rows1rest:
+	TBZ $1, R23, rows1skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	ADD $64, R22
+rows1skip2:
+	TBZ $0, R23, rows1skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	ADD $32, R22
+rows1skip1:
+add:
+	CBZ R6, set
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	CMP $1, R20
+	BLE set
 	WORD $0xad416418 // ldp q24, q25, [x0, #32]
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	CMP $2, R20
+	BLE set
 	WORD $0xad426418 // ldp q24, q25, [x0, #64]
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
+	CMP $3, R20
+	BLE set
 	WORD $0xad436418 // ldp q24, q25, [x0, #96]
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
+	CMP $4, R20
+	BLE set
 	WORD $0xad446418 // ldp q24, q25, [x0, #128]
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
+	CMP $5, R20
+	BLE set
 	WORD $0xad456418 // ldp q24, q25, [x0, #160]
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch4set:
-	CBNZ R7, fetch4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	WORD $0xad044410 // stp q16, q17, [x0, #128]
-	WORD $0xad055414 // stp q20, q21, [x0, #160]
-	B fetch4stored
-fetch4last:
-	CBZ R9, fetch4plain
+set:
+	MOVD R7, R22
+	MOVD R8, R23
+	CBNZ R7, last
+	MOVD R0, R22
+	MOVD $32, R23
+	B plain
+last:
+	CBZ R9, plain
 	WORD $0xad406538 // ldp q24, q25, [x9, #0]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	CMP $1, R20
+	BLE plain
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	CMP $2, R20
+	BLE plain
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
+	CMP $3, R20
+	BLE plain
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
+	CMP $4, R20
+	BLE plain
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
+	CMP $5, R20
+	BLE plain
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	ADD R8, R7
-fetch4stored:
-	ADD $192, R0
-	ADD R3, R17, R1
-	SUB $6, R5
+plain:
+	WORD $0xad0006c0 // stp q0, q1, [x22, #0]
+	ADD R23, R22
+	CMP $1, R20
+	BLE stored
+	WORD $0xad0016c4 // stp q4, q5, [x22, #0]
+	ADD R23, R22
+	CMP $2, R20
+	BLE stored
+	WORD $0xad0026c8 // stp q8, q9, [x22, #0]
+	ADD R23, R22
+	CMP $3, R20
+	BLE stored
+	WORD $0xad0036cc // stp q12, q13, [x22, #0]
+	ADD R23, R22
+	CMP $4, R20
+	BLE stored
+	WORD $0xad0046d0 // stp q16, q17, [x22, #0]
+	ADD R23, R22
+	CMP $5, R20
+	BLE stored
+	WORD $0xad0056d4 // stp q20, q21, [x22, #0]
+	ADD R23, R22
+stored:
+	MADD R20, R1, R3, R1
+	MOVD $32, R21
+	MADD R20, R0, R21, R0
+	CBZ R7, next
+	MOVD R22, R7
+next:
+	SUBS R20, R5
+	BEQ end
 	SUBS $1, R11
-	BNE fetch4
+	BNE tile
 	MOVD R2, R10
-	B fetch4
-tails:
-tail5:
-	CMP $5, R5
-	BNE tail5done
-	CBZ R7, tail5fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail5fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	SUBS $4, R21
-	BLT tail5steprest
-tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail5step
-tail5steprest:
-	TBZ $1, R21, tail5stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	ADD $64, R20
-tail5stepskip2:
-	TBZ $0, R21, tail5stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	ADD $32, R20
-tail5stepskip1:
-	CBZ R6, tail5set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-tail5set:
-	CBNZ R7, tail5last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	WORD $0xad044410 // stp q16, q17, [x0, #128]
-	B tail5stored
-tail5last:
-	CBZ R9, tail5plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-tail5plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	ADD R8, R7
-tail5stored:
-	ADD $160, R0
-	ADD R3, R16, R1
-	SUB $5, R5
-	B tail5
-tail5done:
-tail4:
-	CMP $4, R5
-	BLT tail4done
-	CBZ R7, tail4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	SUBS $4, R21
-	BLT tail4steprest
-tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail4step
-tail4steprest:
-	TBZ $1, R21, tail4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	ADD $64, R20
-tail4stepskip2:
-	TBZ $0, R21, tail4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	ADD $32, R20
-tail4stepskip1:
-	CBZ R6, tail4set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-tail4set:
-	CBNZ R7, tail4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	B tail4stored
-tail4last:
-	CBZ R9, tail4plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-tail4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-tail4stored:
-	ADD $128, R0
-	ADD R3, R15, R1
-	SUB $4, R5
-	B tail4
-tail4done:
-tail3:
-	CMP $3, R5
-	BLT tail3done
-	CBZ R7, tail3fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail3fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	SUBS $4, R21
-	BLT tail3steprest
-tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail3step
-tail3steprest:
-	TBZ $1, R21, tail3stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	ADD $64, R20
-tail3stepskip2:
-	TBZ $0, R21, tail3stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	ADD $32, R20
-tail3stepskip1:
-	CBZ R6, tail3set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-tail3set:
-	CBNZ R7, tail3last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	B tail3stored
-tail3last:
-	CBZ R9, tail3plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-tail3plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-tail3stored:
-	ADD $96, R0
-	ADD R3, R14, R1
-	SUB $3, R5
-	B tail3
-tail3done:
-tail2:
-	CMP $2, R5
-	BLT tail2done
-	CBZ R7, tail2fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail2fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	SUBS $4, R21
-	BLT tail2steprest
-tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail2step
-tail2steprest:
-	TBZ $1, R21, tail2stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	ADD $64, R20
-tail2stepskip2:
-	TBZ $0, R21, tail2stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	ADD $32, R20
-tail2stepskip1:
-	CBZ R6, tail2set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-tail2set:
-	CBNZ R7, tail2last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	B tail2stored
-tail2last:
-	CBZ R9, tail2plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-tail2plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-tail2stored:
-	ADD $64, R0
-	ADD R3, R13, R1
-	SUB $2, R5
-	B tail2
-tail2done:
-tail1:
-	CMP $1, R5
-	BLT tail1done
-	CBZ R7, tail1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail1fetched:
-	MOVD R1, R12
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	SUBS $4, R21
-	BLT tail1steprest
-tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail1step
-tail1steprest:
-	TBZ $1, R21, tail1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	ADD $64, R20
-tail1stepskip2:
-	TBZ $0, R21, tail1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	ADD $32, R20
-tail1stepskip1:
-	CBZ R6, tail1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-tail1set:
-	CBNZ R7, tail1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	B tail1stored
-tail1last:
-	CBZ R9, tail1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-tail1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-tail1stored:
-	ADD $32, R0
-	ADD R3, R12, R1
-	SUB $1, R5
-	B tail1
-tail1done:
+	MOVD $0, R12
+	B tile
+end:
 	RET
 
 // func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -1204,38 +719,35 @@ TEXT ·widen1NEON(SB), NOSPLIT, $0-96
 	MOVD ahead+80(FP), R10
 	MOVD fetch+88(FP), R11
 	WORD $0x6f07c7ff // mvni v31.4s, #255, msl #8
-	CMP $1, R11
-	BNE fetch4
-fetch1:
+	MOVD $64, R12
+	UDIV R11, R12
+tile:
+	MOVD $6, R20
 	CMP $8, R5
-	BGT fetch1tile
+	BGT sized
+	MOVD R5, R20
 	CMP $6, R5
-	BNE tails
-fetch1tile:
-	CBZ R7, fetch1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch1fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
+	BLE sized
+	SUB $3, R20
+sized:
+	CBZ R7, fetched
+	MOVD R7, R22
+	MOVD R20, R23
+fetch:
+	WORD $0xf98002c0 // prfm pldl1keep, [x22]
+	ADD R8, R22
+	SUBS $1, R23
+	BNE fetch
+fetched:
+	MOVD R1, R13
 	ADD R3, R13, R14
 	ADD R3, R14, R15
 	ADD R3, R15, R16
 	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
+	ADD R3, R17, R19
+	MOVD $0, R21
+	MOVD R2, R22
+	MOVD R4, R23
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e404 // movi v4.2d, #0
@@ -1248,19 +760,21 @@ fetch1fetched:
 	WORD $0x6f00e411 // movi v17.2d, #0
 	WORD $0x6f00e414 // movi v20.2d, #0
 	WORD $0x6f00e415 // movi v21.2d, #0
-	SUBS $4, R21
-	BLT fetch1steprest
-fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	CMP $6, R20
+	BLT rows6fewer
+	SUBS $4, R23
+	BLT rows6rest
+rows6:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	WORD $0x3cf56a7d // ldr q29, [x19, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -1268,7 +782,7 @@ fetch1step:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
@@ -1276,7 +790,7 @@ fetch1step:
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -1284,7 +798,7 @@ fetch1step:
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
@@ -1292,7 +806,7 @@ fetch1step:
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
@@ -1300,7 +814,7 @@ fetch1step:
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
@@ -1308,7 +822,7 @@ fetch1step:
 	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
 	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
@@ -1316,7 +830,7 @@ fetch1step:
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
@@ -1324,19 +838,19 @@ fetch1step:
 	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
 	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE fetch1step
-fetch1steprest:
-	TBZ $1, R21, fetch1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $64, R22
+	SUBS $4, R23
+	BGE rows6
+rows6rest:
+	TBZ $1, R23, rows6skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	WORD $0xfc756a7d // ldr d29, [x19, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -1344,7 +858,7 @@ fetch1steprest:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
@@ -1352,7 +866,7 @@ fetch1steprest:
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -1360,7 +874,7 @@ fetch1steprest:
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
@@ -1368,17 +882,17 @@ fetch1steprest:
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	ADD $32, R20
-fetch1stepskip2:
-	TBZ $0, R21, fetch1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $32, R22
+rows6skip2:
+	TBZ $0, R23, rows6skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	WORD $0xbc756a7d // ldr s29, [x19, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -1386,7 +900,7 @@ fetch1stepskip2:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
@@ -1394,1122 +908,611 @@ fetch1stepskip2:
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	ADD $32, R20
-fetch1stepskip1:
-	CBZ R6, fetch1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0xad456418 // ldp q24, q25, [x0, #160]
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch1set:
-	CBNZ R7, fetch1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	WORD $0xad044410 // stp q16, q17, [x0, #128]
-	WORD $0xad055414 // stp q20, q21, [x0, #160]
-	B fetch1stored
-fetch1last:
-	CBZ R9, fetch1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	ADD R8, R7
-fetch1stored:
-	ADD $192, R0
-	ADD R3, R17, R1
-	SUB $6, R5
-	SUBS $1, R11
-	BNE fetch1
-	MOVD R2, R10
-	B fetch4
-fetch4:
-	CMP $8, R5
-	BGT fetch4tile
-	CMP $6, R5
-	BNE tails
-fetch4tile:
-	CBZ R7, fetch4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	SUBS $4, R21
-	BLT fetch4steprest
-fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $32, R22
+rows6skip1:
+	B add
+rows6fewer:
+	CMP $5, R20
+	BLT rows5fewer
+	SUBS $4, R23
+	BLT rows5rest
+rows5:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
 	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
 	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
-	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
 	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
 	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
-	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE fetch4step
-fetch4steprest:
-	TBZ $1, R21, fetch4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $64, R22
+	SUBS $4, R23
+	BGE rows5
+rows5rest:
+	TBZ $1, R23, rows5skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	ADD $32, R20
-fetch4stepskip2:
-	TBZ $0, R21, fetch4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $32, R22
+rows5skip2:
+	TBZ $0, R23, rows5skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	ADD $32, R20
-fetch4stepskip1:
-	CBZ R6, fetch4set
+	ADD $32, R22
+rows5skip1:
+	B add
+rows5fewer:
+	CMP $4, R20
+	BLT rows4fewer
+	SUBS $4, R23
+	BLT rows4rest
+rows4:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	ADD $64, R22
+	SUBS $4, R23
+	BGE rows4
+rows4rest:
+	TBZ $1, R23, rows4skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	ADD $32, R22
+rows4skip2:
+	TBZ $0, R23, rows4skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	ADD $32, R22
+rows4skip1:
+	B add
+rows4fewer:
+	CMP $3, R20
+	BLT rows3fewer
+	SUBS $4, R23
+	BLT rows3rest
+rows3:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	ADD $64, R22
+	SUBS $4, R23
+	BGE rows3
+rows3rest:
+	TBZ $1, R23, rows3skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	ADD $32, R22
+rows3skip2:
+	TBZ $0, R23, rows3skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	ADD $32, R22
+rows3skip1:
+	B add
+rows3fewer:
+	CMP $2, R20
+	BLT rows2fewer
+	SUBS $4, R23
+	BLT rows2rest
+rows2:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	ADD $64, R22
+	SUBS $4, R23
+	BGE rows2
+rows2rest:
+	TBZ $1, R23, rows2skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	ADD $32, R22
+rows2skip2:
+	TBZ $0, R23, rows2skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	ADD $32, R22
+rows2skip1:
+	B add
+rows2fewer:
+	SUBS $4, R23
+	BLT rows1rest
+rows1:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	ADD $64, R22
+	SUBS $4, R23
+	BGE rows1
+rows1rest:
+	TBZ $1, R23, rows1skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	ADD $32, R22
+rows1skip2:
+	TBZ $0, R23, rows1skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	ADD $32, R22
+rows1skip1:
+add:
+	CBZ R6, set
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	CMP $1, R20
+	BLE set
 	WORD $0xad416418 // ldp q24, q25, [x0, #32]
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	CMP $2, R20
+	BLE set
 	WORD $0xad426418 // ldp q24, q25, [x0, #64]
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
+	CMP $3, R20
+	BLE set
 	WORD $0xad436418 // ldp q24, q25, [x0, #96]
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
+	CMP $4, R20
+	BLE set
 	WORD $0xad446418 // ldp q24, q25, [x0, #128]
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
+	CMP $5, R20
+	BLE set
 	WORD $0xad456418 // ldp q24, q25, [x0, #160]
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch4set:
-	CBNZ R7, fetch4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	WORD $0xad044410 // stp q16, q17, [x0, #128]
-	WORD $0xad055414 // stp q20, q21, [x0, #160]
-	B fetch4stored
-fetch4last:
-	CBZ R9, fetch4plain
+set:
+	MOVD R7, R22
+	MOVD R8, R23
+	CBNZ R7, last
+	MOVD R0, R22
+	MOVD $32, R23
+	B plain
+last:
+	CBZ R9, plain
 	WORD $0xad406538 // ldp q24, q25, [x9, #0]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	CMP $1, R20
+	BLE plain
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	CMP $2, R20
+	BLE plain
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
+	CMP $3, R20
+	BLE plain
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
+	CMP $4, R20
+	BLE plain
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
+	CMP $5, R20
+	BLE plain
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-fetch4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	ADD R8, R7
-fetch4stored:
-	ADD $192, R0
-	ADD R3, R17, R1
-	SUB $6, R5
+plain:
+	WORD $0xad0006c0 // stp q0, q1, [x22, #0]
+	ADD R23, R22
+	CMP $1, R20
+	BLE stored
+	WORD $0xad0016c4 // stp q4, q5, [x22, #0]
+	ADD R23, R22
+	CMP $2, R20
+	BLE stored
+	WORD $0xad0026c8 // stp q8, q9, [x22, #0]
+	ADD R23, R22
+	CMP $3, R20
+	BLE stored
+	WORD $0xad0036cc // stp q12, q13, [x22, #0]
+	ADD R23, R22
+	CMP $4, R20
+	BLE stored
+	WORD $0xad0046d0 // stp q16, q17, [x22, #0]
+	ADD R23, R22
+	CMP $5, R20
+	BLE stored
+	WORD $0xad0056d4 // stp q20, q21, [x22, #0]
+	ADD R23, R22
+stored:
+	MADD R20, R1, R3, R1
+	MOVD $32, R21
+	MADD R20, R0, R21, R0
+	CBZ R7, next
+	MOVD R22, R7
+next:
+	SUBS R20, R5
+	BEQ end
 	SUBS $1, R11
-	BNE fetch4
+	BNE tile
 	MOVD R2, R10
-	B fetch4
-tails:
-tail5:
-	CMP $5, R5
-	BNE tail5done
-	CBZ R7, tail5fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail5fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	SUBS $4, R21
-	BLT tail5steprest
-tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
-	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
-	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE tail5step
-tail5steprest:
-	TBZ $1, R21, tail5stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	ADD $32, R20
-tail5stepskip2:
-	TBZ $0, R21, tail5stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	ADD $32, R20
-tail5stepskip1:
-	CBZ R6, tail5set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-tail5set:
-	CBNZ R7, tail5last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	WORD $0xad044410 // stp q16, q17, [x0, #128]
-	B tail5stored
-tail5last:
-	CBZ R9, tail5plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-tail5plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	ADD R8, R7
-tail5stored:
-	ADD $160, R0
-	ADD R3, R16, R1
-	SUB $5, R5
-	B tail5
-tail5done:
-tail4:
-	CMP $4, R5
-	BLT tail4done
-	CBZ R7, tail4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	SUBS $4, R21
-	BLT tail4steprest
-tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE tail4step
-tail4steprest:
-	TBZ $1, R21, tail4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	ADD $32, R20
-tail4stepskip2:
-	TBZ $0, R21, tail4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	ADD $32, R20
-tail4stepskip1:
-	CBZ R6, tail4set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-tail4set:
-	CBNZ R7, tail4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	WORD $0xad03340c // stp q12, q13, [x0, #96]
-	B tail4stored
-tail4last:
-	CBZ R9, tail4plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-tail4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	ADD R8, R7
-tail4stored:
-	ADD $128, R0
-	ADD R3, R15, R1
-	SUB $4, R5
-	B tail4
-tail4done:
-tail3:
-	CMP $3, R5
-	BLT tail3done
-	CBZ R7, tail3fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail3fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	SUBS $4, R21
-	BLT tail3steprest
-tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE tail3step
-tail3steprest:
-	TBZ $1, R21, tail3stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	ADD $32, R20
-tail3stepskip2:
-	TBZ $0, R21, tail3stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	ADD $32, R20
-tail3stepskip1:
-	CBZ R6, tail3set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-tail3set:
-	CBNZ R7, tail3last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	WORD $0xad022408 // stp q8, q9, [x0, #64]
-	B tail3stored
-tail3last:
-	CBZ R9, tail3plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-tail3plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	ADD R8, R7
-tail3stored:
-	ADD $96, R0
-	ADD R3, R14, R1
-	SUB $3, R5
-	B tail3
-tail3done:
-tail2:
-	CMP $2, R5
-	BLT tail2done
-	CBZ R7, tail2fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail2fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	SUBS $4, R21
-	BLT tail2steprest
-tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE tail2step
-tail2steprest:
-	TBZ $1, R21, tail2stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	ADD $32, R20
-tail2stepskip2:
-	TBZ $0, R21, tail2stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	ADD $32, R20
-tail2stepskip1:
-	CBZ R6, tail2set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-tail2set:
-	CBNZ R7, tail2last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad011404 // stp q4, q5, [x0, #32]
-	B tail2stored
-tail2last:
-	CBZ R9, tail2plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-tail2plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	ADD R8, R7
-tail2stored:
-	ADD $64, R0
-	ADD R3, R13, R1
-	SUB $2, R5
-	B tail2
-tail2done:
-tail1:
-	CMP $1, R5
-	BLT tail1done
-	CBZ R7, tail1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail1fetched:
-	MOVD R1, R12
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	SUBS $4, R21
-	BLT tail1steprest
-tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	ADD $64, R20
-	SUBS $4, R21
-	BGE tail1step
-tail1steprest:
-	TBZ $1, R21, tail1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	ADD $32, R20
-tail1stepskip2:
-	TBZ $0, R21, tail1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	ADD $32, R20
-tail1stepskip1:
-	CBZ R6, tail1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-tail1set:
-	CBNZ R7, tail1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	B tail1stored
-tail1last:
-	CBZ R9, tail1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-tail1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	ADD R8, R7
-tail1stored:
-	ADD $32, R0
-	ADD R3, R12, R1
-	SUB $1, R5
-	B tail1
-tail1done:
+	MOVD $0, R12
+	B tile
+end:
 	RET
 
 // func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -2528,38 +1531,35 @@ TEXT ·multiply2NEON(SB), NOSPLIT, $0-96
 	MOVD bias+72(FP), R9
 	MOVD ahead+80(FP), R10
 	MOVD fetch+88(FP), R11
-	CMP $1, R11
-	BNE fetch4
-fetch1:
+	MOVD $64, R12
+	UDIV R11, R12
+tile:
+	MOVD $6, R20
 	CMP $8, R5
-	BGT fetch1tile
+	BGT sized
+	MOVD R5, R20
 	CMP $6, R5
-	BNE tails
-fetch1tile:
-	CBZ R7, fetch1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch1fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
+	BLE sized
+	SUB $3, R20
+sized:
+	CBZ R7, fetched
+	MOVD R7, R22
+	MOVD R20, R23
+fetch:
+	WORD $0xf98002c0 // prfm pldl1keep, [x22]
+	ADD R8, R22
+	SUBS $1, R23
+	BNE fetch
+fetched:
+	MOVD R1, R13
 	ADD R3, R13, R14
 	ADD R3, R14, R15
 	ADD R3, R15, R16
 	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
+	ADD R3, R17, R19
+	MOVD $0, R21
+	MOVD R2, R22
+	MOVD R4, R23
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -2584,22 +1584,27 @@ fetch1fetched:
 	WORD $0x6f00e415 // movi v21.2d, #0
 	WORD $0x6f00e416 // movi v22.2d, #0
 	WORD $0x6f00e417 // movi v23.2d, #0
-	SUBS $4, R21
-	BLT fetch1steprest
-fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
-	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
-	ADD $256, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	CMP $6, R20
+	BLT rows6fewer
+	SUBS $4, R23
+	BLT rows6rest
+rows6:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	WORD $0x3cf56a7d // ldr q29, [x19, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -2612,7 +1617,7 @@ fetch1step:
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -2625,7 +1630,7 @@ fetch1step:
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -2638,7 +1643,7 @@ fetch1step:
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
 	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
@@ -2651,7 +1656,7 @@ fetch1step:
 	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
 	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
+	WORD $0xad447ede // ldp q30, q31, [x22, #128]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
@@ -2664,7 +1669,7 @@ fetch1step:
 	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
 	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
+	WORD $0xad457ede // ldp q30, q31, [x22, #160]
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
@@ -2677,7 +1682,7 @@ fetch1step:
 	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
 	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
 	WORD $0x4f9d1bf7 // fmla v23.4s, v31.4s, v29.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
+	WORD $0xad467ede // ldp q30, q31, [x22, #192]
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
@@ -2690,7 +1695,7 @@ fetch1step:
 	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
 	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
+	WORD $0xad477ede // ldp q30, q31, [x22, #224]
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
 	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
@@ -2703,19 +1708,19 @@ fetch1step:
 	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
 	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
 	WORD $0x4fbd1bf7 // fmla v23.4s, v31.4s, v29.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE fetch1step
-fetch1steprest:
-	TBZ $1, R21, fetch1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $256, R22
+	SUBS $4, R23
+	BGE rows6
+rows6rest:
+	TBZ $1, R23, rows6skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	WORD $0xfc756a7d // ldr d29, [x19, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -2728,7 +1733,7 @@ fetch1steprest:
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -2741,7 +1746,7 @@ fetch1steprest:
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -2754,7 +1759,7 @@ fetch1steprest:
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
 	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
@@ -2767,17 +1772,17 @@ fetch1steprest:
 	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
 	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	ADD $128, R20
-fetch1stepskip2:
-	TBZ $0, R21, fetch1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $128, R22
+rows6skip2:
+	TBZ $0, R23, rows6skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	WORD $0xbc756a7d // ldr s29, [x19, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -2790,7 +1795,7 @@ fetch1stepskip2:
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -2803,182 +1808,30 @@ fetch1stepskip2:
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	ADD $64, R20
-fetch1stepskip1:
-	CBZ R6, fetch1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0xad486418 // ldp q24, q25, [x0, #256]
-	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-	WORD $0xad4a6418 // ldp q24, q25, [x0, #320]
-	WORD $0xad4b6c1a // ldp q26, q27, [x0, #352]
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
-	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch1set:
-	CBNZ R7, fetch1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	B fetch1stored
-fetch1last:
-	CBZ R9, fetch1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
-	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	WORD $0xad014cf2 // stp q18, q19, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	WORD $0xad015cf6 // stp q22, q23, [x7, #32]
-	ADD R8, R7
-fetch1stored:
-	ADD $384, R0
-	ADD R3, R17, R1
-	SUB $6, R5
-	SUBS $1, R11
-	BNE fetch1
-	MOVD R2, R10
-	B fetch4
-fetch4:
-	CMP $8, R5
-	BGT fetch4tile
-	CMP $6, R5
-	BNE tails
-fetch4tile:
-	CBZ R7, fetch4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	WORD $0x6f00e416 // movi v22.2d, #0
-	WORD $0x6f00e417 // movi v23.2d, #0
-	SUBS $4, R21
-	BLT fetch4steprest
-fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $64, R22
+rows6skip1:
+	B add
+rows6fewer:
+	CMP $5, R20
+	BLT rows5fewer
+	SUBS $4, R23
+	BLT rows5rest
+rows5:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -2989,9 +1842,7 @@ fetch4step:
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -3002,9 +1853,7 @@ fetch4step:
 	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -3015,9 +1864,7 @@ fetch4step:
 	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
@@ -3028,9 +1875,7 @@ fetch4step:
 	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
 	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
+	WORD $0xad447ede // ldp q30, q31, [x22, #128]
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
@@ -3041,9 +1886,7 @@ fetch4step:
 	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
 	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf5 // fmla v21.4s, v31.4s, v29.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
+	WORD $0xad457ede // ldp q30, q31, [x22, #160]
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
@@ -3054,9 +1897,7 @@ fetch4step:
 	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
 	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
 	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
-	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x4f9d1bf7 // fmla v23.4s, v31.4s, v29.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
+	WORD $0xad467ede // ldp q30, q31, [x22, #192]
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
@@ -3067,9 +1908,7 @@ fetch4step:
 	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
 	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf5 // fmla v21.4s, v31.4s, v29.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
+	WORD $0xad477ede // ldp q30, q31, [x22, #224]
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
 	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
@@ -3080,21 +1919,18 @@ fetch4step:
 	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
 	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
 	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
-	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x4fbd1bf7 // fmla v23.4s, v31.4s, v29.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE fetch4step
-fetch4steprest:
-	TBZ $1, R21, fetch4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $256, R22
+	SUBS $4, R23
+	BGE rows5
+rows5rest:
+	TBZ $1, R23, rows5skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -3105,9 +1941,7 @@ fetch4steprest:
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -3118,9 +1952,7 @@ fetch4steprest:
 	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -3131,9 +1963,7 @@ fetch4steprest:
 	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
@@ -3144,19 +1974,16 @@ fetch4steprest:
 	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
 	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	ADD $128, R20
-fetch4stepskip2:
-	TBZ $0, R21, fetch4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
+	ADD $128, R22
+rows5skip2:
+	TBZ $0, R23, rows5skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -3167,9 +1994,7 @@ fetch4stepskip2:
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -3180,1208 +2005,621 @@ fetch4stepskip2:
 	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	ADD $64, R20
-fetch4stepskip1:
-	CBZ R6, fetch4set
+	ADD $64, R22
+rows5skip1:
+	B add
+rows5fewer:
+	CMP $4, R20
+	BLT rows4fewer
+	SUBS $4, R23
+	BLT rows4rest
+rows4:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
+	WORD $0xad447ede // ldp q30, q31, [x22, #128]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
+	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
+	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
+	WORD $0xad457ede // ldp q30, q31, [x22, #160]
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
+	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
+	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
+	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
+	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
+	WORD $0xad467ede // ldp q30, q31, [x22, #192]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
+	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
+	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
+	WORD $0xad477ede // ldp q30, q31, [x22, #224]
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
+	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
+	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
+	ADD $256, R22
+	SUBS $4, R23
+	BGE rows4
+rows4rest:
+	TBZ $1, R23, rows4skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
+	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
+	ADD $128, R22
+rows4skip2:
+	TBZ $0, R23, rows4skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
+	ADD $64, R22
+rows4skip1:
+	B add
+rows4fewer:
+	CMP $3, R20
+	BLT rows3fewer
+	SUBS $4, R23
+	BLT rows3rest
+rows3:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	WORD $0xad447ede // ldp q30, q31, [x22, #128]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
+	WORD $0xad457ede // ldp q30, q31, [x22, #160]
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
+	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
+	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
+	WORD $0xad467ede // ldp q30, q31, [x22, #192]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
+	WORD $0xad477ede // ldp q30, q31, [x22, #224]
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
+	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
+	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
+	ADD $256, R22
+	SUBS $4, R23
+	BGE rows3
+rows3rest:
+	TBZ $1, R23, rows3skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
+	ADD $128, R22
+rows3skip2:
+	TBZ $0, R23, rows3skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
+	ADD $64, R22
+rows3skip1:
+	B add
+rows3fewer:
+	CMP $2, R20
+	BLT rows2fewer
+	SUBS $4, R23
+	BLT rows2rest
+rows2:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	WORD $0xad447ede // ldp q30, q31, [x22, #128]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
+	WORD $0xad457ede // ldp q30, q31, [x22, #160]
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
+	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
+	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
+	WORD $0xad467ede // ldp q30, q31, [x22, #192]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
+	WORD $0xad477ede // ldp q30, q31, [x22, #224]
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
+	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
+	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
+	ADD $256, R22
+	SUBS $4, R23
+	BGE rows2
+rows2rest:
+	TBZ $1, R23, rows2skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
+	ADD $128, R22
+rows2skip2:
+	TBZ $0, R23, rows2skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
+	ADD $64, R22
+rows2skip1:
+	B add
+rows2fewer:
+	SUBS $4, R23
+	BLT rows1rest
+rows1:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	ADD $16, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	WORD $0xad447ede // ldp q30, q31, [x22, #128]
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
+	WORD $0xad457ede // ldp q30, q31, [x22, #160]
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
+	WORD $0xad467ede // ldp q30, q31, [x22, #192]
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
+	WORD $0xad477ede // ldp q30, q31, [x22, #224]
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
+	ADD $256, R22
+	SUBS $4, R23
+	BGE rows1
+rows1rest:
+	TBZ $1, R23, rows1skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	ADD $8, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	WORD $0xad427ede // ldp q30, q31, [x22, #64]
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
+	WORD $0xad437ede // ldp q30, q31, [x22, #96]
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
+	ADD $128, R22
+rows1skip2:
+	TBZ $0, R23, rows1skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	ADD $4, R21
+	WORD $0xad407ede // ldp q30, q31, [x22, #0]
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
+	WORD $0xad417ede // ldp q30, q31, [x22, #32]
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
+	ADD $64, R22
+rows1skip1:
+add:
+	CBZ R6, set
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
 	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
 	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
+	CMP $1, R20
+	BLE set
 	WORD $0xad426418 // ldp q24, q25, [x0, #64]
 	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
 	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
 	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
+	CMP $2, R20
+	BLE set
 	WORD $0xad446418 // ldp q24, q25, [x0, #128]
 	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
 	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
 	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
+	CMP $3, R20
+	BLE set
 	WORD $0xad466418 // ldp q24, q25, [x0, #192]
 	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
 	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
 	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
+	CMP $4, R20
+	BLE set
 	WORD $0xad486418 // ldp q24, q25, [x0, #256]
 	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
 	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
 	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
+	CMP $5, R20
+	BLE set
 	WORD $0xad4a6418 // ldp q24, q25, [x0, #320]
 	WORD $0xad4b6c1a // ldp q26, q27, [x0, #352]
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
 	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
 	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch4set:
-	CBNZ R7, fetch4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	B fetch4stored
-fetch4last:
-	CBZ R9, fetch4plain
+set:
+	MOVD R7, R22
+	MOVD R8, R23
+	CBNZ R7, last
+	MOVD R0, R22
+	MOVD $64, R23
+	B plain
+last:
+	CBZ R9, plain
 	WORD $0xad406538 // ldp q24, q25, [x9, #0]
 	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
 	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
 	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
+	CMP $1, R20
+	BLE plain
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
 	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
 	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
+	CMP $2, R20
+	BLE plain
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
 	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
 	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
+	CMP $3, R20
+	BLE plain
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
 	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
 	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
+	CMP $4, R20
+	BLE plain
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
 	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
 	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
+	CMP $5, R20
+	BLE plain
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
 	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
 	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	WORD $0xad014cf2 // stp q18, q19, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	WORD $0xad015cf6 // stp q22, q23, [x7, #32]
-	ADD R8, R7
-fetch4stored:
-	ADD $384, R0
-	ADD R3, R17, R1
-	SUB $6, R5
+plain:
+	WORD $0xad0006c0 // stp q0, q1, [x22, #0]
+	WORD $0xad010ec2 // stp q2, q3, [x22, #32]
+	ADD R23, R22
+	CMP $1, R20
+	BLE stored
+	WORD $0xad0016c4 // stp q4, q5, [x22, #0]
+	WORD $0xad011ec6 // stp q6, q7, [x22, #32]
+	ADD R23, R22
+	CMP $2, R20
+	BLE stored
+	WORD $0xad0026c8 // stp q8, q9, [x22, #0]
+	WORD $0xad012eca // stp q10, q11, [x22, #32]
+	ADD R23, R22
+	CMP $3, R20
+	BLE stored
+	WORD $0xad0036cc // stp q12, q13, [x22, #0]
+	WORD $0xad013ece // stp q14, q15, [x22, #32]
+	ADD R23, R22
+	CMP $4, R20
+	BLE stored
+	WORD $0xad0046d0 // stp q16, q17, [x22, #0]
+	WORD $0xad014ed2 // stp q18, q19, [x22, #32]
+	ADD R23, R22
+	CMP $5, R20
+	BLE stored
+	WORD $0xad0056d4 // stp q20, q21, [x22, #0]
+	WORD $0xad015ed6 // stp q22, q23, [x22, #32]
+	ADD R23, R22
+stored:
+	MADD R20, R1, R3, R1
+	MOVD $64, R21
+	MADD R20, R0, R21, R0
+	CBZ R7, next
+	MOVD R22, R7
+next:
+	SUBS R20, R5
+	BEQ end
 	SUBS $1, R11
-	BNE fetch4
+	BNE tile
 	MOVD R2, R10
-	B fetch4
-tails:
-tail5:
-	CMP $5, R5
-	BNE tail5done
-	CBZ R7, tail5fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail5fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	SUBS $4, R21
-	BLT tail5steprest
-tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
-	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
-	ADD $256, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf1 // fmla v17.4s, v31.4s, v28.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9c1bf3 // fmla v19.4s, v31.4s, v28.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf1 // fmla v17.4s, v31.4s, v28.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
-	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbc1bf3 // fmla v19.4s, v31.4s, v28.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE tail5step
-tail5steprest:
-	TBZ $1, R21, tail5stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	ADD $128, R20
-tail5stepskip2:
-	TBZ $0, R21, tail5stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	ADD $64, R20
-tail5stepskip1:
-	CBZ R6, tail5set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0xad486418 // ldp q24, q25, [x0, #256]
-	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-tail5set:
-	CBNZ R7, tail5last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	B tail5stored
-tail5last:
-	CBZ R9, tail5plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-tail5plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	WORD $0xad014cf2 // stp q18, q19, [x7, #32]
-	ADD R8, R7
-tail5stored:
-	ADD $320, R0
-	ADD R3, R16, R1
-	SUB $5, R5
-	B tail5
-tail5done:
-tail4:
-	CMP $4, R5
-	BLT tail4done
-	CBZ R7, tail4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $4, R21
-	BLT tail4steprest
-tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
-	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
-	ADD $256, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bed // fmla v13.4s, v31.4s, v27.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9b1bef // fmla v15.4s, v31.4s, v27.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bed // fmla v13.4s, v31.4s, v27.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbb1bef // fmla v15.4s, v31.4s, v27.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE tail4step
-tail4steprest:
-	TBZ $1, R21, tail4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	ADD $128, R20
-tail4stepskip2:
-	TBZ $0, R21, tail4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	ADD $64, R20
-tail4stepskip1:
-	CBZ R6, tail4set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-tail4set:
-	CBNZ R7, tail4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	B tail4stored
-tail4last:
-	CBZ R9, tail4plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-tail4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-tail4stored:
-	ADD $256, R0
-	ADD R3, R15, R1
-	SUB $4, R5
-	B tail4
-tail4done:
-tail3:
-	CMP $3, R5
-	BLT tail3done
-	CBZ R7, tail3fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail3fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	SUBS $4, R21
-	BLT tail3steprest
-tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
-	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
-	ADD $256, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1be9 // fmla v9.4s, v31.4s, v26.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9a1beb // fmla v11.4s, v31.4s, v26.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1be9 // fmla v9.4s, v31.4s, v26.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fba1beb // fmla v11.4s, v31.4s, v26.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE tail3step
-tail3steprest:
-	TBZ $1, R21, tail3stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	ADD $128, R20
-tail3stepskip2:
-	TBZ $0, R21, tail3stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	ADD $64, R20
-tail3stepskip1:
-	CBZ R6, tail3set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-tail3set:
-	CBNZ R7, tail3last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	B tail3stored
-tail3last:
-	CBZ R9, tail3plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-tail3plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-tail3stored:
-	ADD $192, R0
-	ADD R3, R14, R1
-	SUB $3, R5
-	B tail3
-tail3done:
-tail2:
-	CMP $2, R5
-	BLT tail2done
-	CBZ R7, tail2fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail2fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $4, R21
-	BLT tail2steprest
-tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
-	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
-	ADD $256, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be5 // fmla v5.4s, v31.4s, v25.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f991be7 // fmla v7.4s, v31.4s, v25.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be5 // fmla v5.4s, v31.4s, v25.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fb91be7 // fmla v7.4s, v31.4s, v25.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE tail2step
-tail2steprest:
-	TBZ $1, R21, tail2stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	ADD $128, R20
-tail2stepskip2:
-	TBZ $0, R21, tail2stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	ADD $64, R20
-tail2stepskip1:
-	CBZ R6, tail2set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-tail2set:
-	CBNZ R7, tail2last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	B tail2stored
-tail2last:
-	CBZ R9, tail2plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-tail2plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-tail2stored:
-	ADD $128, R0
-	ADD R3, R13, R1
-	SUB $2, R5
-	B tail2
-tail2done:
-tail1:
-	CMP $1, R5
-	BLT tail1done
-	CBZ R7, tail1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail1fetched:
-	MOVD R1, R12
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	SUBS $4, R21
-	BLT tail1steprest
-tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	WORD $0xf9804142 // prfm pldl2keep, [x10, #128]
-	WORD $0xf9806142 // prfm pldl2keep, [x10, #192]
-	ADD $256, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	ADD $16, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0xad447e9e // ldp q30, q31, [x20, #128]
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be1 // fmla v1.4s, v31.4s, v24.s[2]
-	WORD $0xad457e9e // ldp q30, q31, [x20, #160]
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f981be3 // fmla v3.4s, v31.4s, v24.s[2]
-	WORD $0xad467e9e // ldp q30, q31, [x20, #192]
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be1 // fmla v1.4s, v31.4s, v24.s[3]
-	WORD $0xad477e9e // ldp q30, q31, [x20, #224]
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb81be3 // fmla v3.4s, v31.4s, v24.s[3]
-	ADD $256, R20
-	SUBS $4, R21
-	BGE tail1step
-tail1steprest:
-	TBZ $1, R21, tail1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	ADD $8, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad427e9e // ldp q30, q31, [x20, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad437e9e // ldp q30, q31, [x20, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	ADD $128, R20
-tail1stepskip2:
-	TBZ $0, R21, tail1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	ADD $4, R19
-	WORD $0xad407e9e // ldp q30, q31, [x20, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417e9e // ldp q30, q31, [x20, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	ADD $64, R20
-tail1stepskip1:
-	CBZ R6, tail1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-tail1set:
-	CBNZ R7, tail1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	B tail1stored
-tail1last:
-	CBZ R9, tail1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-tail1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-tail1stored:
-	ADD $64, R0
-	ADD R3, R12, R1
-	SUB $1, R5
-	B tail1
-tail1done:
+	MOVD $0, R12
+	B tile
+end:
 	RET
 
 // func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -4401,38 +2639,35 @@ TEXT ·widen2NEON(SB), NOSPLIT, $0-96
 	MOVD ahead+80(FP), R10
 	MOVD fetch+88(FP), R11
 	WORD $0x6f07c7ff // mvni v31.4s, #255, msl #8
-	CMP $1, R11
-	BNE fetch4
-fetch1:
+	MOVD $64, R12
+	UDIV R11, R12
+tile:
+	MOVD $6, R20
 	CMP $8, R5
-	BGT fetch1tile
+	BGT sized
+	MOVD R5, R20
 	CMP $6, R5
-	BNE tails
-fetch1tile:
-	CBZ R7, fetch1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch1fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
+	BLE sized
+	SUB $3, R20
+sized:
+	CBZ R7, fetched
+	MOVD R7, R22
+	MOVD R20, R23
+fetch:
+	WORD $0xf98002c0 // prfm pldl1keep, [x22]
+	ADD R8, R22
+	SUBS $1, R23
+	BNE fetch
+fetched:
+	MOVD R1, R13
 	ADD R3, R13, R14
 	ADD R3, R14, R15
 	ADD R3, R15, R16
 	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
+	ADD R3, R17, R19
+	MOVD $0, R21
+	MOVD R2, R22
+	MOVD R4, R23
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -4457,20 +2692,23 @@ fetch1fetched:
 	WORD $0x6f00e415 // movi v21.2d, #0
 	WORD $0x6f00e416 // movi v22.2d, #0
 	WORD $0x6f00e417 // movi v23.2d, #0
-	SUBS $4, R21
-	BLT fetch1steprest
-fetch1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	CMP $6, R20
+	BLT rows6fewer
+	SUBS $4, R23
+	BLT rows6rest
+rows6:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	WORD $0x3cf56a7d // ldr q29, [x19, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -4478,7 +2716,7 @@ fetch1step:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
@@ -4486,7 +2724,7 @@ fetch1step:
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -4494,7 +2732,7 @@ fetch1step:
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
@@ -4502,7 +2740,7 @@ fetch1step:
 	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -4510,7 +2748,7 @@ fetch1step:
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
@@ -4518,7 +2756,7 @@ fetch1step:
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
@@ -4526,7 +2764,7 @@ fetch1step:
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
@@ -4534,7 +2772,7 @@ fetch1step:
 	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
@@ -4542,7 +2780,7 @@ fetch1step:
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
 	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
@@ -4550,7 +2788,7 @@ fetch1step:
 	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
 	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
@@ -4558,7 +2796,7 @@ fetch1step:
 	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
 	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
@@ -4566,7 +2804,7 @@ fetch1step:
 	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd3 // fmla v19.4s, v30.4s, v28.s[2]
 	WORD $0x4f9d1bd7 // fmla v23.4s, v30.4s, v29.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
@@ -4574,7 +2812,7 @@ fetch1step:
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
 	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
@@ -4582,7 +2820,7 @@ fetch1step:
 	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
 	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
@@ -4590,7 +2828,7 @@ fetch1step:
 	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
 	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
@@ -4598,19 +2836,19 @@ fetch1step:
 	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd3 // fmla v19.4s, v30.4s, v28.s[3]
 	WORD $0x4fbd1bd7 // fmla v23.4s, v30.4s, v29.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE fetch1step
-fetch1steprest:
-	TBZ $1, R21, fetch1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows6
+rows6rest:
+	TBZ $1, R23, rows6skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	WORD $0xfc756a7d // ldr d29, [x19, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -4618,7 +2856,7 @@ fetch1steprest:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
@@ -4626,7 +2864,7 @@ fetch1steprest:
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -4634,7 +2872,7 @@ fetch1steprest:
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
@@ -4642,7 +2880,7 @@ fetch1steprest:
 	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
@@ -4650,7 +2888,7 @@ fetch1steprest:
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
@@ -4658,7 +2896,7 @@ fetch1steprest:
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
@@ -4666,7 +2904,7 @@ fetch1steprest:
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
@@ -4674,17 +2912,17 @@ fetch1steprest:
 	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
 	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
-	ADD $64, R20
-fetch1stepskip2:
-	TBZ $0, R21, fetch1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $64, R22
+rows6skip2:
+	TBZ $0, R23, rows6skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	WORD $0xbc756a7d // ldr s29, [x19, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
@@ -4692,7 +2930,7 @@ fetch1stepskip2:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
@@ -4700,7 +2938,7 @@ fetch1stepskip2:
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
@@ -4708,7 +2946,7 @@ fetch1stepskip2:
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
@@ -4716,1827 +2954,1008 @@ fetch1stepskip2:
 	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
 	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
-	ADD $64, R20
-fetch1stepskip1:
-	CBZ R6, fetch1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0xad486418 // ldp q24, q25, [x0, #256]
-	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-	WORD $0xad4a6418 // ldp q24, q25, [x0, #320]
-	WORD $0xad4b6c1a // ldp q26, q27, [x0, #352]
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
-	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch1set:
-	CBNZ R7, fetch1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	B fetch1stored
-fetch1last:
-	CBZ R9, fetch1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
-	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
-	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
-	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	WORD $0xad014cf2 // stp q18, q19, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	WORD $0xad015cf6 // stp q22, q23, [x7, #32]
-	ADD R8, R7
-fetch1stored:
-	ADD $384, R0
-	ADD R3, R17, R1
-	SUB $6, R5
-	SUBS $1, R11
-	BNE fetch1
-	MOVD R2, R10
-	B fetch4
-fetch4:
-	CMP $8, R5
-	BGT fetch4tile
-	CMP $6, R5
-	BNE tails
-fetch4tile:
-	CBZ R7, fetch4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-fetch4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	ADD R3, R16, R17
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	WORD $0x6f00e416 // movi v22.2d, #0
-	WORD $0x6f00e417 // movi v23.2d, #0
-	SUBS $4, R21
-	BLT fetch4steprest
-fetch4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	ADD $64, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	WORD $0x3cf36a3d // ldr q29, [x17, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $64, R22
+rows6skip1:
+	B add
+rows6fewer:
+	CMP $5, R20
+	BLT rows5fewer
+	SUBS $4, R23
+	BLT rows5rest
+rows5:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	WORD $0x3cf56a3c // ldr q28, [x17, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
 	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
 	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x4f9d1bd4 // fmla v20.4s, v30.4s, v29.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
 	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
 	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
-	WORD $0x4f9d1bd5 // fmla v21.4s, v30.4s, v29.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
 	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
 	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x4f9d1bd6 // fmla v22.4s, v30.4s, v29.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
 	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
 	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
 	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
 	WORD $0x4f9c1bd3 // fmla v19.4s, v30.4s, v28.s[2]
-	WORD $0x4f9d1bd7 // fmla v23.4s, v30.4s, v29.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
 	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
 	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x4fbd1bd4 // fmla v20.4s, v30.4s, v29.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
 	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
 	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
-	WORD $0x4fbd1bd5 // fmla v21.4s, v30.4s, v29.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
 	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
 	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x4fbd1bd6 // fmla v22.4s, v30.4s, v29.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
 	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
 	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
 	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
 	WORD $0x4fbc1bd3 // fmla v19.4s, v30.4s, v28.s[3]
-	WORD $0x4fbd1bd7 // fmla v23.4s, v30.4s, v29.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE fetch4step
-fetch4steprest:
-	TBZ $1, R21, fetch4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	WORD $0xfc736a3d // ldr d29, [x17, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows5
+rows5rest:
+	TBZ $1, R23, rows5skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	WORD $0xfc756a3c // ldr d28, [x17, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d5 // fmla v21.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
 	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
 	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
 	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
 	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
 	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
-	WORD $0x4fbd13d7 // fmla v23.4s, v30.4s, v29.s[1]
-	ADD $64, R20
-fetch4stepskip2:
-	TBZ $0, R21, fetch4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	WORD $0xbc736a3d // ldr s29, [x17, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
+	ADD $64, R22
+rows5skip2:
+	TBZ $0, R23, rows5skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	WORD $0xbc756a3c // ldr s28, [x17, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d5 // fmla v21.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
 	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
 	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
 	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
 	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
 	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
 	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
-	WORD $0x4f9d13d7 // fmla v23.4s, v30.4s, v29.s[0]
-	ADD $64, R20
-fetch4stepskip1:
-	CBZ R6, fetch4set
+	ADD $64, R22
+rows5skip1:
+	B add
+rows5fewer:
+	CMP $4, R20
+	BLT rows4fewer
+	SUBS $4, R23
+	BLT rows4rest
+rows4:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	WORD $0x3cf56a1b // ldr q27, [x16, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
+	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows4
+rows4rest:
+	TBZ $1, R23, rows4skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	WORD $0xfc756a1b // ldr d27, [x16, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
+	ADD $64, R22
+rows4skip2:
+	TBZ $0, R23, rows4skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	WORD $0xbc756a1b // ldr s27, [x16, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
+	ADD $64, R22
+rows4skip1:
+	B add
+rows4fewer:
+	CMP $3, R20
+	BLT rows3fewer
+	SUBS $4, R23
+	BLT rows3rest
+rows3:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	WORD $0x3cf569fa // ldr q26, [x15, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows3
+rows3rest:
+	TBZ $1, R23, rows3skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	WORD $0xfc7569fa // ldr d26, [x15, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
+	ADD $64, R22
+rows3skip2:
+	TBZ $0, R23, rows3skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	WORD $0xbc7569fa // ldr s26, [x15, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
+	ADD $64, R22
+rows3skip1:
+	B add
+rows3fewer:
+	CMP $2, R20
+	BLT rows2fewer
+	SUBS $4, R23
+	BLT rows2rest
+rows2:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	WORD $0x3cf569d9 // ldr q25, [x14, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows2
+rows2rest:
+	TBZ $1, R23, rows2skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	WORD $0xfc7569d9 // ldr d25, [x14, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
+	ADD $64, R22
+rows2skip2:
+	TBZ $0, R23, rows2skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	WORD $0xbc7569d9 // ldr s25, [x14, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
+	ADD $64, R22
+rows2skip1:
+	B add
+rows2fewer:
+	SUBS $4, R23
+	BLT rows1rest
+rows1:
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0xf9800142 // prfm pldl2keep, [x10]
+	ADD R12, R10
+	WORD $0x3cf569b8 // ldr q24, [x13, x21]
+	ADD $16, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
+	WORD $0x3dc012de // ldr q30, [x22, #64]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
+	WORD $0x3dc016de // ldr q30, [x22, #80]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
+	WORD $0x3dc01ade // ldr q30, [x22, #96]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
+	WORD $0x3dc01ede // ldr q30, [x22, #112]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
+	ADD $128, R22
+	SUBS $4, R23
+	BGE rows1
+rows1rest:
+	TBZ $1, R23, rows1skip2
+	WORD $0xfc7569b8 // ldr d24, [x13, x21]
+	ADD $8, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
+	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
+	ADD $64, R22
+rows1skip2:
+	TBZ $0, R23, rows1skip1
+	WORD $0xbc7569b8 // ldr s24, [x13, x21]
+	ADD $4, R21
+	WORD $0x3dc002de // ldr q30, [x22, #0]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
+	WORD $0x3dc006de // ldr q30, [x22, #16]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00ade // ldr q30, [x22, #32]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
+	WORD $0x3dc00ede // ldr q30, [x22, #48]
+	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
+	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
+	ADD $64, R22
+rows1skip1:
+add:
+	CBZ R6, set
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
 	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
 	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
+	CMP $1, R20
+	BLE set
 	WORD $0xad426418 // ldp q24, q25, [x0, #64]
 	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
 	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
 	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
+	CMP $2, R20
+	BLE set
 	WORD $0xad446418 // ldp q24, q25, [x0, #128]
 	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
 	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
 	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
+	CMP $3, R20
+	BLE set
 	WORD $0xad466418 // ldp q24, q25, [x0, #192]
 	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
 	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
 	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
+	CMP $4, R20
+	BLE set
 	WORD $0xad486418 // ldp q24, q25, [x0, #256]
 	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
 	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
 	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
+	CMP $5, R20
+	BLE set
 	WORD $0xad4a6418 // ldp q24, q25, [x0, #320]
 	WORD $0xad4b6c1a // ldp q26, q27, [x0, #352]
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
 	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
 	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch4set:
-	CBNZ R7, fetch4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	B fetch4stored
-fetch4last:
-	CBZ R9, fetch4plain
+set:
+	MOVD R7, R22
+	MOVD R8, R23
+	CBNZ R7, last
+	MOVD R0, R22
+	MOVD $64, R23
+	B plain
+last:
+	CBZ R9, plain
 	WORD $0xad406538 // ldp q24, q25, [x9, #0]
 	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
 	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
 	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
 	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
+	CMP $1, R20
+	BLE plain
 	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
 	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
 	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
 	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
+	CMP $2, R20
+	BLE plain
 	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
 	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
 	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
 	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
+	CMP $3, R20
+	BLE plain
 	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
 	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
 	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
 	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
+	CMP $4, R20
+	BLE plain
 	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
 	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
 	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
 	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
+	CMP $5, R20
+	BLE plain
 	WORD $0x4e38d694 // fadd v20.4s, v20.4s, v24.4s
 	WORD $0x4e39d6b5 // fadd v21.4s, v21.4s, v25.4s
 	WORD $0x4e3ad6d6 // fadd v22.4s, v22.4s, v26.4s
 	WORD $0x4e3bd6f7 // fadd v23.4s, v23.4s, v27.4s
-fetch4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	WORD $0xad014cf2 // stp q18, q19, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0054f4 // stp q20, q21, [x7, #0]
-	WORD $0xad015cf6 // stp q22, q23, [x7, #32]
-	ADD R8, R7
-fetch4stored:
-	ADD $384, R0
-	ADD R3, R17, R1
-	SUB $6, R5
+plain:
+	WORD $0xad0006c0 // stp q0, q1, [x22, #0]
+	WORD $0xad010ec2 // stp q2, q3, [x22, #32]
+	ADD R23, R22
+	CMP $1, R20
+	BLE stored
+	WORD $0xad0016c4 // stp q4, q5, [x22, #0]
+	WORD $0xad011ec6 // stp q6, q7, [x22, #32]
+	ADD R23, R22
+	CMP $2, R20
+	BLE stored
+	WORD $0xad0026c8 // stp q8, q9, [x22, #0]
+	WORD $0xad012eca // stp q10, q11, [x22, #32]
+	ADD R23, R22
+	CMP $3, R20
+	BLE stored
+	WORD $0xad0036cc // stp q12, q13, [x22, #0]
+	WORD $0xad013ece // stp q14, q15, [x22, #32]
+	ADD R23, R22
+	CMP $4, R20
+	BLE stored
+	WORD $0xad0046d0 // stp q16, q17, [x22, #0]
+	WORD $0xad014ed2 // stp q18, q19, [x22, #32]
+	ADD R23, R22
+	CMP $5, R20
+	BLE stored
+	WORD $0xad0056d4 // stp q20, q21, [x22, #0]
+	WORD $0xad015ed6 // stp q22, q23, [x22, #32]
+	ADD R23, R22
+stored:
+	MADD R20, R1, R3, R1
+	MOVD $64, R21
+	MADD R20, R0, R21, R0
+	CBZ R7, next
+	MOVD R22, R7
+next:
+	SUBS R20, R5
+	BEQ end
 	SUBS $1, R11
-	BNE fetch4
+	BNE tile
 	MOVD R2, R10
-	B fetch4
-tails:
-tail5:
-	CMP $5, R5
-	BNE tail5done
-	CBZ R7, tail5fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail5fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	ADD R3, R15, R16
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	SUBS $4, R21
-	BLT tail5steprest
-tail5step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	WORD $0x3cf36a1c // ldr q28, [x16, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x4f9c1bd0 // fmla v16.4s, v30.4s, v28.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
-	WORD $0x4f9c1bd1 // fmla v17.4s, v30.4s, v28.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x4f9c1bd2 // fmla v18.4s, v30.4s, v28.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
-	WORD $0x4f9c1bd3 // fmla v19.4s, v30.4s, v28.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x4fbc1bd0 // fmla v16.4s, v30.4s, v28.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
-	WORD $0x4fbc1bd1 // fmla v17.4s, v30.4s, v28.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x4fbc1bd2 // fmla v18.4s, v30.4s, v28.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
-	WORD $0x4fbc1bd3 // fmla v19.4s, v30.4s, v28.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail5step
-tail5steprest:
-	TBZ $1, R21, tail5stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	WORD $0xfc736a1c // ldr d28, [x16, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d1 // fmla v17.4s, v30.4s, v28.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
-	WORD $0x4fbc13d3 // fmla v19.4s, v30.4s, v28.s[1]
-	ADD $64, R20
-tail5stepskip2:
-	TBZ $0, R21, tail5stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	WORD $0xbc736a1c // ldr s28, [x16, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d1 // fmla v17.4s, v30.4s, v28.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
-	WORD $0x4f9c13d3 // fmla v19.4s, v30.4s, v28.s[0]
-	ADD $64, R20
-tail5stepskip1:
-	CBZ R6, tail5set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0xad486418 // ldp q24, q25, [x0, #256]
-	WORD $0xad496c1a // ldp q26, q27, [x0, #288]
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-tail5set:
-	CBNZ R7, tail5last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	B tail5stored
-tail5last:
-	CBZ R9, tail5plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
-	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
-tail5plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0044f0 // stp q16, q17, [x7, #0]
-	WORD $0xad014cf2 // stp q18, q19, [x7, #32]
-	ADD R8, R7
-tail5stored:
-	ADD $320, R0
-	ADD R3, R16, R1
-	SUB $5, R5
-	B tail5
-tail5done:
-tail4:
-	CMP $4, R5
-	BLT tail4done
-	CBZ R7, tail4fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail4fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	ADD R3, R14, R15
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $4, R21
-	BLT tail4steprest
-tail4step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	WORD $0x3cf369fb // ldr q27, [x15, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcc // fmla v12.4s, v30.4s, v27.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcd // fmla v13.4s, v30.4s, v27.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bce // fmla v14.4s, v30.4s, v27.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
-	WORD $0x4f9b1bcf // fmla v15.4s, v30.4s, v27.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcc // fmla v12.4s, v30.4s, v27.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcd // fmla v13.4s, v30.4s, v27.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bce // fmla v14.4s, v30.4s, v27.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
-	WORD $0x4fbb1bcf // fmla v15.4s, v30.4s, v27.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail4step
-tail4steprest:
-	TBZ $1, R21, tail4stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	WORD $0xfc7369fb // ldr d27, [x15, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cd // fmla v13.4s, v30.4s, v27.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
-	WORD $0x4fbb13cf // fmla v15.4s, v30.4s, v27.s[1]
-	ADD $64, R20
-tail4stepskip2:
-	TBZ $0, R21, tail4stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	WORD $0xbc7369fb // ldr s27, [x15, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cd // fmla v13.4s, v30.4s, v27.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x4f9b13cf // fmla v15.4s, v30.4s, v27.s[0]
-	ADD $64, R20
-tail4stepskip1:
-	CBZ R6, tail4set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0xad476c1a // ldp q26, q27, [x0, #224]
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-tail4set:
-	CBNZ R7, tail4last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	B tail4stored
-tail4last:
-	CBZ R9, tail4plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-	WORD $0x4e38d58c // fadd v12.4s, v12.4s, v24.4s
-	WORD $0x4e39d5ad // fadd v13.4s, v13.4s, v25.4s
-	WORD $0x4e3ad5ce // fadd v14.4s, v14.4s, v26.4s
-	WORD $0x4e3bd5ef // fadd v15.4s, v15.4s, v27.4s
-tail4plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0034ec // stp q12, q13, [x7, #0]
-	WORD $0xad013cee // stp q14, q15, [x7, #32]
-	ADD R8, R7
-tail4stored:
-	ADD $256, R0
-	ADD R3, R15, R1
-	SUB $4, R5
-	B tail4
-tail4done:
-tail3:
-	CMP $3, R5
-	BLT tail3done
-	CBZ R7, tail3fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail3fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	ADD R3, R13, R14
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	SUBS $4, R21
-	BLT tail3steprest
-tail3step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	WORD $0x3cf369da // ldr q26, [x14, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc8 // fmla v8.4s, v30.4s, v26.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bc9 // fmla v9.4s, v30.4s, v26.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bca // fmla v10.4s, v30.4s, v26.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
-	WORD $0x4f9a1bcb // fmla v11.4s, v30.4s, v26.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc8 // fmla v8.4s, v30.4s, v26.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bc9 // fmla v9.4s, v30.4s, v26.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bca // fmla v10.4s, v30.4s, v26.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
-	WORD $0x4fba1bcb // fmla v11.4s, v30.4s, v26.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail3step
-tail3steprest:
-	TBZ $1, R21, tail3stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	WORD $0xfc7369da // ldr d26, [x14, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13c9 // fmla v9.4s, v30.4s, v26.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x4fba13cb // fmla v11.4s, v30.4s, v26.s[1]
-	ADD $64, R20
-tail3stepskip2:
-	TBZ $0, R21, tail3stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	WORD $0xbc7369da // ldr s26, [x14, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13c9 // fmla v9.4s, v30.4s, v26.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x4f9a13cb // fmla v11.4s, v30.4s, v26.s[0]
-	ADD $64, R20
-tail3stepskip1:
-	CBZ R6, tail3set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0xad456c1a // ldp q26, q27, [x0, #160]
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-tail3set:
-	CBNZ R7, tail3last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	B tail3stored
-tail3last:
-	CBZ R9, tail3plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-	WORD $0x4e38d508 // fadd v8.4s, v8.4s, v24.4s
-	WORD $0x4e39d529 // fadd v9.4s, v9.4s, v25.4s
-	WORD $0x4e3ad54a // fadd v10.4s, v10.4s, v26.4s
-	WORD $0x4e3bd56b // fadd v11.4s, v11.4s, v27.4s
-tail3plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0024e8 // stp q8, q9, [x7, #0]
-	WORD $0xad012cea // stp q10, q11, [x7, #32]
-	ADD R8, R7
-tail3stored:
-	ADD $192, R0
-	ADD R3, R14, R1
-	SUB $3, R5
-	B tail3
-tail3done:
-tail2:
-	CMP $2, R5
-	BLT tail2done
-	CBZ R7, tail2fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail2fetched:
-	MOVD R1, R12
-	ADD R3, R12, R13
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $4, R21
-	BLT tail2steprest
-tail2step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	WORD $0x3cf369b9 // ldr q25, [x13, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc4 // fmla v4.4s, v30.4s, v25.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc5 // fmla v5.4s, v30.4s, v25.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc6 // fmla v6.4s, v30.4s, v25.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
-	WORD $0x4f991bc7 // fmla v7.4s, v30.4s, v25.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc4 // fmla v4.4s, v30.4s, v25.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc5 // fmla v5.4s, v30.4s, v25.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc6 // fmla v6.4s, v30.4s, v25.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
-	WORD $0x4fb91bc7 // fmla v7.4s, v30.4s, v25.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail2step
-tail2steprest:
-	TBZ $1, R21, tail2stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	WORD $0xfc7369b9 // ldr d25, [x13, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c5 // fmla v5.4s, v30.4s, v25.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x4fb913c7 // fmla v7.4s, v30.4s, v25.s[1]
-	ADD $64, R20
-tail2stepskip2:
-	TBZ $0, R21, tail2stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	WORD $0xbc7369b9 // ldr s25, [x13, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c5 // fmla v5.4s, v30.4s, v25.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x4f9913c7 // fmla v7.4s, v30.4s, v25.s[0]
-	ADD $64, R20
-tail2stepskip1:
-	CBZ R6, tail2set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0xad436c1a // ldp q26, q27, [x0, #96]
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-tail2set:
-	CBNZ R7, tail2last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	B tail2stored
-tail2last:
-	CBZ R9, tail2plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
-	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
-tail2plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-	WORD $0xad0014e4 // stp q4, q5, [x7, #0]
-	WORD $0xad011ce6 // stp q6, q7, [x7, #32]
-	ADD R8, R7
-tail2stored:
-	ADD $128, R0
-	ADD R3, R13, R1
-	SUB $2, R5
-	B tail2
-tail2done:
-tail1:
-	CMP $1, R5
-	BLT tail1done
-	CBZ R7, tail1fetched
-	MOVD R7, R20
-	WORD $0xf9800280 // prfm pldl1keep, [x20]
-	ADD R8, R20
-tail1fetched:
-	MOVD R1, R12
-	MOVD $0, R19
-	MOVD R2, R20
-	MOVD R4, R21
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	SUBS $4, R21
-	BLT tail1steprest
-tail1step:
-	WORD $0xf9800142 // prfm pldl2keep, [x10, #0]
-	WORD $0xf9802142 // prfm pldl2keep, [x10, #64]
-	ADD $128, R10
-	WORD $0x3cf36998 // ldr q24, [x12, x19]
-	ADD $16, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc0 // fmla v0.4s, v30.4s, v24.s[2]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc1 // fmla v1.4s, v30.4s, v24.s[2]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc2 // fmla v2.4s, v30.4s, v24.s[2]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f981bc3 // fmla v3.4s, v30.4s, v24.s[2]
-	WORD $0x3dc0129e // ldr q30, [x20, #64]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc0 // fmla v0.4s, v30.4s, v24.s[3]
-	WORD $0x3dc0169e // ldr q30, [x20, #80]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc1 // fmla v1.4s, v30.4s, v24.s[3]
-	WORD $0x3dc01a9e // ldr q30, [x20, #96]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc2 // fmla v2.4s, v30.4s, v24.s[3]
-	WORD $0x3dc01e9e // ldr q30, [x20, #112]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb81bc3 // fmla v3.4s, v30.4s, v24.s[3]
-	ADD $128, R20
-	SUBS $4, R21
-	BGE tail1step
-tail1steprest:
-	TBZ $1, R21, tail1stepskip2
-	WORD $0xfc736998 // ldr d24, [x12, x19]
-	ADD $8, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c1 // fmla v1.4s, v30.4s, v24.s[1]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4e3f1fde // and v30.16b, v30.16b, v31.16b
-	WORD $0x4fb813c3 // fmla v3.4s, v30.4s, v24.s[1]
-	ADD $64, R20
-tail1stepskip2:
-	TBZ $0, R21, tail1stepskip1
-	WORD $0xbc736998 // ldr s24, [x12, x19]
-	ADD $4, R19
-	WORD $0x3dc0029e // ldr q30, [x20, #0]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x3dc0069e // ldr q30, [x20, #16]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c1 // fmla v1.4s, v30.4s, v24.s[0]
-	WORD $0x3dc00a9e // ldr q30, [x20, #32]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x3dc00e9e // ldr q30, [x20, #48]
-	WORD $0x4f3057de // shl v30.4s, v30.4s, #16
-	WORD $0x4f9813c3 // fmla v3.4s, v30.4s, v24.s[0]
-	ADD $64, R20
-tail1stepskip1:
-	CBZ R6, tail1set
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-tail1set:
-	CBNZ R7, tail1last
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	B tail1stored
-tail1last:
-	CBZ R9, tail1plain
-	WORD $0xad406538 // ldp q24, q25, [x9, #0]
-	WORD $0xad416d3a // ldp q26, q27, [x9, #32]
-	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
-	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
-	WORD $0x4e3ad442 // fadd v2.4s, v2.4s, v26.4s
-	WORD $0x4e3bd463 // fadd v3.4s, v3.4s, v27.4s
-tail1plain:
-	WORD $0xad0004e0 // stp q0, q1, [x7, #0]
-	WORD $0xad010ce2 // stp q2, q3, [x7, #32]
-	ADD R8, R7
-tail1stored:
-	ADD $64, R0
-	ADD R3, R12, R1
-	SUB $1, R5
-	B tail1
-tail1done:
+	MOVD $0, R12
+	B tile
+end:
 	RET
 
 // func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)

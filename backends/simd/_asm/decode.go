@@ -19,10 +19,8 @@ const (
 
 // decode emits the routines of the decode kernels.
 func (g *generator) decode() {
-	for _, scattered := range []bool{false, true} {
-		for _, t := range g.storages() {
-			t.attend(scattered)
-		}
+	for _, t := range g.storages() {
+		t.attend()
 	}
 	g.decodeWeights()
 	g.readLimit()
@@ -45,26 +43,24 @@ func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 
 // attend emits what reads K and V, with the head dim in the lanes: the scores
 // S = Q Kᵀ of one block and O += P V of the block before, four keys in turn, so
-// that K and V both keep coming while one or the other is computed with. Scattered rows are
-// those of pages, which lie where a table says.
-func (t storage) attend(scattered bool) {
-	name, rows := "attend", []string{
-		"rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched."}
-	signature := "func(s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, " +
-		"o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int)"
-	if scattered {
-		name, rows = "attendAt", []string{
-			"row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched, and nearer ones: the tables",
-			fmt.Sprintf("have ahead+%d more, and %d before.", decodeKeys-1, slices.Max(nearer))}
-		signature = "func(s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, " +
-			"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int)"
-	}
-	t.arithmetic(name+t.name, signature, slices.Concat([]string{
+// that K and V both keep coming while one or the other is computed with.
+func (t storage) attend() {
+	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
+		"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
 		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and",
 		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
 		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32,%s Q with 0 beyond dim;", scoreStep, t.order()),
-	}, rows, []string{
-		fmt.Sprintf("idle is scratch like 3 rows of O.%s kKeys and vKeys <= %d, 0 < qRows, oRows.", t.limit("dim and vdim"), decodeBlock)})...)
+		"row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
+		fmt.Sprintf("row j+ahead is prefetched, and nearer ones: then the tables have ahead+%d more, and %d before.", decodeKeys-1, slices.Max(nearer)),
+		fmt.Sprintf("idle is scratch like 3 rows of O.%s kKeys and vKeys <= %d, 0 < qRows, oRows.", t.limit("dim and vdim"), decodeBlock))
+	var apart []func()
+	beginKeys("k")
+	beginKeys("v")
+	v := param("v")
+	for range t.halves() { // so that the offset of a vector of V finds those of O
+		SUBQ(v, address("o"))
+		SUBQ(v, address("idle"))
+	}
 	ends := t.constants([2]string{"dim", "vdim"})
 	keys := GP64()
 	Label("keys")
@@ -73,26 +69,29 @@ func (t storage) attend(scattered bool) {
 	JZ(LabelRef("values"))
 	CMPQ(keys, Imm(decodeKeys))
 	JL(LabelRef("score"))
-	t.scores(decodeKeys, &ends[0], scattered)
+	t.scores(decodeKeys, &ends[0], &apart)
 	JMP(LabelRef("values"))
 	Label("score")
-	t.scores(1, &ends[0], scattered)
+	t.scores(1, &ends[0], &apart)
 	Label("values")
 	Load(Param("vKeys"), keys)
 	CMPQ(keys, Imm(decodeKeys))
 	JL(LabelRef("value"))
-	t.values(decodeKeys, &ends[1], scattered)
+	t.values(decodeKeys, &ends[1], &apart)
 	JMP(LabelRef("keys"))
 	Label("value")
 	TESTQ(keys, keys)
 	JZ(LabelRef("more"))
-	t.values(1, &ends[1], scattered)
+	t.values(1, &ends[1], &apart)
 	JMP(LabelRef("keys"))
 	Label("more")
 	Load(Param("kKeys"), keys)
 	TESTQ(keys, keys)
 	JNZ(LabelRef("keys"))
 	t.done()
+	for _, emit := range apart {
+		emit()
+	}
 }
 
 // limit returns what a comment says of the dimension named dim.
@@ -104,9 +103,9 @@ func (t storage) limit(dim string) string {
 }
 
 // scores emits the scores of some keys with all rows and moves on to the next keys.
-func (t storage) scores(keys int, end *rowEnd, scattered bool) {
+func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
-	s, k := param("s"), t.keyRows("k", "dim", keys, scattered)
+	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
 	q, qStep, qStep3, left := param("q"), bytes(param("qStep")), GP64(), param("qRows")
 	LEAQ(Mem{Base: qStep, Index: qStep, Scale: 2}, qStep3)
 	Label(label + "rows")
@@ -114,10 +113,9 @@ func (t storage) scores(keys int, end *rowEnd, scattered bool) {
 	for _, z := range acc {
 		VXORPS(z, z, z)
 	}
-	b, n := k.begin()
+	b, n := GP64(), k.begin(label)
 	MOVQ(q, b)
 	t.alongRow(label, n, end, func(end *rowEnd) {
-		k.prefetch()
 		for half := range t.halves() {
 			for i := range keys {
 				t.load(k.row(i), half, ks[i], end)
@@ -129,6 +127,7 @@ func (t storage) scores(keys int, end *rowEnd, scattered bool) {
 				}
 			}
 		}
+		k.prefetch(part(label, end))
 	}, func() {
 		k.advance()
 		ADDQ(U32(uint32(t.vectorBytes*t.halves())), b)
@@ -143,6 +142,14 @@ func (t storage) scores(keys int, end *rowEnd, scattered bool) {
 	JG(LabelRef(label + "rows"))
 	ADDQ(Imm(uint64(4*keys)), address("s"))
 	k.end()
+}
+
+// part names the part of a row that a loop over it is at.
+func part(label string, end *rowEnd) string {
+	if end == nil {
+		return label + "whole"
+	}
+	return label + "part"
 }
 
 // sumLanes sets the first four elements of a[0] to the sums over the lanes of
@@ -185,14 +192,11 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 // values emits what some keys add to all rows, and moves on to the next keys.
 // The weights of a tile are broadcast once, then O passes through registers. Of a
 // tile that reaches beyond the last row, those rows are idle.
-func (t storage) values(keys int, end *rowEnd, scattered bool) {
+func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
-	v := t.keyRows("v", "vdim", keys, scattered)
+	v := t.keyRows("v", "vdim", keys, apart)
 	Label(label + "rows")
-	if scattered { // which has no register left for it
-		oStep = bytes(param("oStep"))
-	}
 	weights, vs, os := t.decodeTile()
 	for r := range os {
 		for i := range keys {
@@ -211,16 +215,13 @@ func (t storage) values(keys int, end *rowEnd, scattered bool) {
 		CMPQ(left, Imm(uint64(r)))
 		CMOVQGT(row, at[r])
 	}
-	offset, n := v.begin()
-	XORQ(offset, offset)
-	t.alongRow(label, n, end, func(end *rowEnd) {
-		v.prefetch()
+	t.alongRow(label, v.begin(label), end, func(end *rowEnd) {
 		for half := range t.halves() {
 			for i := range keys {
 				t.load(v.row(i), half, vs[i], end)
 			}
 			for r, z := range os {
-				out := Mem{Base: at[r], Index: offset, Scale: 1, Disp: half * t.vectorBytes}
+				out := Mem{Base: at[r], Index: v.offset, Scale: uint8(t.halves()), Disp: half * t.vectorBytes}
 				VMOVUPS(out, z)
 				for i := range keys {
 					VFMADD231PS(vs[i], weights[r*decodeKeys+i], z)
@@ -228,13 +229,8 @@ func (t storage) values(keys int, end *rowEnd, scattered bool) {
 				VMOVUPS(z, out)
 			}
 		}
-	}, func() {
-		v.advance()
-		ADDQ(U32(uint32(t.vectorBytes*t.halves())), offset)
-	})
-	if scattered {
-		oStep = bytes(param("oStep"))
-	}
+		v.prefetch(part(label, end))
+	}, v.advance)
 	ADDQ(U32(uint32(t.decodeRows()*scoreBytes)), p)
 	LEAQ(Mem{Base: o, Index: oStep, Scale: uint8(t.decodeRows())}, o)
 	SUBQ(Imm(uint64(t.decodeRows())), left)

@@ -88,105 +88,109 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
 	p.ahead = newPrefetcher()
 	g.tiles(p, most)
-	Label("tails")
-	for rows := most - 1; rows > 0; rows-- {
-		name := fmt.Sprintf("tail%d", rows)
-		CMPQ(address("rows"), Imm(uint64(rows)))
-		JNE(LabelRef(name + "done"))
-		g.tile(p, rows, name)
-		Label(name + "done")
-	}
 	g.done()
 }
 
-// tiles emits whole tiles. Once all of the memory ahead is prefetched, prefetches stay at the
-// first line of the panel, which is in the cache.
-func (g *generator) tiles(p *panel, rows int) {
-	Label("tiles")
-	CMPQ(address("rows"), Imm(uint64(rows)))
-	JL(LabelRef("tails"))
-	g.tile(p, rows, "tile")
-	ADDQ(U32(uint32(rows*p.vectors*g.vectorBytes)), p.sums)
-	LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: uint8(rows)}, p.a)
-	SUBQ(Imm(uint64(rows)), address("rows"))
-	DECQ(address("fetch"))
-	JNZ(LabelRef("tiles"))
-	p.ahead.stay(p.b)
-	JMP(LabelRef("tiles"))
-}
-
-// tile emits the products of one tile.
-func (g *generator) tile(p *panel, rows int, name string) {
-	acc := make([][]VecPhysical, rows)
+// tiles emits the loop over tiles. The last one has fewer rows, unless these fill whole tiles; tiles of any number
+// of rows share all but the loop over K. Once all of the memory ahead is prefetched, prefetches stay at the first
+// line of the panel, which is in the cache.
+func (g *generator) tiles(p *panel, most int) {
+	acc := make([][]VecPhysical, most)
 	for r := range acc {
 		acc[r] = g.registers[r*p.vectors : (r+1)*p.vectors]
 	}
+	Label("tile")
 	clearSums(acc)
-	g.fetchTile(p, rows, name)
-	MOVQ(p.a, p.a0)
-	if rows > 4 {
-		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 4}, p.a4)
+	g.beginTile(p, most)
+	for rows := most; rows > 0; rows-- {
+		name := fmt.Sprintf("rows%d", rows)
+		if rows > 1 {
+			CMPQ(address("rows"), Imm(uint64(rows)))
+			JL(LabelRef(name + "fewer"))
+		}
+		g.steps(p, acc[:rows], name)
+		if rows > 1 {
+			JMP(LabelRef("add"))
+			Label(name + "fewer")
+		}
 	}
-	MOVQ(p.b, p.at)
-	MOVQ(address("k"), p.n)
-	g.steps(p, acc, name+"step")
-	g.storeTile(p, acc, name)
+	g.storeTile(p, acc)
+	ADDQ(U32(uint32(most*p.vectors*g.vectorBytes)), p.sums)
+	LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: uint8(most)}, p.a)
+	SUBQ(Imm(uint64(most)), address("rows"))
+	JLE(LabelRef("end"))
+	DECQ(address("fetch"))
+	JNZ(LabelRef("tile"))
+	p.ahead.stay(p.b)
+	JMP(LabelRef("tile"))
+	Label("end")
 }
 
-// fetchTile emits the prefetching of the rows of C that the tile goes to.
-func (g *generator) fetchTile(p *panel, rows int, name string) {
+// beginTile emits the prefetching of the rows of C that the tile goes to, and goes to the operands of its first step.
+func (g *generator) beginTile(p *panel, most int) {
 	c := param("c")
 	TESTQ(c, c)
-	JZ(LabelRef(name + "fetched"))
-	step, n := bytes(param("cStep")), GP64()
-	MOVQ(U32(uint32(rows)), n)
-	Label(name + "fetch")
+	JZ(LabelRef("fetched"))
+	step, n, whole := bytes(param("cStep")), param("rows"), GP64()
+	MOVQ(U32(uint32(most)), whole)
+	CMPQ(n, whole)
+	CMOVQGT(whole, n)
+	Label("fetch")
 	for at := 0; at < p.vectors*g.vectorBytes; at += line {
 		PREFETCHT0(Mem{Base: c, Disp: at})
 	}
 	ADDQ(step, c)
 	DECQ(n)
-	JNZ(LabelRef(name + "fetch"))
-	Label(name + "fetched")
+	JNZ(LabelRef("fetch"))
+	Label("fetched")
+	MOVQ(p.a, p.a0)
+	if most > 4 {
+		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 4}, p.a4)
+	}
+	MOVQ(p.b, p.at)
+	MOVQ(address("k"), p.n)
 }
 
 // storeTile emits the end of a tile: its sums go to rows of C, or of sums where there is no C.
-func (g *generator) storeTile(p *panel, acc [][]VecPhysical, name string) {
-	eachSum := func(f func(r, v int, z VecPhysical)) {
+func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
+	eachSum := func(next string, f func(r, v int, z VecPhysical)) {
 		for r := range acc {
+			if r > 0 { // the tile may have fewer rows
+				CMPQ(address("rows"), Imm(uint64(r)))
+				JLE(LabelRef(next))
+			}
 			for v, z := range acc[r] {
 				f(r, v, z)
 			}
 		}
+		Label(next)
 	}
+	Label("add")
 	TESTQ(U32(1), address("add"))
-	JZ(LabelRef(name + "set"))
-	eachSum(func(r, v int, z VecPhysical) { VADDPS(g.part(Mem{Base: p.sums}, r*p.vectors+v), z, z) })
-	Label(name + "set")
+	JZ(LabelRef("set"))
+	eachSum("set", func(r, v int, z VecPhysical) { VADDPS(g.part(Mem{Base: p.sums}, r*p.vectors+v), z, z) })
 	c, step := param("c"), bytes(param("cStep"))
 	TESTQ(c, c)
-	JNZ(LabelRef(name + "last"))
+	JNZ(LabelRef("last"))
 	MOVQ(p.sums, c)
 	MOVQ(U32(uint32(p.vectors*g.vectorBytes)), step)
-	Label(name + "last")
+	Label("last")
 	row := rowsFrom(c, step, len(acc))
 	CMPQ(address("c"), Imm(0))
-	JEQ(LabelRef(name + "store"))
+	JEQ(LabelRef("store"))
 	bias := param("bias")
 	TESTQ(bias, bias)
-	JZ(LabelRef(name + "plain"))
-	eachSum(func(_, v int, z VecPhysical) { VADDPS(g.part(Mem{Base: bias}, v), z, z) })
-	Label(name + "plain")
+	JZ(LabelRef("plain"))
+	eachSum("plain", func(_, v int, z VecPhysical) { VADDPS(g.part(Mem{Base: bias}, v), z, z) })
 	TESTQ(U32(2), address("add"))
-	JZ(LabelRef(name + "store"))
-	eachSum(func(r, v int, z VecPhysical) { VADDPS(g.part(row(r), v), z, z) })
-	Label(name + "store")
-	eachSum(func(r, v int, z VecPhysical) { VMOVUPS(z, g.part(row(r), v)) })
+	JZ(LabelRef("store"))
+	eachSum("store", func(r, v int, z VecPhysical) { VADDPS(g.part(row(r), v), z, z) })
+	eachSum("stored", func(r, v int, z VecPhysical) { VMOVUPS(z, g.part(row(r), v)) })
 	CMPQ(address("c"), Imm(0))
-	JEQ(LabelRef(name + "stored"))
+	JEQ(LabelRef("next"))
 	LEAQ(row(len(acc)), c)
 	MOVQ(c, address("c"))
-	Label(name + "stored")
+	Label("next")
 }
 
 // rowsFrom emits what the addresses of rows 0 to n of base need, up to 8, and returns these.

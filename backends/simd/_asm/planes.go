@@ -37,32 +37,32 @@ func (g *generator) planeValues() {
 
 // planeProducts adds to four tiles of C the six products, for as many pairs as the
 // parameter of that name says. A begins at the address in from. label is for loops.
-// meanwhile emits what is done beside them, four times for 16 pairs.
+// meanwhile emits the work beside them, which is done four times for 16 pairs.
 func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
 	// The five small products, each with a plane of A or of B that the one before had not.
 	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
 	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
-	small := func(nextA, nextB func(int)) {
-		for range 2 {
-			g.phaseA(lowerA)
-			meanwhile()
-			g.phaseB(higherB)
-			meanwhile()
-		}
-		g.phaseAB(nextA, nextB)
-	}
 	for i, a := range tileA {
 		ADDQ(address(planeA), a) // to the third plane
 		ADDQ(address(planeA), a)
 		loadTileB(i)
 		loadTileA(i)
 	}
+	Label(label + "small")
+	turns := GP64()
+	MOVQ(U32(2), turns)
+	Label(label + "turn")
+	g.phaseA(lowerA)
+	meanwhile()
+	g.phaseB(higherB)
+	meanwhile()
+	DECQ(turns)
+	JNZ(LabelRef(label + "turn"))
 	DECQ(steps)
 	JZ(LabelRef(label + "smallest"))
-	Label(label + "small")
-	small(tilesOfA(func(r int) { // the third plane of the next step, and the first one of B
+	g.phaseAB(tilesOfA(func(r int) { // the third plane of the next step, and the first one of B
 		ADDQ(address(planeA), tileA[r])
 		ADDQ(address(planeA), tileA[r])
 		ADDQ(Imm(tileBytes), tileA[r])
@@ -71,10 +71,9 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 		SUBQ(address(planeB), tileB)
 		down(tileB, stepB, tileB)
 	}))
-	DECQ(steps)
-	JNZ(LabelRef(label + "small"))
+	JMP(LabelRef(label + "small"))
 	Label(label + "smallest")
-	small(tilesOfA(func(r int) { // the first planes of the first step, for the large products
+	g.phaseAB(tilesOfA(func(r int) { // the first planes of the first step, for the large products
 		if r == 0 {
 			MOVQ(from, tileA[0])
 		} else {

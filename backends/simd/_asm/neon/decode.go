@@ -15,10 +15,9 @@ const (
 // A storage is a type of K and V.
 type storage struct {
 	*generator
-	name      string
-	bytes     int
-	scattered bool // rows lie where a table says, as those of pages do
-	halves    bool // elements are multiplied as they lie, those of Q too
+	name   string
+	bytes  int
+	halves bool // elements are multiplied as they lie, those of Q too
 }
 
 // The registers of a tile of decode. Scores: two sums for each row and key, of which either has every
@@ -33,8 +32,8 @@ const (
 )
 
 // attend writes the routines that read K and V, for all types.
-func (g *generator) attend(scattered bool) {
-	for _, t := range []storage{{g, "F32", 4, scattered, false}, {g, "F16", 2, scattered, false}, {g, "BF16", 2, scattered, false}} {
+func (g *generator) attend() {
+	for _, t := range []storage{{g, "F32", 4, false}, {g, "F16", 2, false}, {g, "BF16", 2, false}} {
 		t.attend()
 	}
 }
@@ -43,14 +42,6 @@ func (g *generator) attend(scattered bool) {
 // block and O += P V of the block before, four keys in turn, so that K and V both keep coming
 // while one or the other is computed with.
 func (t storage) attend() {
-	name, rows := "attend", "rows of K and V kStep and vStep bytes, and what lies kAhead and vAhead bytes further is prefetched."
-	signature := "s *float32, k *byte, kStep, kAhead int, q *float32, qStep, dim, qRows, kKeys int, " +
-		"o *float32, oStep int, idle, p *float32, v *byte, vStep, vAhead, vdim, oRows, vKeys int"
-	if t.scattered {
-		name, rows = "attendAt", fmt.Sprintf("row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Row j+ahead is prefetched: the tables have ahead+%d more.", decodeKeys-1)
-		signature = "s *float32, k *byte, kAt *int, q *float32, qStep, dim, qRows, kKeys int, " +
-			"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vdim, oRows, vKeys, ahead int"
-	}
 	idle, scores, values := "idle is not used.", (*attention).scores, (*attention).values
 	if t.halves {
 		idle += " Q is 16-bit elements, as K is, in the first halves of\n// its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits."
@@ -59,10 +50,13 @@ func (t storage) attend() {
 		}
 		scores, values = (*attention).halfScores, (*attention).halfValues
 	}
-	t.routine(name+t.name, signature,
+	t.routine("attend"+t.name, "s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
+		"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int",
 		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and",
 		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
-		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;", scoreStep), rows,
+		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;", scoreStep),
+		"row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
+		fmt.Sprintf("row j+ahead is prefetched: then the tables have ahead+%d more.", decodeKeys-1),
 		idle+" kKeys and vKeys <= 128, 0 < qRows, oRows.")
 	x := &attention{storage: t}
 	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
@@ -80,16 +74,12 @@ func (t storage) attend() {
 // A side is the arguments of the scores or of the values.
 type side struct {
 	name, dim, other, weights, rows, step string // names of arguments
-	at, keys                              reg    // K or V: the next row, or the table; how many are left
+	at, keys                              reg    // K or V: the places of the next rows; how many are left
 	scores                                reg    // S or P of the next keys
 }
 
 func (t storage) newSide(name, dim, other, weights, rows, keys, step string) side {
-	at := name
-	if t.scattered {
-		at = name + "At"
-	}
-	return side{name, dim, other, weights, rows, step, t.param(at), t.param(keys), t.param(weights)}
+	return side{name, dim, other, weights, rows, step, t.param(name + "At"), t.param(keys), t.param(weights)}
 }
 
 // An attention is the registers of attend.
@@ -149,27 +139,21 @@ func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile f
 
 // setKeys sets the rows of the next keys, and moves on.
 func (x *attention) setKeys(s *side, keys int, label string) {
-	step := x.n
-	if x.scattered {
-		x.load(s.name, step)
-		for i := range keys {
-			x.op("MOVD %d(%v), %v", entry*i, s.at, x.rows[i])
-			x.op("ADD %v, %v", step, x.rows[i])
-		}
-		x.prefetchScattered(s, keys, label)
-		x.op("ADD $%d, %v", entry*keys, s.at)
-		return
-	}
-	x.load(s.name+"Step", step)
+	first := x.n
+	x.load(s.name, first)
 	for i := range keys {
-		x.op("MOVD %v, %v", s.at, x.rows[i])
-		x.op("ADD %v, %v", step, s.at)
+		x.op("MOVD %d(%v), %v", entry*i, s.at, x.rows[i])
+		x.op("ADD %v, %v", first, x.rows[i])
 	}
 	x.load(s.name+"Ahead", x.ahead)
+	x.op("CBNZ %v, %sset", x.ahead, label)
+	x.prefetchPlaces(s, keys, label)
+	x.label(label + "set")
+	x.op("ADD $%d, %v", entry*keys, s.at)
 }
 
-// prefetchScattered prefetches rows one by one: lines of a page come faster one after the other.
-func (x *attention) prefetchScattered(s *side, keys int, label string) {
+// prefetchPlaces prefetches rows one by one: lines of a page come faster one after the other.
+func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	table, end, at := x.left, x.first, x.weights
 	x.load("ahead", table)
 	x.op("ADD %v<<3, %v, %v", table, s.at, table)
@@ -207,11 +191,11 @@ func (x *attention) alongRow(label string, keys int, octets func(n int), one fun
 	x.op("SUBS $%d, %v", perLine, x.n)
 	x.op("BLT %sfew", label)
 	x.label(label + "lines")
-	if !x.scattered {
-		for _, row := range x.rows[:keys] {
-			x.v("prfm pldl2keep, [x%d, x%d]", row, x.ahead)
-		}
+	x.op("CBZ %v, %sfetched", x.ahead, label)
+	for _, row := range x.rows[:keys] {
+		x.v("prfm pldl2keep, [x%d, x%d]", row, x.ahead)
 	}
+	x.label(label + "fetched")
 	octets(perLine / octet)
 	x.op("SUBS $%d, %v", perLine, x.n)
 	x.op("BGE %slines", label)

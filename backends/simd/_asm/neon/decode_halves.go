@@ -4,9 +4,7 @@ package main
 // exact, and is rounded once with the sum that it is added to.
 func (g *generator) attendHalves(tier, name string) {
 	g.tier = tier
-	for _, scattered := range []bool{false, true} {
-		storage{g, name, 2, scattered, true}.attend()
-	}
+	storage{g, name, 2, true}.attend()
 }
 
 // The registers of a tile of halves. Scores: as those of float32, but for a query row's line in four vectors.

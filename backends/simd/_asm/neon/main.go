@@ -3,7 +3,6 @@
 //	go run ./neon -out ../neon_arm64.s -stubs ../neon_arm64.go
 //	go run ./neon -pass features -out ../neon_features_arm64.s -stubs ../neon_features_arm64.go
 //	go run ./neon -pass decode -out ../neon_decode_arm64.s -stubs ../neon_decode_arm64.go
-//	go run ./neon -pass pages -out ../neon_pages_arm64.s -stubs ../neon_pages_arm64.go
 //	go run ./neon -pass fhm -out ../neonfhm_arm64.s -stubs ../neonfhm_arm64.go
 //	go run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go
 //	go run ./neon -pass bf16fwd -out ../neonbf16_fwd_arm64.s -stubs ../neonbf16_fwd_arm64.go
@@ -12,7 +11,7 @@
 //
 //	go run ./neon -pass matmul -pkg matmul -out ../../../internal/matmul/neon_arm64.s -stubs ../../../internal/matmul/neon_arm64.go
 //
-// In every routine but those of decode, pages, fhm, bf16, bf16fwd and matmul the queries of a tile are in the lanes of four vectors. S is
+// In every routine but those of decode, fhm, bf16, bf16fwd and matmul the queries of a tile are in the lanes of four vectors. S is
 // [keys][16], Q transposed is [dim][16], O transposed is [vdim][16], so K and V are read as they
 // lie, four elements at a time, of which a multiply-add takes one.
 package main
@@ -25,7 +24,7 @@ import (
 )
 
 func main() {
-	pass := flag.String("pass", "", "`pass` of the routines: features, decode, pages, fhm, bf16, bf16fwd or matmul, else none")
+	pass := flag.String("pass", "", "`pass` of the routines: features, decode, fhm, bf16, bf16fwd or matmul, else none")
 	pkg := flag.String("pkg", "simd", "`package` of the routines")
 	out := flag.String("out", "", "`file` of the assembly")
 	stubs := flag.String("stubs", "", "`file` of the declarations")
@@ -57,7 +56,7 @@ func main() {
 
 var passes = map[string]func(*generator){
 	"": (*generator).laneRoutines, "features": (*generator).featureRoutines, "decode": (*generator).decodeRoutines,
-	"pages": (*generator).pageRoutines, "fhm": (*generator).fhmRoutines, "bf16": (*generator).bf16Routines,
+	"fhm": (*generator).fhmRoutines, "bf16": (*generator).bf16Routines,
 	"bf16fwd": (*generator).bf16ForwardRoutines, "matmul": (*generator).matmul,
 }
 
@@ -95,12 +94,10 @@ func (g *generator) featureRoutines() {
 }
 
 func (g *generator) decodeRoutines() {
-	g.attend(false)
+	g.attend()
 	g.decodeWeights()
 	g.readLimit()
 }
-
-func (g *generator) pageRoutines() { g.attend(true) }
 
 func (g *generator) fhmRoutines()  { g.attendHalves("NEONFHM", "F16") }
 func (g *generator) bf16Routines() { g.attendHalves("NEONBF16", "BF16") }

@@ -22,9 +22,6 @@ func (g *generator) matmul() {
 	}
 }
 
-// fetches are with how many tiles the next part of B may be prefetched.
-var fetches = []int{1, 4}
-
 // A panel is the routine that multiplies rows of A with a panel: where things are.
 type panel struct {
 	*generator
@@ -32,8 +29,9 @@ type panel struct {
 	pairs                             bool
 	sums, a, b, aRow, k, rows         reg
 	add, c, cStep, bias, ahead, fetch reg
+	line                              reg // bytes that prefetches advance for each cache line of b
 	as                                []reg
-	index, at, n                      reg // of the tile at hand
+	size, index, at, n                reg // of the tile at hand: its rows, and its operands
 }
 
 // multiplyPanel writes C += A B for a panel, of float32 or of pairs of bf16, each of which is the upper
@@ -46,91 +44,102 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
 		"sets sums[r][c] = Σ over i of "+does+", plus old sums[r][c] if add != 0.",
 		fmt.Sprintf("Rows of sums and b have %d columns. If c != nil, the result goes to c instead, with rows cStep elements apart,", 8*vectors),
-		"plus bias if bias != nil. Prefetches memory of the size of b or more, from ahead on, into the L2 cache",
-		fmt.Sprintf("during the first fetch tiles of rows; fetch is %d or %d. k > 0.", fetches[0], fetches[1]))
+		"plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache",
+		"during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")
-	x.as, x.index, x.at, x.n = g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
+	x.line, x.as, x.size, x.index, x.at, x.n = g.temp(), g.temps(tileRows[0]), g.temp(), g.temp(), g.temp(), g.temp()
 	if pairs {
 		g.v("mvni v%d.4s, #255, msl #8", upperHalves)
 	}
-	g.op("CMP $%d, %v", fetches[0], x.fetch)
-	g.op("BNE fetch%d", fetches[1])
-	for _, n := range fetches {
-		x.tiles(n)
-	}
-	x.tails()
+	g.op("MOVD $%d, %v", line, x.line)
+	g.op("UDIV %v, %v", x.fetch, x.line)
+	x.tiles()
 	g.done()
 }
 
-// tiles writes whole tiles, which prefetch a part of what is ahead in each turn. After the tiles that
-// do, it goes on with the slowest, which prefetch the panel itself once more: what is in the cache
-// costs little. Seven and eight rows are two tails of about the same size.
-func (x *panel) tiles(fetch int) {
-	most, label, slowest := tileRows[0], fmt.Sprintf("fetch%d", fetch), fmt.Sprintf("fetch%d", fetches[1])
-	x.label(label)
-	x.op("CMP $%d, %v", most+2, x.rows)
-	x.op("BGT %stile", label)
-	x.op("CMP $%d, %v", most, x.rows)
-	x.op("BNE tails")
-	x.label(label + "tile")
-	x.tile(most, label, fetch)
-	x.op("SUB $%d, %v", most, x.rows)
-	x.op("SUBS $1, %v", x.fetch)
-	x.op("BNE %s", label)
-	x.op("MOVD %v, %v", x.b, x.ahead)
-	x.op("B %s", slowest)
-}
-
-// tails writes the tiles of fewer rows.
-func (x *panel) tails() {
-	x.label("tails")
-	for rows := tileRows[0] - 1; rows > 0; rows-- {
-		label := fmt.Sprintf("tail%d", rows)
-		x.label(label)
-		x.op("CMP $%d, %v", rows, x.rows)
-		if rows > 4 {
-			x.op("BNE %sdone", label) // of eight rows
-		} else {
-			x.op("BLT %sdone", label)
+// tiles writes the loop over tiles. Tiles of any number of rows share all but the loop over K. Once all of the
+// memory ahead is prefetched, prefetches stay at the first line of the panel, which is in the cache.
+func (x *panel) tiles() {
+	most := tileRows[0]
+	x.label("tile")
+	x.setSize()
+	x.begin()
+	for rows := most; rows > 0; rows-- {
+		label := fmt.Sprintf("rows%d", rows)
+		if rows > 1 {
+			x.op("CMP $%d, %v", rows, x.size)
+			x.op("BLT %sfewer", label)
 		}
-		x.tile(rows, label, fetches[0])
-		x.op("SUB $%d, %v", rows, x.rows)
-		x.op("B %s", label)
-		x.label(label + "done")
+		p := rowProduct{a: x.as[:rows], index: x.index, b: x.at, step: none, n: x.n, narrow: x.vectors == 1, pairs: x.pairs}
+		x.rowSums(label, p, func() {
+			for range p.wordRows(steps) * p.bytes() / line {
+				x.v("prfm pldl2keep, [x%d]", x.ahead)
+				x.op("ADD %v, %v", x.line, x.ahead)
+			}
+		})
+		if rows > 1 {
+			x.op("B add")
+			x.label(label + "fewer")
+		}
 	}
+	x.store()
+	x.op("SUBS %v, %v", x.size, x.rows)
+	x.op("BEQ end")
+	x.op("SUBS $1, %v", x.fetch)
+	x.op("BNE tile")
+	x.op("MOVD %v, %v", x.b, x.ahead)
+	x.op("MOVD $0, %v", x.line)
+	x.op("B tile")
+	x.label("end")
 }
 
-// tile writes the products of one tile.
-func (x *panel) tile(rows int, label string, fetch int) {
-	p := rowProduct{a: x.as[:rows], index: x.index, b: x.at, step: none, n: x.n, narrow: x.vectors == 1, pairs: x.pairs}
-	x.op("CBZ %v, %sfetched", x.c, label)
-	x.fetchRows(x.c, x.cStep, x.at, rows)
-	x.label(label + "fetched")
-	x.setRows(p.a, x.a, x.aRow)
+// setSize sets the number of rows of a tile: all that are left, or as many as fit. Seven and eight rows are two
+// tiles of about the same size.
+func (x *panel) setSize() {
+	most := tileRows[0]
+	x.op("MOVD $%d, %v", most, x.size)
+	x.op("CMP $%d, %v", most+2, x.rows)
+	x.op("BGT sized")
+	x.op("MOVD %v, %v", x.rows, x.size)
+	x.op("CMP $%d, %v", most, x.rows)
+	x.op("BLE sized")
+	x.op("SUB $%d, %v", most/2, x.size)
+	x.label("sized")
+}
+
+// begin writes the prefetching of the rows of C that a tile goes to, goes to its operands, and clears the sums.
+func (x *panel) begin() {
+	x.op("CBZ %v, fetched", x.c)
+	x.op("MOVD %v, %v", x.c, x.at)
+	x.op("MOVD %v, %v", x.size, x.n)
+	x.label("fetch")
+	x.v("prfm pldl1keep, [x%d]", x.at)
+	x.op("ADD %v, %v", x.cStep, x.at)
+	x.count(x.n, "fetch")
+	x.label("fetched")
+	x.setRows(x.as, x.a, x.aRow)
 	x.op("MOVD $0, %v", x.index)
 	x.op("MOVD %v, %v", x.b, x.at)
 	x.op("MOVD %v, %v", x.k, x.n)
-	x.eachSum(rows, func(v, _, _ int) { x.clear(v) })
-	lines := max(1, p.wordRows(steps)*p.bytes()/line/fetch)
-	x.rowSums(label+"step", p, func() {
-		for i := range lines {
-			x.v("prfm pldl2keep, [x%d, #%d]", x.ahead, i*line)
-		}
-		x.op("ADD $%d, %v", lines*line, x.ahead)
-	})
-	x.store(rows, label)
-	x.op("ADD %v, %v, %v", x.aRow, x.as[rows-1], x.a)
-}
-
-// eachSum calls f for the sums of a tile, with their rows and their vectors in these.
-func (x *panel) eachSum(rows int, f func(v, r, q int)) {
-	for r := range rows {
+	for r := range x.as {
 		for q := range 2 * x.vectors {
-			f(sum(r, q), r, q)
+			x.clear(sum(r, q))
 		}
 	}
+}
+
+// eachRow calls f for the rows of a tile, which ends at next.
+func (x *panel) eachRow(next string, f func(r int)) {
+	for r := range x.as {
+		if r > 0 { // the tile may have fewer rows
+			x.op("CMP $%d, %v", r, x.size)
+			x.op("BLE %s", next)
+		}
+		f(r)
+	}
+	x.label(next)
 }
 
 // moveRow moves a row of a tile or of what is added to it.
@@ -140,33 +149,40 @@ func (x *panel) moveRow(name string, v int, at reg, offset int) {
 	}
 }
 
-// store writes what becomes of the sums of a tile.
-func (x *panel) store(rows int, label string) {
+// store writes the end of a tile: its sums go to rows of C, or of sums where there is no C.
+func (x *panel) store() {
 	size := 32 * x.vectors
-	x.op("CBZ %v, %sset", x.add, label)
-	x.eachSum(rows, func(v, r, q int) {
-		if q == 0 {
-			x.moveRow("ldp", elements, x.sums, r*size)
+	add := func(r int) {
+		for q := range 2 * x.vectors {
+			x.v("fadd v%d.4s, v%d.4s, v%d.4s", sum(r, q), sum(r, q), elements+q)
 		}
-		x.v("fadd v%d.4s, v%d.4s, v%d.4s", v, v, elements+q)
+	}
+	x.label("add")
+	x.op("CBZ %v, set", x.add)
+	x.eachRow("set", func(r int) {
+		x.moveRow("ldp", elements, x.sums, r*size)
+		add(r)
 	})
-	x.label(label + "set")
-	x.op("CBNZ %v, %slast", x.c, label)
-	for r := range rows {
-		x.moveRow("stp", sum(r, 0), x.sums, r*size)
-	}
-	x.op("B %sstored", label)
-	x.label(label + "last")
-	x.op("CBZ %v, %splain", x.bias, label)
+	x.op("MOVD %v, %v", x.c, x.at)
+	x.op("MOVD %v, %v", x.cStep, x.n)
+	x.op("CBNZ %v, last", x.c)
+	x.op("MOVD %v, %v", x.sums, x.at)
+	x.op("MOVD $%d, %v", size, x.n)
+	x.op("B plain")
+	x.label("last")
+	x.op("CBZ %v, plain", x.bias)
 	x.moveRow("ldp", elements, x.bias, 0)
-	x.eachSum(rows, func(v, _, q int) { x.v("fadd v%d.4s, v%d.4s, v%d.4s", v, v, elements+q) })
-	x.label(label + "plain")
-	for r := range rows {
-		x.moveRow("stp", sum(r, 0), x.c, 0)
-		x.op("ADD %v, %v", x.cStep, x.c)
-	}
-	x.label(label + "stored")
-	x.op("ADD $%d, %v", rows*size, x.sums)
+	x.eachRow("plain", add)
+	x.eachRow("stored", func(r int) {
+		x.moveRow("stp", sum(r, 0), x.at, 0)
+		x.op("ADD %v, %v", x.n, x.at)
+	})
+	x.op("MADD %v, %v, %v, %v", x.size, x.a, x.aRow, x.a)
+	x.op("MOVD $%d, %v", size, x.index)
+	x.op("MADD %v, %v, %v, %v", x.size, x.sums, x.index, x.sums)
+	x.op("CBZ %v, next", x.c)
+	x.op("MOVD %v, %v", x.at, x.c)
+	x.label("next")
 }
 
 // transposeEights writes the transpose of blocks of 8 rows and columns, four columns at a time.
