@@ -150,7 +150,6 @@ var forms = map[string]form{
 	"ld1r {v.4s}, [x], x":    {0x4dc0c800, "dnm"},
 	"prfm pldl1keep, [x]":    {0xf9800000, "n"},
 	"prfm pldl2keep, [x]":    {0xf9800002, "n"},
-	"prfm pldl2keep, [x, #]": {0xf9800002, "nh"},
 	"prfm pldl2keep, [x, x]": {0xf8a06802, "nm"},
 }
 
