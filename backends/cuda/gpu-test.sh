@@ -18,7 +18,7 @@ step() {
 
 conformance() {
 	./flashrun conformance --backend cuda --quick | tail -n 8
-	FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestPoisoned|TestFewMulti|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
+	FLASHKIT_REQUIRE=cuda/fwd_sm80 ./cuda.test -test.run 'TestNumbers|TestPoisoned|TestFewMulti|TestFast|TestLarge|TestGaps|TestGraph|TestDeviceFull|TestEvery|TestGPUAllocations|TestManyHostCalls'
 }
 
 sweep() { ./flashrun conformance --backend cuda --case 'sweep*' --sweep "${SWEEP:-1000}" --seed "${SEED:-1}" | tail -n 8; }

@@ -182,7 +182,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
-                        s[j][e] = exp2_approx(fmaf(s[j][e], p.scale, -l) * 1.4426950408889634f);
+                        s[j][e] = exp2_approx((is_far(l) ? __fmul_rn(s[j][e], p.scale) - l : fmaf(s[j][e], p.scale, -l)) * kLog2E);
                     }
             }
             auto hide = [&](float (&x)[tiles][4]) {
@@ -253,7 +253,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 #pragma unroll
                     for (int j = 0; j < tiles; j++)
 #pragma unroll
-                        for (int e = 0; e < 4; e++) ds[j][e] *= slopes[(4 * j + e) * T::threads];
+                        for (int e = 0; e < 4; e++) ds[j][e] = s[j][e] == 0 ? 0 : ds[j][e] * slopes[(4 * j + e) * T::threads]; // that of a hidden key may be NaN
 #pragma unroll
             for (int i = 0; i < kOut; i++) {
                 if (i == out0) break;

@@ -92,7 +92,6 @@ template <int D, bool features = false> struct Layout {
 };
 
 template <bool b> struct Bool { static constexpr bool value = b; };
-constexpr float log2e = 1.4426950408889634f;
 
 // c += x b over 16 rows of b at an offset from a place, for N/2 groups of 16 columns, 16*step columns apart.
 template <class T, int D, int step, int M, int N>
@@ -196,9 +195,15 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         if (p.deterministic && thread == 0) add_counter_release(p.turn + 1 + work.added);
     };
 
+    auto natural_lse = [&](int head, int i) { // Inf for a row without weight, as those that are not there
+        float x = -infinity;
+        if constexpr (features) { if (i < rows()) x = stat_of(p.lse, work.s.q_batch, head, work.s.q0 + i); }
+        else if (i < p.q_len) x = stat_of(p.lse, work.b, head, i);
+        return x == -infinity ? infinity : x;
+    };
     // Makes P^T of S^T, and of dP^T what P is multiplied by for dS^T: rows of the tile from
     // row on, keys from key on.
-    auto weights = [&](float(&s)[M][chunk / 8][4], float(&dp)[M][chunk / 8][4], uint32_t (&dropped)[M], const float2 *stat, int row, int r0, int key, int head) {
+    auto weights = [&](float(&s)[M][chunk / 8][4], float(&dp)[M][chunk / 8][4], uint32_t (&dropped)[M], const float2 *stat, int row, int r0, int key, int head, bool far) {
         Sequence e = {};
         if constexpr (features) e.diagonal = work.s.diagonal;
 #pragma unroll
@@ -218,7 +223,9 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
             for (int n = 0; n < chunk / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) dp[m][n][e] -= stat[walked + 8 * n + e % 2].y;
-            x.template weights<true>(s[m], own, r0 + walked, [&](int n, int e) { return stat[walked + 8 * n + e % 2].x; }, [&](int n, int e, float d) { dp[m][n][e] *= d; });
+            auto slope = [&](int n, int e, float d) { dp[m][n][e] *= d; };
+            if (far) x.template far_weights<true>(s[m], own, r0 + walked, [&](int n, int e) { return natural_lse(head, r0 + walked + 8 * n + e % 2); }, slope);
+            else x.template weights<true>(s[m], own, r0 + walked, [&](int n, int e) { return stat[walked + 8 * n + e % 2].x; }, slope);
         }
     };
     auto takes_part = [&](int head, int i, int key) {
@@ -232,9 +239,11 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         const int part = fresh(warp) % split, key0 = fresh(warp) / split * 16 * M, k0 = edge.value ? work.k0 : 0;
         const uint32_t q_tile = base + L::q + buffer * L::rows * pitch, p_tile = base + L::pt + key0 * pitch_p + place<pitch_p>(lane, false);
         const int to_dout = L::dout - L::q, to_ds = L::ds - L::pt + turn * L::keys * pitch_p;
-        bool guard = false; // Q or dO may hold non-finite elements
+        bool guard = false, far = false; // Q or dO may hold non-finite elements; weights of some row are to be computed in natural units
+        for (int r = lane; r < L::rows; r += 32) far = far || is_far_lse(stat[r].x);
+        far = __any_sync(~0u, far);
         if (edge.value) {
-            for (int r = lane; r < L::rows; r += 32) guard = guard || !finite(stat[r].x) || !finite(stat[r].y);
+            for (int r = lane; r < L::rows; r += 32) guard = guard || !finite(stat[r].x) || is_far_lse(stat[r].x) || !finite(stat[r].y);
             guard = __any_sync(~0u, guard);
         }
 #pragma unroll
@@ -245,7 +254,18 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
             product<T, D>(s, own, 0, queries, 0);
             product<T, D>(dp, own, L::v, queries, to_dout);
             uint32_t dropped[M];
-            if constexpr (features) weights(s, dp, dropped, stat, row, r0, work.k0 + key0, head);
+            if constexpr (features) {
+                weights(s, dp, dropped, stat, row, r0, work.k0 + key0, head, far);
+            } else if (far) {
+                for (int n = 0; n < chunk / 8; n++)
+                    for (int e = 0; e < 2; e++) {
+                        const int r = row + 8 * n + lane % 4 * 2 + e;
+                        const float lse = natural_lse(head, r0 + r);
+                        for (int m = 0; m < M; m++)
+                            for (int f = e; f < 4; f += 2)
+                                if (is_far_lse(stat[r].x)) s[m][n][f] = far_product(s[m][n][f], p.scale, kLog2E / p.scale_log2, lse);
+                    }
+            }
             for (int n = 0; n < chunk / 8; n++)
                 for (int e = 0; e < 2; e++) {
                     const int r = row + 8 * n + lane % 4 * 2 + e, i = r0 + r;
@@ -426,9 +446,9 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         const int r = r0 + 16 * warp + 8 * half + lane / 4;
         const float on_diagonal = lane / 4 % 2 ? x[0][half][2 * half + 1] : x[0][half][2 * half];
         const bool there = r < e.rows();
-        const float lse = there ? stat_of(p.lse, e.q_batch(), h, e.q0() + r) * log2e : 0;
+        const float lse = there ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + r)) : 0;
         const float dlse = there && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0;
-        ((float2 *)p.delta)[(int64_t)bh * tiles * 64 + r] = {lse == -infinity ? infinity : lse, on_diagonal - dlse};
+        ((float2 *)p.delta)[(int64_t)bh * tiles * 64 + r] = {lse, on_diagonal - dlse};
     }
 }
 

@@ -204,7 +204,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     [[maybe_unused]] float lean = 0;
     [[maybe_unused]] int here = 0;
     [[maybe_unused]] auto load_slope = [&](int head) {
-        if (leans) lean = -kLog2E * ((const float *)f.slopes.data)[w.batch * f.slopes.batch + head * f.slopes.head];
+        if (leans) lean = -slope_log2(((const float *)f.slopes.data)[w.batch * f.slopes.batch + head * f.slopes.head]);
     };
     if constexpr (S::knows_alibi) here = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4 - fresh(lane) % 4 * 2 - e.diagonal(), load_slope(head);
     [[maybe_unused]] const bool writes = S::knows_bias && f.dbias_apart && first_panel == 0, writes_tiles = writes && !f.dbias_wide && aligned16(f.dbias);
@@ -226,9 +226,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         };
         load_stats(0, 0);
+        [[maybe_unused]] auto natural_lse = [&] {
+            const int all = last_head<S>(p, w) - first_head<S>(p, w) + 1, nth = n - (S::stays ? (int)w.before : 0);
+            const int head = first_head<S>(p, w) + (S::by_rows ? nth % all : nth / (w.steps / all)); // in no register
+            return NaturalLSE(p.lse, e.q_batch(), head, e.q0() + tile * S::rows, e.rows() - tile * S::rows);
+        };
         [[maybe_unused]] const float away = here - tile * S::rows;
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         scores<S, S::panels, S::inner>(dp, sh.k(1), sh.q(1, ring.stage), group);
+        const bool far = any_far<S>(stats(0)); // weights of some row are to be computed in natural units
         uint32_t shown[2]; // by columns, of the lane's two keys
         [[maybe_unused]] auto hide_ends = [&] { // keys behind the last one, which are zeros: P = 0, lest it overflow
             const int key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
@@ -269,6 +275,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
         }
         if (S::ends_in_both && ends && !edge) hide_ends();
+        if constexpr (!S::changes)
+            if (far) far_products(s, p, stats(0), natural_lse());
         [[maybe_unused]] bool large = false; // not all scores of the warp are small beside the softcap
         if (capped) {
             float most = 0;
@@ -279,7 +287,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             const int own = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4, walked = tile * S::rows + 16 * i + fresh(lane) % 4 * 2;
             const float *lse = stat + i % size * 4;
             float x[8], cap[8]; // P, the slopes
-            if (capped) {
+            if (S::changes && far) {
+                each<8>([&](int j) { x[j] = s[8 * i + j]; });
+                const Flat<8> both{x};
+                Sequence seq;
+                seq.diagonal = e.diagonal();
+                const auto natural = natural_lse();
+                Scores<T>(p, f, seq, w.batch, head).template far_weights<true>(both, own, walked, [&](int n, int c) { return natural(16 * i + fresh(lane) % 4 * 2 + 8 * n + c % 2); },
+                                                                               [&](int n, int c, float d) { cap[4 * n + c] = d; });
+            } else if (capped) {
                 each<8>([&](int j) { x[j] = s[8 * i + j] * f.cap_in; });
                 if (large) each<8>([&](int j) { x[j] = tanh_of(x[j], cap[j]); });
                 else each<8>([&](int j) { x[j] = tiny_tanh(x[j]), cap[j] = fmaf(-x[j], x[j], 1); });
@@ -287,15 +303,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             } else {
                 each<8>([&](int j) { x[j] = fmaf(s[8 * i + j], p.scale_log2, -lse[j / 4 * 2 + j % 2]); });
             }
-            if (biased) {
+            if (biased && !(S::changes && far)) {
                 const Flat<8> both{x};
                 const Scores<T> scores(p, f, Sequence{}, w.batch, head);
                 if (staged) staged_bias<T>(x, sh.bias(group * 4 + warp), i * 16 % S::bias_rows, lane);
-                else if (f.bias_wide) scores.template add_bias<true, float>(both, own, walked);
-                else scores.template add_bias<true, T>(both, own, walked);
+                else if (f.bias_wide) scores.template add_bias<true, float, false>(both, own, walked);
+                else scores.template add_bias<true, T, false>(both, own, walked);
             }
-            if (leans) each<8>([&](int j) { x[j] = fmaf(lean, fabsf(away - (16 * i + j / 4 * 8 + j % 2 - j / 2 % 2 * 8)), x[j]); });
-            each<8>([&](int j) { x[j] = exp2_approx(x[j]); });
+            if (leans && !(S::changes && far)) each<8>([&](int j) { x[j] = fmaf(lean, fabsf(away - (16 * i + j / 4 * 8 + j % 2 - j / 2 % 2 * 8)), x[j]); });
+            if (!(S::changes && far)) each<8>([&](int j) { x[j] = exp2_approx(x[j]); });
             if constexpr (S::changes)
                 if (edge) each<8>([&](int j) { if (!(shown[j / 2 % 2] & 1u << (4 * i + j / 4 * 2 + j % 2))) x[j] = cap[j] = 0; });
             auto goes = [&](int j) { return drops && !keeps(i, j); };

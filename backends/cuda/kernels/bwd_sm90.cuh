@@ -7,8 +7,8 @@ struct MapParams {
     Params p;
 };
 
-// Stands for -LSE that is NaN: P is Inf for a visible score, and 0 for -Inf.
-constexpr float odd_lse = 2e38f;
+// delta is not far from 0 where dO and O are numbers.
+constexpr float odd_delta = 2e38f;
 
 // What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
 // kParts: nothing, and p.splits parts of each group of query heads. kGroups: the heads of a group inside the walk over rows. kKeys: a mask that is the same for all rows, and for the query
@@ -181,7 +181,7 @@ template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t 
     if (found) x = y;
     return found;
 }
-__device__ __forceinline__ bool usual(float x) { return fabsf(x) < odd_lse; }
+__device__ __forceinline__ bool usual(float x) { return fabsf(x) < odd_delta; }
 
 // Clears a warpgroup's K, and marks its keys that were not finite.
 template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, volatile Work &w, int group, int thread) {
@@ -198,7 +198,10 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
     bool found[2] = {};
     each<2>([&](int part) {
-        each<S::rows / 32>([&](int i) { found[part] |= !usual(stats(part)[i * 32 + threadIdx.x % 32]); });
+        each<S::rows / 32>([&](int i) {
+            const float x = stats(part)[i * 32 + threadIdx.x % 32];
+            found[part] |= !usual(x) || part == 0 && is_far_lse(x);
+        });
     });
     const bool odd_row = __any_sync(~0u, found[1]);
     if (!odd_row && !__any_sync(~0u, found[0])) return;
@@ -207,6 +210,41 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     if (odd_row) w.lost = 1; // rows that see no key, or of another sequence, lose nothing
     async_fence();                 // the products see them without
     named_barrier(2 + group, 128); // all of them
+}
+
+// Whether a tile has rows that are far, from its LSE.
+template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
+    bool far = false;
+    each<S::rows / 64>([&](int i) {
+        const float2 x = ((const float2 *)lse)[i * 32 + threadIdx.x % 32];
+        far |= is_far_lse(x.x) || is_far_lse(x.y);
+    });
+    return __any_sync(~0u, far);
+}
+// LSE of the rows of a tile, in natural units; Inf where a row has no weight, or is not there.
+struct NaturalLSE {
+    const float *at;
+    int64_t row;
+    int last;
+    __device__ __forceinline__ NaturalLSE(const View &lse, int b, int h, int first, int rows)
+        : at((const float *)lse.data + b * lse.batch + h * lse.head + first * lse.row), row(lse.row), last(rows - 1) {}
+    __device__ __forceinline__ float operator()(int r) const {
+        const float x = at[min(r, last) * row];
+        return x == -infinity || r > last ? infinity : x;
+    }
+};
+// Replaces a lane's products of those rows by what stands for them: natural(r) is LSE of row r of the tile.
+template <int n, class F> __device__ __forceinline__ void far_products(float (&s)[n], const Params &p, const float *lse, F natural) {
+    const float unit = kLog2E / p.scale_log2;
+    each<n / 2>([&](int i) { // s[8 (i / 4) + i / 2 % 2 * 4 + i % 2], and 2 further
+        const int r = i / 4 * 16 + i / 2 % 2 * 8 + fresh(threadIdx.x) % 4 * 2 + i % 2;
+        if (!is_far_lse(lse[r])) return;
+        const float own = natural(r);
+        each<2>([&](int half) {
+            float &x = s[i / 4 * 8 + i / 2 % 2 * 4 + half * 2 + i % 2];
+            x = far_product(x, p.scale, unit, own);
+        });
+    });
 }
 
 // Of the block's sequence: its rows and keys, the band, and where it lies in the tensors.
@@ -451,7 +489,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // nobody reads those
     const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
     const bool strange = features && (f.q_starts || f.q_lens); // behind the rows lie others
-    const float lse = own < e.rows() ? stat_of(p.lse, e.q_batch(), h, e.q0() + own) * 1.4426950408889634f : strange ? infinity : 0;
+    const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
     float x[32]; // O dO^T
     for (int c = 0; c < p.v_dim; c += 128) {
@@ -472,7 +510,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         __syncthreads(); // and may be replaced
     }
     float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
-    if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse == -infinity ? infinity : lse != lse ? -odd_lse : lse;
+    if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse;
     if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
     each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
         const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;

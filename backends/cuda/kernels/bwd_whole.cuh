@@ -134,8 +134,14 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
             wgmma_commit();
         };
         each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 0, stage, i); }); // ahead of time, as loads do not pass the products
+        const float *own_lse = (const float *)(sh.base + (sh.stats(0, stage) - sh.at));
+        const bool far = any_far<S>(own_lse); // weights of some row are to be computed in natural units
         barrier_wait(sh.q_full(1, stage), ring.parity);
         if (edge) clean_rows(sh, w, stage, group, thread()), hide(s, p, sh, key0, group, tile * S::rows, odd);
+        if (__builtin_expect(far, false)) {
+            const int first = first_head<S>(p, w), head = first + n / (w.steps / (last_head<S>(p, w) - first + 1));
+            far_products(s, p, own_lse, NaturalLSE(p.lse, w.batch, head, tile * S::rows, p.q_len - tile * S::rows));
+        }
         each<groups>([&](int i) { // P of 16 rows
             each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[4 * i + j / 4 * 2 + j % 2])); });
             each<4>([&](int j) { weights[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]); });

@@ -178,6 +178,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
             });
         };
         load_stats(0);
+        const bool far = any_far<S>(stats(0)); // weights of some row are to be computed in natural units
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         if constexpr (!of_v) scores<S, S::v_panels>(dp, sh.k(1), sh.q(1, ring.stage), group); // dP
         if (edge) {
@@ -193,6 +194,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
                 });
             });
         }
+        if (__builtin_expect(far, false)) far_products(s, p, stats(0), NaturalLSE(p.lse, w.batch, head, tile * S::rows, p.q_len - tile * S::rows));
         if constexpr (of_v && S::stages == 1) __syncwarp(), give(sh.q_empty(0, ring.stage)); // S is there
         each<groups>([&](int i) { // P of 16 rows, in place of S
             each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[4 * i + j / 4 * 2 + j % 2])); });
@@ -208,6 +210,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         };
         if constexpr (of_v) {
             next();
+            if (tile == begin) head++;
             start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
             release();
             wgmma_wait<0>();

@@ -9,9 +9,9 @@
 //
 // decode_sm80_<type>_d<D> takes every dim, v_dim <= D, and splits >= 1.
 //     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
-// Workspace, for splits > 1 only; t is score * log2(e):
-//     part_o   [splits, batch, heads, q_len, D]   sum of exp2(t - m) V
-//     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(t - m)
+// Workspace, for splits > 1 only; s is Q K^T or, where features change it, the score, and c what makes it units of log2:
+//     part_o   [splits, batch, heads, q_len, D]   sum of exp2(c (s - m)) V
+//     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(c (s - m))
 //     turn     [grid.x / splits]                  0 at launch, and again when the kernel has ended; or null, and then
 // decode_sm80_merge_<type>_d<D> makes O and LSE of the parts; grid.x = ceil(batch*heads*q_len / plan.rows)
 // decode_sm80_cluster_<type>_d<D>, of compute capability 9.0: the parts of a tile are a cluster of `splits` blocks, 2 to 8,
@@ -82,30 +82,27 @@ template <class T> struct RowScores {
     const Params &p;
     const Features &f;
     int b, diagonal;
-    bool changes; // the scores are made here, else they are the products by scale_log2
-    static constexpr bool natural = sizeof(T) == 4; // the units of scores that are made here: rounding is least then
+    bool changes; // the scores are made here, natural ones, else they stay products
 
     __device__ __forceinline__ RowScores(const Params &p, const Features &f, int b, int diagonal)
-        : p(p), f(f), b(b), diagonal(diagonal), changes(f.cap_in != 0 || f.bias.data || f.slopes.data) {}
-    __device__ __forceinline__ float factor() const { return !changes ? p.scale_log2 : natural ? kLog2E : 1; }
+        : p(p), f(f), b(b), diagonal(diagonal), changes(::changes(f)) {}
     __device__ __forceinline__ bool wide() const { return sizeof(T) == 4 || f.bias_wide; }
     __device__ __forceinline__ RowOf row(int n, int h) const {
-        return {n, h, f.slopes.data ? (natural ? 1 : kLog2E) * ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] : 0,
+        return {n, h, f.slopes.data ? slope_of(f, b, h) : 0,
                 (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head + n * f.bias.row) * (wide() ? 4 : 2),
                 (const char *)f.mask.data + b * f.mask.batch + h * f.mask.head + n * f.mask.row};
     }
-    // The score of key j in units of log2, that of float32 in natural ones, from the dot product s.
+    // The score of key j from the dot product s.
     __device__ __forceinline__ float of(const RowOf &r, float s, int j) const {
-        float slope, unit = p.scale; // what s is yet to be multiplied by, if natural
-        if constexpr (!natural) s = f.cap_in != 0 ? tanh_of(s * f.cap_in, slope) * f.cap_out : s * p.scale_log2;
-        else if (f.cap_in != 0) s = fine_tanh(s * f.cap_in, slope), unit = f.cap;
+        float slope, unit = p.scale; // what s is yet to be multiplied by
+        if (f.cap_in != 0) s = sizeof(T) == 4 ? fine_tanh(s * f.cap_in, slope) : tanh_of(s * f.cap_in, slope), unit = f.cap;
         if (f.bias.data) {
             const int at = min(j, p.kv_len - 1);
-            if constexpr (natural) s = fmaf(s, unit, ((const float *)r.bias)[at]), unit = 1;
-            else s = fmaf(f.bias_wide ? ((const float *)r.bias)[at] : widen<T>(((const uint16_t *)r.bias)[at]), kLog2E, s);
+            if constexpr (sizeof(T) == 4) s = fmaf(s, unit, ((const float *)r.bias)[at]);
+            else s = fmaf(s, unit, f.bias_wide ? ((const float *)r.bias)[at] : widen<T>(((const uint16_t *)r.bias)[at]));
+            unit = 1;
         }
-        if constexpr (natural) return fmaf(s, unit, -r.slope * fabsf(j - r.n - diagonal));
-        return fmaf(-r.slope, fabsf(j - r.n - diagonal), s);
+        return fmaf(s, unit, -r.slope * fabsf(j - r.n - diagonal));
     }
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
     // Bit i says that dropout drops key j/8*8+i.
@@ -169,15 +166,26 @@ template <class T, int D, bool features> struct Tile {
                 if (hides) s[e / 4][e % 4] = -infinity;
             }
         }
-        float grow[2];
+        float grow[2], bases[2];
+        bool far = false;
         UNROLL for (int h = 0; h < 2; h++) {
-            float *const x = s[0] + 2 * h, *const y = s[1] + 2 * h;
-            const float top = fmaxf(m[h], c * butterfly_max<1, 4>(fmaxf(fmaxf(x[0], x[1]), fmaxf(y[0], y[1]))));
-            const float base = top == -infinity ? 0 : top;
-            grow[h] = exp2_approx(m[h] - base);
+            const Beneath top(fmaxf(m[h], butterfly_max<1, 4>(fmaxf(fmaxf(s[0][2 * h], s[0][2 * h + 1]), fmaxf(s[1][2 * h], s[1][2 * h + 1])))), c);
+            grow[h] = exp2_approx(__fmul_rn(m[h], c) - top.base);
+            if (top.far()) far = true, grow[h] = top.rescale(m[h]);
+            m[h] = top.m, bases[h] = top.base;
+        }
+        if (__any_sync(lanes, far)) { // there the maximum comes off the scores at once
+            UNROLL for (int h = 0; h < 2; h++) {
+                const float off = is_far(bases[h]) ? m[h] : 0;
+                s[0][2 * h] -= off, s[0][2 * h + 1] -= off, s[1][2 * h] -= off, s[1][2 * h + 1] -= off;
+                if (is_far(bases[h])) bases[h] = 0;
+            }
+        }
+        UNROLL for (int h = 0; h < 2; h++) {
+            float *const x = s[0] + 2 * h, *const y = s[1] + 2 * h, base = bases[h];
             x[0] = exp2_approx(fmaf(x[0], c, -base)), x[1] = exp2_approx(fmaf(x[1], c, -base));
             y[0] = exp2_approx(fmaf(y[0], c, -base)), y[1] = exp2_approx(fmaf(y[1], c, -base));
-            m[h] = top, l[h] = l[h] * grow[h] + ((x[0] + x[1]) + (y[0] + y[1]));
+            l[h] = l[h] * grow[h] + ((x[0] + x[1]) + (y[0] + y[1]));
         }
         if (__any_sync(lanes, grow[0] != 1 || grow[1] != 1)) {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
@@ -283,10 +291,10 @@ template <int D, bool features> struct Tile<F32, D, features> {
                 dropped = scores.f.drop_below && scores.drops(r.n, r.h, key + j) >> (key + j) % 8 & 1;
             }
             if (hidden) s[i] = -infinity;
-            const float top = fmaxf(m[i], c * butterfly_max<1, keys>(s[i]));
-            const float base = top == -infinity ? 0 : top, grow = exp2_approx(m[i] - base);
-            s[i] = exp2_approx(fmaf(s[i], c, -base));
-            m[i] = top, l[i] = l[i] * grow + s[i];
+            const Beneath top(fmaxf(m[i], butterfly_max<1, keys>(s[i])), c);
+            const float grow = top.rescale(m[i]);
+            s[i] = top.weight(s[i]);
+            m[i] = top.m, l[i] = l[i] * grow + s[i];
             if (dropped) s[i] = 0;
             if (hidden) s[i] = -1; // no P is negative
             UNROLL for (int e = 0; e < C; e++) o[i][e] *= grow;
@@ -460,7 +468,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     if constexpr (features) diagonal = e.s.diagonal;
     const RowScores<T> scores(p, f, b, diagonal);
     if constexpr (features) sums.begin(scores, band, g * group, lane);
-    const float c = features ? scores.factor() : p.scale_log2;
+    const float c = unit_of<features>(p, f);
 
     const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1, always = features && f.mask.data;
     for (int round = 0, stage = 0; round < rounds; round++) {
@@ -488,7 +496,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         }
     };
     each([&](int row, int h, int n, int d) {
-        Sums s;
+        Sums s(c);
         if constexpr (features) {
             if (n >= e.rows()) {
                 if (part == 0) s.template write<T>(p, f, e.s, b, h, n, d);
@@ -518,7 +526,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
             const unsigned row = i / (D / 4), h = g * group + (start + row) % group, n = (start + row) / group, d = i % (D / 4) * 4;
             if (features && n >= e.rows()) continue;
             const uint32_t at = shared_address(shared) + L::part(row / R, row % R) + d * 4, sums_at = shared_address(shared) + L::part_sums(row / R, row % R);
-            Sums s;
+            Sums s(c);
             s.add_each<most_parts>(p.splits, [&](int k) { return load_from(in_block(at, k)); },
                                    [&](int k) { const float4 x = load_from(in_block(sums_at, k)); return float2{x.x, x.y}; });
             if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);

@@ -3,14 +3,21 @@
 #include "score.cuh"
 
 struct F32 { float x; };
-constexpr float infinity = __builtin_huge_valf(), ln2 = 0.693147180559945f;
+constexpr float infinity = __builtin_huge_valf();
 constexpr unsigned lanes = ~0u, merge_threads = 128;
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 
-// Four columns of a row of O, with its m and l.
+// What makes scores units of log2: the scale too, unless features have made them natural.
+template <bool features> __device__ __forceinline__ float unit_of(const Params &p, const Features &f) {
+    return features && changes(f) ? kLog2E : p.scale_log2;
+}
+
+// Four columns of a row of O, with its m, in units that c makes log2, and l.
 struct Sums {
+    const float c;
     float o[4] = {}, m = -infinity, l = 0;
+    __device__ __forceinline__ Sums(float c) : c(c) {}
 
     // Adds `count` others, in order.
     template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
@@ -25,10 +32,11 @@ struct Sums {
             }
             float top = m;
             UNROLL for (int i = 0; i < batch; i++) top = fmaxf(top, y[i].x);
-            const float base = top == -infinity ? 0 : top, grow = exp2_approx(m - base);
+            const Beneath below(top, c);
+            const float grow = below.rescale(m);
             o[0] *= grow, o[1] *= grow, o[2] *= grow, o[3] *= grow, l *= grow, m = top;
             UNROLL for (int i = 0; i < batch; i++) {
-                const float w = exp2_approx(y[i].x - base);
+                const float w = below.rescale(y[i].x);
                 o[0] += w * x[i].x, o[1] += w * x[i].y, o[2] += w * x[i].z, o[3] += w * x[i].w, l += w * y[i].y;
             }
         }
@@ -41,14 +49,15 @@ struct Sums {
             if constexpr (sizeof(T) == 4) ((float *)p.o.data)[at + e] = o[e] * scale;
             else ((uint16_t *)p.o.data)[at + e] = (uint16_t)pack<T>(o[e] * scale, 0);
         }
-        if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = m * ln2 + logf(l);
+        if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = fmaf(m, p.scale, logf(l));
     }
 
     // The same with features; of rows of padding with no key: 0 and -inf.
     template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
+        const float natural = changes(f) ? 1 : p.scale; // what makes m natural
         const bool real = n < e.rows;
         const float carried = f.carry && real ? f.carried_lse[((int64_t)b * p.heads + h) * p.q_len + n] : -infinity;
-        const Ending y = real ? ending(f, m, l, h, carried) : Ending{0, 0, -infinity};
+        const Ending y = real ? ending(f, m * natural, l, h, carried) : Ending{0, 0, -infinity};
         const int64_t at = e.q_batch * p.o.batch + h * p.o.head + (e.q0 + n) * p.o.row + d;
         UNROLL for (int i = 0; i < 4 && d + i < p.v_dim; i++) {
             float x = y.scale == 0 ? 0 : o[i] * y.scale;
@@ -67,7 +76,7 @@ struct Sums {
 // O and LSE of the query row (b, h, n), columns d to d+3, from the parts.
 template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
     if (features && n >= e.rows()) return;
-    Sums s;
+    Sums s(unit_of<features>(p, f));
     const int64_t rows = (int64_t)p.batch * p.heads * p.q_len, row = ((int64_t)b * p.heads + h) * p.q_len + n;
     s.add<16>(p.splits, p.part_o + row * D + d, rows * D, (const float2 *)p.part_lse + row, rows);
     if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);

@@ -30,10 +30,6 @@ template <int D> struct Tile {
     static constexpr int shared = (rows * D + 2 * stage) * 4 + slice * 8;
 };
 
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
 __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
@@ -106,7 +102,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
 
     bool scaled = true;
     if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
-    const float factor = scaled ? kLog2E : p.scale_log2; // what makes S units of log2
+    const float factor = features && scaled ? kLog2E : p.scale_log2; // what makes S units of log2
     for (int key = key0; key < key1; key += keys) {
         float w[keys / 8][4] = {}; // S, then P
         for (int i = 0; i < k_slices; i++) {
@@ -125,19 +121,24 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
         }
 
-        // m is the maximum times scale_log2, rounded once: P, alpha and LSE all take
-        // the rounded number, so that the rounding cancels. With features, scores have roundings
-        // of their own, and m stays the maximum, so that differences have none.
+        // What comes off is the maximum times scale_log2, rounded once: P, alpha and LSE all take the rounded number, so that
+        // the rounding cancels. With features, and far from 0, the maximum comes off first, so that differences have no rounding.
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float top = w[0][2 * r];
 #pragma unroll
             for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
-            top = fmaxf(m[r], features ? quad_max(top) : quad_max(top) * p.scale_log2);
-            float from = top == -kInf ? 0 : top; // no key yet: keep -inf - -inf away
-            alpha[r] = exp2_approx(features ? (m[r] - from) * factor : m[r] - from);
+            top = fmaxf(m[r], quad_max(top));
+            const Beneath x(top, factor);
+            float from = features ? top == -kInf ? 0 : top : x.base; // no key yet: keep -inf - -inf away
+            alpha[r] = features ? exp2_approx((m[r] - from) * factor) : x.rescale(m[r]);
             m[r] = top;
+            if (!features && __any_sync(~0u, x.far())) {
+                from = x.far() ? 0 : from;
+#pragma unroll
+                for (int j = 0; j < keys / 8; j++) w[j][2 * r] -= x.far() ? top : 0, w[j][2 * r + 1] -= x.far() ? top : 0;
+            }
             float sum = 0;
 #pragma unroll
             for (int j = 0; j < keys / 8; j++)
@@ -184,21 +185,25 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     copy_wait<0>(); // no copy outlives its block
     // What kLn2 lacks in units of m, as backward takes LSE off scores by p.scale.
     const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
+    [[maybe_unused]] auto lse_of = [&](float m, float l) {
+        const float scaled = __fmul_rn(m, p.scale_log2);
+        return is_far(scaled) ? fmaf(m, p.scale, logf(l)) : fmaf(scaled, kLn2, fmaf(scaled, more, logf(l)));
+    };
     float scale[2], earlier[2], sum[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = row + 8 * r;
         l[r] = quad_sum(l[r]);
         if constexpr (features) {
-            Shares y = {0, 0, 1, -kInf};
-            if (i < s.rows()) y = shares(f, scaled ? m[r] : m[r] * p.scale, l[r], head, f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
-            scale[r] = y.mine, earlier[r] = y.earlier, sum[r] = y.sum;
-            if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.lse;
+            Shares y = {0, 0, -kInf, 1};
+            if (i < s.rows()) y = shares(scaled ? m[r] : m[r] * p.scale, l[r], sink_of(f, head), f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
+            scale[r] = y.mine * f.keep, earlier[r] = y.earlier, sum[r] = y.sum;
+            if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.top + logf(y.sum);
             continue;
         }
         scale[r] = l[r] == 0 ? 0 : 1 / l[r];
         if (p.lse.data && t == 0 && part == 0 && i < p.q_len)
-            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : fmaf(m[r], kLn2, fmaf(m[r], more, logf(l[r])));
+            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : lse_of(m[r], l[r]);
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) {

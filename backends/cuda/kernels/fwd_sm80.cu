@@ -224,13 +224,14 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         }
     };
     // Where features leave scores as they are, they are scaled with the exponential, as without.
-    const bool changes = features && (f.cap_in != 0 || f.bias.data || f.slopes.data || f.mask.data);
-    const float factor = changes ? 1 : p.scale_log2;
-    float slope = 0;
-    if constexpr (features) slope = Scores<T>(p, f, e.s, batch, head).slope;
-    auto weight = [&](float &s, float shift) { // P in place of S
-        return s = exp2_approx(fmaf(s, features ? factor : p.scale_log2, shift));
-    };
+    bool changes = false;
+    float factor = p.scale_log2, natural = p.scale, slope = 0; // what makes S units of log2, and natural
+    if constexpr (features) {
+        const Scores<T> x(p, f, e.s, batch, head);
+        changes = x.changes() || f.mask.data, slope = x.slope;
+        if (x.changes()) factor = kLog2E, natural = 1;
+    }
+    auto weight = [&](float &s, float shift) { return s = exp2_approx(fmaf(s, factor, shift)); }; // P in place of S
     auto adjust = [&](float(&s)[M][S::keys / 8][4], int key0) {
         if constexpr (features)
             if (changes) {
@@ -258,7 +259,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         load_v(0), load_v(1);
         float top[R], sums[R] = {};
 #pragma unroll
-        for (int r = 0; r < R; r++) top[r] = m[r];
+        for (int r = 0; r < R; r++) top[r] = __fmul_rn(m[r], factor);
         auto weights = [&](float(&s)[4], int i) {
 #pragma unroll
             for (int e = 0; e < 4; e++) weight(s[e], -top[2 * i + e / 2]);
@@ -302,6 +303,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         return add(), S::keys;
     };
 
+    bool far = false; // the maximum of a row of the warp is
     // Any tile, from its key `begin` on.
     auto attend = [&](uint32_t at, int key0, int begin) {
         if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // the warp sees nothing of it
@@ -328,13 +330,12 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                 }
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
-            top[r] *= features ? factor : p.scale_log2;
-            grown |= top[r] > m[r] + 8;
+            grown |= (top[r] - m[r]) * factor > 8;
         }
         if (__any_sync(~0u, grown))
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                const float max = fmaxf(m[r], top[r]), a = max == -inf ? 1 : exp2_approx(m[r] - max);
+                const float max = fmaxf(m[r], top[r]), a = Beneath(max, factor).rescale(m[r]);
                 m[r] = max;
                 l[r] *= a, lacks[r] = __float_as_uint(a * __uint_as_float((uint32_t)lacks[r] << 16)) >> 16;
 #pragma unroll
@@ -343,9 +344,24 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                     o[r / 2][n][r % 2 * 2 + 1] *= a;
                 }
             }
+        far = false;
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const float shift = m[r] == -inf ? 0 : -m[r];
+            const Beneath x(m[r], factor);
+            top[r] = -x.base, far |= x.far();
+        }
+        far = __any_sync(~0u, far);
+        if (far) // there the maximum comes off S at once
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                const float base = is_far(top[r]) ? m[r] : 0;
+                if (is_far(top[r])) top[r] = 0;
+#pragma unroll
+                for (int n = 0; n < S::keys / 8; n++) s[r / 2][n][r % 2 * 2] -= base, s[r / 2][n][r % 2 * 2 + 1] -= base;
+            }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const float shift = top[r];
             float sum = 0;
 #pragma unroll
             for (int n = 0; n < S::keys / 8; n++)
@@ -412,7 +428,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             const bool full = tile >= full_from && tile <= full_to && tile < to && !(features && f.drop_below); // no branch of dropout is worth a place among the products
             if (tile > from) load(tile - 1, stage_bytes - stage);
             int done = 0;
-            if (full)
+            if (full && !far)
                 done = attend_full(at, tile * S::keys);
             else if (careful) {
 #pragma unroll 1
@@ -455,7 +471,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         if constexpr (features) {
             const int i = row + r * 8;
             const bool real = i < e.rows();
-            const Ending y = ending(f, m[r], sum, head, f.carry && real ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -inf);
+            const Ending y = ending(f, m[r] * natural, sum, head, f.carry && real ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -inf);
             if (lse && lane % 4 == 0 && i < e.row_end()) lse[i * p.lse.row] = real ? y.lse : -inf;
 #pragma unroll
             for (int n = 0; n < S::dim / 8; n++) {
@@ -476,7 +492,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         for (int n = 0; n < S::dim / 8; n++)
             *(uint32_t *)(rows_o + at * S::row_bytes + ((n ^ swizzle<S>(at)) << 4) + lane % 4 * 4) =
                 pack<T>(o[r / 2][n][r % 2 * 2] * a, o[r / 2][n][r % 2 * 2 + 1] * a);
-        if (lse && lane % 4 == 0 && row + r * 8 < p.q_len) lse[(row + r * 8) * p.lse.row] = (m[r] + log2f(sum)) * 0.69314718f;
+        if (lse && lane % 4 == 0 && row + r * 8 < p.q_len) lse[(row + r * 8) * p.lse.row] = fmaf(m[r], p.scale, logf(sum));
     }
     __syncwarp(); // O is complete
     if (careful) {

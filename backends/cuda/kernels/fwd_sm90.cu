@@ -188,8 +188,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     // The unit of scores: that of log2 in general.
     const bool changes = S::biases || S::masks || S::caps || S::tilts || S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
     const float own_unit = S::shapes && f.cap_in != 0 ? f.cap_out : p.scale_log2;
-    const bool general = S::reads && (f.bias.data || f.slopes.data && own_unit < 1e-15f); // slopes over it may be infinite
-    const float c = S::biases ? kLog2E : S::caps || general ? 1 : own_unit;
+    const bool general = S::reads && f.bias.data;
+    float c = S::biases || general ? kLog2E : S::caps ? 1 : own_unit;
+    float natural = S::biases || general ? 1 : S::shapes && f.cap_in != 0 ? f.cap : p.scale; // what makes scores natural
     const Cap capped(f);
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
@@ -218,15 +219,25 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         auto hi = [&] { if constexpr (S::features) return (int)sh.place(w).hi; else return p.hi; };
         auto keys = [&] { if constexpr (S::features) return (int)sh.place(w).keys; else return p.kv_len; };
         float slope = 0, steps_down = 0, offset[2] = {}; // ALiBi: of a key; what the lane's scores of a row lack of it in this tile
+        [[maybe_unused]] bool steep = false;             // the slope over the unit may be no number: scores are natural
         Sequence seq;
         if constexpr (S::shapes || S::tilts) {
             seq.diagonal = sh.place(w).diagonal;
-            if (S::tilts || f.slopes.data) slope = sh.place(w).slope;
-            steps_down = -slope * kLog2E / c;
+            if (S::tilts || f.slopes.data) {
+                slope = sh.place(w).slope;
+                steps_down = -slope * kLog2E / own_unit;
+                if (!general) {
+                    steep = !(fabsf(steps_down) < 1e30f);
+                    c = steep ? kLog2E : own_unit, natural = steep ? 1 : S::shapes && f.cap_in != 0 ? f.cap : p.scale;
+                }
+            }
         }
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::v_dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
+        volatile float most[2] = {-inf, -inf}; // the highest score of a row that is far, else -inf; in local memory: registers are short
+        bool beyond = false;                   // a row of the warp is far
+        [[maybe_unused]] float highest[2] = {-inf, -inf}; // of a row that is not: parts tell of scores that are not scaled
         [[maybe_unused]] int now = 0; // what the slot of the scores says
         [[maybe_unused]] uint32_t shown = 0;
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
@@ -329,7 +340,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 if (S::tilts || f.slopes.data) {
                     // From the first key: where the diagonal does not cross the warp's tile, distances only rise or only fall.
                     const int distance = key - row - seq.diagonal, least = tile * S::keys - (top_row + warp * 16 + 15) - seq.diagonal;
-                    if (least >= 0 || least + S::keys + 15 <= 0) {
+                    if (steep) {
+                        const float unit = S::shapes && f.cap_in != 0 ? f.cap : p.scale;
+                        each<2>([&](int r) { offset[r] = 0; });
+                        each<S::keys / 2>([&](int i) { s[i] = fmaf(s[i], unit, -slope * fabsf(distance + (i / 4 * 8 + i % 2 - i % 4 / 2 * 8))); });
+                    } else if (least >= 0 || least + S::keys + 15 <= 0) {
                         const float rises = least >= 0 ? steps_down : -steps_down;
                         each<2>([&](int r) { offset[r] = rises * (distance - 8 * r); });
                         each<S::keys / 2>([&](int i) { s[i] = fmaf(rises, i / 4 * 8 + i % 2, s[i]); });
@@ -348,11 +363,31 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
             if constexpr (S::reads || S::drops) keep_pairs<S::keys>(s, kept);
         };
+        // Rows that are far: s, of which top has the lane's highest, becomes what it is beneath the row's highest score, of which m
+        // is the scaled difference from the one before it.
+        auto take_off = [&] {
+            bool far = false;
+            each<2>([&](int r) {
+                const float before = most[r];
+                const FarRow row(m[r], quad_max(top[r]), before, c);
+                if (row.far) far = true, top[r] = 0;
+                each<S::keys / 4>([&](int i) {
+                    float &x = s[i / 2 * 4 + 2 * r + i % 2];
+                    if (row.far) x = (S::shapes || S::tilts ? x + offset[r] : x) - row.most;
+                });
+                if (row.far) offset[r] = 0;
+                m[r] = row.m, most[r] = row.most;
+            });
+            beyond = __any_sync(~0u, far);
+        };
         auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
             top[0] = top[1] = -inf;
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             if constexpr (S::shapes || S::tilts) top[0] += offset[0], top[1] += offset[1]; // each lane's own
+            if constexpr (!S::caps)
+                if (beyond || __any_sync(~0u, may_be_far(top[0], c, masked) || may_be_far(top[1], c, masked))) take_off();
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
+            if constexpr (S::split) each<2>([&](int r) { highest[r] = most[r] == -inf ? fmaxf(highest[r], top[r]) : -inf; });
             each<2>([&](int r) {
                 if (S::caps && small) top[r] *= capped.factor(top[r]);
                 top[r] = fmaxf(m[r], top[r] * c);
@@ -454,7 +489,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
         });
         if constexpr (S::split) {
-            write_part<S>(p, w, o, m, l, row, rows_end);
+            each<2>([&](int r) { highest[r] = fmaxf(highest[r], most[r]); });
+            write_part<S>(p, w, o, highest, l, row, rows_end);
             if (w.odd) add_odd_part<S>(p, w, top_row + warp * 16, rows_end);
             named_barrier(2 + group, 128); // nobody reads Q or the work any more
             if (thread == 0) barrier_arrive(sh.q_empty(q.stage));
@@ -471,6 +507,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<2>([&](int r) {
                 const int i = row + 8 * r;
                 const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * p.heads + w.head) * p.q_len + i] : -inf;
+                m[r] = most[r] > -inf ? most[r] * natural : m[r] * kLn2;
                 end_row(m[r], l[r], own[r], before[r], f.keep, sh.place(w).sink, carried, i < real);
                 down[r] = own[r];
             });
@@ -545,7 +582,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         }
         leaving = q.stage;
         each<2>([&](int r) {
-            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+            if (p.lse.data && lane % 4 == 0 && row + 8 * r < rows_end) lse[(row + 8 * r) * p.lse.row] = S::features ? m[r] + logf(l[r]) : most[r] > -inf ? fmaf(most[r], p.scale, logf(l[r])) : (m[r] + log2f(l[r])) * kLn2;
         });
         if (S::q_stages == 1) leave();
         q.next(), place.next();

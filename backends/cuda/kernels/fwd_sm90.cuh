@@ -27,7 +27,7 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
 
 struct alignas(16) Place { // what a sequence is, beside a tile of its rows
     int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end;
-    float slope, sink; // of the head, the sink in units of log2
+    float slope, sink; // of the head
 };
 
 // A tile of query rows, in shared memory, and the tiles of keys that hold what some
@@ -306,7 +306,7 @@ template <class S> struct Finder {
             if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
             volatile Place &at = sh.place(w);
             at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
-            if (S::tilts || S::shapes && f.slopes.data) at.slope = ((const float *)f.slopes.data)[b * f.slopes.batch + own_head() * f.slopes.head];
+            if (S::tilts || S::shapes && f.slopes.data) at.slope = slope_of(f, b, own_head());
             at.sink = sink_of(f, own_head());
             at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
         }
@@ -409,15 +409,11 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
 }
 
 // Ends a row: m and l become those of all that takes weight, of which LSE is made when O has left, own what its O and
-// before what O of earlier keys is multiplied by. sink and m are in units of log2.
+// before what O of earlier keys is multiplied by. m is natural.
 __device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
-    const float earlier = carried * kLog2E, top = fmaxf(l == 0 ? -infinity : m, fmaxf(sink, earlier));
-    own = before = 0;
-    if (!real || top == -infinity && l == 0) return void((m = -infinity, l = 0));
-    const float mine = l == 0 ? 0 : exp2_approx(m - top), weight = exp2_approx(earlier - top);
-    l = l * mine + weight + exp2_approx(sink - top), m = top;
-    const float by = __fdividef(1, l);
-    own = mine * by * keep, before = weight * by;
+    const Shares x = real ? shares(m, l, sink, carried) : Shares{0, 0, -infinity, 1};
+    const float by = __fdividef(1, x.sum);
+    own = x.mine * by * keep, before = x.earlier * by, m = x.top, l = x.sum;
 }
 
 // O, the maximum and the sum of the thread's rows over a part of the keys, for decode_sm80_merge.

@@ -38,6 +38,7 @@
 // there. So under a mask a block looks at o in the end, and if something is not finite takes
 // the rows once more: now V is cleared of what is not finite before it is used, and the rows
 // that see it add it in the end.
+#include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
 
@@ -199,6 +200,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         // The tiles of keys from first to last - 1 hold what some row of the warpgroup sees.
         const int first = sees ? see_from / S::keys - block.from : 0, last = sees ? see_to / S::keys - block.from + 1 : 0;
         float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}, down[2], top[2];
+        volatile float most[2]; // the highest score of a row that is far; in local memory: registers are short
         each<S::dim / 2>([&](int i) { o[i] = 0; });
         auto give = [&](uint32_t empty) {
             if (!block.stays && lane() == 0) barrier_arrive(empty);
@@ -238,15 +240,30 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             });
             each<length<decltype(s)>>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
         };
-        auto maxima = [&](auto &s) { // in m; what comes off s in top; what o must be multiplied by in down
+        auto maxima = [&](auto &s) { // in m; what comes off c s in top; what o must be multiplied by in down
             top[0] = top[1] = -infinity;
             each<length<decltype(s)> / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
+            float highest[2], lower[2];
+            bool far = false;
             each<2>([&](int r) {
-                const float most = fmaxf(m[r], top[r] * c);
-                top[r] = most == -infinity ? 0 : most;
-                down[r] = exp2_approx(m[r] - top[r]);
-                m[r] = most;
+                highest[r] = top[r], lower[r] = m[r];
+                m[r] = fmaxf(m[r], top[r] * c);
+                top[r] = m[r] == -infinity ? 0 : m[r];
+                down[r] = exp2_approx(lower[r] - top[r]);
+                far |= is_far(top[r]);
+            });
+            if (!__any_sync(~0u, far)) return;
+            each<2>([&](int r) { // of rows that are far the highest score comes off s at once
+                float off = 0;
+                if (is_far(top[r])) {
+                    const bool was = is_far(lower[r]) && lower[r] != -infinity;
+                    const float before = most[r];
+                    off = was ? fmaxf(before, highest[r]) : highest[r];
+                    if (was) down[r] = exp2_approx((before - off) * c);
+                    most[r] = off, top[r] = 0;
+                }
+                each<length<decltype(s)> / 2>([&](int i) { s[i / 2 * 4 + 2 * r + i % 2] -= off; });
             });
         };
         auto exponentials = [&](auto &s, auto &weights) { // P in weights, and its sums in l
@@ -356,7 +373,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             each<2>([&](int r) {
                 const int i = row() + 8 * r;
                 if (!p.lse.data || lane % 4 != 0 || i >= p.q_len) return;
-                ((float *)p.lse.data)[block.batch * p.lse.batch + block.head * p.lse.head + i * p.lse.row] = (m[r] + log2f(l[r])) * 0.69314718f;
+                ((float *)p.lse.data)[block.batch * p.lse.batch + block.head * p.lse.head + i * p.lse.row] = is_far(m[r]) && m[r] != -infinity ? fmaf(most[r], p.scale, logf(l[r])) : (m[r] + log2f(l[r])) * 0.69314718f;
             });
         }
         break;

@@ -106,11 +106,9 @@ template <bool merge> __device__ __forceinline__ void join(const Join &j) {
         if (there && lane == 0) {
             float *at = (float *)j.lse.data + offset(j.lse, b, h, r);
             const double a = *at, c = ((const float *)j.part_lse.data)[offset(j.part_lse, b, h, r)], most = fmax(a, c);
-            if (isinf(most)) { // no keys of either, or a weight beyond all others
-                mine = c > a ? 0 : 1, theirs = c > a ? 1 : 0;
-                if (isinf(a) && a < 0 && !(c > a)) mine = 0;
-                *at = (float)most;
-            } else {
+            if (most < 0 && isinf(most) && a == c) { // no keys of either
+                mine = theirs = 0, *at = (float)most;
+            } else { // NaN where one of them is NaN or Inf
                 const double ea = exp(a - most), ec = exp(c - most);
                 mine = (float)(ea / (ea + ec)), theirs = (float)(ec / (ea + ec));
                 *at = (float)(most + log(ea + ec));

@@ -4,14 +4,14 @@
 //	scores   of a tile before its maximum: Scores::adjust caps, biases and masks them
 //	weights  of a tile after its sum: Scores::drop; and of a row at its end: Ending
 //
-// Scores of 16-bit types are in units of log2 from adjust on: their weight is 2^(s - m). Those of
-// float32 stay in natural units, in both passes, as rounding is least then. Backward kernels take LSE
-// off at once, those of float32 last. A tile is what
+// Scores that features change are in natural units from adjust on, which bear every number that a bias holds. Backward
+// kernels of 16-bit types have them in units of log2, with LSE off at once, but for tiles with rows that are far; those of
+// float32 take LSE off last. A tile is what
 // the tensor cores make: lane 4g+t has rows g and g+8 and, of each 8 columns, 2t and
 // 2t+1. Kernels that own keys have keys as rows and query rows as columns: transposed.
 // Branches on features are the same for a whole grid, and around loops over a tile.
 #pragma once
-#include "mma.cuh"
+#include "far.cuh"
 #include "params.cuh"
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
@@ -170,6 +170,30 @@ template <class Tiles> constexpr int count_of = 0; // of 8 columns
 template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
+// Backward, 16-bit types: of rows that are far kFarLSE stands for LSE in units of log2, and weights are computed in natural units.
+constexpr uint32_t kFarLSE = 0x80000000; // -0, which no other row has
+__device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
+// Of a natural LSE, which may be NaN; Inf where the row has no weight.
+__device__ __forceinline__ float stat_of_lse(float lse) {
+    const float x = lse * kLog2E + 0.f; // not -0
+    return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
+}
+// What stands for the product s of a row that is far: times scale_log2 it is the exponent of the weight. unit is log2(e) / scale_log2. Hidden ones stay.
+__device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
+    return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
+}
+
+// The slope of ALiBi of a head: NaN if it is not finite.
+__device__ __forceinline__ float slope_of(const Features &f, int b, int h) {
+    const float x = ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head];
+    return fabsf(x) < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
+}
+// It in units of log2, where it overflows nowhere: times 0 it is 0.
+__device__ __forceinline__ float slope_log2(float slope) { return fmaxf(fminf(slope * kLog2E, 3.4e38f), -3.4e38f); }
+
+// Whether scores are more than dot products times the scale.
+__device__ __forceinline__ bool changes(const Features &f) { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
+
 // The scores of one query head of a sequence. T is float, F16 or BF16: the type of a
 // bias that is not float32.
 template <class T> struct Scores {
@@ -182,7 +206,7 @@ template <class T> struct Scores {
     // Computed again for each tile: registers are short.
     __device__ __forceinline__ Scores(const Params &p, const Features &f, const Sequence &s, int batch, int query_head) : p(p), f(f) {
         b = again(batch), h = again(query_head), diagonal = s.diagonal;
-        slope = f.slopes.data ? ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head] : 0;
+        slope = f.slopes.data ? slope_of(f, b, h) : 0;
         bias = (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head) * bias_size();
         mask = (const char *)f.mask.data + (b * f.mask.batch + h * f.mask.head);
     }
@@ -191,33 +215,37 @@ template <class T> struct Scores {
     // Whether the mask lets row i see key j.
     __device__ __forceinline__ bool takes_part(int i, int j) const { return !f.mask.data || mask[i * f.mask.row + j]; }
 
-    // Whether scores are more than dot products times the scale.
-    __device__ __forceinline__ bool changes() const { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
+    __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Makes scores of the dot products of a tile, in units of log2. Those of float32 are scaled if there
-    // are changes, else they stay dot products. own is the lane's row g, walked its column 2t. What lies outside the tensors becomes anything. Hidden scores
-    // are -inf; what the band hides stays.
+    // Makes natural scores of the dot products of a tile if there are changes, else these stay. own is the lane's row g, walked
+    // its column 2t. What lies outside the tensors becomes anything. Hidden scores are -inf; what the band hides stays.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
-        change<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
+        change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
     // The same for backward: lse(n, e) is that of the element's row, for 16-bit types in units
     // of log2, and Inf for a row without weight. Makes weights of the dot products. slope(n, e, d) is told, where there is a softcap, by what a gradient of
     // the capped score is to be multiplied.
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
-        change<transposed, true>(s, own, walked, lse, slope);
+        if constexpr (sizeof(T) == 4) return far_weights<transposed>(s, own, walked, lse, slope);
+        change_log2<transposed>(s, own, walked, lse, slope);
 #pragma unroll
         for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(sizeof(T) == 4 ? s[n][e] * kLog2E : s[n][e]);
+            for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e]);
+    }
+    // The same of float32, and of a tile with rows that are far: lse is natural.
+    template <bool transposed, class Tiles, class LSE, class Slope>
+    __device__ __forceinline__ void far_weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
+        change_natural<transposed, true>(s, own, walked, lse, slope);
+#pragma unroll
+        for (int n = 0; n < count_of<Tiles>; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e] * kLog2E);
     }
 
-    template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
-    __device__ __forceinline__ void change(Tiles &s, int own, int walked, LSE lse, Slope told) const {
-        if constexpr (sizeof(T) == 4) {
-            change_natural<transposed, backward>(s, own, walked, lse, told);
-            return;
-        }
+    template <bool transposed, class Tiles, class LSE, class Slope>
+    __device__ __forceinline__ void change_log2(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         if (f.cap_in != 0) {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
@@ -225,28 +253,25 @@ template <class T> struct Scores {
                 for (int e = 0; e < 4; e++) {
                     float d;
                     const float x = tanh_of(s[n][e] * f.cap_in, d);
-                    s[n][e] = backward ? fmaf(x, f.cap_out, -lse(n, e)) : x * f.cap_out;
-                    if (backward) told(n, e, d);
+                    s[n][e] = fmaf(x, f.cap_out, -lse(n, e));
+                    told(n, e, d);
                 }
         } else {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = backward ? fmaf(s[n][e], p.scale_log2, -lse(n, e)) : s[n][e] * p.scale_log2;
+                for (int e = 0; e < 4; e++) s[n][e] = fmaf(s[n][e], p.scale_log2, -lse(n, e));
         }
         if (f.bias.data) {
-            if (f.bias_wide)
-                add_bias<transposed, float>(s, own, walked);
-            else
-                add_bias<transposed, T>(s, own, walked);
+            if (f.bias_wide) add_bias<transposed, float, false>(s, own, walked);
+            else add_bias<transposed, T, false>(s, own, walked);
         }
-        if (f.slopes.data) add_slopes<transposed>(s, own, walked, 1, -slope * kLog2E);
+        if (f.slopes.data) add_slopes<transposed, false>(s, own, walked, 1, -slope_log2(slope));
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // change for scores of float32. The first thing that is added to a product is added before it is
-    // rounded. Backward rounds as forward did, and takes LSE off last: then its weights are those
-    // that LSE is the sum of.
+    // The first thing that is added to a product is added before it is rounded. Backward rounds as forward did, and takes
+    // LSE off last: then its weights are those that LSE is the sum of. Far from 0 the product is rounded first, as LSE is.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -257,12 +282,16 @@ template <class T> struct Scores {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float d;
-                    s[n][e] = fine_tanh(s[n][e] * f.cap_in, d);
+                    s[n][e] = sizeof(T) == 4 ? fine_tanh(s[n][e] * f.cap_in, d) : tanh_of(s[n][e] * f.cap_in, d);
                     if (backward) told(n, e, d);
                 }
         }
-        if (f.bias.data) add_bias<transposed, T>(s, own, walked, unit), unit = 1;
-        if (f.slopes.data) add_slopes<transposed>(s, own, walked, unit, -slope), unit = 1;
+        if (f.bias.data) {
+            if (sizeof(T) != 4 && f.bias_wide) add_bias<transposed, float, true>(s, own, walked, unit);
+            else add_bias<transposed, T, true>(s, own, walked, unit);
+            unit = 1;
+        }
+        if (f.slopes.data) add_slopes<transposed, true>(s, own, walked, unit, -slope), unit = 1;
         if (f.cap_in != 0 && unit != 1) {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
@@ -274,13 +303,16 @@ template <class T> struct Scores {
 #pragma unroll
             for (int n = 0; n < count_of<Tiles>; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[n][e] = fmaf(s[n][e], unit, -lse(n, e));
+                for (int e = 0; e < 4; e++) {
+                    const float own_lse = lse(n, e);
+                    s[n][e] = is_far(own_lse) ? __fmul_rn(s[n][e], unit) - own_lse : fmaf(s[n][e], unit, -own_lse);
+                }
         }
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
     // s = s unit + by |key - row - diagonal|.
-    template <bool transposed, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
+    template <bool transposed, bool natural, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
         const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
         for (int n = 0; n < count_of<Tiles>; n++)
@@ -288,14 +320,14 @@ template <class T> struct Scores {
             for (int e = 0; e < 4; e++) {
                 const int further = 8 * n + e % 2 - e / 2 * 8;
                 const float away = fabsf(distance + (transposed ? -further : further));
-                s[n][e] = sizeof(T) == 4 ? fmaf(s[n][e], unit, by * away) : fmaf(by, away, s[n][e]);
+                s[n][e] = natural ? fmaf(s[n][e], unit, by * away) : fmaf(by, away, s[n][e]);
             }
     }
 
-    // s = s unit + bias for float32, else s + bias in units of log2.
-    template <bool transposed, class B, class Tiles>
+    // s = s unit + bias if natural, else s + bias in units of log2.
+    template <bool transposed, class B, bool natural, class Tiles>
     __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked, float unit = 1) const {
-        auto add = [&](float &x, float y) { x = sizeof(T) == 4 ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };
+        auto add = [&](float &x, float y) { x = natural ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };
         constexpr int size = sizeof(B) == 4 ? 4 : 2;
         own = again(own), walked = again(walked);
         const int rows = p.q_len - 1, keys = p.kv_len - 1;
@@ -404,34 +436,32 @@ template <class T> struct Scores {
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
-// The end of a row, whose keys gave the maximum m in units of log2, the sum of weights l and the sum o of
-// weighted values: O = o * scale + earlier * (the O of earlier keys), which is not to be read where
-// earlier is 0.
+// The sink of a head: -inf where there is none, NaN for Inf.
+__device__ __forceinline__ float sink_of(const Features &f, int h) {
+    if (!f.sink.data) return __int_as_float(0xff800000);
+    const float x = ((const float *)f.sink.data)[h * f.sink.head];
+    return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
+}
+
+// The end of a row, whose keys gave the natural maximum m, the sum of weights l and the sum o of weighted values:
+// O = (o * mine + earlier * (the O of earlier keys)) / sum, of which the latter is not to be read where earlier is 0, and
+// LSE = top + ln(sum). carried is LSE of the earlier keys: as a sink is, it is NaN for Inf, unless nothing joins them.
+struct Shares { float mine, earlier, top, sum; };
+
+__device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {
+    const float none = __int_as_float(0xff800000);
+    if (l == 0 && sink == none) return {0, carried == none ? 0.f : 1.f, carried, 1};
+    if (l == 0) m = none;
+    if (carried == -none) carried = __int_as_float(0x7fffffff);
+    const float top = fmaxf(m, fmaxf(sink, carried)), mine = l == 0 ? 0 : expf(m - top), earlier = expf(carried - top);
+    return {mine, earlier, top, l * mine + earlier + expf(sink - top)};
+}
+
+// The same for 16-bit types: O = o * scale + earlier * (the O of earlier keys).
 struct Ending { float scale, earlier, lse; };
 
-// The sink of a head, in units of log2.
-__device__ __forceinline__ float sink_of(const Features &f, int h) {
-    return f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] * kLog2E : __int_as_float(0xff800000);
-}
-
 __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {
-    const float none = __int_as_float(0xff800000);
-    const float sink = sink_of(f, h), before = carried * kLog2E, top = fmaxf(l == 0 ? none : m, fmaxf(sink, before));
-    if (top == none && l == 0) return {0, 0, none};
-    const float mine = l == 0 ? 0 : exp2_approx(m - top), earlier = exp2_approx(before - top);
-    const float sum = l * mine + earlier + exp2_approx(sink - top), by = 1 / sum;
-    return {mine * by * f.keep, earlier * by, sum == 0 ? none : fmaf(top, kLn2, logf(sum))};
-}
-
-// The same for float32, in natural units, and with one rounding of a division where two factors have
-// one each: O = (o * mine + earlier * (the O of earlier keys)) / sum.
-struct Shares { float mine, earlier, sum, lse; };
-
-__device__ __forceinline__ Shares shares(const Features &f, float m, float l, int h, float carried) {
-    const float none = __int_as_float(0xff800000);
-    const float sink = f.sink.data ? ((const float *)f.sink.data)[h * f.sink.head] : none;
-    const float top = fmaxf(l == 0 ? none : m, fmaxf(sink, carried));
-    if (top == none && l == 0) return {0, 0, 1, none};
-    const float mine = l == 0 ? 0 : expf(m - top), earlier = expf(carried - top), sum = l * mine + earlier + expf(sink - top);
-    return {mine * f.keep, earlier, sum, sum == 0 ? none : top + logf(sum)};
+    const Shares x = shares(m, l, sink_of(f, h), carried);
+    const float by = 1 / x.sum;
+    return {x.mine * by * f.keep, x.earlier * by, x.top + logf(x.sum)};
 }

@@ -158,6 +158,11 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     const int batches = f.dbias_shape[0] == 1 ? p.batch : batch + 1, heads = f.dbias_shape[1] == 1 ? p.heads : head + 1;
     const int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32, row = row_tile * kRows + 16 * warp + g;
     float sums[tiles][4] = {};
+    [[maybe_unused]] float extra[sizeof(T) == 4 ? tiles : 1][4] = {}; // what sums of float32 hold too much, as Kahan sums
+    [[maybe_unused]] auto add = [&](int j, int c, float x) {
+        const float y = __fsub_rn(x, extra[j][c]), sum = sums[j][c] + y;
+        extra[j][c] = (sum - sums[j][c]) - y, sums[j][c] = sum;
+    };
     Slices<T> slices(p, f, key0, row_tile, head, heads, batch, batches, repeats);
     const int split = slices.split(), all = slices.all();
     int slot = 0;
@@ -169,13 +174,17 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
+        [[maybe_unused]] bool far = false; // weights of some row are to be computed in natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;
-            lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] * (sizeof(T) == 4 ? 1 : kLog2E) : kInf;
+            lse[r] = i < e.rows ? first(p.lse, e.q_batch, h)[(e.q0 + i) * p.lse.row] : kInf;
             if (lse[r] == -kInf) lse[r] = kInf; // no weights
+            far |= !(fabsf(lse[r]) * kLog2E < kFar) && lse[r] != kInf;
             delta[r] = i < e.rows ? f.delta[(((int64_t)b * p.heads + h) * f.delta_rows + i) * f.delta_step] : 0;
         }
+        far = sizeof(T) != 4 && __any_sync(~0u, far);
+        if (sizeof(T) != 4 && !far) lse[0] *= kLog2E, lse[1] *= kLog2E;
 #pragma unroll 1
         for (int step = 0; step < all; step++) {
             copy_wait<slices.stages - 2>();
@@ -197,10 +206,12 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
             }
         }
         const Scores<T> x(p, f, e, b, h);
-        if constexpr (slices.side > 0)
+        if constexpr (slices.side > 0) {
             if (staged) {
                 copy_wait<slices.stages - 2>();
                 __syncthreads(); // the bias is there
+            }
+            if (staged && !far) {
                 const uint32_t from = bias + warp * 16 * 2 * kKeys + place<2 * kKeys>(threadIdx.x % 32, false);
 #pragma unroll
                 for (int j = 0; j < tiles; j += 2) {
@@ -218,14 +229,19 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
 #pragma unroll
                     for (int c = 0; c < 4; c++) s[j][c] = exp2_approx(s[j][c]);
             }
-        if (!staged) x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
+        }
+        if (far) x.template far_weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
+        else if (!staged) x.template weights<false>(s, own, key0 + 2 * t, [&](int, int c) { return lse[c / 2]; }, [](int, int, float) {});
         const bool whole = row0 + kRows <= e.rows && key0 + kKeys <= e.keys && key0 + kKeys - 1 <= row0 + e.hi && key0 >= row0 + kRows - 1 + e.lo;
         if (whole && !f.drop_below) { // all rows see all keys
 #pragma unroll
             for (int j = 0; j < tiles; j++)
 #pragma unroll
                 for (int c = 0; c < 4; c++)
-                    if (s[j][c] != 0) sums[j][c] = fmaf(s[j][c], ds[j][c] - delta[c / 2], sums[j][c]);
+                    if (s[j][c] != 0) {
+                        if constexpr (sizeof(T) == 4) add(j, c, s[j][c] * (ds[j][c] - delta[c / 2]));
+                        else sums[j][c] = fmaf(s[j][c], ds[j][c] - delta[c / 2], sums[j][c]);
+                    }
             continue;
         }
 #pragma unroll
@@ -241,7 +257,11 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         for (int j = 0; j < tiles; j++)
 #pragma unroll
             for (int c = 0; c < 4; c++)
-                if (s[j][c] != 0) sums[j][c] += fabsf(s[j][c]) * ((dropped(s[j][c]) ? 0 : ds[j][c] * f.keep) - delta[c / 2]);
+                if (s[j][c] != 0) {
+                    const float y = (dropped(s[j][c]) ? 0 : ds[j][c] * f.keep) - delta[c / 2];
+                    if constexpr (sizeof(T) == 4) add(j, c, fabsf(s[j][c]) * y);
+                    else sums[j][c] += fabsf(s[j][c]) * y;
+                }
     }
     const int64_t at = batch * f.dbias.batch + head * f.dbias.head;
     if (!repeats) {
