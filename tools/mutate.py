@@ -10,7 +10,8 @@ mistake that does not build, or leaves the generated code as it is, is drawn aga
 suite runs as a third party runs it: TestConformance alone, first brief, then whole. It
 needs clang-14 and lld-14 for kernel.wasm.
 
-No mistake is drawn of a kind that alters no result:
+No mistake is drawn in code of AMX and of arm64, which the machine may lack, nor of a kind
+that alters no result:
 - code that predicts times, and comparisons with the least time so far
 - prefetching, and the barriers PIN and HIDE, which order instructions for speed
 - poison, which fills workspace in tests
@@ -36,7 +37,7 @@ import time
 
 # Code that chooses, predicts, prefetches or reports, and never touches a tensor.
 NEUTRAL = re.compile(r"(_test|about|^ahead|^fetch|^poison|^work|cost\w*|peak\w*|pace\w*|tier\w*|limits|memory\w*|main|generator|evex|vex|kernels\w*|matmul\w*|gemm|norm|elements|"
-                     r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|a[vm]x[^/]*_amd64\.go$")
+                     r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|(panels|planes|tiles)_amd64\.go$|a[vm]x[^/]*_amd64\.go$")
 
 # Such functions and lines in other files.
 NEUTRAL_FUNCTION = re.compile(r"(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^look|Pace$|^pace")
