@@ -55,11 +55,15 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 // conduct returns the checks of calls without features, and with all that a kernel takes.
 func (o Options) conduct() (list []question) {
 	for _, c := range []struct {
-		name  string
-		check func(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error
-	}{{"concurrent_calls", concurrentCalls}, {"canceled_context", canceledContext}} {
-		list = append(list, question{name: c.name, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
-			question{name: c.name + "_features", run: func(ctx context.Context, k flashkit.Kernel) error {
+		name, catches string
+		check         func(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error
+	}{
+		{"concurrent_calls", "", concurrentCalls},
+		{"canceled_context", "", canceledContext},
+		{"edges_of_memory", "memory touched before or behind a tensor", edgesOfMemory},
+	} {
+		list = append(list, question{name: c.name, catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
+			question{name: c.name + "_features", catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error {
 				if k.Takes == 0 {
 					return notHeld("it takes no features")
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -164,6 +165,34 @@ func withLeftovers(t flashkit.Tensor, rows int) flashkit.Tensor {
 		}
 	}
 	return flashkit.Bools(x, s[0], s[1], s[2], s[3])
+}
+
+// A kernel that reads a whole vector where a few elements are left reads what may be no memory.
+func TestEdgesOfMemory(t *testing.T) {
+	var sum float32
+	for _, side := range []string{"behind", "before", ""} {
+		b := newFaulty(t, func(_ *faulty, run func() error, c *flashkit.Call) error {
+			x := c.Args.Q.Float32s()
+			if at := unsafe.Pointer(unsafe.SliceData(x)); len(x) > 0 && c.Args.Workers == 1 {
+				switch side {
+				case "behind":
+					sum += *(*float32)(unsafe.Add(at, 4*len(x)))
+				case "before":
+					sum += *(*float32)(unsafe.Add(at, -4))
+				}
+			}
+			return run()
+		})
+		o := conformance.Options{Case: "edges_of_memory*"}
+		if _, passed := verdicts(t, newMutant(t, "").Kernels()[0], func(*flashkit.Kernel) {}, o.Case); passed == 0 {
+			t.Skip("no pages here that nobody may touch")
+		}
+		want := 4
+		if side == "" {
+			want = 0
+		}
+		require.Len(t, b.failures(t, o), want, side)
+	}
 }
 
 // A failure says what the case is about, and which elements are wrong.

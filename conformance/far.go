@@ -92,17 +92,8 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 // moved returns a tensor of the same elements with the strides of the case, from an element
 // of the memory on.
 func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
-	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
-	n := len(memory) / t.DType().Size()
-	var far flashkit.Tensor
-	switch t.DType() {
-	case flashkit.Float32:
-		far = flashkit.F32(unsafe.Slice((*float32)(at), n)[from:], s[0], s[1], s[2], s[3])
-	case flashkit.Float16:
-		far = flashkit.F16(unsafe.Slice((*uint16)(at), n)[from:], s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		far = flashkit.BF16(unsafe.Slice((*uint16)(at), n)[from:], s[0], s[1], s[2], s[3])
-	}
+	s := t.Shape()
+	far := over(t, memory[from*t.DType().Size():])
 	far = far.WithStrides(int(c.strides[0]), int(c.strides[1]), int(c.strides[2]))
 	for b := range s[0] {
 		for h := range s[1] {
@@ -114,6 +105,21 @@ func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Te
 		}
 	}
 	return far
+}
+
+// over returns a dense tensor of the type and shape of t over the memory.
+func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
+	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
+	switch n := len(memory) / t.DType().Size(); t.DType() {
+	case flashkit.Float16:
+		return flashkit.F16(unsafe.Slice((*uint16)(at), n), s[0], s[1], s[2], s[3])
+	case flashkit.BFloat16:
+		return flashkit.BF16(unsafe.Slice((*uint16)(at), n), s[0], s[1], s[2], s[3])
+	case flashkit.Bool:
+		return flashkit.Bools(unsafe.Slice((*bool)(at), n), s[0], s[1], s[2], s[3])
+	default:
+		return flashkit.F32(unsafe.Slice((*float32)(at), n), s[0], s[1], s[2], s[3])
+	}
 }
 
 // elementsOf returns the bits of a tensor's elements.

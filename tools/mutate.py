@@ -10,10 +10,19 @@ mistake that does not build, or leaves the generated code as it is, is drawn aga
 suite runs as a third party runs it: TestConformance alone, first brief, then whole. It
 needs clang-14 and lld-14 for kernel.wasm.
 
+No mistake is drawn in code of AMX and of arm64, which the machine may lack, nor of a kind
+that alters no result:
+- code that predicts times, and comparisons with the least time so far
+- prefetching, and the barriers PIN and HIDE, which order instructions for speed
+- poison, which fills workspace in tests
+- the order of items, as a comparison function sorts them
+- checks in kernel.c of what the backend itself has written
+- workspace, or the addend of a rounding up, larger than it must be; a smaller one is drawn
+- the argument of math.Inf, of which the sign alone counts, when the sign stays
+
 FOLDER is a clean checkout that the script may change, such as a git worktree. Every
 mistake is undone before the next one. The exit status is the number of survivors. A
-survivor may also be a change that alters no result, of a cost or of the order of work:
-a person has to look at each.
+survivor may still be a change that alters no result: a person has to look at each.
 """
 
 import argparse
@@ -26,12 +35,20 @@ import subprocess
 import sys
 import time
 
-# Code that chooses, predicts or reports, and never touches a tensor.
-NEUTRAL = re.compile(r"(_test|about|cost\w*|peak\w*|pace\w*|tier\w*|limits|memory\w*|main|generator|evex|vex|kernels\w*|matmul\w*|gemm|norm|elements|"
-                     r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|a[vm]x[^/]*_amd64\.go$")
+# Code that chooses, predicts, prefetches or reports, and never touches a tensor.
+NEUTRAL = re.compile(r"(_test|about|^ahead|^fetch|^poison|^work|cost\w*|peak\w*|pace\w*|tier\w*|limits|memory\w*|main|generator|evex|vex|kernels\w*|matmul\w*|gemm|norm|elements|"
+                     r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|(panels|planes|tiles)_amd64\.go$|a[vm]x[^/]*_amd64\.go$")
+
+# Such functions and lines in other files.
+NEUTRAL_FUNCTION = re.compile(r"(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^look|Pace$|^pace")
+NEUTRAL_LINE = re.compile(r"\b(pace|\w*Pace)\b|(?<!h\.)\b(\w*[cC]ycles|cost)\b|[<>] least\b.*\{$|PREFETCH|\b(PIN|HIDE)\(|return BAD_|[pP]oison")
+# Where workspace is sized, and the mistakes that make more of it.
+WORKSPACE = re.compile(r"\btake\(|Floats\b|[sS]cratch|\bReserve\(")
+WORKSPACE_FUNCTION = re.compile(r"(Floats|Size|Words|[sS]cratch\w*)$")
+LARGER = {(" - ", " + "), (" / ", " * "), ("min(", "max(")}
 
 ROOMS = {
-    "simd": ("backends/simd/*.go", "./backends/simd", "^TestConformance$"),
+    "simd": ("backends/simd/**/*.go", "./backends/simd", "^TestConformance$"),
     "asm": ("backends/simd/_asm/*.go", "./backends/simd", "^TestConformance$"),
     "wasm": ("backends/wasm/*.go", "./backends/wasm", "^TestConformance$"),
     "kernel": ("backends/wasm/kernel/*.[ch]", "./backends/wasm", "^TestConformance$"),
@@ -42,22 +59,45 @@ WEIGHTS = {"simd": 14, "asm": 9, "wasm": 6, "kernel": 7, "cuda": 4}
 SWAPS = [(" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
          (" + ", " - "), (" - ", " + "), (" * ", " + "), (" += ", " -= "), (" -= ", " += "), (" && ", " || "), (" || ", " && "),
          ("min(", "max("), ("max(", "min("), ("++", "+= 2"), ("true", "false"), ("false", "true"), (" / ", " * "), (" % ", " / ")]
-NUMBER = re.compile(r"(?<![\w.\"'%$])(\d{1,3})(?![\w.\"'])")
+NUMBER = re.compile(r"(?<![\w.\"'%$])(?<!math\.Inf\()(?<!math\.Inf\(-)(\d{1,3})(?![\w.\"'])(?!\) &\^)")
+FUNCTION = re.compile(r"func (?:\([^)]*\) )?(\w+)")
 STATEMENT = re.compile(r"^\s+[\w.\[\]()*&, +\-:]+( [-+*|&]?= .*[^{(,]|\([^{}]*\);?)$")
 
 
-def mistakes(line):
-    """Yield every line that one mistake makes of this one, with its name."""
+def mistakes(line, function=""):
+    """Yield every line that one mistake makes of this one of a function, with its name."""
     code = line.split("//")[0]
+    if NEUTRAL_LINE.search(code) or NEUTRAL_FUNCTION.search(function):
+        return
+    enough = WORKSPACE.search(code) or WORKSPACE_FUNCTION.search(function)
     if not code.strip() or re.match(r"\s*(package|import|func|type|case|\*|/\*|#|return nil|errors?\.|Reason|fmt\.)", code) or "Errorf" in code or '"' in code and "Problem" in code:
         return
     for old, new in SWAPS:
+        if enough and (old, new) in LARGER:
+            continue
         for m in re.finditer(re.escape(old), code):
             yield f"{old.strip()} -> {new.strip()}", line[:m.start()] + new + line[m.end():]
-    for m in NUMBER.finditer(code):
+    for m in () if enough else NUMBER.finditer(code):
         yield f"{m[1]} -> {int(m[1]) + 1}", line[:m.start()] + str(int(m[1]) + 1) + line[m.end():]
     if STATEMENT.match(code.rstrip()) and ":=" not in code and "panic" not in code:
         yield "deleted", "\n"
+
+
+def drawable(file):
+    """Yield the number of each line that a mistake can change, with the Go function that it is of."""
+    function, sorting = "", None
+    for i, line in enumerate(file.read_text().splitlines(True)):
+        if m := FUNCTION.match(line):
+            function = m[1]
+        indent = len(line) - len(line.lstrip("\t"))
+        if sorting is not None and indent <= sorting:
+            sorting = None
+        elif sorting is None and any(mistakes(line, function)):
+            yield i, function
+        if "SortFunc(" in line and line.rstrip().endswith("{"):
+            sorting = indent
+        if line.startswith("}"):
+            function = ""
 
 
 def run(tree, command, limit, **env):
@@ -96,16 +136,16 @@ def main():
     if run(a.tree, "git status --porcelain", 60)[1].strip():
         sys.exit(f"{a.tree}: the checkout has changes of its own")
     rooms = a.room.split(",")
-    places = {r: [(f, i) for f in sorted(a.tree.glob(ROOMS[r][0])) if not NEUTRAL.search(f.name)
-                  for i, l in enumerate(f.read_text().splitlines(True)) if any(mistakes(l))] for r in rooms}
+    places = {r: [(f, *x) for f in sorted(a.tree.glob(ROOMS[r][0])) if not NEUTRAL.search(f.name) and ("_asm" not in f.parts or r == "asm")
+                  for x in drawable(f)] for r in rooms}
     r = random.Random(a.seed)
     print(f"seed {a.seed}; places: " + ", ".join(f"{k} {len(v)}" for k, v in places.items()), flush=True)
     results, survivors = [], 0
     while len(results) < a.count:
         room = r.choices(rooms, [WEIGHTS[x] for x in rooms])[0]
-        file, i = r.choice(places[room])
+        file, i, function = r.choice(places[room])
         lines = file.read_text().splitlines(True)
-        name, changed = r.choice(list(mistakes(lines[i])))
+        name, changed = r.choice(list(mistakes(lines[i], function)))
         before, start = lines[i].strip(), time.time()
         lines[i] = changed
         file.write_text("".join(lines))

@@ -335,13 +335,13 @@ func (f *fakeDriver) moduleCalls() {
 		}
 		return image.addresses[name], len(image.plans[name]), nil
 	}
-	f.TensorMapEncodeTiled = func(m *TensorMap, _ bool, at Pointer, dims *[4]uint64, strides *[3]uint64, _ *[4]uint32) error {
+	f.TensorMapEncodeTiled = func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
 		for i := range strides {
 			if at%16 != 0 || strides[i]%16 != 0 || dims[i] == 0 {
 				return f.fail("cuTensorMapEncodeTiled", 1)
 			}
 		}
-		m[0] = 1
+		copy(m.bytes(&mapKey{at, bf16, *dims, *strides, *box}))
 		return f.call("cuTensorMapEncodeTiled")
 	}
 	f.FuncSetShared = func(fn Function, n int) error {
@@ -368,6 +368,10 @@ func (f *fakeDriver) moduleCalls() {
 			f.mu.Unlock()
 			return f.join(k.name, (*joinArgs)(a), blocks*threads)
 		}
+		if k.hasMaps() && !k.mapsFit((*mapped)(a), isFeatured(k.name)) {
+			f.mu.Unlock()
+			return f.fail("cuLaunchKernel", 716)
+		}
 		var block *features
 		if isFeatured(k.name) {
 			whole := (*struct {
@@ -375,7 +379,7 @@ func (f *fakeDriver) moduleCalls() {
 				features
 			})(a)
 			a, block = unsafe.Pointer(&whole.params), &whole.features
-		} else if strings.HasPrefix(k.name, "fwd_sm90") || strings.HasPrefix(k.name, "bwd_sm90") && k.plan[3] > 0 {
+		} else if k.hasMaps() {
 			a = unsafe.Pointer(&(*mapped)(a).params)
 		}
 		l := fakeLaunch{k.name, blocks, threads, shared, s, *(*params)(a)}

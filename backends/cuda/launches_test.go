@@ -228,7 +228,7 @@ func hashOf(x []byte) uint64 {
 
 // launched writes down a launch with the part of the arguments that the kernel reads.
 func (x *recorder) launched(kind string, fn *fakeFunction, a unsafe.Pointer, grid string) {
-	hasMaps := strings.HasPrefix(fn.name, "fwd_sm90") || strings.HasPrefix(fn.name, "bwd_sm90") && fn.plan[3] > 0
+	hasMaps := fn.hasMaps()
 	whole := (*struct {
 		mapped
 		features

@@ -26,14 +26,12 @@ import (
 // A pair is one product, so the last three are taken in panels that all rows of
 // the tile see. At the edges of the band they are those of bwd_avx512, in float32.
 
-// bwdAVX512BF16Plan is planBackward with what the items need beyond it.
+// bwdAVX512BF16Plan is planBackward with what blocks of keys need beyond it.
 func bwdAVX512BF16Plan(pl *plan) {
 	p := &pl.p
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
 	avx512Lanes.planBackward(pl)
-	tile, block := &pl.work[0], &pl.work[1]
-	tile.Floats = max(tile.Floats, 3*pairLanes*vwords)
-	block.Floats += pl.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
+	pl.work[1].Floats += pl.keys*(words+vwords+pad(p.Dim)/2) + pairLanes*max(words, vwords) +
 		pl.rows/2*(p.Dim+p.VDim+2*pairLanes+dsStep(pl))
 }
 

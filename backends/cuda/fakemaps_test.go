@@ -1,0 +1,57 @@
+package cuda
+
+import (
+	"strings"
+	"unsafe"
+)
+
+// The kernels for compute capability 9.0 read through tensor maps. The fake's maps hold what they were made of, and
+// a launch must have those of its tensors.
+
+func (m *TensorMap) bytes(k *mapKey) (own, of []byte) {
+	return m[:], unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k))
+}
+
+// hasMaps reports whether a kernel reads through tensor maps.
+func (fn *fakeFunction) hasMaps() bool {
+	return strings.HasPrefix(fn.name, "fwd_sm90") || strings.HasPrefix(fn.name, "bwd_sm90") && fn.plan[3] > 0
+}
+
+// mapsFit reports whether the maps of a launch are of its views. Shapes of a call with features are not in the block.
+func (fn *fakeFunction) mapsFit(x *mapped, featured bool) bool {
+	p, rows, keys := &x.params, uint32(fn.plan[2]), uint32(fn.plan[3])
+	views, boxes := [4]int{vQ, vK, vV, vO}, [4]uint32{rows, keys, keys, groupRows}
+	switch {
+	case strings.HasPrefix(fn.name, "bwd_"):
+		views[3], boxes[3] = vDO, rows
+	case strings.HasPrefix(fn.name, "fwd_sm90_short"):
+		boxes[0] = groupRows
+	}
+	for i, shape := range [4][4]int32{
+		{p.batch, p.heads, p.qLen, p.dim}, {p.batch, p.kvHeads, p.kvLen, p.dim}, {p.batch, p.kvHeads, p.kvLen, p.vDim}, {p.batch, p.heads, p.qLen, p.vDim},
+	} {
+		if shape[0] == 0 || shape[1] == 0 || shape[2] == 0 {
+			continue
+		}
+		var k mapKey
+		own, of := x.maps[i].bytes(&k)
+		copy(of, own)
+		v := &p.views[views[i]]
+		if k.at != v.data || k.bf16 != strings.Contains(fn.name, "_bf16") || k.box[0] != 64 {
+			return false
+		}
+		if featured {
+			continue
+		}
+		if k.box[1] != boxes[i] {
+			return false
+		}
+		strides := [...]int64{1, v.row, v.head, v.batch}
+		for d, n := range k.dims {
+			if n != uint64(shape[3-d]) || d > 0 && n > 1 && k.strides[d-1] != uint64(2*strides[d]) {
+				return false
+			}
+		}
+	}
+	return true
+}
