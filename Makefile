@@ -83,8 +83,9 @@ fuzz: ## every fuzz target for FUZZTIME
 	done
 
 # Every trap, the sweep and one shape of the grid: the whole suite takes minutes under
-# emulation. What is skipped is slow and does not depend on the processor.
-EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^sweep|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_)'
+# emulation. What is skipped is slow and does not depend on the processor; or depends on the emulator, which
+# reads what masked loads of AVX2 leave out.
+EMULATED = -test.short -test.run 'Conformance/$(1)/(_|^sweep|^b4-h5-g5-n31-)' -test.skip '//(invalid_arguments|concurrent_calls|long_(rows|columns)|after_$(2))'
 
 # The routines of NEON one by one, the memory around tensors, and equal bits.
 ARM64_TESTS = ^Test(Scores|Products|AddValues.*|Weights|MaskScores|TransposeAndPanels|Conversions|Dots.*|Gradients.*|Totals|Tanh|Adjust|MaskBits|DropWeights|KeepKeys|Finite|Halves.*|BF16.*|GuardsFault|(Forward|Decode)TouchesNothingOutsideTensors|FeaturesGiveTheSameBitsForAnyNumberOfWorkers)$$
@@ -104,7 +105,7 @@ emulate: ## conformance on emulated CPUs: without AVX, without AVX-512, arm64; n
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.darwin-arm64.test ./backends/simd
 	GOOS=windows GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o bin/simd.windows-arm64.test.exe ./backends/simd
 	cd backends/simd && FLASHKIT_SWEEP=0 FLASHKIT_REQUIRE=simd/fwd_avx2,simd/decode_avx2,simd/bwd_avx2 \
-		qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx)
+		qemu-x86_64-static -cpu Haswell ../../bin/simd.amd64.test $(call EMULATED,avx,|edges_of_memory)
 
 # The kernels that need AMX-BF16 or AVX512-BF16.
 BF16_KERNELS = simd/fwd_amxf32,simd/bwd_amxf32,simd/fwd_amxbf16,simd/bwd_amxbf16,simd/decode_amxbf16,simd/fwd_avx512bf16,simd/bwd_avx512bf16
