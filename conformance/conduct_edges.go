@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance/oracle"
+	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
 // The memory of a tensor may end with the last page of a mapping, as that of a mapped file does, or begin with its
@@ -32,7 +33,7 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures
 	}
-	memory, free, err := guarded(len(flashkit.Arguments()), edgeBytes)
+	memory, free, err := guarded.Memory(len(flashkit.Arguments()), edgeBytes)
 	if err != nil {
 		return notHeld(err.Error())
 	}

@@ -186,7 +186,7 @@ func TestEdgesOfMemory(t *testing.T) {
 		})
 		o := conformance.Options{Case: "edges_of_memory*"}
 		if _, passed := verdicts(t, newMutant(t, "").Kernels()[0], func(*flashkit.Kernel) {}, o.Case); passed == 0 {
-			t.Skip("no pages here that nobody may touch")
+			t.Skip("no pages without access here")
 		}
 		want := 4
 		if side == "" {

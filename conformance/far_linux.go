@@ -46,23 +46,3 @@ func giveBack(memory []byte) {
 	defer spare.Unlock()
 	spare.list = append(spare.list, memory)
 }
-
-// guarded returns pieces of memory of at least so many bytes, each between pages that nobody may touch.
-func guarded(pieces, bytes int) (list [][]byte, free func(), err error) {
-	page := syscall.Getpagesize()
-	each := (bytes+page-1)/page*page + page
-	all, err := syscall.Mmap(-1, 0, pieces*each+page, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
-	if err != nil {
-		return nil, nil, fmt.Errorf("no mapping between pages that nobody may touch: %w", err)
-	}
-	free = func() { _ = syscall.Munmap(all) }
-	for i := range pieces {
-		piece := all[i*each+page:][: each-page : each-page]
-		if err := syscall.Mprotect(piece, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
-			free()
-			return nil, nil, fmt.Errorf("no pages that nobody may touch: %w", err)
-		}
-		list = append(list, piece)
-	}
-	return list, free, nil
-}

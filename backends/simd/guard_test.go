@@ -5,13 +5,13 @@ package simd_test
 import (
 	"fmt"
 	"runtime/debug"
-	"syscall"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/backends/simd"
+	edges "github.com/flashkit-go/flashkit/internal/guarded"
 )
 
 // A guarded memory is readable and writable between two parts that are not
@@ -19,14 +19,10 @@ import (
 type guarded []byte
 
 func newGuarded(t testing.TB, bytes int) guarded {
-	page := syscall.Getpagesize()
-	bytes = (bytes + page - 1) / page * page
-	all, err := syscall.Mmap(-1, 0, bytes+2*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	pieces, free, err := edges.Memory(1, bytes)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
-	inside := all[page : page+bytes : page+bytes]
-	require.NoError(t, syscall.Mprotect(inside, syscall.PROT_READ|syscall.PROT_WRITE))
-	return inside
+	t.Cleanup(free)
+	return pieces[0]
 }
 
 // Kernels must not touch a byte outside the tensors, not even read it: it may

@@ -1,25 +1,24 @@
 package elements
 
 import (
-	"syscall"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
 // Nothing outside the rows is touched, not even read: it may belong to a page that is not
 // mapped. Otherwise this test crashes.
 func TestNothingOutsideIsTouched(t *testing.T) {
-	page := syscall.Getpagesize()
 	place := func(n int, end bool) []float32 {
-		all, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		pieces, free, err := guarded.Memory(1, 4*n)
 		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
-		inside := all[page : 2*page]
-		require.NoError(t, syscall.Mprotect(inside, syscall.PROT_READ|syscall.PROT_WRITE))
+		t.Cleanup(free)
+		inside := pieces[0]
 		if end {
-			inside = inside[page-4*n:]
+			inside = inside[len(inside)-4*n:]
 		}
 		return unsafe.Slice((*float32)(unsafe.Pointer(&inside[0])), n)
 	}

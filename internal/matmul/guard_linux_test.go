@@ -1,12 +1,12 @@
 package matmul_test
 
 import (
-	"syscall"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	edges "github.com/flashkit-go/flashkit/internal/guarded"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
@@ -14,14 +14,10 @@ import (
 type guarded []float32
 
 func newGuarded(t testing.TB, floats int) guarded {
-	page := syscall.Getpagesize()
-	bytes := (4*floats + page - 1) / page * page
-	all, err := syscall.Mmap(-1, 0, bytes+2*page, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	pieces, free, err := edges.Memory(1, 4*floats)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
-	inside := all[page : page+bytes : page+bytes]
-	require.NoError(t, syscall.Mprotect(inside, syscall.PROT_READ|syscall.PROT_WRITE))
-	return unsafe.Slice((*float32)(unsafe.Pointer(&inside[0])), bytes/4)
+	t.Cleanup(free)
+	return unsafe.Slice((*float32)(unsafe.Pointer(&pieces[0][0])), len(pieces[0])/4)
 }
 
 // place copies x to the end of the memory, or to its start.

@@ -1,0 +1,27 @@
+package guarded
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// Memory returns pieces of memory, each of the bytes asked for rounded up to whole pages. A page without access lies
+// before and behind each piece. The caller frees them.
+func Memory(pieces, bytes int) (list [][]byte, free func(), err error) {
+	page := syscall.Getpagesize()
+	each := (bytes+page-1)/page*page + page
+	all, err := syscall.Mmap(-1, 0, pieces*each+page, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return nil, nil, fmt.Errorf("no mapping between pages without access: %w", err)
+	}
+	free = func() { _ = syscall.Munmap(all) }
+	for i := range pieces {
+		piece := all[i*each+page:][: each-page : each-page]
+		if err := syscall.Mprotect(piece, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
+			free()
+			return nil, nil, fmt.Errorf("no pages without access: %w", err)
+		}
+		list = append(list, piece)
+	}
+	return list, free, nil
+}

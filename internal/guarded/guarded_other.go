@@ -1,0 +1,10 @@
+//go:build !linux
+
+package guarded
+
+import "errors"
+
+// Memory returns an error: pages without access are for Linux.
+func Memory(_, _ int) (list [][]byte, free func(), err error) {
+	return nil, nil, errors.New("pages without access are for Linux")
+}
