@@ -2,7 +2,7 @@ package ring
 
 import "github.com/flashkit-go/flashkit"
 
-// scopes are sets of features by what they depend on.
+// scopes are sets of features by scope.
 type scopes struct{ known, head, position, pair flashkit.Feature }
 
 var featureScopes = scopesOf(flashkit.Parameters())

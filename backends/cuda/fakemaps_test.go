@@ -6,7 +6,7 @@ import (
 )
 
 // The kernels for compute capability 9.0 read through tensor maps. The fake's maps hold what they were made of, and
-// a launch must have those of its tensors.
+// a launch must have the maps of its tensors.
 
 func (m *TensorMap) bytes(k *mapKey) (own, of []byte) {
 	return m[:], unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k))

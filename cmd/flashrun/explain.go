@@ -106,7 +106,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 	return cmd
 }
 
-// writeExplained writes a table with a line for each verdict, those of kernels that fit first.
+// writeExplained writes a table with a line for each verdict, kernels that fit first.
 func writeExplained(w io.Writer, lines []explained) error {
 	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	fits := func(l explained) bool { return l.Seconds > 0 }

@@ -60,7 +60,7 @@ func TestJSONShapes(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), b.String())
 }
 
-// machineFields depend on what a machine has.
+// machineFields depend on the machine.
 var machineFields = []string{"cpu", "gpu", "missing", "device", "requires", "reason", "note"}
 
 // shapeOf adds the path and type of every field of x.

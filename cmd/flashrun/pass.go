@@ -16,7 +16,7 @@ var passNames = []string{"fwd", "bwd"}
 // A passList is the value of --pass: passes with commas, each once.
 type passList []flashkit.Pass
 
-// addPassFlag adds --pass. What it holds is the default.
+// addPassFlag adds --pass. Its initial value is the default.
 func addPassFlag(cmd *cobra.Command, to *passList, usage string) {
 	cmd.Flags().Var(to, "pass", usage)
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions(append(passNames, "fwd,bwd"), cobra.ShellCompDirectiveNoFileComp))

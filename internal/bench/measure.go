@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Measurement is what a kernel took for a problem.
+// A Measurement holds the times of a kernel on a problem.
 type Measurement struct {
 	Kernel flashkit.Kernel
 	Reason string        // why this kernel
@@ -25,7 +25,7 @@ const (
 	enoughCalls = 100
 )
 
-// Affordable returns an error if what the kernel allocates cannot be had.
+// Affordable returns an error if memory is short of the allocations of the kernel.
 func (m *Measurement) Affordable(p flashkit.Problem) error {
 	if k := m.Kernel; k.Needs != nil {
 		return machine.Affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)

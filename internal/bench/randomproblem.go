@@ -12,7 +12,7 @@ const (
 	randomBytes = 256 << 20
 )
 
-// RandomProblems draws problems that nobody tuned for: to decode and to prefill,
+// RandomProblems draws problems outside the tables of tuning: to decode and to prefill,
 // short and long, of batches, of grouped heads, with masks, of odd head dims. The
 // same seed draws the same ones.
 func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {

@@ -141,7 +141,7 @@ func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResul
 	return x
 }
 
-// Times returns what the choice and the best kernel took.
+// Times returns the times of the choice and of the best kernel.
 func (x *regretResult) Times() (chosen, best float64) {
 	for _, k := range x.Kernels {
 		if k.Kernel == x.Chosen {

@@ -14,7 +14,7 @@ import (
 // What flashrun measures is added to the profile of the machine, if flashrun
 // calibrate has made one: nobody gets a file that he has not asked for.
 
-// Learn tells dispatch what a call took.
+// Learn tells dispatch the time of a call.
 func Learn(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
 	if took > 0 && !p.Ragged { // whose lengths the prediction does not know
 		d.Learn(k.Name, p, took) // it knows the kernel and the problem

@@ -49,7 +49,7 @@ func (w *Work) File(kernel, forward string) (*safetensors.File, error) {
 	return f, failed
 }
 
-// A Work is the passes on an input, and what they write.
+// A Work is the passes on an input, and their outputs.
 type Work struct {
 	*Input
 	Args     flashkit.Args

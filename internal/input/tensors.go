@@ -113,7 +113,7 @@ func (t *Tensors) Flops(s flashkit.Pass) float64 {
 	return c.FLOPs()
 }
 
-// OutputBytes returns the size of what the passes write.
+// OutputBytes returns the size of the outputs of the passes.
 func (in *Input) OutputBytes(backward bool) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if writes(&a, &in.Problem, backward) {

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Affordable returns an error if what takes so many bytes cannot be had: nothing is
+// Affordable returns an error if less memory than bytes is free: nothing is
 // allocated before that is known, as running out of memory ends the program.
 func Affordable(what string, bytes float64) error {
 	if free := Free(); bytes > free {

@@ -66,7 +66,7 @@ func (s *step) at(i int) flashkit.Problem {
 // largest returns the problem with the most keys: that of the last call.
 func (s *step) largest() flashkit.Problem { return s.at(s.calls - 1) }
 
-// Bytes returns what the tensors and the touched memory of a trace take.
+// Bytes returns the size of the tensors and of the touched memory of a trace.
 func (t *Trace) Bytes() float64 {
 	sum, touch := 0.0, 0
 	for p, n := range t.sets() {
