@@ -368,11 +368,7 @@ func (f *fakeDriver) moduleCalls() {
 			f.mu.Unlock()
 			return f.join(k.name, (*joinArgs)(a), blocks*threads)
 		}
-		if k.hasMaps() && !k.mapsFit((*mapped)(a), isFeatured(k.name)) {
-			f.mu.Unlock()
-			return f.fail("cuLaunchKernel", 716)
-		}
-		var block *features
+		maps, block := (*mapped)(a), (*features)(nil)
 		if isFeatured(k.name) {
 			whole := (*struct {
 				mapped
@@ -385,6 +381,9 @@ func (f *fakeDriver) moduleCalls() {
 		l := fakeLaunch{k.name, blocks, threads, shared, s, *(*params)(a)}
 		f.launches = append(f.launches, l)
 		f.mu.Unlock()
+		if k.hasMaps() && !f.mapsFit(k, maps, block) {
+			return f.fail("cuLaunchKernel", 716)
+		}
 		return f.compute(k, l, block)
 	}
 	f.LaunchDependent = f.LaunchKernel

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -17,9 +18,26 @@ func (fn *fakeFunction) hasMaps() bool {
 	return strings.HasPrefix(fn.name, "fwd_sm90") || strings.HasPrefix(fn.name, "bwd_sm90") && fn.plan[3] > 0
 }
 
-// mapsFit reports whether the maps of a launch are of its views. Shapes of a call with features are not in the block.
-func (fn *fakeFunction) mapsFit(x *mapped, featured bool) bool {
-	p, rows, keys := &x.params, uint32(fn.plan[2]), uint32(fn.plan[3])
+// tokens returns the rows or keys of all packed sequences, of the longest where they are padded.
+func (f *fakeDriver) tokens(starts, lens Pointer, batch, padded int32) int32 {
+	x := fakeFeatured{fake: f}
+	if list := x.list(starts, int(batch)+1); list != nil {
+		return list[batch]
+	}
+	if list := x.list(lens, int(batch)); list != nil {
+		return slices.Max(list)
+	}
+	return padded
+}
+
+// mapsFit reports whether the maps of a launch are of its views. Shapes of a call with features are not in the block;
+// tensors without tokens have no map.
+func (f *fakeDriver) mapsFit(fn *fakeFunction, x *mapped, block *features) bool {
+	p, rows, keys := x.params, uint32(fn.plan[2]), uint32(fn.plan[3])
+	if block != nil {
+		p.qLen = f.tokens(block.qStarts, block.qLens, p.batch, p.qLen)
+		p.kvLen = f.tokens(block.kvStarts, block.kvLens, p.batch, p.kvLen)
+	}
 	views, boxes := [4]int{vQ, vK, vV, vO}, [4]uint32{rows, keys, keys, groupRows}
 	switch {
 	case strings.HasPrefix(fn.name, "bwd_"):
@@ -40,7 +58,7 @@ func (fn *fakeFunction) mapsFit(x *mapped, featured bool) bool {
 		if k.at != v.data || k.bf16 != strings.Contains(fn.name, "_bf16") || k.box[0] != 64 {
 			return false
 		}
-		if featured {
+		if block != nil {
 			continue
 		}
 		if k.box[1] != boxes[i] {
