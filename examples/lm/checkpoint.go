@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +48,15 @@ func containing(mark string) func([]byte) bool {
 	return func(begin []byte) bool { return bytes.Contains(begin, []byte(mark)) }
 }
 
+// checksum returns the SHA-256 of the values of a state, in hexadecimal. Their order is that of state.
+func checksum(state []*nn.Param) string {
+	h := sha256.New()
+	for _, p := range state {
+		binary.Write(h, binary.LittleEndian, p.Data) // a hash returns no error
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
 // part is at the end of a checkpoint's name until it is complete.
 const part = ".part"
 
@@ -84,8 +95,9 @@ func (t *trainer) save() error {
 		return err
 	}
 	n := t.optimizer.Steps
+	state := t.state(n)
 	return f.Commit(func(w io.Writer) error {
-		return nn.Save(w, t.state(n), map[string]string{"step": strconv.Itoa(n), "recipe": recipe})
+		return nn.Save(w, state, map[string]string{"step": strconv.Itoa(n), "recipe": recipe, "sha256": checksum(state)})
 	})
 }
 
@@ -117,8 +129,12 @@ func (t *trainer) load() error {
 	if err != nil || len(losses.Shape) != 1 || losses.Shape[0] != n {
 		return fmt.Errorf("%s: step %q is not the number of its losses, %d", t.checkpoint, f.Metadata["step"], losses.Shape)
 	}
-	if err := nn.Assign(f, t.state(n)); err != nil {
+	state := t.state(n)
+	if err := nn.Assign(f, state); err != nil {
 		return fmt.Errorf("%s: %w", t.checkpoint, err)
+	}
+	if sum := checksum(state); f.Metadata["sha256"] != sum {
+		return fmt.Errorf("%s is damaged: its values have the SHA-256 %s, and it says %.64q", t.checkpoint, sum, f.Metadata["sha256"])
 	}
 	t.optimizer.Steps = n
 	return nil

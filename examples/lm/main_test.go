@@ -3,13 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -179,6 +182,14 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(checkpoint, text[:2000], 0o644))
 	_, err = lm(t, t.Context(), small("--checkpoint="+checkpoint)...)
 	require.ErrorContains(t, err, "safetensors: ")
+	for range 20 {
+		damaged := slices.Clone(text)
+		data := 8 + int(binary.LittleEndian.Uint64(text))
+		damaged[data+rand.IntN(len(text)-data)] ^= 1 << rand.IntN(8)
+		require.NoError(t, os.WriteFile(checkpoint, damaged, 0o644))
+		_, err = lm(t, t.Context(), small("--checkpoint="+checkpoint)...)
+		require.ErrorContains(t, err, checkpoint+" is damaged: ")
+	}
 
 	for _, args := range [][]string{{"x"}, {"--steps=-1"}, {"--batch=0"}, {"--temperature=0"}, {"--lr=-1"}, {"--what"}} {
 		_, err := parse(args, io.Discard)
