@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"archive/tar"
-	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -14,20 +13,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/klauspost/compress/zstd"
-
 	"github.com/flashkit-go/flashkit"
 )
-
-// The compiled kernels, made by make cuda: for each source file an archive of one
-// cubin for each architecture, the newest first, and PTX for those that are newer
-// than all of them.
-//
-//go:embed images
-var embedded embed.FS
-
-// imageFiles are those; tests try others.
-var imageFiles fs.FS = embedded
 
 // images are the kernels of one device. A file is loaded when one of its kernels
 // is first used.
@@ -210,7 +197,7 @@ func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 		return nil, err
 	}
 	defer packed.Close()
-	r, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1))
+	r, err := decompress(packed)
 	if err != nil {
 		return nil, err
 	}

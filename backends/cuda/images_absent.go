@@ -1,0 +1,16 @@
+//go:build !((linux && (amd64 || arm64)) || (windows && amd64)) || nocuda
+
+package cuda
+
+import (
+	"embed"
+	"errors"
+	"io"
+	"io/fs"
+)
+
+// A program that can open no driver holds neither kernels nor a decompressor. Tests set both.
+var (
+	imageFiles fs.FS = embed.FS{}
+	decompress       = func(io.Reader) (io.ReadCloser, error) { return nil, errors.New("this program was built without CUDA") }
+)
