@@ -48,7 +48,7 @@ func containing(mark string) func([]byte) bool {
 	return func(begin []byte) bool { return bytes.Contains(begin, []byte(mark)) }
 }
 
-// checksum returns the SHA-256 of the values of a state, in hexadecimal. Their order is that of state.
+// checksum returns the SHA-256 of the values of a state in the order of its list, in hexadecimal.
 func checksum(state []*nn.Param) string {
 	h := sha256.New()
 	for _, p := range state {
