@@ -29,7 +29,7 @@ const Naive = "naive"
 func naiveKernels() []flashkit.Kernel {
 	kernel := func(name string, pass flashkit.Pass, run func(context.Context, flashkit.Problem, *flashkit.Args) error) flashkit.Kernel {
 		return flashkit.Kernel{
-			Name: Naive + "/" + name, Pass: pass, Takes: flashkit.FeatureShift, DTypes: []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16},
+			Name: Naive + "/" + name, Pass: pass, Takes: flashkit.FeatureShift, DTypes: dtypes[:],
 			Cost:  func(c *flashkit.Call) time.Duration { return naiveCost(c.Problem, pass) },
 			Needs: func(c *flashkit.Call) flashkit.Memory { return flashkit.Memory{Host: naiveMemory(c.Problem, pass)} },
 			Run:   func(ctx context.Context, c *flashkit.Call) error { return run(ctx, c.Problem, c.Args) },

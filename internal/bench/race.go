@@ -150,10 +150,13 @@ func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat)
 	return list
 }
 
+// dtypes are the element types of the heats, and of the baseline.
+var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
+
 // heats parses problems, each for every type, with the passes.
 func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	for _, name := range names {
-		for _, t := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
+		for _, t := range dtypes {
 			p, err := flashkit.ParseProblem(name)
 			if err != nil {
 				panic(err) // of a table in this program, which a test reads
