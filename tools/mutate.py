@@ -13,8 +13,10 @@ needs clang-14 and lld-14 for kernel.wasm.
 No mistake is drawn in code of AMX and of arm64, which the machine may lack, nor of a kind
 that alters no result:
 - code that predicts times, and comparisons with the least time so far
-- prefetching, and the barriers PIN and HIDE, which order instructions for speed
+- prefetching, how fast loops are measured to be, and the barriers PIN and HIDE, which order instructions for speed
 - poison, which fills workspace in tests
+- how many workers share a call, and how many elements the decode kernels take at a time
+- which of the registers for broadcasts holds a value
 - the order of items, as a comparison function sorts them
 - checks in kernel.c of what the backend itself has written
 - workspace, or the addend of a rounding up, larger than it must be; a smaller one is drawn
@@ -40,8 +42,8 @@ NEUTRAL = re.compile(r"(_test|about|^ahead|^fetch|^poison|^work|cost\w*|peak\w*|
                      r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|(panels|planes|tiles)_amd64\.go$|a[vm]x[^/]*_amd64\.go$")
 
 # Such functions and lines in other files.
-NEUTRAL_FUNCTION = re.compile(r"(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^look|Pace$|^pace")
-NEUTRAL_LINE = re.compile(r"\b(pace|\w*Pace)\b|(?<!h\.)\b(\w*[cC]ycles|cost)\b|[<>] least\b.*\{$|PREFETCH|\b(PIN|HIDE)\(|return BAD_|[pP]oison")
+NEUTRAL_FUNCTION = re.compile(r"^workers$|(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^look|Pace$|^pace")
+NEUTRAL_LINE = re.compile(r"\b(pace|\w*Pace)\b|(?<!h\.)\b(\w*[cC]ycles|cost)\b|[<>] least\b.*\{$|\bfetchRows\b|= rate\(|\bsplit: |\bbroadcasts\[\d|PREFETCH|\b(PIN|HIDE)\(|return BAD_|[pP]oison")
 # Where workspace is sized, and the mistakes that make more of it.
 WORKSPACE = re.compile(r"\btake\(|Floats\b|[sS]cratch|\bReserve\(")
 WORKSPACE_FUNCTION = re.compile(r"(Floats|Size|Words|[sS]cratch\w*)$")
