@@ -611,11 +611,11 @@ dims1done:
 	JMP dimsall
 
 dimsfew:
-dimsfew6:
-	CMPQ   R8, $0x06
-	JL     dimsfew6done
-	CMPQ   R8, $0x08
-	JE     dimsfew6done
+dimsfew3:
+	CMPQ   R8, $0x03
+	JL     dimsfew3done
+	CMPQ   R8, $0x04
+	JE     dimsfew3done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -633,9 +633,9 @@ dimsfew6:
 	MOVQ   DI, R12
 	MOVQ   AX, R13
 	SUBQ   $0x00000002, R12
-	JL     dimsfew6keysby2end
+	JL     dimsfew3keysby2end
 
-dimsfew6keysby2:
+dimsfew3keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
@@ -682,14 +682,14 @@ dimsfew6keysby2:
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew6keysby2
+	JGE          dimsfew3keysby2
 
-dimsfew6keysby2end:
+dimsfew3keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew6keysby1end
+	JL   dimsfew3keysby1end
 
-dimsfew6keysby1:
+dimsfew3keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
@@ -715,9 +715,9 @@ dimsfew6keysby1:
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew6keysby1
+	JGE          dimsfew3keysby1
 
-dimsfew6keysby1end:
+dimsfew3keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y6, Y0, Y0
 	VADDPS      Y7, Y1, Y1
@@ -726,7 +726,7 @@ dimsfew6keysby1end:
 	VADDPS      Y10, Y4, Y4
 	VADDPS      Y11, Y5, Y5
 	TESTQ       R9, R9
-	JZ          dimsfew6set
+	JZ          dimsfew3set
 	VMOVUPS     (R9), Y12
 	VMOVUPS     32(R9), Y13
 	VFMADD231PS (CX), Y12, Y0
@@ -736,7 +736,7 @@ dimsfew6keysby1end:
 	VFMADD231PS 128(CX), Y12, Y4
 	VFMADD231PS 160(CX), Y13, Y5
 
-dimsfew6set:
+dimsfew3set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
@@ -745,142 +745,13 @@ dimsfew6set:
 	VMOVUPS Y5, 160(CX)
 	ADDQ    $0x000000c0, CX
 	ADDQ    $0x0000000c, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	MOVQ    DX, R10
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	MOVQ    AX, R13
-	SUBQ    $0x00000002, R12
-	JL      dimsfew6morekeysby2end
+	SUBQ    $0x00000003, R8
+	JMP     dimsfew3
 
-dimsfew6morekeysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y5
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y6
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y7
-	VBROADCASTSS 4(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y8
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y9
-	VBROADCASTSS 8(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y10
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y11
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew6morekeysby2
-
-dimsfew6morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew6morekeysby1end
-
-dimsfew6morekeysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y5
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew6morekeysby1
-
-dimsfew6morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y6, Y0, Y0
-	VADDPS      Y7, Y1, Y1
-	VADDPS      Y8, Y2, Y2
-	VADDPS      Y9, Y3, Y3
-	VADDPS      Y10, Y4, Y4
-	VADDPS      Y11, Y5, Y5
-	TESTQ       R9, R9
-	JZ          dimsfew6moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-
-dimsfew6moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	ADDQ    $0x000000c0, CX
-	ADDQ    $0x0000000c, DX
-	SUBQ    $0x00000006, R8
-	JMP     dimsfew6
-
-dimsfew6done:
-dimsfew4:
-	CMPQ   R8, $0x04
-	JL     dimsfew4done
+dimsfew3done:
+dimsfew2:
+	CMPQ   R8, $0x02
+	JL     dimsfew2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -889,217 +760,6 @@ dimsfew4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
-	SUBQ   $0x00000002, R12
-	JL     dimsfew4keysby2end
-
-dimsfew4keysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y5
-	VBROADCASTSS 4(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y6
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y7
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew4keysby2
-
-dimsfew4keysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew4keysby1end
-
-dimsfew4keysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew4keysby1
-
-dimsfew4keysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          dimsfew4set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-
-dimsfew4set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	MOVQ    DX, R10
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	MOVQ    AX, R13
-	SUBQ    $0x00000002, R12
-	JL      dimsfew4morekeysby2end
-
-dimsfew4morekeysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y5
-	VBROADCASTSS 4(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y6
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y7
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew4morekeysby2
-
-dimsfew4morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew4morekeysby1end
-
-dimsfew4morekeysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew4morekeysby1
-
-dimsfew4morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          dimsfew4moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-
-dimsfew4moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000004, R8
-	JMP     dimsfew4
-
-dimsfew4done:
-dimsfew2:
-	CMPQ   R8, $0x02
-	JL     dimsfew2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
 	MOVQ   DX, R10
 	MOVQ   SI, R11
 	MOVQ   DI, R12
@@ -1119,6 +779,11 @@ dimsfew2keysby2:
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
+	VBROADCASTSS 4(R10), Y14
+	VANDPS       Y14, Y12, Y15
+	VFMADD231PS  (R11), Y15, Y2
+	VANDPS       Y14, Y13, Y14
+	VFMADD231PS  32(R11), Y14, Y3
 	VPBROADCASTD 4(R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
@@ -1127,9 +792,14 @@ dimsfew2keysby2:
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
 	VBROADCASTSS (R10)(BX*1), Y14
 	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y2
+	VFMADD231PS  64(R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y3
+	VFMADD231PS  96(R11), Y14, Y5
+	VBROADCASTSS 4(R10)(BX*1), Y14
+	VANDPS       Y14, Y12, Y15
+	VFMADD231PS  64(R11), Y15, Y6
+	VANDPS       Y14, Y13, Y14
+	VFMADD231PS  96(R11), Y14, Y7
 	LEAQ         (R10)(BX*2), R10
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
@@ -1153,6 +823,11 @@ dimsfew2keysby1:
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
+	VBROADCASTSS 4(R10), Y14
+	VANDPS       Y14, Y12, Y15
+	VFMADD231PS  (R11), Y15, Y2
+	VANDPS       Y14, Y13, Y14
+	VFMADD231PS  32(R11), Y14, Y3
 	ADDQ         BX, R10
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
@@ -1161,99 +836,26 @@ dimsfew2keysby1:
 
 dimsfew2keysby1end:
 	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
+	VADDPS      Y4, Y0, Y0
+	VADDPS      Y5, Y1, Y1
+	VADDPS      Y6, Y2, Y2
+	VADDPS      Y7, Y3, Y3
 	TESTQ       R9, R9
 	JZ          dimsfew2set
 	VMOVUPS     (R9), Y12
 	VMOVUPS     32(R9), Y13
 	VFMADD231PS (CX), Y12, Y0
 	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
 
 dimsfew2set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	MOVQ    DX, R10
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	MOVQ    AX, R13
-	SUBQ    $0x00000002, R12
-	JL      dimsfew2morekeysby2end
-
-dimsfew2morekeysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y3
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew2morekeysby2
-
-dimsfew2morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew2morekeysby1end
-
-dimsfew2morekeysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew2morekeysby1
-
-dimsfew2morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          dimsfew2moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-
-dimsfew2moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
+	VMOVUPS Y2, 64(CX)
+	VMOVUPS Y3, 96(CX)
+	ADDQ    $0x00000080, CX
+	ADDQ    $0x00000008, DX
 	SUBQ    $0x00000002, R8
 	JMP     dimsfew2
 
@@ -1823,11 +1425,11 @@ finite1done:
 	JMP finiteall
 
 finitefew:
-finitefew6:
-	CMPQ   R8, $0x06
-	JL     finitefew6done
-	CMPQ   R8, $0x08
-	JE     finitefew6done
+finitefew3:
+	CMPQ   R8, $0x03
+	JL     finitefew3done
+	CMPQ   R8, $0x04
+	JE     finitefew3done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1844,9 +1446,9 @@ finitefew6:
 	MOVQ   SI, R11
 	MOVQ   DI, R12
 	SUBQ   $0x00000004, R12
-	JL     finitefew6keysby4end
+	JL     finitefew3keysby4end
 
-finitefew6keysby4:
+finitefew3keysby4:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
 	VBROADCASTSS (AX), Y14
@@ -1894,14 +1496,14 @@ finitefew6keysby4:
 	LEAQ         (AX)(BX*4), AX
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finitefew6keysby4
+	JGE          finitefew3keysby4
 
-finitefew6keysby4end:
+finitefew3keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   finitefew6keysby2end
+	JL   finitefew3keysby2end
 
-finitefew6keysby2:
+finitefew3keysby2:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
 	VBROADCASTSS (AX), Y14
@@ -1927,14 +1529,14 @@ finitefew6keysby2:
 	LEAQ         (AX)(BX*2), AX
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000002, R12
-	JGE          finitefew6keysby2
+	JGE          finitefew3keysby2
 
-finitefew6keysby2end:
+finitefew3keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   finitefew6keysby1end
+	JL   finitefew3keysby1end
 
-finitefew6keysby1:
+finitefew3keysby1:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
 	VBROADCASTSS (AX), Y14
@@ -1949,9 +1551,9 @@ finitefew6keysby1:
 	ADDQ         BX, AX
 	ADDQ         $0x00000040, R11
 	SUBQ         $0x00000001, R12
-	JGE          finitefew6keysby1
+	JGE          finitefew3keysby1
 
-finitefew6keysby1end:
+finitefew3keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y6, Y0, Y0
 	VADDPS      Y7, Y1, Y1
@@ -1960,7 +1562,7 @@ finitefew6keysby1end:
 	VADDPS      Y10, Y4, Y4
 	VADDPS      Y11, Y5, Y5
 	TESTQ       R9, R9
-	JZ          finitefew6set
+	JZ          finitefew3set
 	VMOVUPS     (R9), Y12
 	VMOVUPS     32(R9), Y13
 	VFMADD231PS (CX), Y12, Y0
@@ -1970,7 +1572,7 @@ finitefew6keysby1end:
 	VFMADD231PS 128(CX), Y12, Y4
 	VFMADD231PS 160(CX), Y13, Y5
 
-finitefew6set:
+finitefew3set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
 	VMOVUPS Y2, 64(CX)
@@ -1979,164 +1581,13 @@ finitefew6set:
 	VMOVUPS Y5, 160(CX)
 	ADDQ    $0x000000c0, CX
 	ADDQ    $0x0000000c, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	MOVQ    DX, AX
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	SUBQ    $0x00000004, R12
-	JL      finitefew6morekeysby4end
+	SUBQ    $0x00000003, R8
+	JMP     finitefew3
 
-finitefew6morekeysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y8
-	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y8
-	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew6morekeysby4
-
-finitefew6morekeysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew6morekeysby2end
-
-finitefew6morekeysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y8
-	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew6morekeysby2
-
-finitefew6morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew6morekeysby1end
-
-finitefew6morekeysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew6morekeysby1
-
-finitefew6morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y6, Y0, Y0
-	VADDPS      Y7, Y1, Y1
-	VADDPS      Y8, Y2, Y2
-	VADDPS      Y9, Y3, Y3
-	VADDPS      Y10, Y4, Y4
-	VADDPS      Y11, Y5, Y5
-	TESTQ       R9, R9
-	JZ          finitefew6moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-
-finitefew6moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	ADDQ    $0x000000c0, CX
-	ADDQ    $0x0000000c, DX
-	SUBQ    $0x00000006, R8
-	JMP     finitefew6
-
-finitefew6done:
-finitefew4:
-	CMPQ   R8, $0x04
-	JL     finitefew4done
+finitefew3done:
+finitefew2:
+	CMPQ   R8, $0x02
+	JL     finitefew2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2149,249 +1600,6 @@ finitefew4:
 	MOVQ   SI, R11
 	MOVQ   DI, R12
 	SUBQ   $0x00000004, R12
-	JL     finitefew4keysby4end
-
-finitefew4keysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew4keysby4
-
-finitefew4keysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew4keysby2end
-
-finitefew4keysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew4keysby2
-
-finitefew4keysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew4keysby1end
-
-finitefew4keysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew4keysby1
-
-finitefew4keysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          finitefew4set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-
-finitefew4set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	MOVQ    DX, AX
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	SUBQ    $0x00000004, R12
-	JL      finitefew4morekeysby4end
-
-finitefew4morekeysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew4morekeysby4
-
-finitefew4morekeysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew4morekeysby2end
-
-finitefew4morekeysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew4morekeysby2
-
-finitefew4morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew4morekeysby1end
-
-finitefew4morekeysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew4morekeysby1
-
-finitefew4morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          finitefew4moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-
-finitefew4moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000004, R8
-	JMP     finitefew4
-
-finitefew4done:
-finitefew2:
-	CMPQ   R8, $0x02
-	JL     finitefew2done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	SUBQ   $0x00000004, R12
 	JL     finitefew2keysby4end
 
 finitefew2keysby4:
@@ -2400,21 +1608,33 @@ finitefew2keysby4:
 	VBROADCASTSS (AX), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
 	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 4(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
 	VBROADCASTSS (AX)(BX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX)(BX*2), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
 	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 4(AX)(R10*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
 	LEAQ         (AX)(BX*4), AX
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
@@ -2431,11 +1651,17 @@ finitefew2keysby2:
 	VBROADCASTSS (AX), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
 	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS 4(AX)(BX*1), Y15
+	VFMADD231PS  Y15, Y12, Y6
+	VFMADD231PS  Y15, Y13, Y7
 	LEAQ         (AX)(BX*2), AX
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000002, R12
@@ -2452,6 +1678,9 @@ finitefew2keysby1:
 	VBROADCASTSS (AX), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS 4(AX), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y3
 	ADDQ         BX, AX
 	ADDQ         $0x00000040, R11
 	SUBQ         $0x00000001, R12
@@ -2459,109 +1688,26 @@ finitefew2keysby1:
 
 finitefew2keysby1end:
 	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
+	VADDPS      Y4, Y0, Y0
+	VADDPS      Y5, Y1, Y1
+	VADDPS      Y6, Y2, Y2
+	VADDPS      Y7, Y3, Y3
 	TESTQ       R9, R9
 	JZ          finitefew2set
 	VMOVUPS     (R9), Y12
 	VMOVUPS     32(R9), Y13
 	VFMADD231PS (CX), Y12, Y0
 	VFMADD231PS 32(CX), Y13, Y1
+	VFMADD231PS 64(CX), Y12, Y2
+	VFMADD231PS 96(CX), Y13, Y3
 
 finitefew2set:
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	MOVQ    DX, AX
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	SUBQ    $0x00000004, R12
-	JL      finitefew2morekeysby4end
-
-finitefew2morekeysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew2morekeysby4
-
-finitefew2morekeysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew2morekeysby2end
-
-finitefew2morekeysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew2morekeysby2
-
-finitefew2morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew2morekeysby1end
-
-finitefew2morekeysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew2morekeysby1
-
-finitefew2morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          finitefew2moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-
-finitefew2moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
+	VMOVUPS Y2, 64(CX)
+	VMOVUPS Y3, 96(CX)
+	ADDQ    $0x00000080, CX
+	ADDQ    $0x00000008, DX
 	SUBQ    $0x00000002, R8
 	JMP     finitefew2
 

@@ -127,20 +127,14 @@ func (g *generator) rowValues(name string, each int) {
 	MOVQ(at, x.s)
 	MOVQ(g.total(totalBy), x.by)
 	MOVQ(o, x.o)
-	g.inGroups(name, rows, func(rows int, label string) {
-		tile := max(1, rows/each)
-		for first := 0; first < rows; first += tile {
-			if first > 0 {
-				label += "more"
-			}
-			sums := g.accumulators(each * tile)
-			clearSums(sums)
-			x.tile(label, sums[:tile], sums[(each-1)*tile:])
-			if each == 2 {
-				addOdd(sums[:tile], sums[tile:])
-			}
-			x.store(sums[:tile])
+	inGroups(name, rows, g.groupsOf(each), func(rows int, label string) {
+		sums := g.accumulators(each * rows)
+		clearSums(sums)
+		x.tile(label, sums[:rows], sums[(each-1)*rows:])
+		if each == 2 {
+			addOdd(sums[:rows], sums[rows:])
 		}
+		x.store(sums[:rows])
 	})
 	ADDQ(U32(uint32(g.rowBytes)), o)
 	ADDQ(U32(uint32(g.rowBytes)), x.v)

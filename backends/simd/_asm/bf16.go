@@ -45,7 +45,7 @@ func (g *generator) pairScores() {
 	q, keys, top := param("q"), param("keys"), param("top")
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
-	g.inGroups("keys", keys, func(rows int, label string) {
+	inGroups("keys", keys, g.groups, func(rows int, label string) {
 		acc := g.accumulators(rows)
 		clearSums(acc)
 		a0, a4, b, n := GP64(), GP64(), GP64(), GP64()
@@ -64,7 +64,7 @@ func (g *generator) pairScores() {
 			ADDQ(U32(uint32(steps*g.rowBytes)), b)
 		})
 		g.halfStep(label, dim, acc, Mem{Base: b}, element)
-		g.storeScores(s, top, 0, acc, true)
+		g.storeScores(s, top, acc)
 		ADDQ(U32(uint32(rows*g.rowBytes)), s)
 		for range rows {
 			ADDQ(step0, k)

@@ -100,22 +100,16 @@ func (g *valueSum) sums(name string, masked bool) {
 
 // columns emits the loops over columns of V, each of which has so many sums.
 func (g *valueSum) columns(name string, masked bool, each int) {
-	g.inGroups(name, g.vdim, func(rows int, label string) {
-		tile := max(1, rows/each)
-		for first := 0; first < rows; first += tile {
-			if first > 0 {
-				label += "more"
-			}
-			sums := g.accumulators(each * tile)
-			clearSums(sums)
-			g.tile(label, masked, sums[:tile], sums[(each-1)*tile:])
-			if each == 2 {
-				addOdd(sums[:tile], sums[tile:])
-			}
-			g.storeValues(sums[:tile], label)
-			ADDQ(U32(uint32(tile*g.rowBytes)), g.o)
-			ADDQ(U32(uint32(tile*4)), g.v)
+	inGroups(name, g.vdim, g.groupsOf(each), func(rows int, label string) {
+		sums := g.accumulators(each * rows)
+		clearSums(sums)
+		g.tile(label, masked, sums[:rows], sums[(each-1)*rows:])
+		if each == 2 {
+			addOdd(sums[:rows], sums[rows:])
 		}
+		g.storeValues(sums[:rows], label)
+		ADDQ(U32(uint32(rows*g.rowBytes)), g.o)
+		ADDQ(U32(uint32(rows*4)), g.v)
 	})
 }
 
