@@ -11,91 +11,29 @@ TEXT ·attendTileAVX2(SB), NOSPLIT, $8-136
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    q+24(FP), AX
-	MOVQ    qStep+32(FP), CX
-	SHLQ    $0x02, CX
-	MOVQ    queries+72(FP), DX
-	MOVQ    dim+96(FP), SI
+	MOVQ    queries+72(FP), CX
+	MOVQ    qStep+32(FP), DX
+	SHLQ    $0x02, DX
 	MOVQ    $0x00000040, BX
+	LEAQ    64(CX), SI
 
 queries:
-	LEAQ        (CX)(CX*2), DI
-	LEAQ        (AX)(CX*4), R9
-	MOVQ        DX, R8
-	VMOVUPS     (AX), X0
-	VINSERTF128 $0x01, (R9), Y0, Y0
-	VMOVUPS     (AX)(CX*1), X1
-	VINSERTF128 $0x01, (R9)(CX*1), Y1, Y1
-	VMOVUPS     (AX)(CX*2), X2
-	VINSERTF128 $0x01, (R9)(CX*2), Y2, Y2
-	VMOVUPS     (AX)(DI*1), X3
-	VINSERTF128 $0x01, (R9)(DI*1), Y3, Y3
-	VUNPCKLPS   Y1, Y0, Y4
-	VUNPCKHPS   Y1, Y0, Y5
-	VUNPCKLPS   Y3, Y2, Y6
-	VUNPCKHPS   Y3, Y2, Y7
-	VUNPCKLPD   Y6, Y4, Y0
-	VUNPCKHPD   Y6, Y4, Y1
-	VUNPCKLPD   Y7, Y5, Y2
-	VUNPCKHPD   Y7, Y5, Y3
-	VMOVUPS     Y0, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     Y1, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     Y2, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     Y3, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     16(AX), X0
-	VINSERTF128 $0x01, 16(R9), Y0, Y0
-	VMOVUPS     16(AX)(CX*1), X1
-	VINSERTF128 $0x01, 16(R9)(CX*1), Y1, Y1
-	VMOVUPS     16(AX)(CX*2), X2
-	VINSERTF128 $0x01, 16(R9)(CX*2), Y2, Y2
-	VMOVUPS     16(AX)(DI*1), X3
-	VINSERTF128 $0x01, 16(R9)(DI*1), Y3, Y3
-	VUNPCKLPS   Y1, Y0, Y4
-	VUNPCKHPS   Y1, Y0, Y5
-	VUNPCKLPS   Y3, Y2, Y6
-	VUNPCKHPS   Y3, Y2, Y7
-	VUNPCKLPD   Y6, Y4, Y0
-	VUNPCKHPD   Y6, Y4, Y1
-	VUNPCKLPD   Y7, Y5, Y2
-	VUNPCKHPD   Y7, Y5, Y3
-	VMOVUPS     Y0, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     Y1, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     Y2, (R8)
-	ADDQ        BX, R8
-	VMOVUPS     Y3, (R8)
-	ADDQ        BX, R8
-	ADDQ        $0x00000020, AX
-	ADDQ        $0x00000200, DX
-	SUBQ        $0x00000008, SI
-	JG          queries
-	MOVQ        q+24(FP), AX
-	MOVQ        qStep+32(FP), CX
-	SHLQ        $0x02, CX
-	MOVQ        queries+72(FP), DX
-	MOVQ        dim+96(FP), SI
-	MOVQ        CX, BX
-	IMUL3Q      $0x00000008, BX, BX
-	ADDQ        BX, AX
-	ADDQ        $0x00000020, DX
-	MOVQ        $0x00000040, BX
+	MOVQ dim+96(FP), R9
+	MOVQ AX, DI
+	MOVQ CX, R8
 
-more:
-	LEAQ         (CX)(CX*2), DI
-	LEAQ         (AX)(CX*4), R9
-	MOVQ         DX, R8
-	VMOVUPS      (AX), X0
-	VINSERTF128  $0x01, (R9), Y0, Y0
-	VMOVUPS      (AX)(CX*1), X1
-	VINSERTF128  $0x01, (R9)(CX*1), Y1, Y1
-	VMOVUPS      (AX)(CX*2), X2
-	VINSERTF128  $0x01, (R9)(CX*2), Y2, Y2
-	VMOVUPS      (AX)(DI*1), X3
-	VINSERTF128  $0x01, (R9)(DI*1), Y3, Y3
+dims:
+	LEAQ         (DX)(DX*2), R10
+	LEAQ         (DI)(DX*4), R12
+	MOVQ         R8, R11
+	VMOVUPS      (DI), X0
+	VINSERTF128  $0x01, (R12), Y0, Y0
+	VMOVUPS      (DI)(DX*1), X1
+	VINSERTF128  $0x01, (R12)(DX*1), Y1, Y1
+	VMOVUPS      (DI)(DX*2), X2
+	VINSERTF128  $0x01, (R12)(DX*2), Y2, Y2
+	VMOVUPS      (DI)(R10*1), X3
+	VINSERTF128  $0x01, (R12)(R10*1), Y3, Y3
 	VUNPCKLPS    Y1, Y0, Y4
 	VUNPCKHPS    Y1, Y0, Y5
 	VUNPCKLPS    Y3, Y2, Y6
@@ -104,22 +42,22 @@ more:
 	VUNPCKHPD    Y6, Y4, Y1
 	VUNPCKLPD    Y7, Y5, Y2
 	VUNPCKHPD    Y7, Y5, Y3
-	VMOVUPS      Y0, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      Y1, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      Y2, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      Y3, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      16(AX), X0
-	VINSERTF128  $0x01, 16(R9), Y0, Y0
-	VMOVUPS      16(AX)(CX*1), X1
-	VINSERTF128  $0x01, 16(R9)(CX*1), Y1, Y1
-	VMOVUPS      16(AX)(CX*2), X2
-	VINSERTF128  $0x01, 16(R9)(CX*2), Y2, Y2
-	VMOVUPS      16(AX)(DI*1), X3
-	VINSERTF128  $0x01, 16(R9)(DI*1), Y3, Y3
+	VMOVUPS      Y0, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      Y1, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      Y2, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      Y3, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      16(DI), X0
+	VINSERTF128  $0x01, 16(R12), Y0, Y0
+	VMOVUPS      16(DI)(DX*1), X1
+	VINSERTF128  $0x01, 16(R12)(DX*1), Y1, Y1
+	VMOVUPS      16(DI)(DX*2), X2
+	VINSERTF128  $0x01, 16(R12)(DX*2), Y2, Y2
+	VMOVUPS      16(DI)(R10*1), X3
+	VINSERTF128  $0x01, 16(R12)(R10*1), Y3, Y3
 	VUNPCKLPS    Y1, Y0, Y4
 	VUNPCKHPS    Y1, Y0, Y5
 	VUNPCKLPS    Y3, Y2, Y6
@@ -128,18 +66,22 @@ more:
 	VUNPCKHPD    Y6, Y4, Y1
 	VUNPCKLPD    Y7, Y5, Y2
 	VUNPCKHPD    Y7, Y5, Y3
-	VMOVUPS      Y0, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      Y1, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      Y2, (R8)
-	ADDQ         BX, R8
-	VMOVUPS      Y3, (R8)
-	ADDQ         BX, R8
-	ADDQ         $0x00000020, AX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x00000008, SI
-	JG           more
+	VMOVUPS      Y0, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      Y1, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      Y2, (R11)
+	ADDQ         BX, R11
+	VMOVUPS      Y3, (R11)
+	ADDQ         BX, R11
+	ADDQ         $0x00000020, DI
+	ADDQ         $0x00000200, R8
+	SUBQ         $0x00000008, R9
+	JG           dims
+	LEAQ         (AX)(DX*8), AX
+	ADDQ         $0x00000020, CX
+	CMPQ         CX, SI
+	JB           queries
 	MOVQ         totals+16(FP), AX
 	MOVL         $0xff800000, CX
 	VMOVD        CX, X0
@@ -921,9 +863,9 @@ all6:
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
-	JL     all6keysby4end
+	JL     all6keysrest
 
-all6keysby4:
+all6keys:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1007,65 +949,13 @@ all6keysby4:
 	LEAQ         (R13)(DI*4), R13
 	ADDQ         $0x00000100, R12
 	SUBQ         $0x00000004, R14
-	JGE          all6keysby4
+	JGE          all6keys
 
-all6keysby4end:
+all6keysrest:
 	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   all6keysby2end
+	JZ   all6keysend
 
-all6keysby2:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(R12), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(R12), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 16(R12), Y14
-	VFMADD231PS  Y14, Y12, Y8
-	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(R12), Y15
-	VFMADD231PS  Y15, Y12, Y10
-	VFMADD231PS  Y15, Y13, Y11
-	VMOVUPS      (R13)(DI*1), Y12
-	VMOVUPS      32(R13)(DI*1), Y13
-	VBROADCASTSS 64(R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 68(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 72(R12), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 76(R12), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 80(R12), Y14
-	VFMADD231PS  Y14, Y12, Y8
-	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 84(R12), Y15
-	VFMADD231PS  Y15, Y12, Y10
-	VFMADD231PS  Y15, Y13, Y11
-	LEAQ         (R13)(DI*2), R13
-	ADDQ         $0x00000080, R12
-	SUBQ         $0x00000002, R14
-	JGE          all6keysby2
-
-all6keysby2end:
-	ADDQ $0x00000002, R14
-	SUBQ $0x00000001, R14
-	JL   all6keysby1end
-
-all6keysby1:
+all6keysone:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1088,11 +978,10 @@ all6keysby1:
 	VFMADD231PS  Y15, Y13, Y11
 	ADDQ         DI, R13
 	ADDQ         $0x00000040, R12
-	SUBQ         $0x00000001, R14
-	JGE          all6keysby1
+	DECQ         R14
+	JNZ          all6keysone
 
-all6keysby1end:
-	ADDQ         $0x00000001, R14
+all6keysend:
 	VBROADCASTSS (DX), Y14
 	VMULPS       Y14, Y0, Y0
 	VMOVUPS      Y0, (AX)
@@ -1150,9 +1039,9 @@ all4:
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
-	JL     all4keysby4end
+	JL     all4keysrest
 
-all4keysby4:
+all4keys:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1212,53 +1101,13 @@ all4keysby4:
 	LEAQ         (R13)(DI*4), R13
 	ADDQ         $0x00000100, R12
 	SUBQ         $0x00000004, R14
-	JGE          all4keysby4
+	JGE          all4keys
 
-all4keysby4end:
+all4keysrest:
 	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   all4keysby2end
+	JZ   all4keysend
 
-all4keysby2:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(R12), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(R12), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      (R13)(DI*1), Y12
-	VMOVUPS      32(R13)(DI*1), Y13
-	VBROADCASTSS 64(R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 68(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 72(R12), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 76(R12), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (R13)(DI*2), R13
-	ADDQ         $0x00000080, R12
-	SUBQ         $0x00000002, R14
-	JGE          all4keysby2
-
-all4keysby2end:
-	ADDQ $0x00000002, R14
-	SUBQ $0x00000001, R14
-	JL   all4keysby1end
-
-all4keysby1:
+all4keysone:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1275,11 +1124,10 @@ all4keysby1:
 	VFMADD231PS  Y15, Y13, Y7
 	ADDQ         DI, R13
 	ADDQ         $0x00000040, R12
-	SUBQ         $0x00000001, R14
-	JGE          all4keysby1
+	DECQ         R14
+	JNZ          all4keysone
 
-all4keysby1end:
-	ADDQ         $0x00000001, R14
+all4keysend:
 	VBROADCASTSS (DX), Y14
 	VMULPS       Y14, Y0, Y0
 	VMOVUPS      Y0, (AX)
@@ -1321,9 +1169,9 @@ all2:
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
-	JL     all2keysby4end
+	JL     all2keysrest
 
-all2keysby4:
+all2keys:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1359,41 +1207,13 @@ all2keysby4:
 	LEAQ         (R13)(DI*4), R13
 	ADDQ         $0x00000100, R12
 	SUBQ         $0x00000004, R14
-	JGE          all2keysby4
+	JGE          all2keys
 
-all2keysby4end:
+all2keysrest:
 	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   all2keysby2end
+	JZ   all2keysend
 
-all2keysby2:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      (R13)(DI*1), Y12
-	VMOVUPS      32(R13)(DI*1), Y13
-	VBROADCASTSS 64(R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 68(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	LEAQ         (R13)(DI*2), R13
-	ADDQ         $0x00000080, R12
-	SUBQ         $0x00000002, R14
-	JGE          all2keysby2
-
-all2keysby2end:
-	ADDQ $0x00000002, R14
-	SUBQ $0x00000001, R14
-	JL   all2keysby1end
-
-all2keysby1:
+all2keysone:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1404,11 +1224,10 @@ all2keysby1:
 	VFMADD231PS  Y15, Y13, Y3
 	ADDQ         DI, R13
 	ADDQ         $0x00000040, R12
-	SUBQ         $0x00000001, R14
-	JGE          all2keysby1
+	DECQ         R14
+	JNZ          all2keysone
 
-all2keysby1end:
-	ADDQ         $0x00000001, R14
+all2keysend:
 	VBROADCASTSS (DX), Y14
 	VMULPS       Y14, Y0, Y0
 	VMOVUPS      Y0, (AX)
@@ -1436,9 +1255,9 @@ all1:
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
-	JL     all1keysby4end
+	JL     all1keysrest
 
-all1keysby4:
+all1keys:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1462,35 +1281,13 @@ all1keysby4:
 	LEAQ         (R13)(DI*4), R13
 	ADDQ         $0x00000100, R12
 	SUBQ         $0x00000004, R14
-	JGE          all1keysby4
+	JGE          all1keys
 
-all1keysby4end:
+all1keysrest:
 	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   all1keysby2end
+	JZ   all1keysend
 
-all1keysby2:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      (R13)(DI*1), Y12
-	VMOVUPS      32(R13)(DI*1), Y13
-	VBROADCASTSS 64(R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	LEAQ         (R13)(DI*2), R13
-	ADDQ         $0x00000080, R12
-	SUBQ         $0x00000002, R14
-	JGE          all1keysby2
-
-all1keysby2end:
-	ADDQ $0x00000002, R14
-	SUBQ $0x00000001, R14
-	JL   all1keysby1end
-
-all1keysby1:
+all1keysone:
 	VMOVUPS      (R13), Y12
 	VMOVUPS      32(R13), Y13
 	VBROADCASTSS (R12), Y14
@@ -1498,11 +1295,10 @@ all1keysby1:
 	VFMADD231PS  Y14, Y13, Y1
 	ADDQ         DI, R13
 	ADDQ         $0x00000040, R12
-	SUBQ         $0x00000001, R14
-	JGE          all1keysby1
+	DECQ         R14
+	JNZ          all1keysone
 
-all1keysby1end:
-	ADDQ         $0x00000001, R14
+all1keysend:
 	VBROADCASTSS (DX), Y14
 	VMULPS       Y14, Y0, Y0
 	VMOVUPS      Y0, (AX)

@@ -55,7 +55,7 @@ func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	}
 }
 
-// groupsOf returns the sizes of groups whose rows have sums sums each.
+// groupsOf returns the sizes of groups of rows with that number of sums each.
 func (g *generator) groupsOf(sums int) []int {
 	var sizes []int
 	for _, rows := range g.groups {

@@ -138,13 +138,19 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 			ADDQ(U32(uint32(steps*4)), m)
 		}
 	}
-	switch {
-	case masked && !g.avx512: // V is not finite: that is rare
+	if masked && !g.avx512 { // V is not finite: that is rare
 		inPairs(label+"keys", n, 2, step, next)
-	case &even[0] == &odd[0]:
-		unrolled(label+"keys", n, step, next)
-	default:
-		inPairs(label+"keys", n, unroll, step, next)
+	} else {
+		overKeys(label+"keys", even, odd, n, step, next)
+	}
+}
+
+// overKeys emits a loop of n keys, in pairs where odd keys have sums of their own. It destroys n.
+func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i int), advance func(steps int)) {
+	if &even[0] == &odd[0] {
+		unrolled(label, n, step, advance)
+	} else {
+		inPairs(label, n, unroll, step, advance)
 	}
 }
 
