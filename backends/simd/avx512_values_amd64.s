@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
+// func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·addValuesAVX512(SB), NOSPLIT, $8-56
+TEXT ·addValuesAVX512(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -19,14 +19,1054 @@ TEXT ·addValuesAVX512(SB), NOSPLIT, $8-56
 	MOVQ    vdim+40(FP), DI
 	MOVQ    alpha+48(FP), R8
 	LEAQ    (DX)(DX*2), R9
-	MOVQ    SI, R10
-	IMULQ   DI, R10
-	CMPQ    R10, $0x00001000
-	JLE     dimsfew
+	MOVQ    masks+56(FP), R10
+	TESTQ   R10, R10
+	JZ      plain
+	MOVQ    SI, R11
+	IMULQ   DI, R11
+	CMPQ    R11, $0x00001000
+	JLE     maskedfew
 
-dims8:
+masked8:
 	CMPQ   DI, $0x08
-	JL     dims8done
+	JL     masked8done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     masked8keysrest
+
+masked8keys:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	VBROADCASTSS 16(R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 20(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 24(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 28(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(DX*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(DX*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	VBROADCASTSS 16(R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 20(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 24(R11)(DX*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 28(R11)(DX*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*2), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(DX*2), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(DX*2), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	VBROADCASTSS 16(R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 20(R11)(DX*2), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 24(R11)(DX*2), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 28(R11)(DX*2), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(R9*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(R9*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(R9*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	VBROADCASTSS 16(R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 20(R11)(R9*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 24(R11)(R9*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 28(R11)(R9*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          masked8keys
+
+masked8keysrest:
+	ADDQ $0x00000004, R13
+	JZ   masked8keysend
+
+masked8keysone:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	VBROADCASTSS 16(R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 20(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 24(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 28(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          masked8keysone
+
+masked8keysend:
+	TESTQ       R8, R8
+	JZ          masked8set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+	VFMADD231PS 512(AX), Z16, Z8
+	VFMADD231PS 576(AX), Z17, Z9
+	VFMADD231PS 640(AX), Z16, Z10
+	VFMADD231PS 704(AX), Z17, Z11
+	VFMADD231PS 768(AX), Z16, Z12
+	VFMADD231PS 832(AX), Z17, Z13
+	VFMADD231PS 896(AX), Z16, Z14
+	VFMADD231PS 960(AX), Z17, Z15
+
+masked8set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	VMOVUPS Z4, 256(AX)
+	VMOVUPS Z5, 320(AX)
+	VMOVUPS Z6, 384(AX)
+	VMOVUPS Z7, 448(AX)
+	VMOVUPS Z8, 512(AX)
+	VMOVUPS Z9, 576(AX)
+	VMOVUPS Z10, 640(AX)
+	VMOVUPS Z11, 704(AX)
+	VMOVUPS Z12, 768(AX)
+	VMOVUPS Z13, 832(AX)
+	VMOVUPS Z14, 896(AX)
+	VMOVUPS Z15, 960(AX)
+	ADDQ    $0x00000400, AX
+	ADDQ    $0x00000020, CX
+	SUBQ    $0x00000008, DI
+	JMP     masked8
+
+masked8done:
+masked4:
+	CMPQ   DI, $0x04
+	JL     masked4done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     masked4keysrest
+
+masked4keys:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(DX*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(DX*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*2), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(DX*2), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(DX*2), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(R9*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(R9*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(R9*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          masked4keys
+
+masked4keysrest:
+	ADDQ $0x00000004, R13
+	JZ   masked4keysend
+
+masked4keysone:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          masked4keysone
+
+masked4keysend:
+	TESTQ       R8, R8
+	JZ          masked4set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+
+masked4set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	VMOVUPS Z4, 256(AX)
+	VMOVUPS Z5, 320(AX)
+	VMOVUPS Z6, 384(AX)
+	VMOVUPS Z7, 448(AX)
+	ADDQ    $0x00000200, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000004, DI
+	JMP     masked4
+
+masked4done:
+masked2:
+	CMPQ   DI, $0x02
+	JL     masked2done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     masked2keysrest
+
+masked2keys:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*2), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(R9*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          masked2keys
+
+masked2keysrest:
+	ADDQ $0x00000004, R13
+	JZ   masked2keysend
+
+masked2keysone:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          masked2keysone
+
+masked2keysend:
+	TESTQ       R8, R8
+	JZ          masked2set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+
+masked2set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000002, DI
+	JMP     masked2
+
+masked2done:
+masked1:
+	CMPQ   DI, $0x01
+	JL     masked1done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     masked1keysrest
+
+masked1keys:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          masked1keys
+
+masked1keysrest:
+	ADDQ $0x00000004, R13
+	JZ   masked1keysend
+
+masked1keysone:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          masked1keysone
+
+masked1keysend:
+	TESTQ       R8, R8
+	JZ          masked1set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+
+masked1set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000004, CX
+	SUBQ    $0x00000001, DI
+	JMP     masked1
+
+masked1done:
+	JMP maskedall
+
+maskedfew:
+maskedfew4:
+	CMPQ   DI, $0x04
+	JL     maskedfew4done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     maskedfew4keysby4end
+
+maskedfew4keysby4:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 8(R11)(DX*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 12(R11)(DX*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*2), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11)(DX*2), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11)(DX*2), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 4(R11)(R9*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 8(R11)(R9*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 12(R11)(R9*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          maskedfew4keysby4
+
+maskedfew4keysby4end:
+	ADDQ $0x00000004, R13
+	SUBQ $0x00000002, R13
+	JL   maskedfew4keysby2end
+
+maskedfew4keysby2:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z8
+	VFMADD231PS  Z18, Z17, K2, Z9
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z10
+	VFMADD231PS  Z19, Z17, K2, Z11
+	VBROADCASTSS 8(R11)(DX*1), Z20
+	VFMADD231PS  Z20, Z16, K1, Z12
+	VFMADD231PS  Z20, Z17, K2, Z13
+	VBROADCASTSS 12(R11)(DX*1), Z21
+	VFMADD231PS  Z21, Z16, K1, Z14
+	VFMADD231PS  Z21, Z17, K2, Z15
+	LEAQ         (R11)(DX*2), R11
+	ADDQ         $0x00000100, R12
+	ADDQ         $0x00000008, R14
+	SUBQ         $0x00000002, R13
+	JGE          maskedfew4keysby2
+
+maskedfew4keysby2end:
+	ADDQ $0x00000002, R13
+	SUBQ $0x00000001, R13
+	JL   maskedfew4keysby1end
+
+maskedfew4keysby1:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	VBROADCASTSS 8(R11), Z20
+	VFMADD231PS  Z20, Z16, K1, Z4
+	VFMADD231PS  Z20, Z17, K2, Z5
+	VBROADCASTSS 12(R11), Z21
+	VFMADD231PS  Z21, Z16, K1, Z6
+	VFMADD231PS  Z21, Z17, K2, Z7
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	SUBQ         $0x00000001, R13
+	JGE          maskedfew4keysby1
+
+maskedfew4keysby1end:
+	ADDQ        $0x00000001, R13
+	VADDPS      Z8, Z0, Z0
+	VADDPS      Z9, Z1, Z1
+	VADDPS      Z10, Z2, Z2
+	VADDPS      Z11, Z3, Z3
+	VADDPS      Z12, Z4, Z4
+	VADDPS      Z13, Z5, Z5
+	VADDPS      Z14, Z6, Z6
+	VADDPS      Z15, Z7, Z7
+	TESTQ       R8, R8
+	JZ          maskedfew4set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+	VFMADD231PS 256(AX), Z16, Z4
+	VFMADD231PS 320(AX), Z17, Z5
+	VFMADD231PS 384(AX), Z16, Z6
+	VFMADD231PS 448(AX), Z17, Z7
+
+maskedfew4set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	VMOVUPS Z4, 256(AX)
+	VMOVUPS Z5, 320(AX)
+	VMOVUPS Z6, 384(AX)
+	VMOVUPS Z7, 448(AX)
+	ADDQ    $0x00000200, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000004, DI
+	JMP     maskedfew4
+
+maskedfew4done:
+maskedfew2:
+	CMPQ   DI, $0x02
+	JL     maskedfew2done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     maskedfew2keysby4end
+
+maskedfew2keysby4:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z4
+	VFMADD231PS  Z18, Z17, K2, Z5
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z6
+	VFMADD231PS  Z19, Z17, K2, Z7
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11)(DX*2), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z4
+	VFMADD231PS  Z18, Z17, K2, Z5
+	VBROADCASTSS 4(R11)(R9*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z6
+	VFMADD231PS  Z19, Z17, K2, Z7
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          maskedfew2keysby4
+
+maskedfew2keysby4end:
+	ADDQ $0x00000004, R13
+	SUBQ $0x00000002, R13
+	JL   maskedfew2keysby2end
+
+maskedfew2keysby2:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z4
+	VFMADD231PS  Z18, Z17, K2, Z5
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z19, Z16, K1, Z6
+	VFMADD231PS  Z19, Z17, K2, Z7
+	LEAQ         (R11)(DX*2), R11
+	ADDQ         $0x00000100, R12
+	ADDQ         $0x00000008, R14
+	SUBQ         $0x00000002, R13
+	JGE          maskedfew2keysby2
+
+maskedfew2keysby2end:
+	ADDQ $0x00000002, R13
+	SUBQ $0x00000001, R13
+	JL   maskedfew2keysby1end
+
+maskedfew2keysby1:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	VBROADCASTSS 4(R11), Z19
+	VFMADD231PS  Z19, Z16, K1, Z2
+	VFMADD231PS  Z19, Z17, K2, Z3
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	SUBQ         $0x00000001, R13
+	JGE          maskedfew2keysby1
+
+maskedfew2keysby1end:
+	ADDQ        $0x00000001, R13
+	VADDPS      Z4, Z0, Z0
+	VADDPS      Z5, Z1, Z1
+	VADDPS      Z6, Z2, Z2
+	VADDPS      Z7, Z3, Z3
+	TESTQ       R8, R8
+	JZ          maskedfew2set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+	VFMADD231PS 128(AX), Z16, Z2
+	VFMADD231PS 192(AX), Z17, Z3
+
+maskedfew2set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000002, DI
+	JMP     maskedfew2
+
+maskedfew2done:
+maskedfew1:
+	CMPQ   DI, $0x01
+	JL     maskedfew1done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   CX, R11
+	MOVQ   BX, R12
+	MOVQ   SI, R13
+	MOVQ   R10, R14
+	SUBQ   $0x00000004, R13
+	JL     maskedfew1keysby4end
+
+maskedfew1keysby4:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z2
+	VFMADD231PS  Z18, Z17, K2, Z3
+	KMOVW        8(R14), K1
+	VMOVUPS      256(R12), Z16
+	KMOVW        10(R14), K2
+	VMOVUPS      320(R12), Z17
+	VBROADCASTSS (R11)(DX*2), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	KMOVW        12(R14), K1
+	VMOVUPS      384(R12), Z16
+	KMOVW        14(R14), K2
+	VMOVUPS      448(R12), Z17
+	VBROADCASTSS (R11)(R9*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z2
+	VFMADD231PS  Z18, Z17, K2, Z3
+	LEAQ         (R11)(DX*4), R11
+	ADDQ         $0x00000200, R12
+	ADDQ         $0x00000010, R14
+	SUBQ         $0x00000004, R13
+	JGE          maskedfew1keysby4
+
+maskedfew1keysby4end:
+	ADDQ $0x00000004, R13
+	SUBQ $0x00000002, R13
+	JL   maskedfew1keysby2end
+
+maskedfew1keysby2:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	KMOVW        4(R14), K1
+	VMOVUPS      128(R12), Z16
+	KMOVW        6(R14), K2
+	VMOVUPS      192(R12), Z17
+	VBROADCASTSS (R11)(DX*1), Z18
+	VFMADD231PS  Z18, Z16, K1, Z2
+	VFMADD231PS  Z18, Z17, K2, Z3
+	LEAQ         (R11)(DX*2), R11
+	ADDQ         $0x00000100, R12
+	ADDQ         $0x00000008, R14
+	SUBQ         $0x00000002, R13
+	JGE          maskedfew1keysby2
+
+maskedfew1keysby2end:
+	ADDQ $0x00000002, R13
+	SUBQ $0x00000001, R13
+	JL   maskedfew1keysby1end
+
+maskedfew1keysby1:
+	KMOVW        (R14), K1
+	VMOVUPS      (R12), Z16
+	KMOVW        2(R14), K2
+	VMOVUPS      64(R12), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z18, Z16, K1, Z0
+	VFMADD231PS  Z18, Z17, K2, Z1
+	ADDQ         DX, R11
+	ADDQ         $0x00000080, R12
+	ADDQ         $0x00000004, R14
+	SUBQ         $0x00000001, R13
+	JGE          maskedfew1keysby1
+
+maskedfew1keysby1end:
+	ADDQ        $0x00000001, R13
+	VADDPS      Z2, Z0, Z0
+	VADDPS      Z3, Z1, Z1
+	TESTQ       R8, R8
+	JZ          maskedfew1set
+	VMOVUPS     (R8), Z16
+	VMOVUPS     64(R8), Z17
+	VFMADD231PS (AX), Z16, Z0
+	VFMADD231PS 64(AX), Z17, Z1
+
+maskedfew1set:
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000004, CX
+	SUBQ    $0x00000001, DI
+	JMP     maskedfew1
+
+maskedfew1done:
+maskedall:
+	JMP end
+
+plain:
+	MOVQ  SI, R10
+	IMULQ DI, R10
+	CMPQ  R10, $0x00001000
+	JLE   plainfew
+
+plain8:
+	CMPQ   DI, $0x08
+	JL     plain8done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -47,9 +1087,9 @@ dims8:
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dims8keysrest
+	JL     plain8keysrest
 
-dims8keys:
+plain8keys:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -157,13 +1197,13 @@ dims8keys:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dims8keys
+	JGE          plain8keys
 
-dims8keysrest:
+plain8keysrest:
 	ADDQ $0x00000004, R12
-	JZ   dims8keysend
+	JZ   plain8keysend
 
-dims8keysone:
+plain8keysone:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -193,11 +1233,11 @@ dims8keysone:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	DECQ         R12
-	JNZ          dims8keysone
+	JNZ          plain8keysone
 
-dims8keysend:
+plain8keysend:
 	TESTQ       R8, R8
-	JZ          dims8set
+	JZ          plain8set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
@@ -217,7 +1257,7 @@ dims8keysend:
 	VFMADD231PS 896(AX), Z16, Z14
 	VFMADD231PS 960(AX), Z17, Z15
 
-dims8set:
+plain8set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -237,12 +1277,12 @@ dims8set:
 	ADDQ    $0x00000400, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DI
-	JMP     dims8
+	JMP     plain8
 
-dims8done:
-dims4:
+plain8done:
+plain4:
 	CMPQ   DI, $0x04
-	JL     dims4done
+	JL     plain4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -255,9 +1295,9 @@ dims4:
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dims4keysrest
+	JL     plain4keysrest
 
-dims4keys:
+plain4keys:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -317,13 +1357,13 @@ dims4keys:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dims4keys
+	JGE          plain4keys
 
-dims4keysrest:
+plain4keysrest:
 	ADDQ $0x00000004, R12
-	JZ   dims4keysend
+	JZ   plain4keysend
 
-dims4keysone:
+plain4keysone:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -341,11 +1381,11 @@ dims4keysone:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	DECQ         R12
-	JNZ          dims4keysone
+	JNZ          plain4keysone
 
-dims4keysend:
+plain4keysend:
 	TESTQ       R8, R8
-	JZ          dims4set
+	JZ          plain4set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
@@ -357,7 +1397,7 @@ dims4keysend:
 	VFMADD231PS 384(AX), Z16, Z6
 	VFMADD231PS 448(AX), Z17, Z7
 
-dims4set:
+plain4set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -369,12 +1409,12 @@ dims4set:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000004, DI
-	JMP     dims4
+	JMP     plain4
 
-dims4done:
-dims2:
+plain4done:
+plain2:
 	CMPQ   DI, $0x02
-	JL     dims2done
+	JL     plain2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -383,9 +1423,9 @@ dims2:
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dims2keysrest
+	JL     plain2keysrest
 
-dims2keys:
+plain2keys:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -421,13 +1461,13 @@ dims2keys:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dims2keys
+	JGE          plain2keys
 
-dims2keysrest:
+plain2keysrest:
 	ADDQ $0x00000004, R12
-	JZ   dims2keysend
+	JZ   plain2keysend
 
-dims2keysone:
+plain2keysone:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -439,11 +1479,11 @@ dims2keysone:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	DECQ         R12
-	JNZ          dims2keysone
+	JNZ          plain2keysone
 
-dims2keysend:
+plain2keysend:
 	TESTQ       R8, R8
-	JZ          dims2set
+	JZ          plain2set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
@@ -451,7 +1491,7 @@ dims2keysend:
 	VFMADD231PS 128(AX), Z16, Z2
 	VFMADD231PS 192(AX), Z17, Z3
 
-dims2set:
+plain2set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -459,21 +1499,21 @@ dims2set:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000008, CX
 	SUBQ    $0x00000002, DI
-	JMP     dims2
+	JMP     plain2
 
-dims2done:
-dims1:
+plain2done:
+plain1:
 	CMPQ   DI, $0x01
-	JL     dims1done
+	JL     plain1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   CX, R10
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dims1keysrest
+	JL     plain1keysrest
 
-dims1keys:
+plain1keys:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -497,13 +1537,13 @@ dims1keys:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dims1keys
+	JGE          plain1keys
 
-dims1keysrest:
+plain1keysrest:
 	ADDQ $0x00000004, R12
-	JZ   dims1keysend
+	JZ   plain1keysend
 
-dims1keysone:
+plain1keysone:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -512,31 +1552,31 @@ dims1keysone:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	DECQ         R12
-	JNZ          dims1keysone
+	JNZ          plain1keysone
 
-dims1keysend:
+plain1keysend:
 	TESTQ       R8, R8
-	JZ          dims1set
+	JZ          plain1set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
 	VFMADD231PS 64(AX), Z17, Z1
 
-dims1set:
+plain1set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000004, CX
 	SUBQ    $0x00000001, DI
-	JMP     dims1
+	JMP     plain1
 
-dims1done:
-	JMP dimsall
+plain1done:
+	JMP plainall
 
-dimsfew:
-dimsfew4:
+plainfew:
+plainfew4:
 	CMPQ   DI, $0x04
-	JL     dimsfew4done
+	JL     plainfew4done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -557,9 +1597,9 @@ dimsfew4:
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dimsfew4keysby4end
+	JL     plainfew4keysby4end
 
-dimsfew4keysby4:
+plainfew4keysby4:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -619,14 +1659,14 @@ dimsfew4keysby4:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dimsfew4keysby4
+	JGE          plainfew4keysby4
 
-dimsfew4keysby4end:
+plainfew4keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   dimsfew4keysby2end
+	JL   plainfew4keysby2end
 
-dimsfew4keysby2:
+plainfew4keysby2:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -658,14 +1698,14 @@ dimsfew4keysby2:
 	LEAQ         (R10)(DX*2), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew4keysby2
+	JGE          plainfew4keysby2
 
-dimsfew4keysby2end:
+plainfew4keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew4keysby1end
+	JL   plainfew4keysby1end
 
-dimsfew4keysby1:
+plainfew4keysby1:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -683,9 +1723,9 @@ dimsfew4keysby1:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew4keysby1
+	JGE          plainfew4keysby1
 
-dimsfew4keysby1end:
+plainfew4keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Z8, Z0, Z0
 	VADDPS      Z9, Z1, Z1
@@ -696,7 +1736,7 @@ dimsfew4keysby1end:
 	VADDPS      Z14, Z6, Z6
 	VADDPS      Z15, Z7, Z7
 	TESTQ       R8, R8
-	JZ          dimsfew4set
+	JZ          plainfew4set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
@@ -708,7 +1748,7 @@ dimsfew4keysby1end:
 	VFMADD231PS 384(AX), Z16, Z6
 	VFMADD231PS 448(AX), Z17, Z7
 
-dimsfew4set:
+plainfew4set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -720,12 +1760,12 @@ dimsfew4set:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000004, DI
-	JMP     dimsfew4
+	JMP     plainfew4
 
-dimsfew4done:
-dimsfew2:
+plainfew4done:
+plainfew2:
 	CMPQ   DI, $0x02
-	JL     dimsfew2done
+	JL     plainfew2done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -738,9 +1778,9 @@ dimsfew2:
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dimsfew2keysby4end
+	JL     plainfew2keysby4end
 
-dimsfew2keysby4:
+plainfew2keysby4:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -776,14 +1816,14 @@ dimsfew2keysby4:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dimsfew2keysby4
+	JGE          plainfew2keysby4
 
-dimsfew2keysby4end:
+plainfew2keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   dimsfew2keysby2end
+	JL   plainfew2keysby2end
 
-dimsfew2keysby2:
+plainfew2keysby2:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -803,14 +1843,14 @@ dimsfew2keysby2:
 	LEAQ         (R10)(DX*2), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew2keysby2
+	JGE          plainfew2keysby2
 
-dimsfew2keysby2end:
+plainfew2keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew2keysby1end
+	JL   plainfew2keysby1end
 
-dimsfew2keysby1:
+plainfew2keysby1:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -822,16 +1862,16 @@ dimsfew2keysby1:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew2keysby1
+	JGE          plainfew2keysby1
 
-dimsfew2keysby1end:
+plainfew2keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Z4, Z0, Z0
 	VADDPS      Z5, Z1, Z1
 	VADDPS      Z6, Z2, Z2
 	VADDPS      Z7, Z3, Z3
 	TESTQ       R8, R8
-	JZ          dimsfew2set
+	JZ          plainfew2set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
@@ -839,7 +1879,7 @@ dimsfew2keysby1end:
 	VFMADD231PS 128(AX), Z16, Z2
 	VFMADD231PS 192(AX), Z17, Z3
 
-dimsfew2set:
+plainfew2set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -847,12 +1887,12 @@ dimsfew2set:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000008, CX
 	SUBQ    $0x00000002, DI
-	JMP     dimsfew2
+	JMP     plainfew2
 
-dimsfew2done:
-dimsfew1:
+plainfew2done:
+plainfew1:
 	CMPQ   DI, $0x01
-	JL     dimsfew1done
+	JL     plainfew1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -861,9 +1901,9 @@ dimsfew1:
 	MOVQ   BX, R11
 	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     dimsfew1keysby4end
+	JL     plainfew1keysby4end
 
-dimsfew1keysby4:
+plainfew1keysby4:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -887,14 +1927,14 @@ dimsfew1keysby4:
 	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000200, R11
 	SUBQ         $0x00000004, R12
-	JGE          dimsfew1keysby4
+	JGE          plainfew1keysby4
 
-dimsfew1keysby4end:
+plainfew1keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   dimsfew1keysby2end
+	JL   plainfew1keysby2end
 
-dimsfew1keysby2:
+plainfew1keysby2:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -908,14 +1948,14 @@ dimsfew1keysby2:
 	LEAQ         (R10)(DX*2), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew1keysby2
+	JGE          plainfew1keysby2
 
-dimsfew1keysby2end:
+plainfew1keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew1keysby1end
+	JL   plainfew1keysby1end
 
-dimsfew1keysby1:
+plainfew1keysby1:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VBROADCASTSS (R10), Z18
@@ -924,1083 +1964,30 @@ dimsfew1keysby1:
 	ADDQ         DX, R10
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew1keysby1
+	JGE          plainfew1keysby1
 
-dimsfew1keysby1end:
+plainfew1keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Z2, Z0, Z0
 	VADDPS      Z3, Z1, Z1
 	TESTQ       R8, R8
-	JZ          dimsfew1set
+	JZ          plainfew1set
 	VMOVUPS     (R8), Z16
 	VMOVUPS     64(R8), Z17
 	VFMADD231PS (AX), Z16, Z0
 	VFMADD231PS 64(AX), Z17, Z1
 
-dimsfew1set:
+plainfew1set:
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000004, CX
 	SUBQ    $0x00000001, DI
-	JMP     dimsfew1
+	JMP     plainfew1
 
-dimsfew1done:
-dimsall:
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-// func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
-// Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·addValuesMaskedAVX512(SB), NOSPLIT, $8-64
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	MOVQ    masks+56(FP), AX
-	MOVQ    o+0(FP), CX
-	MOVQ    v+8(FP), DX
-	MOVQ    step+16(FP), BX
-	SHLQ    $0x02, BX
-	MOVQ    p+24(FP), SI
-	MOVQ    keys+32(FP), DI
-	MOVQ    vdim+40(FP), R8
-	MOVQ    alpha+48(FP), R9
-	LEAQ    (BX)(BX*2), R10
-	MOVQ    DI, R11
-	IMULQ   R8, R11
-	CMPQ    R11, $0x00001000
-	JLE     dimsfew
-
-dims8:
-	CMPQ   R8, $0x08
-	JL     dims8done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dims8keysrest
-
-dims8keys:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	VBROADCASTSS 16(R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 20(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 24(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 28(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(BX*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(BX*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	VBROADCASTSS 16(R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 20(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 24(R11)(BX*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 28(R11)(BX*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*2), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(BX*2), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(BX*2), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	VBROADCASTSS 16(R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 20(R11)(BX*2), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 24(R11)(BX*2), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 28(R11)(BX*2), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(R10*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(R10*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(R10*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	VBROADCASTSS 16(R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 20(R11)(R10*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 24(R11)(R10*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 28(R11)(R10*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dims8keys
-
-dims8keysrest:
-	ADDQ $0x00000004, R13
-	JZ   dims8keysend
-
-dims8keysone:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	VBROADCASTSS 16(R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 20(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 24(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 28(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	DECQ         R13
-	JNZ          dims8keysone
-
-dims8keysend:
-	TESTQ       R9, R9
-	JZ          dims8set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-	VFMADD231PS 128(CX), Z16, Z2
-	VFMADD231PS 192(CX), Z17, Z3
-	VFMADD231PS 256(CX), Z16, Z4
-	VFMADD231PS 320(CX), Z17, Z5
-	VFMADD231PS 384(CX), Z16, Z6
-	VFMADD231PS 448(CX), Z17, Z7
-	VFMADD231PS 512(CX), Z16, Z8
-	VFMADD231PS 576(CX), Z17, Z9
-	VFMADD231PS 640(CX), Z16, Z10
-	VFMADD231PS 704(CX), Z17, Z11
-	VFMADD231PS 768(CX), Z16, Z12
-	VFMADD231PS 832(CX), Z17, Z13
-	VFMADD231PS 896(CX), Z16, Z14
-	VFMADD231PS 960(CX), Z17, Z15
-
-dims8set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, 192(CX)
-	VMOVUPS Z4, 256(CX)
-	VMOVUPS Z5, 320(CX)
-	VMOVUPS Z6, 384(CX)
-	VMOVUPS Z7, 448(CX)
-	VMOVUPS Z8, 512(CX)
-	VMOVUPS Z9, 576(CX)
-	VMOVUPS Z10, 640(CX)
-	VMOVUPS Z11, 704(CX)
-	VMOVUPS Z12, 768(CX)
-	VMOVUPS Z13, 832(CX)
-	VMOVUPS Z14, 896(CX)
-	VMOVUPS Z15, 960(CX)
-	ADDQ    $0x00000400, CX
-	ADDQ    $0x00000020, DX
-	SUBQ    $0x00000008, R8
-	JMP     dims8
-
-dims8done:
-dims4:
-	CMPQ   R8, $0x04
-	JL     dims4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dims4keysrest
-
-dims4keys:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(BX*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(BX*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*2), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(BX*2), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(BX*2), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(R10*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(R10*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(R10*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dims4keys
-
-dims4keysrest:
-	ADDQ $0x00000004, R13
-	JZ   dims4keysend
-
-dims4keysone:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	DECQ         R13
-	JNZ          dims4keysone
-
-dims4keysend:
-	TESTQ       R9, R9
-	JZ          dims4set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-	VFMADD231PS 128(CX), Z16, Z2
-	VFMADD231PS 192(CX), Z17, Z3
-	VFMADD231PS 256(CX), Z16, Z4
-	VFMADD231PS 320(CX), Z17, Z5
-	VFMADD231PS 384(CX), Z16, Z6
-	VFMADD231PS 448(CX), Z17, Z7
-
-dims4set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, 192(CX)
-	VMOVUPS Z4, 256(CX)
-	VMOVUPS Z5, 320(CX)
-	VMOVUPS Z6, 384(CX)
-	VMOVUPS Z7, 448(CX)
-	ADDQ    $0x00000200, CX
-	ADDQ    $0x00000010, DX
-	SUBQ    $0x00000004, R8
-	JMP     dims4
-
-dims4done:
-dims2:
-	CMPQ   R8, $0x02
-	JL     dims2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dims2keysrest
-
-dims2keys:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*2), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(R10*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dims2keys
-
-dims2keysrest:
-	ADDQ $0x00000004, R13
-	JZ   dims2keysend
-
-dims2keysone:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	DECQ         R13
-	JNZ          dims2keysone
-
-dims2keysend:
-	TESTQ       R9, R9
-	JZ          dims2set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-	VFMADD231PS 128(CX), Z16, Z2
-	VFMADD231PS 192(CX), Z17, Z3
-
-dims2set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, 192(CX)
-	ADDQ    $0x00000100, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000002, R8
-	JMP     dims2
-
-dims2done:
-dims1:
-	CMPQ   R8, $0x01
-	JL     dims1done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dims1keysrest
-
-dims1keys:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dims1keys
-
-dims1keysrest:
-	ADDQ $0x00000004, R13
-	JZ   dims1keysend
-
-dims1keysone:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	DECQ         R13
-	JNZ          dims1keysone
-
-dims1keysend:
-	TESTQ       R9, R9
-	JZ          dims1set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-
-dims1set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000001, R8
-	JMP     dims1
-
-dims1done:
-	JMP dimsall
-
-dimsfew:
-dimsfew4:
-	CMPQ   R8, $0x04
-	JL     dimsfew4done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	VXORPS Z8, Z8, Z8
-	VXORPS Z9, Z9, Z9
-	VXORPS Z10, Z10, Z10
-	VXORPS Z11, Z11, Z11
-	VXORPS Z12, Z12, Z12
-	VXORPS Z13, Z13, Z13
-	VXORPS Z14, Z14, Z14
-	VXORPS Z15, Z15, Z15
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dimsfew4keysby4end
-
-dimsfew4keysby4:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 8(R11)(BX*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 12(R11)(BX*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*2), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11)(BX*2), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11)(BX*2), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 4(R11)(R10*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 8(R11)(R10*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 12(R11)(R10*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dimsfew4keysby4
-
-dimsfew4keysby4end:
-	ADDQ $0x00000004, R13
-	SUBQ $0x00000002, R13
-	JL   dimsfew4keysby2end
-
-dimsfew4keysby2:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z8
-	VFMADD231PS  Z18, Z17, K2, Z9
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z10
-	VFMADD231PS  Z19, Z17, K2, Z11
-	VBROADCASTSS 8(R11)(BX*1), Z20
-	VFMADD231PS  Z20, Z16, K1, Z12
-	VFMADD231PS  Z20, Z17, K2, Z13
-	VBROADCASTSS 12(R11)(BX*1), Z21
-	VFMADD231PS  Z21, Z16, K1, Z14
-	VFMADD231PS  Z21, Z17, K2, Z15
-	LEAQ         (R11)(BX*2), R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000008, R14
-	SUBQ         $0x00000002, R13
-	JGE          dimsfew4keysby2
-
-dimsfew4keysby2end:
-	ADDQ $0x00000002, R13
-	SUBQ $0x00000001, R13
-	JL   dimsfew4keysby1end
-
-dimsfew4keysby1:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	VBROADCASTSS 8(R11), Z20
-	VFMADD231PS  Z20, Z16, K1, Z4
-	VFMADD231PS  Z20, Z17, K2, Z5
-	VBROADCASTSS 12(R11), Z21
-	VFMADD231PS  Z21, Z16, K1, Z6
-	VFMADD231PS  Z21, Z17, K2, Z7
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	SUBQ         $0x00000001, R13
-	JGE          dimsfew4keysby1
-
-dimsfew4keysby1end:
-	ADDQ        $0x00000001, R13
-	VADDPS      Z8, Z0, Z0
-	VADDPS      Z9, Z1, Z1
-	VADDPS      Z10, Z2, Z2
-	VADDPS      Z11, Z3, Z3
-	VADDPS      Z12, Z4, Z4
-	VADDPS      Z13, Z5, Z5
-	VADDPS      Z14, Z6, Z6
-	VADDPS      Z15, Z7, Z7
-	TESTQ       R9, R9
-	JZ          dimsfew4set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-	VFMADD231PS 128(CX), Z16, Z2
-	VFMADD231PS 192(CX), Z17, Z3
-	VFMADD231PS 256(CX), Z16, Z4
-	VFMADD231PS 320(CX), Z17, Z5
-	VFMADD231PS 384(CX), Z16, Z6
-	VFMADD231PS 448(CX), Z17, Z7
-
-dimsfew4set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, 192(CX)
-	VMOVUPS Z4, 256(CX)
-	VMOVUPS Z5, 320(CX)
-	VMOVUPS Z6, 384(CX)
-	VMOVUPS Z7, 448(CX)
-	ADDQ    $0x00000200, CX
-	ADDQ    $0x00000010, DX
-	SUBQ    $0x00000004, R8
-	JMP     dimsfew4
-
-dimsfew4done:
-dimsfew2:
-	CMPQ   R8, $0x02
-	JL     dimsfew2done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dimsfew2keysby4end
-
-dimsfew2keysby4:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z4
-	VFMADD231PS  Z18, Z17, K2, Z5
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z6
-	VFMADD231PS  Z19, Z17, K2, Z7
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11)(BX*2), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z4
-	VFMADD231PS  Z18, Z17, K2, Z5
-	VBROADCASTSS 4(R11)(R10*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z6
-	VFMADD231PS  Z19, Z17, K2, Z7
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dimsfew2keysby4
-
-dimsfew2keysby4end:
-	ADDQ $0x00000004, R13
-	SUBQ $0x00000002, R13
-	JL   dimsfew2keysby2end
-
-dimsfew2keysby2:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z4
-	VFMADD231PS  Z18, Z17, K2, Z5
-	VBROADCASTSS 4(R11)(BX*1), Z19
-	VFMADD231PS  Z19, Z16, K1, Z6
-	VFMADD231PS  Z19, Z17, K2, Z7
-	LEAQ         (R11)(BX*2), R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000008, R14
-	SUBQ         $0x00000002, R13
-	JGE          dimsfew2keysby2
-
-dimsfew2keysby2end:
-	ADDQ $0x00000002, R13
-	SUBQ $0x00000001, R13
-	JL   dimsfew2keysby1end
-
-dimsfew2keysby1:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z19, Z16, K1, Z2
-	VFMADD231PS  Z19, Z17, K2, Z3
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	SUBQ         $0x00000001, R13
-	JGE          dimsfew2keysby1
-
-dimsfew2keysby1end:
-	ADDQ        $0x00000001, R13
-	VADDPS      Z4, Z0, Z0
-	VADDPS      Z5, Z1, Z1
-	VADDPS      Z6, Z2, Z2
-	VADDPS      Z7, Z3, Z3
-	TESTQ       R9, R9
-	JZ          dimsfew2set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-	VFMADD231PS 128(CX), Z16, Z2
-	VFMADD231PS 192(CX), Z17, Z3
-
-dimsfew2set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	VMOVUPS Z2, 128(CX)
-	VMOVUPS Z3, 192(CX)
-	ADDQ    $0x00000100, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000002, R8
-	JMP     dimsfew2
-
-dimsfew2done:
-dimsfew1:
-	CMPQ   R8, $0x01
-	JL     dimsfew1done
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	MOVQ   DX, R11
-	MOVQ   SI, R12
-	MOVQ   DI, R13
-	MOVQ   AX, R14
-	SUBQ   $0x00000004, R13
-	JL     dimsfew1keysby4end
-
-dimsfew1keysby4:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z2
-	VFMADD231PS  Z18, Z17, K2, Z3
-	KMOVW        8(R14), K1
-	VMOVUPS      256(R12), Z16
-	KMOVW        10(R14), K2
-	VMOVUPS      320(R12), Z17
-	VBROADCASTSS (R11)(BX*2), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	KMOVW        12(R14), K1
-	VMOVUPS      384(R12), Z16
-	KMOVW        14(R14), K2
-	VMOVUPS      448(R12), Z17
-	VBROADCASTSS (R11)(R10*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z2
-	VFMADD231PS  Z18, Z17, K2, Z3
-	LEAQ         (R11)(BX*4), R11
-	ADDQ         $0x00000200, R12
-	ADDQ         $0x00000010, R14
-	SUBQ         $0x00000004, R13
-	JGE          dimsfew1keysby4
-
-dimsfew1keysby4end:
-	ADDQ $0x00000004, R13
-	SUBQ $0x00000002, R13
-	JL   dimsfew1keysby2end
-
-dimsfew1keysby2:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	KMOVW        4(R14), K1
-	VMOVUPS      128(R12), Z16
-	KMOVW        6(R14), K2
-	VMOVUPS      192(R12), Z17
-	VBROADCASTSS (R11)(BX*1), Z18
-	VFMADD231PS  Z18, Z16, K1, Z2
-	VFMADD231PS  Z18, Z17, K2, Z3
-	LEAQ         (R11)(BX*2), R11
-	ADDQ         $0x00000100, R12
-	ADDQ         $0x00000008, R14
-	SUBQ         $0x00000002, R13
-	JGE          dimsfew1keysby2
-
-dimsfew1keysby2end:
-	ADDQ $0x00000002, R13
-	SUBQ $0x00000001, R13
-	JL   dimsfew1keysby1end
-
-dimsfew1keysby1:
-	KMOVW        (R14), K1
-	VMOVUPS      (R12), Z16
-	KMOVW        2(R14), K2
-	VMOVUPS      64(R12), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z18, Z16, K1, Z0
-	VFMADD231PS  Z18, Z17, K2, Z1
-	ADDQ         BX, R11
-	ADDQ         $0x00000080, R12
-	ADDQ         $0x00000004, R14
-	SUBQ         $0x00000001, R13
-	JGE          dimsfew1keysby1
-
-dimsfew1keysby1end:
-	ADDQ        $0x00000001, R13
-	VADDPS      Z2, Z0, Z0
-	VADDPS      Z3, Z1, Z1
-	TESTQ       R9, R9
-	JZ          dimsfew1set
-	VMOVUPS     (R9), Z16
-	VMOVUPS     64(R9), Z17
-	VFMADD231PS (CX), Z16, Z0
-	VFMADD231PS 64(CX), Z17, Z1
-
-dimsfew1set:
-	VMOVUPS Z0, (CX)
-	VMOVUPS Z1, 64(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000001, R8
-	JMP     dimsfew1
-
-dimsfew1done:
-dimsall:
+plainfew1done:
+plainall:
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
