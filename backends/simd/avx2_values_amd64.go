@@ -4,13 +4,13 @@
 
 package simd
 
-// addValuesMaskedAVX2 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
+// addValuesAVX2 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,
 // and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.
 // A nil alpha counts as 0, whatever o held. Nil masks have all bits set.
 //
 //go:noescape
-func addValuesMaskedAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
+func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 
 // addSumAVX2 sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
 //

@@ -4,24 +4,24 @@
 
 #include "textflag.h"
 
-// func addValuesMaskedAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
+// func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·addValuesMaskedAVX2(SB), NOSPLIT, $8-64
+TEXT ·addValuesAVX2(SB), NOSPLIT, $8-64
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
-	MOVQ         masks+56(FP), AX
-	MOVQ         o+0(FP), CX
-	MOVQ         v+8(FP), DX
-	MOVQ         step+16(FP), BX
-	SHLQ         $0x02, BX
-	MOVQ         p+24(FP), SI
-	MOVQ         keys+32(FP), DI
-	MOVQ         vdim+40(FP), R8
-	MOVQ         alpha+48(FP), R9
-	LEAQ         (BX)(BX*2), R10
-	TESTQ        AX, AX
-	JZ           finite
+	MOVQ         o+0(FP), AX
+	MOVQ         v+8(FP), CX
+	MOVQ         step+16(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         p+24(FP), BX
+	MOVQ         keys+32(FP), SI
+	MOVQ         vdim+40(FP), DI
+	MOVQ         alpha+48(FP), R8
+	LEAQ         (DX)(DX*2), R9
+	MOVQ         masks+56(FP), R10
+	TESTQ        R10, R10
+	JZ           plain
 	MOVL         $0x7fffffff, R11
 	VMOVD        R11, X0
 	VPBROADCASTD X0, Y0
@@ -34,12 +34,12 @@ TEXT ·addValuesMaskedAVX2(SB), NOSPLIT, $8-64
 	VMOVD        R11, X1
 	VPBROADCASTD X1, Y1
 	VPCMPGTD     laneNumbers<>+0(SB), Y1, Y1
-	MOVQ         DX, R11
-	MOVQ         DI, R13
+	MOVQ         CX, R11
+	MOVQ         SI, R13
 
 row:
 	MOVQ R11, R12
-	MOVQ R8, R14
+	MOVQ DI, R14
 	SHRQ $0x03, R14
 	SUBQ $0x00000004, R14
 	JL   vectorsrest
@@ -72,7 +72,7 @@ vectorsend:
 	VMASKMOVPS   (R12), Y1, Y6
 	VPAND        Y6, Y0, Y6
 	VPMAXSD      Y6, Y2, Y2
-	ADDQ         BX, R11
+	ADDQ         DX, R11
 	DECQ         R13
 	JNZ          row
 	VPMAXSD      Y3, Y2, Y2
@@ -83,17 +83,17 @@ vectorsend:
 	VPBROADCASTD X6, Y6
 	VPCMPGTD     Y6, Y2, Y6
 	VPTEST       Y6, Y6
-	JZ           finite
-	MOVQ         DI, R10
-	IMULQ        R8, R10
-	CMPQ         R10, $0x00001000
-	JLE          dimsfew
+	JZ           plain
+	MOVQ         SI, R9
+	IMULQ        DI, R9
+	CMPQ         R9, $0x00001000
+	JLE          maskedfew
 
-dims6:
-	CMPQ   R8, $0x06
-	JL     dims6done
-	CMPQ   R8, $0x08
-	JE     dims6done
+masked6:
+	CMPQ   DI, $0x06
+	JL     masked6done
+	CMPQ   DI, $0x08
+	JE     masked6done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -106,46 +106,46 @@ dims6:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dims6keysby2end
+	JL     masked6keysby2end
 
-dims6keysby2:
+masked6keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
+	VBROADCASTSS 8(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y5
-	VBROADCASTSS 12(R10), Y14
+	VBROADCASTSS 12(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y7
-	VBROADCASTSS 16(R10), Y14
+	VBROADCASTSS 16(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y8
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y9
-	VBROADCASTSS 20(R10), Y14
+	VBROADCASTSS 20(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y10
 	VANDPS       Y14, Y13, Y14
@@ -156,131 +156,131 @@ dims6keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y1
-	VBROADCASTSS 4(R10)(BX*1), Y14
+	VBROADCASTSS 4(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y3
-	VBROADCASTSS 8(R10)(BX*1), Y14
+	VBROADCASTSS 8(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y5
-	VBROADCASTSS 12(R10)(BX*1), Y14
+	VBROADCASTSS 12(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y7
-	VBROADCASTSS 16(R10)(BX*1), Y14
+	VBROADCASTSS 16(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y8
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y9
-	VBROADCASTSS 20(R10)(BX*1), Y14
+	VBROADCASTSS 20(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y10
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y11
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dims6keysby2
+	JGE          masked6keysby2
 
-dims6keysby2end:
+masked6keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dims6keysby1end
+	JL   masked6keysby1end
 
-dims6keysby1:
+masked6keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
+	VBROADCASTSS 8(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y5
-	VBROADCASTSS 12(R10), Y14
+	VBROADCASTSS 12(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y7
-	VBROADCASTSS 16(R10), Y14
+	VBROADCASTSS 16(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y8
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y9
-	VBROADCASTSS 20(R10), Y14
+	VBROADCASTSS 20(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y10
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y11
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dims6keysby1
+	JGE          masked6keysby1
 
-dims6keysby1end:
+masked6keysby1end:
 	ADDQ        $0x00000001, R12
-	TESTQ       R9, R9
-	JZ          dims6set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-	VFMADD231PS 192(CX), Y12, Y6
-	VFMADD231PS 224(CX), Y13, Y7
-	VFMADD231PS 256(CX), Y12, Y8
-	VFMADD231PS 288(CX), Y13, Y9
-	VFMADD231PS 320(CX), Y12, Y10
-	VFMADD231PS 352(CX), Y13, Y11
+	TESTQ       R8, R8
+	JZ          masked6set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
+	VFMADD231PS 192(AX), Y12, Y6
+	VFMADD231PS 224(AX), Y13, Y7
+	VFMADD231PS 256(AX), Y12, Y8
+	VFMADD231PS 288(AX), Y13, Y9
+	VFMADD231PS 320(AX), Y12, Y10
+	VFMADD231PS 352(AX), Y13, Y11
 
-dims6set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	VMOVUPS Y6, 192(CX)
-	VMOVUPS Y7, 224(CX)
-	VMOVUPS Y8, 256(CX)
-	VMOVUPS Y9, 288(CX)
-	VMOVUPS Y10, 320(CX)
-	VMOVUPS Y11, 352(CX)
-	ADDQ    $0x00000180, CX
-	ADDQ    $0x00000018, DX
-	SUBQ    $0x00000006, R8
-	JMP     dims6
+masked6set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	ADDQ    $0x00000180, AX
+	ADDQ    $0x00000018, CX
+	SUBQ    $0x00000006, DI
+	JMP     masked6
 
-dims6done:
-dims4:
-	CMPQ   R8, $0x04
-	JL     dims4done
+masked6done:
+masked4:
+	CMPQ   DI, $0x04
+	JL     masked4done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -289,36 +289,36 @@ dims4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dims4keysby2end
+	JL     masked4keysby2end
 
-dims4keysby2:
+masked4keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
+	VBROADCASTSS 8(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y5
-	VBROADCASTSS 12(R10), Y14
+	VBROADCASTSS 12(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
@@ -329,127 +329,127 @@ dims4keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y1
-	VBROADCASTSS 4(R10)(BX*1), Y14
+	VBROADCASTSS 4(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y3
-	VBROADCASTSS 8(R10)(BX*1), Y14
+	VBROADCASTSS 8(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y5
-	VBROADCASTSS 12(R10)(BX*1), Y14
+	VBROADCASTSS 12(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y7
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dims4keysby2
+	JGE          masked4keysby2
 
-dims4keysby2end:
+masked4keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dims4keysby1end
+	JL   masked4keysby1end
 
-dims4keysby1:
+masked4keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
+	VBROADCASTSS 8(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y5
-	VBROADCASTSS 12(R10), Y14
+	VBROADCASTSS 12(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y7
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dims4keysby1
+	JGE          masked4keysby1
 
-dims4keysby1end:
+masked4keysby1end:
 	ADDQ        $0x00000001, R12
-	TESTQ       R9, R9
-	JZ          dims4set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-	VFMADD231PS 192(CX), Y12, Y6
-	VFMADD231PS 224(CX), Y13, Y7
+	TESTQ       R8, R8
+	JZ          masked4set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
+	VFMADD231PS 192(AX), Y12, Y6
+	VFMADD231PS 224(AX), Y13, Y7
 
-dims4set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	VMOVUPS Y6, 192(CX)
-	VMOVUPS Y7, 224(CX)
-	ADDQ    $0x00000100, CX
-	ADDQ    $0x00000010, DX
-	SUBQ    $0x00000004, R8
-	JMP     dims4
+masked4set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000004, DI
+	JMP     masked4
 
-dims4done:
-dims2:
-	CMPQ   R8, $0x02
-	JL     dims2done
+masked4done:
+masked2:
+	CMPQ   DI, $0x02
+	JL     masked2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dims2keysby2end
+	JL     masked2keysby2end
 
-dims2keysby2:
+masked2keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
@@ -460,92 +460,92 @@ dims2keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y1
-	VBROADCASTSS 4(R10)(BX*1), Y14
+	VBROADCASTSS 4(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y3
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dims2keysby2
+	JGE          masked2keysby2
 
-dims2keysby2end:
+masked2keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dims2keysby1end
+	JL   masked2keysby1end
 
-dims2keysby1:
+masked2keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dims2keysby1
+	JGE          masked2keysby1
 
-dims2keysby1end:
+masked2keysby1end:
 	ADDQ        $0x00000001, R12
-	TESTQ       R9, R9
-	JZ          dims2set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
+	TESTQ       R8, R8
+	JZ          masked2set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
 
-dims2set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000002, R8
-	JMP     dims2
+masked2set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000002, DI
+	JMP     masked2
 
-dims2done:
-dims1:
-	CMPQ   R8, $0x01
-	JL     dims1done
+masked2done:
+masked1:
+	CMPQ   DI, $0x01
+	JL     masked1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dims1keysby2end
+	JL     masked1keysby2end
 
-dims1keysby2:
+masked1keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
@@ -556,66 +556,66 @@ dims1keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y1
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dims1keysby2
+	JGE          masked1keysby2
 
-dims1keysby2end:
+masked1keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dims1keysby1end
+	JL   masked1keysby1end
 
-dims1keysby1:
+masked1keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dims1keysby1
+	JGE          masked1keysby1
 
-dims1keysby1end:
+masked1keysby1end:
 	ADDQ        $0x00000001, R12
-	TESTQ       R9, R9
-	JZ          dims1set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
+	TESTQ       R8, R8
+	JZ          masked1set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
 
-dims1set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000001, R8
-	JMP     dims1
+masked1set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000004, CX
+	SUBQ    $0x00000001, DI
+	JMP     masked1
 
-dims1done:
-	JMP dimsall
+masked1done:
+	JMP maskedall
 
-dimsfew:
-dimsfew6:
-	CMPQ   R8, $0x06
-	JL     dimsfew6done
-	CMPQ   R8, $0x08
-	JE     dimsfew6done
+maskedfew:
+maskedfew3:
+	CMPQ   DI, $0x03
+	JL     maskedfew3done
+	CMPQ   DI, $0x04
+	JE     maskedfew3done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -628,31 +628,31 @@ dimsfew6:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dimsfew6keysby2end
+	JL     maskedfew3keysby2end
 
-dimsfew6keysby2:
+maskedfew3keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
+	VBROADCASTSS 8(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
@@ -663,61 +663,61 @@ dimsfew6keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y7
-	VBROADCASTSS 4(R10)(BX*1), Y14
+	VBROADCASTSS 4(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y8
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y9
-	VBROADCASTSS 8(R10)(BX*1), Y14
+	VBROADCASTSS 8(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y10
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y11
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew6keysby2
+	JGE          maskedfew3keysby2
 
-dimsfew6keysby2end:
+maskedfew3keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew6keysby1end
+	JL   maskedfew3keysby1end
 
-dimsfew6keysby1:
+maskedfew3keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
+	VBROADCASTSS 8(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y5
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew6keysby1
+	JGE          maskedfew3keysby1
 
-dimsfew6keysby1end:
+maskedfew3keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y6, Y0, Y0
 	VADDPS      Y7, Y1, Y1
@@ -725,162 +725,33 @@ dimsfew6keysby1end:
 	VADDPS      Y9, Y3, Y3
 	VADDPS      Y10, Y4, Y4
 	VADDPS      Y11, Y5, Y5
-	TESTQ       R9, R9
-	JZ          dimsfew6set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
+	TESTQ       R8, R8
+	JZ          maskedfew3set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
 
-dimsfew6set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	ADDQ    $0x000000c0, CX
-	ADDQ    $0x0000000c, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	MOVQ    DX, R10
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	MOVQ    AX, R13
-	SUBQ    $0x00000002, R12
-	JL      dimsfew6morekeysby2end
+maskedfew3set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	ADDQ    $0x000000c0, AX
+	ADDQ    $0x0000000c, CX
+	SUBQ    $0x00000003, DI
+	JMP     maskedfew3
 
-dimsfew6morekeysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y5
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y6
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y7
-	VBROADCASTSS 4(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y8
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y9
-	VBROADCASTSS 8(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y10
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y11
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew6morekeysby2
-
-dimsfew6morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew6morekeysby1end
-
-dimsfew6morekeysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VBROADCASTSS 8(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y5
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew6morekeysby1
-
-dimsfew6morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y6, Y0, Y0
-	VADDPS      Y7, Y1, Y1
-	VADDPS      Y8, Y2, Y2
-	VADDPS      Y9, Y3, Y3
-	VADDPS      Y10, Y4, Y4
-	VADDPS      Y11, Y5, Y5
-	TESTQ       R9, R9
-	JZ          dimsfew6moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-
-dimsfew6moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	ADDQ    $0x000000c0, CX
-	ADDQ    $0x0000000c, DX
-	SUBQ    $0x00000006, R8
-	JMP     dimsfew6
-
-dimsfew6done:
-dimsfew4:
-	CMPQ   R8, $0x04
-	JL     dimsfew4done
+maskedfew3done:
+maskedfew2:
+	CMPQ   DI, $0x02
+	JL     maskedfew2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -889,26 +760,26 @@ dimsfew4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dimsfew4keysby2end
+	JL     maskedfew2keysby2end
 
-dimsfew4keysby2:
+maskedfew2keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
@@ -919,202 +790,98 @@ dimsfew4keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y4
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y5
-	VBROADCASTSS 4(R10)(BX*1), Y14
+	VBROADCASTSS 4(R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y6
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y7
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew4keysby2
+	JGE          maskedfew2keysby2
 
-dimsfew4keysby2end:
+maskedfew2keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew4keysby1end
+	JL   maskedfew2keysby1end
 
-dimsfew4keysby1:
+maskedfew2keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
+	VBROADCASTSS 4(R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y3
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew4keysby1
+	JGE          maskedfew2keysby1
 
-dimsfew4keysby1end:
+maskedfew2keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y4, Y0, Y0
 	VADDPS      Y5, Y1, Y1
 	VADDPS      Y6, Y2, Y2
 	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          dimsfew4set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
+	TESTQ       R8, R8
+	JZ          maskedfew2set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
 
-dimsfew4set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	MOVQ    DX, R10
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	MOVQ    AX, R13
-	SUBQ    $0x00000002, R12
-	JL      dimsfew4morekeysby2end
+maskedfew2set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000002, DI
+	JMP     maskedfew2
 
-dimsfew4morekeysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y4
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y5
-	VBROADCASTSS 4(R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y6
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y7
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew4morekeysby2
-
-dimsfew4morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew4morekeysby1end
-
-dimsfew4morekeysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VBROADCASTSS 4(R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y3
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew4morekeysby1
-
-dimsfew4morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          dimsfew4moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-
-dimsfew4moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000004, R8
-	JMP     dimsfew4
-
-dimsfew4done:
-dimsfew2:
-	CMPQ   R8, $0x02
-	JL     dimsfew2done
+maskedfew2done:
+maskedfew1:
+	CMPQ   DI, $0x01
+	JL     maskedfew1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
+	MOVQ   CX, R9
+	MOVQ   BX, R11
+	MOVQ   SI, R12
+	MOVQ   R10, R13
 	SUBQ   $0x00000002, R12
-	JL     dimsfew2keysby2end
+	JL     maskedfew1keysby2end
 
-dimsfew2keysby2:
+maskedfew1keysby2:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
@@ -1125,239 +892,74 @@ dimsfew2keysby2:
 	VPBROADCASTD 4(R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
+	VBROADCASTSS (R9)(DX*1), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  64(R11), Y15, Y2
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  96(R11), Y14, Y3
-	LEAQ         (R10)(BX*2), R10
+	LEAQ         (R9)(DX*2), R9
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000008, R13
 	SUBQ         $0x00000002, R12
-	JGE          dimsfew2keysby2
+	JGE          maskedfew1keysby2
 
-dimsfew2keysby2end:
+maskedfew1keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   dimsfew2keysby1end
+	JL   maskedfew1keysby1end
 
-dimsfew2keysby1:
+maskedfew1keysby1:
 	VPBROADCASTD (R13), Y12
 	VPAND        laneBits<>+0(SB), Y12, Y12
 	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
 	VPBROADCASTD (R13), Y13
 	VPAND        laneBits<>+32(SB), Y13, Y13
 	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
+	VBROADCASTSS (R9), Y14
 	VANDPS       Y14, Y12, Y15
 	VFMADD231PS  (R11), Y15, Y0
 	VANDPS       Y14, Y13, Y14
 	VFMADD231PS  32(R11), Y14, Y1
-	ADDQ         BX, R10
+	ADDQ         DX, R9
 	ADDQ         $0x00000040, R11
 	ADDQ         $0x00000004, R13
 	SUBQ         $0x00000001, R12
-	JGE          dimsfew2keysby1
+	JGE          maskedfew1keysby1
 
-dimsfew2keysby1end:
+maskedfew1keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y2, Y0, Y0
 	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          dimsfew2set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
+	TESTQ       R8, R8
+	JZ          maskedfew1set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
 
-dimsfew2set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	MOVQ    DX, R10
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	MOVQ    AX, R13
-	SUBQ    $0x00000002, R12
-	JL      dimsfew2morekeysby2end
+maskedfew1set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000004, CX
+	SUBQ    $0x00000001, DI
+	JMP     maskedfew1
 
-dimsfew2morekeysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y3
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew2morekeysby2
-
-dimsfew2morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew2morekeysby1end
-
-dimsfew2morekeysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew2morekeysby1
-
-dimsfew2morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          dimsfew2moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-
-dimsfew2moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000002, R8
-	JMP     dimsfew2
-
-dimsfew2done:
-dimsfew1:
-	CMPQ   R8, $0x01
-	JL     dimsfew1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   DX, R10
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	MOVQ   AX, R13
-	SUBQ   $0x00000002, R12
-	JL     dimsfew1keysby2end
-
-dimsfew1keysby2:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	VPBROADCASTD 4(R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10)(BX*1), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  64(R11), Y15, Y2
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  96(R11), Y14, Y3
-	LEAQ         (R10)(BX*2), R10
-	ADDQ         $0x00000080, R11
-	ADDQ         $0x00000008, R13
-	SUBQ         $0x00000002, R12
-	JGE          dimsfew1keysby2
-
-dimsfew1keysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   dimsfew1keysby1end
-
-dimsfew1keysby1:
-	VPBROADCASTD (R13), Y12
-	VPAND        laneBits<>+0(SB), Y12, Y12
-	VPCMPEQD     laneBits<>+0(SB), Y12, Y12
-	VPBROADCASTD (R13), Y13
-	VPAND        laneBits<>+32(SB), Y13, Y13
-	VPCMPEQD     laneBits<>+32(SB), Y13, Y13
-	VBROADCASTSS (R10), Y14
-	VANDPS       Y14, Y12, Y15
-	VFMADD231PS  (R11), Y15, Y0
-	VANDPS       Y14, Y13, Y14
-	VFMADD231PS  32(R11), Y14, Y1
-	ADDQ         BX, R10
-	ADDQ         $0x00000040, R11
-	ADDQ         $0x00000004, R13
-	SUBQ         $0x00000001, R12
-	JGE          dimsfew1keysby1
-
-dimsfew1keysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          dimsfew1set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-
-dimsfew1set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000001, R8
-	JMP     dimsfew1
-
-dimsfew1done:
-dimsall:
+maskedfew1done:
+maskedall:
 	JMP end
 
-finite:
-	MOVQ  DI, AX
-	IMULQ R8, AX
-	CMPQ  AX, $0x00001000
-	JLE   finitefew
+plain:
+	MOVQ  SI, R10
+	IMULQ DI, R10
+	CMPQ  R10, $0x00001000
+	JLE   plainfew
 
-finite6:
-	CMPQ   R8, $0x06
-	JL     finite6done
-	CMPQ   R8, $0x08
-	JE     finite6done
+plain6:
+	CMPQ   DI, $0x06
+	JL     plain6done
+	CMPQ   DI, $0x08
+	JE     plain6done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1370,168 +972,168 @@ finite6:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finite6keysrest
+	JL     plain6keysrest
 
-finite6keys:
+plain6keys:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX), Y15
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 16(AX), Y14
+	VBROADCASTSS 16(R10), Y14
 	VFMADD231PS  Y14, Y12, Y8
 	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(AX), Y15
+	VBROADCASTSS 20(R10), Y15
 	VFMADD231PS  Y15, Y12, Y10
 	VFMADD231PS  Y15, Y13, Y11
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*1), Y14
+	VBROADCASTSS 8(R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX)(BX*1), Y15
+	VBROADCASTSS 12(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 16(AX)(BX*1), Y14
+	VBROADCASTSS 16(R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y8
 	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(AX)(BX*1), Y15
+	VBROADCASTSS 20(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y10
 	VFMADD231PS  Y15, Y13, Y11
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
+	VBROADCASTSS 4(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*2), Y14
+	VBROADCASTSS 8(R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX)(BX*2), Y15
+	VBROADCASTSS 12(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 16(AX)(BX*2), Y14
+	VBROADCASTSS 16(R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y8
 	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(AX)(BX*2), Y15
+	VBROADCASTSS 20(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y10
 	VFMADD231PS  Y15, Y13, Y11
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(R10*1), Y15
+	VBROADCASTSS 4(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(R10*1), Y14
+	VBROADCASTSS 8(R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX)(R10*1), Y15
+	VBROADCASTSS 12(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 16(AX)(R10*1), Y14
+	VBROADCASTSS 16(R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y8
 	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(AX)(R10*1), Y15
+	VBROADCASTSS 20(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y10
 	VFMADD231PS  Y15, Y13, Y11
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finite6keys
+	JGE          plain6keys
 
-finite6keysrest:
+plain6keysrest:
 	ADDQ $0x00000004, R12
-	JZ   finite6keysend
+	JZ   plain6keysend
 
-finite6keysone:
+plain6keysone:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX), Y15
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	VBROADCASTSS 16(AX), Y14
+	VBROADCASTSS 16(R10), Y14
 	VFMADD231PS  Y14, Y12, Y8
 	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(AX), Y15
+	VBROADCASTSS 20(R10), Y15
 	VFMADD231PS  Y15, Y12, Y10
 	VFMADD231PS  Y15, Y13, Y11
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	DECQ         R12
-	JNZ          finite6keysone
+	JNZ          plain6keysone
 
-finite6keysend:
-	TESTQ       R9, R9
-	JZ          finite6set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-	VFMADD231PS 192(CX), Y12, Y6
-	VFMADD231PS 224(CX), Y13, Y7
-	VFMADD231PS 256(CX), Y12, Y8
-	VFMADD231PS 288(CX), Y13, Y9
-	VFMADD231PS 320(CX), Y12, Y10
-	VFMADD231PS 352(CX), Y13, Y11
+plain6keysend:
+	TESTQ       R8, R8
+	JZ          plain6set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
+	VFMADD231PS 192(AX), Y12, Y6
+	VFMADD231PS 224(AX), Y13, Y7
+	VFMADD231PS 256(AX), Y12, Y8
+	VFMADD231PS 288(AX), Y13, Y9
+	VFMADD231PS 320(AX), Y12, Y10
+	VFMADD231PS 352(AX), Y13, Y11
 
-finite6set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	VMOVUPS Y6, 192(CX)
-	VMOVUPS Y7, 224(CX)
-	VMOVUPS Y8, 256(CX)
-	VMOVUPS Y9, 288(CX)
-	VMOVUPS Y10, 320(CX)
-	VMOVUPS Y11, 352(CX)
-	ADDQ    $0x00000180, CX
-	ADDQ    $0x00000018, DX
-	SUBQ    $0x00000006, R8
-	JMP     finite6
+plain6set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	VMOVUPS Y8, 256(AX)
+	VMOVUPS Y9, 288(AX)
+	VMOVUPS Y10, 320(AX)
+	VMOVUPS Y11, 352(AX)
+	ADDQ    $0x00000180, AX
+	ADDQ    $0x00000018, CX
+	SUBQ    $0x00000006, DI
+	JMP     plain6
 
-finite6done:
-finite4:
-	CMPQ   R8, $0x04
-	JL     finite4done
+plain6done:
+plain4:
+	CMPQ   DI, $0x04
+	JL     plain4done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1540,294 +1142,294 @@ finite4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finite4keysrest
+	JL     plain4keysrest
 
-finite4keys:
+plain4keys:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX), Y15
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*1), Y14
+	VBROADCASTSS 8(R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX)(BX*1), Y15
+	VBROADCASTSS 12(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
+	VBROADCASTSS 4(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*2), Y14
+	VBROADCASTSS 8(R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX)(BX*2), Y15
+	VBROADCASTSS 12(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(R10*1), Y15
+	VBROADCASTSS 4(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(R10*1), Y14
+	VBROADCASTSS 8(R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX)(R10*1), Y15
+	VBROADCASTSS 12(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finite4keys
+	JGE          plain4keys
 
-finite4keysrest:
+plain4keysrest:
 	ADDQ $0x00000004, R12
-	JZ   finite4keysend
+	JZ   plain4keysend
 
-finite4keysone:
+plain4keysone:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX), Y15
+	VBROADCASTSS 12(R10), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	DECQ         R12
-	JNZ          finite4keysone
+	JNZ          plain4keysone
 
-finite4keysend:
-	TESTQ       R9, R9
-	JZ          finite4set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-	VFMADD231PS 192(CX), Y12, Y6
-	VFMADD231PS 224(CX), Y13, Y7
+plain4keysend:
+	TESTQ       R8, R8
+	JZ          plain4set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
+	VFMADD231PS 192(AX), Y12, Y6
+	VFMADD231PS 224(AX), Y13, Y7
 
-finite4set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	VMOVUPS Y6, 192(CX)
-	VMOVUPS Y7, 224(CX)
-	ADDQ    $0x00000100, CX
-	ADDQ    $0x00000010, DX
-	SUBQ    $0x00000004, R8
-	JMP     finite4
+plain4set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000004, DI
+	JMP     plain4
 
-finite4done:
-finite2:
-	CMPQ   R8, $0x02
-	JL     finite2done
+plain4done:
+plain2:
+	CMPQ   DI, $0x02
+	JL     plain2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finite2keysrest
+	JL     plain2keysrest
 
-finite2keys:
+plain2keys:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
+	VBROADCASTSS 4(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(R10*1), Y15
+	VBROADCASTSS 4(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finite2keys
+	JGE          plain2keys
 
-finite2keysrest:
+plain2keysrest:
 	ADDQ $0x00000004, R12
-	JZ   finite2keysend
+	JZ   plain2keysend
 
-finite2keysone:
+plain2keysone:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	DECQ         R12
-	JNZ          finite2keysone
+	JNZ          plain2keysone
 
-finite2keysend:
-	TESTQ       R9, R9
-	JZ          finite2set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
+plain2keysend:
+	TESTQ       R8, R8
+	JZ          plain2set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
 
-finite2set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000002, R8
-	JMP     finite2
+plain2set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000002, DI
+	JMP     plain2
 
-finite2done:
-finite1:
-	CMPQ   R8, $0x01
-	JL     finite1done
+plain2done:
+plain1:
+	CMPQ   DI, $0x01
+	JL     plain1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finite1keysrest
+	JL     plain1keysrest
 
-finite1keys:
+plain1keys:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finite1keys
+	JGE          plain1keys
 
-finite1keysrest:
+plain1keysrest:
 	ADDQ $0x00000004, R12
-	JZ   finite1keysend
+	JZ   plain1keysend
 
-finite1keysone:
+plain1keysone:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	DECQ         R12
-	JNZ          finite1keysone
+	JNZ          plain1keysone
 
-finite1keysend:
-	TESTQ       R9, R9
-	JZ          finite1set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
+plain1keysend:
+	TESTQ       R8, R8
+	JZ          plain1set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
 
-finite1set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000001, R8
-	JMP     finite1
+plain1set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000004, CX
+	SUBQ    $0x00000001, DI
+	JMP     plain1
 
-finite1done:
-	JMP finiteall
+plain1done:
+	JMP plainall
 
-finitefew:
-finitefew6:
-	CMPQ   R8, $0x06
-	JL     finitefew6done
-	CMPQ   R8, $0x08
-	JE     finitefew6done
+plainfew:
+plainfew3:
+	CMPQ   DI, $0x03
+	JL     plainfew3done
+	CMPQ   DI, $0x04
+	JE     plainfew3done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1840,118 +1442,118 @@ finitefew6:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finitefew6keysby4end
+	JL     plainfew3keysby4end
 
-finitefew6keysby4:
+plainfew3keysby4:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y6
 	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y8
 	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(BX*1), Y14
+	VBROADCASTSS 8(R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y10
 	VFMADD231PS  Y14, Y13, Y11
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
+	VBROADCASTSS 4(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*2), Y14
+	VBROADCASTSS 8(R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y6
 	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(R10*1), Y15
+	VBROADCASTSS 4(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y8
 	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(R10*1), Y14
+	VBROADCASTSS 8(R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y10
 	VFMADD231PS  Y14, Y13, Y11
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finitefew6keysby4
+	JGE          plainfew3keysby4
 
-finitefew6keysby4end:
+plainfew3keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   finitefew6keysby2end
+	JL   plainfew3keysby2end
 
-finitefew6keysby2:
+plainfew3keysby2:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y6
 	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y8
 	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(BX*1), Y14
+	VBROADCASTSS 8(R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y10
 	VFMADD231PS  Y14, Y13, Y11
-	LEAQ         (AX)(BX*2), AX
+	LEAQ         (R10)(DX*2), R10
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000002, R12
-	JGE          finitefew6keysby2
+	JGE          plainfew3keysby2
 
-finitefew6keysby2end:
+plainfew3keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   finitefew6keysby1end
+	JL   plainfew3keysby1end
 
-finitefew6keysby1:
+plainfew3keysby1:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
+	VBROADCASTSS 8(R10), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	SUBQ         $0x00000001, R12
-	JGE          finitefew6keysby1
+	JGE          plainfew3keysby1
 
-finitefew6keysby1end:
+plainfew3keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y6, Y0, Y0
 	VADDPS      Y7, Y1, Y1
@@ -1959,184 +1561,33 @@ finitefew6keysby1end:
 	VADDPS      Y9, Y3, Y3
 	VADDPS      Y10, Y4, Y4
 	VADDPS      Y11, Y5, Y5
-	TESTQ       R9, R9
-	JZ          finitefew6set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
+	TESTQ       R8, R8
+	JZ          plainfew3set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
+	VFMADD231PS 128(AX), Y12, Y4
+	VFMADD231PS 160(AX), Y13, Y5
 
-finitefew6set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	ADDQ    $0x000000c0, CX
-	ADDQ    $0x0000000c, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	MOVQ    DX, AX
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	SUBQ    $0x00000004, R12
-	JL      finitefew6morekeysby4end
+plainfew3set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	ADDQ    $0x000000c0, AX
+	ADDQ    $0x0000000c, CX
+	SUBQ    $0x00000003, DI
+	JMP     plainfew3
 
-finitefew6morekeysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y8
-	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y8
-	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew6morekeysby4
-
-finitefew6morekeysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew6morekeysby2end
-
-finitefew6morekeysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y8
-	VFMADD231PS  Y15, Y13, Y9
-	VBROADCASTSS 8(AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew6morekeysby2
-
-finitefew6morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew6morekeysby1end
-
-finitefew6morekeysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew6morekeysby1
-
-finitefew6morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y6, Y0, Y0
-	VADDPS      Y7, Y1, Y1
-	VADDPS      Y8, Y2, Y2
-	VADDPS      Y9, Y3, Y3
-	VADDPS      Y10, Y4, Y4
-	VADDPS      Y11, Y5, Y5
-	TESTQ       R9, R9
-	JZ          finitefew6moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-	VFMADD231PS 128(CX), Y12, Y4
-	VFMADD231PS 160(CX), Y13, Y5
-
-finitefew6moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	ADDQ    $0x000000c0, CX
-	ADDQ    $0x0000000c, DX
-	SUBQ    $0x00000006, R8
-	JMP     finitefew6
-
-finitefew6done:
-finitefew4:
-	CMPQ   R8, $0x04
-	JL     finitefew4done
+plainfew3done:
+plainfew2:
+	CMPQ   DI, $0x02
+	JL     plainfew2done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2145,524 +1596,219 @@ finitefew4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finitefew4keysby4end
+	JL     plainfew2keysby4end
 
-finitefew4keysby4:
+plainfew2keysby4:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
+	VBROADCASTSS 4(R10)(DX*2), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(R10*1), Y15
+	VBROADCASTSS 4(R10)(R9*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finitefew4keysby4
+	JGE          plainfew2keysby4
 
-finitefew4keysby4end:
+plainfew2keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   finitefew4keysby2end
+	JL   plainfew2keysby2end
 
-finitefew4keysby2:
+plainfew2keysby2:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
+	VBROADCASTSS 4(R10)(DX*1), Y15
 	VFMADD231PS  Y15, Y12, Y6
 	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*2), AX
+	LEAQ         (R10)(DX*2), R10
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000002, R12
-	JGE          finitefew4keysby2
+	JGE          plainfew2keysby2
 
-finitefew4keysby2end:
+plainfew2keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   finitefew4keysby1end
+	JL   plainfew2keysby1end
 
-finitefew4keysby1:
+plainfew2keysby1:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
+	VBROADCASTSS 4(R10), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	SUBQ         $0x00000001, R12
-	JGE          finitefew4keysby1
+	JGE          plainfew2keysby1
 
-finitefew4keysby1end:
+plainfew2keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y4, Y0, Y0
 	VADDPS      Y5, Y1, Y1
 	VADDPS      Y6, Y2, Y2
 	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          finitefew4set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
+	TESTQ       R8, R8
+	JZ          plainfew2set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
+	VFMADD231PS 64(AX), Y12, Y2
+	VFMADD231PS 96(AX), Y13, Y3
 
-finitefew4set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	MOVQ    DX, AX
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	SUBQ    $0x00000004, R12
-	JL      finitefew4morekeysby4end
+plainfew2set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000002, DI
+	JMP     plainfew2
 
-finitefew4morekeysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX)(BX*2), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(R10*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew4morekeysby4
-
-finitefew4morekeysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew4morekeysby2end
-
-finitefew4morekeysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(AX)(BX*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew4morekeysby2
-
-finitefew4morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew4morekeysby1end
-
-finitefew4morekeysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew4morekeysby1
-
-finitefew4morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	TESTQ       R9, R9
-	JZ          finitefew4moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-	VFMADD231PS 64(CX), Y12, Y2
-	VFMADD231PS 96(CX), Y13, Y3
-
-finitefew4moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000008, DX
-	SUBQ    $0x00000004, R8
-	JMP     finitefew4
-
-finitefew4done:
-finitefew2:
-	CMPQ   R8, $0x02
-	JL     finitefew2done
+plainfew2done:
+plainfew1:
+	CMPQ   DI, $0x01
+	JL     plainfew1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
+	MOVQ   CX, R10
+	MOVQ   BX, R11
+	MOVQ   SI, R12
 	SUBQ   $0x00000004, R12
-	JL     finitefew2keysby4end
+	JL     plainfew1keysby4end
 
-finitefew2keysby4:
+plainfew1keysby4:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y2
 	VFMADD231PS  Y14, Y13, Y3
 	VMOVUPS      128(R11), Y12
 	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
+	VBROADCASTSS (R10)(DX*2), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
 	VMOVUPS      192(R11), Y12
 	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
+	VBROADCASTSS (R10)(R9*1), Y14
 	VFMADD231PS  Y14, Y12, Y2
 	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*4), AX
+	LEAQ         (R10)(DX*4), R10
 	ADDQ         $0x00000100, R11
 	SUBQ         $0x00000004, R12
-	JGE          finitefew2keysby4
+	JGE          plainfew1keysby4
 
-finitefew2keysby4end:
+plainfew1keysby4end:
 	ADDQ $0x00000004, R12
 	SUBQ $0x00000002, R12
-	JL   finitefew2keysby2end
+	JL   plainfew1keysby2end
 
-finitefew2keysby2:
+plainfew1keysby2:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
 	VMOVUPS      64(R11), Y12
 	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
+	VBROADCASTSS (R10)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y2
 	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*2), AX
+	LEAQ         (R10)(DX*2), R10
 	ADDQ         $0x00000080, R11
 	SUBQ         $0x00000002, R12
-	JGE          finitefew2keysby2
+	JGE          plainfew1keysby2
 
-finitefew2keysby2end:
+plainfew1keysby2end:
 	ADDQ $0x00000002, R12
 	SUBQ $0x00000001, R12
-	JL   finitefew2keysby1end
+	JL   plainfew1keysby1end
 
-finitefew2keysby1:
+plainfew1keysby1:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
+	VBROADCASTSS (R10), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	ADDQ         BX, AX
+	ADDQ         DX, R10
 	ADDQ         $0x00000040, R11
 	SUBQ         $0x00000001, R12
-	JGE          finitefew2keysby1
+	JGE          plainfew1keysby1
 
-finitefew2keysby1end:
+plainfew1keysby1end:
 	ADDQ        $0x00000001, R12
 	VADDPS      Y2, Y0, Y0
 	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          finitefew2set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
+	TESTQ       R8, R8
+	JZ          plainfew1set
+	VMOVUPS     (R8), Y12
+	VMOVUPS     32(R8), Y13
+	VFMADD231PS (AX), Y12, Y0
+	VFMADD231PS 32(AX), Y13, Y1
 
-finitefew2set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	MOVQ    DX, AX
-	MOVQ    SI, R11
-	MOVQ    DI, R12
-	SUBQ    $0x00000004, R12
-	JL      finitefew2morekeysby4end
+plainfew1set:
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000004, CX
+	SUBQ    $0x00000001, DI
+	JMP     plainfew1
 
-finitefew2morekeysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew2morekeysby4
-
-finitefew2morekeysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew2morekeysby2end
-
-finitefew2morekeysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew2morekeysby2
-
-finitefew2morekeysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew2morekeysby1end
-
-finitefew2morekeysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew2morekeysby1
-
-finitefew2morekeysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          finitefew2moreset
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-
-finitefew2moreset:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000002, R8
-	JMP     finitefew2
-
-finitefew2done:
-finitefew1:
-	CMPQ   R8, $0x01
-	JL     finitefew1done
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	MOVQ   DX, AX
-	MOVQ   SI, R11
-	MOVQ   DI, R12
-	SUBQ   $0x00000004, R12
-	JL     finitefew1keysby4end
-
-finitefew1keysby4:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      128(R11), Y12
-	VMOVUPS      160(R11), Y13
-	VBROADCASTSS (AX)(BX*2), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      192(R11), Y12
-	VMOVUPS      224(R11), Y13
-	VBROADCASTSS (AX)(R10*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*4), AX
-	ADDQ         $0x00000100, R11
-	SUBQ         $0x00000004, R12
-	JGE          finitefew1keysby4
-
-finitefew1keysby4end:
-	ADDQ $0x00000004, R12
-	SUBQ $0x00000002, R12
-	JL   finitefew1keysby2end
-
-finitefew1keysby2:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R11), Y12
-	VMOVUPS      96(R11), Y13
-	VBROADCASTSS (AX)(BX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (AX)(BX*2), AX
-	ADDQ         $0x00000080, R11
-	SUBQ         $0x00000002, R12
-	JGE          finitefew1keysby2
-
-finitefew1keysby2end:
-	ADDQ $0x00000002, R12
-	SUBQ $0x00000001, R12
-	JL   finitefew1keysby1end
-
-finitefew1keysby1:
-	VMOVUPS      (R11), Y12
-	VMOVUPS      32(R11), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	ADDQ         BX, AX
-	ADDQ         $0x00000040, R11
-	SUBQ         $0x00000001, R12
-	JGE          finitefew1keysby1
-
-finitefew1keysby1end:
-	ADDQ        $0x00000001, R12
-	VADDPS      Y2, Y0, Y0
-	VADDPS      Y3, Y1, Y1
-	TESTQ       R9, R9
-	JZ          finitefew1set
-	VMOVUPS     (R9), Y12
-	VMOVUPS     32(R9), Y13
-	VFMADD231PS (CX), Y12, Y0
-	VFMADD231PS 32(CX), Y13, Y1
-
-finitefew1set:
-	VMOVUPS Y0, (CX)
-	VMOVUPS Y1, 32(CX)
-	ADDQ    $0x00000040, CX
-	ADDQ    $0x00000004, DX
-	SUBQ    $0x00000001, R8
-	JMP     finitefew1
-
-finitefew1done:
-finiteall:
+plainfew1done:
+plainall:
 end:
 	LDMXCSR (SP)
 	VZEROUPPER

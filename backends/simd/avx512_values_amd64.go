@@ -5,19 +5,12 @@
 package simd
 
 // addValuesAVX512 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
-// apart, of v[j][c]*p[j][i]. o is [vdim][32], p is [keys][32]. keys > 0.
-// A nil alpha counts as 0, whatever o held.
-//
-//go:noescape
-func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32)
-
-// addValuesMaskedAVX512 sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,
 // and v[j][c] does not matter, even if it is NaN. o is [vdim][32], p is [keys][32]. keys > 0.
-// A nil alpha counts as 0, whatever o held.
+// A nil alpha counts as 0, whatever o held. Nil masks have all bits set.
 //
 //go:noescape
-func addValuesMaskedAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
+func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 
 // addSumAVX512 sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][32]. rows > 0.
 //

@@ -15,7 +15,7 @@ var avx2Lanes = laneISA{
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
-		addValues: addValuesAVX2, addValuesMasked: addValuesMaskedAVX2, attendTile: attendTileAVX2,
+		addValues: addValuesAVX2, attendTile: attendTileAVX2,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX2, gradients: gradientsAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,
@@ -23,9 +23,4 @@ var avx2Lanes = laneISA{
 	},
 
 	addSum: addSumAVX2, adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2,
-}
-
-// addValuesAVX2 is addValuesMaskedAVX2 with all keys visible.
-func addValuesAVX2(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32) {
-	addValuesMaskedAVX2(o, v, step, p, keys, vdim, alpha, nil)
 }

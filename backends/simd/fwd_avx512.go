@@ -15,7 +15,7 @@ var avx512Lanes = laneISA{
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
-		addValues: addValuesAVX512, addValuesMasked: addValuesMaskedAVX512, attendTile: attendTileAVX512,
+		addValues: addValuesAVX512, attendTile: attendTileAVX512,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX512, gradients: gradientsAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,

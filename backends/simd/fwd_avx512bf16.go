@@ -138,7 +138,7 @@ func (x *pairScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidd
 	avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
 	if edge && !hidden {
 		v, step := avx512Lanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)
-		addValuesMaskedAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, t.alpha(x.factors), &x.masks[0])
+		addValuesAVX512(&t.o[0], &v[0], step, &x.s[0], keys, p.VDim, t.alpha(x.factors), &x.masks[0])
 		return
 	}
 	x.addPairs(j, t, from, keys)

@@ -159,7 +159,7 @@ func (x *keyMask) hides(to int) bool {
 
 // finite reports whether n rows of values are known to hold neither NaN nor an infinity, by
 // their squares: then what weights of 0 hide adds nothing. It looks once for all tiles of an
-// item, where addValuesMasked does for each. sums is scratch.
+// item, where addValues does for each. sums is scratch.
 func (isa *laneISA) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if vdim%isa.lanes != 0 {
 		return false

@@ -13,7 +13,7 @@ var neonLanes = laneISA{
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
-		addValues: addValuesNEON, addValuesMasked: addValuesMaskedNEON,
+		addValues: addValuesNEON,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsNEON, gradients: gradientsNEON, gradientsOf: gradientsOfNEON, addProduct: addProductNEON, addProductT: addProductTNEON,

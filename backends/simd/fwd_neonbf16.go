@@ -178,7 +178,7 @@ func (x *quadScratch) absorbPart(j *job, t *quadTile, from, keys int, edge, hidd
 	neonLanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
 	if masked {
 		v, step := neonLanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)
-		addValuesMaskedNEON(&t.o[0], &v[0], step, &x.s[0], keys, vdim, t.alpha(x.factors), &x.masks[0])
+		addValuesNEON(&t.o[0], &v[0], step, &x.s[0], keys, vdim, t.alpha(x.factors), &x.masks[0])
 		return
 	}
 	quads, width := ceilDiv(keys, quad), upToQuads(vdim)

@@ -154,11 +154,11 @@ func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys i
 	}
 	isa.weights(s, keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	isa.drop(j, t, x, from, keys)
+	var masks *uint32
 	if masked && !x.finite {
-		isa.addValuesMasked(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), &x.masks[0])
-		return
+		masks = &x.masks[0]
 	}
-	isa.addValues(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors))
+	isa.addValues(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), masks)
 }
 
 // setMasks sets the masks of keys, from a given one on: the rows of the tile that

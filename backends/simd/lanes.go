@@ -16,7 +16,7 @@ import (
 // must be workspace or the caller's memory.
 type laneISA struct {
 	keys      int  // of a block of a forward pass
-	looks     bool // addValuesMasked looks at V, as it has no opmasks
+	looks     bool // under masks addValues looks at V, as it has no opmasks
 	fwdPace   pace
 	shortPace pace // of a forward pass by attendTile
 	bwdPace   pace
@@ -35,13 +35,12 @@ type laneISA struct {
 
 // forwardRoutines have a tile's query rows in the lanes.
 type forwardRoutines struct {
-	scores          func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
-	maskScores      func(s *float32, masks *uint32, keys int, top *float32)
-	weights         func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
-	totals          func(lse, by, m, l *float32, scale float32)
-	addValues       func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
-	addValuesMasked func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-	attendTile      attendTileFunc // nil: there is none
+	scores     func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
+	maskScores func(s *float32, masks *uint32, keys int, top *float32)
+	weights    func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
+	totals     func(lse, by, m, l *float32, scale float32)
+	addValues  func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
+	attendTile attendTileFunc // nil: there is none
 }
 
 // backwardRoutines have a panel's keys, or columns, in the lanes.

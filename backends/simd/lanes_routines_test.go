@@ -111,7 +111,7 @@ func TestAddValues(t *testing.T) {
 			} else {
 				copy(o.x, before)
 			}
-			isa.addValues(&o.x[0], &v[0], step, &p[0], keys, vdim, by)
+			isa.addValues(&o.x[0], &v[0], step, &p[0], keys, vdim, by, nil)
 			for c := range vdim {
 				for i := range n {
 					requireSum(t, o.x[c*n+i], float64(before[c*n+i])*float64(alpha[i]), keys, func(j int) (float32, float32) { return v[j*step+c], p[j*n+i] },

@@ -31,19 +31,12 @@ func weightsNEON(s *float32, keys int, m, top, l, alpha *float32, scale float32)
 func totalsNEON(lse, by, m, l *float32, scale float32)
 
 // addValuesNEON sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
-// apart, of v[j][c]*p[j][i]. o is [vdim][16], p is [keys][16]. keys > 0.
-// A nil alpha counts as 0, whatever o held.
-//
-//go:noescape
-func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
-
-// addValuesMaskedNEON sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
 // apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,
 // and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.
-// A nil alpha counts as 0, whatever o held.
+// A nil alpha counts as 0, whatever o held. Nil masks have all bits set.
 //
 //go:noescape
-func addValuesMaskedNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
+func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
 
 // addSumNEON sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
 //

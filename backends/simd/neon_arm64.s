@@ -815,621 +815,8 @@ vector:
 	BNE vector
 	RET
 
-// func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)
-TEXT ·addValuesNEON(SB), NOSPLIT, $0-56
-	MOVD o+0(FP), R0
-	MOVD v+8(FP), R1
-	MOVD step+16(FP), R2
-	LSL $2, R2
-	MOVD p+24(FP), R3
-	MOVD keys+32(FP), R4
-	MOVD vdim+40(FP), R5
-	MOVD alpha+48(FP), R6
-finite:
-finite6:
-	CMP $6, R5
-	BLT finite6done
-	CMP $8, R5
-	BEQ finite6done
-	MOVD R1, R7
-	MOVD R3, R8
-	MOVD R4, R9
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	WORD $0x6f00e410 // movi v16.2d, #0
-	WORD $0x6f00e411 // movi v17.2d, #0
-	WORD $0x6f00e412 // movi v18.2d, #0
-	WORD $0x6f00e413 // movi v19.2d, #0
-	WORD $0x6f00e414 // movi v20.2d, #0
-	WORD $0x6f00e415 // movi v21.2d, #0
-	WORD $0x6f00e416 // movi v22.2d, #0
-	WORD $0x6f00e417 // movi v23.2d, #0
-	SUBS $4, R9
-	BLT finite6keysrest
-finite6keys:
-	WORD $0xfd4008f9 // ldr d25, [x7, #16]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4f991350 // fmla v16.4s, v26.4s, v25.s[0]
-	WORD $0x4f991371 // fmla v17.4s, v27.4s, v25.s[0]
-	WORD $0x4f991392 // fmla v18.4s, v28.4s, v25.s[0]
-	WORD $0x4f9913b3 // fmla v19.4s, v29.4s, v25.s[0]
-	WORD $0x4fb91354 // fmla v20.4s, v26.4s, v25.s[1]
-	WORD $0x4fb91375 // fmla v21.4s, v27.4s, v25.s[1]
-	WORD $0x4fb91396 // fmla v22.4s, v28.4s, v25.s[1]
-	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
-	WORD $0xfd4008f9 // ldr d25, [x7, #16]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad426d1a // ldp q26, q27, [x8, #64]
-	WORD $0xad43751c // ldp q28, q29, [x8, #96]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4f991350 // fmla v16.4s, v26.4s, v25.s[0]
-	WORD $0x4f991371 // fmla v17.4s, v27.4s, v25.s[0]
-	WORD $0x4f991392 // fmla v18.4s, v28.4s, v25.s[0]
-	WORD $0x4f9913b3 // fmla v19.4s, v29.4s, v25.s[0]
-	WORD $0x4fb91354 // fmla v20.4s, v26.4s, v25.s[1]
-	WORD $0x4fb91375 // fmla v21.4s, v27.4s, v25.s[1]
-	WORD $0x4fb91396 // fmla v22.4s, v28.4s, v25.s[1]
-	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
-	WORD $0xfd4008f9 // ldr d25, [x7, #16]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad446d1a // ldp q26, q27, [x8, #128]
-	WORD $0xad45751c // ldp q28, q29, [x8, #160]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4f991350 // fmla v16.4s, v26.4s, v25.s[0]
-	WORD $0x4f991371 // fmla v17.4s, v27.4s, v25.s[0]
-	WORD $0x4f991392 // fmla v18.4s, v28.4s, v25.s[0]
-	WORD $0x4f9913b3 // fmla v19.4s, v29.4s, v25.s[0]
-	WORD $0x4fb91354 // fmla v20.4s, v26.4s, v25.s[1]
-	WORD $0x4fb91375 // fmla v21.4s, v27.4s, v25.s[1]
-	WORD $0x4fb91396 // fmla v22.4s, v28.4s, v25.s[1]
-	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
-	WORD $0xfd4008f9 // ldr d25, [x7, #16]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad466d1a // ldp q26, q27, [x8, #192]
-	WORD $0xad47751c // ldp q28, q29, [x8, #224]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4f991350 // fmla v16.4s, v26.4s, v25.s[0]
-	WORD $0x4f991371 // fmla v17.4s, v27.4s, v25.s[0]
-	WORD $0x4f991392 // fmla v18.4s, v28.4s, v25.s[0]
-	WORD $0x4f9913b3 // fmla v19.4s, v29.4s, v25.s[0]
-	WORD $0x4fb91354 // fmla v20.4s, v26.4s, v25.s[1]
-	WORD $0x4fb91375 // fmla v21.4s, v27.4s, v25.s[1]
-	WORD $0x4fb91396 // fmla v22.4s, v28.4s, v25.s[1]
-	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
-	ADD $256, R8
-	SUBS $4, R9
-	BGE finite6keys
-finite6keysrest:
-	ADDS $4, R9
-	BEQ finite6keysend
-finite6keysone:
-	WORD $0xfd4008f9 // ldr d25, [x7, #16]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4f991350 // fmla v16.4s, v26.4s, v25.s[0]
-	WORD $0x4f991371 // fmla v17.4s, v27.4s, v25.s[0]
-	WORD $0x4f991392 // fmla v18.4s, v28.4s, v25.s[0]
-	WORD $0x4f9913b3 // fmla v19.4s, v29.4s, v25.s[0]
-	WORD $0x4fb91354 // fmla v20.4s, v26.4s, v25.s[1]
-	WORD $0x4fb91375 // fmla v21.4s, v27.4s, v25.s[1]
-	WORD $0x4fb91396 // fmla v22.4s, v28.4s, v25.s[1]
-	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
-	ADD $64, R8
-	SUBS $1, R9
-	BNE finite6keysone
-finite6keysend:
-	CBZ R6, finite6set
-	WORD $0xad406cda // ldp q26, q27, [x6, #0]
-	WORD $0xad4174dc // ldp q28, q29, [x6, #32]
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e3acf00 // fmla v0.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf21 // fmla v1.4s, v25.4s, v27.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e3ccf02 // fmla v2.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf23 // fmla v3.4s, v25.4s, v29.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e3acf04 // fmla v4.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf25 // fmla v5.4s, v25.4s, v27.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e3ccf06 // fmla v6.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf27 // fmla v7.4s, v25.4s, v29.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0x4e3acf08 // fmla v8.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf29 // fmla v9.4s, v25.4s, v27.4s
-	WORD $0xad456418 // ldp q24, q25, [x0, #160]
-	WORD $0x4e3ccf0a // fmla v10.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf2b // fmla v11.4s, v25.4s, v29.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0x4e3acf0c // fmla v12.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf2d // fmla v13.4s, v25.4s, v27.4s
-	WORD $0xad476418 // ldp q24, q25, [x0, #224]
-	WORD $0x4e3ccf0e // fmla v14.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf2f // fmla v15.4s, v25.4s, v29.4s
-	WORD $0xad486418 // ldp q24, q25, [x0, #256]
-	WORD $0x4e3acf10 // fmla v16.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf31 // fmla v17.4s, v25.4s, v27.4s
-	WORD $0xad496418 // ldp q24, q25, [x0, #288]
-	WORD $0x4e3ccf12 // fmla v18.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf33 // fmla v19.4s, v25.4s, v29.4s
-	WORD $0xad4a6418 // ldp q24, q25, [x0, #320]
-	WORD $0x4e3acf14 // fmla v20.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf35 // fmla v21.4s, v25.4s, v27.4s
-	WORD $0xad4b6418 // ldp q24, q25, [x0, #352]
-	WORD $0x4e3ccf16 // fmla v22.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf37 // fmla v23.4s, v25.4s, v29.4s
-finite6set:
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	WORD $0xad084410 // stp q16, q17, [x0, #256]
-	WORD $0xad094c12 // stp q18, q19, [x0, #288]
-	WORD $0xad0a5414 // stp q20, q21, [x0, #320]
-	WORD $0xad0b5c16 // stp q22, q23, [x0, #352]
-	ADD $384, R0
-	ADD $24, R1
-	SUB $6, R5
-	B finite6
-finite6done:
-finite4:
-	CMP $4, R5
-	BLT finite4done
-	MOVD R1, R7
-	MOVD R3, R8
-	MOVD R4, R9
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	WORD $0x6f00e408 // movi v8.2d, #0
-	WORD $0x6f00e409 // movi v9.2d, #0
-	WORD $0x6f00e40a // movi v10.2d, #0
-	WORD $0x6f00e40b // movi v11.2d, #0
-	WORD $0x6f00e40c // movi v12.2d, #0
-	WORD $0x6f00e40d // movi v13.2d, #0
-	WORD $0x6f00e40e // movi v14.2d, #0
-	WORD $0x6f00e40f // movi v15.2d, #0
-	SUBS $4, R9
-	BLT finite4keysrest
-finite4keys:
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad426d1a // ldp q26, q27, [x8, #64]
-	WORD $0xad43751c // ldp q28, q29, [x8, #96]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad446d1a // ldp q26, q27, [x8, #128]
-	WORD $0xad45751c // ldp q28, q29, [x8, #160]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad466d1a // ldp q26, q27, [x8, #192]
-	WORD $0xad47751c // ldp q28, q29, [x8, #224]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	ADD $256, R8
-	SUBS $4, R9
-	BGE finite4keys
-finite4keysrest:
-	ADDS $4, R9
-	BEQ finite4keysend
-finite4keysone:
-	WORD $0x4cc278f8 // ld1 {v24.4s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x4f981b48 // fmla v8.4s, v26.4s, v24.s[2]
-	WORD $0x4f981b69 // fmla v9.4s, v27.4s, v24.s[2]
-	WORD $0x4f981b8a // fmla v10.4s, v28.4s, v24.s[2]
-	WORD $0x4f981bab // fmla v11.4s, v29.4s, v24.s[2]
-	WORD $0x4fb81b4c // fmla v12.4s, v26.4s, v24.s[3]
-	WORD $0x4fb81b6d // fmla v13.4s, v27.4s, v24.s[3]
-	WORD $0x4fb81b8e // fmla v14.4s, v28.4s, v24.s[3]
-	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
-	ADD $64, R8
-	SUBS $1, R9
-	BNE finite4keysone
-finite4keysend:
-	CBZ R6, finite4set
-	WORD $0xad406cda // ldp q26, q27, [x6, #0]
-	WORD $0xad4174dc // ldp q28, q29, [x6, #32]
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e3acf00 // fmla v0.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf21 // fmla v1.4s, v25.4s, v27.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e3ccf02 // fmla v2.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf23 // fmla v3.4s, v25.4s, v29.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e3acf04 // fmla v4.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf25 // fmla v5.4s, v25.4s, v27.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e3ccf06 // fmla v6.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf27 // fmla v7.4s, v25.4s, v29.4s
-	WORD $0xad446418 // ldp q24, q25, [x0, #128]
-	WORD $0x4e3acf08 // fmla v8.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf29 // fmla v9.4s, v25.4s, v27.4s
-	WORD $0xad456418 // ldp q24, q25, [x0, #160]
-	WORD $0x4e3ccf0a // fmla v10.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf2b // fmla v11.4s, v25.4s, v29.4s
-	WORD $0xad466418 // ldp q24, q25, [x0, #192]
-	WORD $0x4e3acf0c // fmla v12.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf2d // fmla v13.4s, v25.4s, v27.4s
-	WORD $0xad476418 // ldp q24, q25, [x0, #224]
-	WORD $0x4e3ccf0e // fmla v14.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf2f // fmla v15.4s, v25.4s, v29.4s
-finite4set:
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	WORD $0xad042408 // stp q8, q9, [x0, #128]
-	WORD $0xad052c0a // stp q10, q11, [x0, #160]
-	WORD $0xad06340c // stp q12, q13, [x0, #192]
-	WORD $0xad073c0e // stp q14, q15, [x0, #224]
-	ADD $256, R0
-	ADD $16, R1
-	SUB $4, R5
-	B finite4
-finite4done:
-finite2:
-	CMP $2, R5
-	BLT finite2done
-	MOVD R1, R7
-	MOVD R3, R8
-	MOVD R4, R9
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	WORD $0x6f00e404 // movi v4.2d, #0
-	WORD $0x6f00e405 // movi v5.2d, #0
-	WORD $0x6f00e406 // movi v6.2d, #0
-	WORD $0x6f00e407 // movi v7.2d, #0
-	SUBS $4, R9
-	BLT finite2keysrest
-finite2keys:
-	WORD $0x0cc278f8 // ld1 {v24.2s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x0cc278f8 // ld1 {v24.2s}, [x7], x2
-	WORD $0xad426d1a // ldp q26, q27, [x8, #64]
-	WORD $0xad43751c // ldp q28, q29, [x8, #96]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x0cc278f8 // ld1 {v24.2s}, [x7], x2
-	WORD $0xad446d1a // ldp q26, q27, [x8, #128]
-	WORD $0xad45751c // ldp q28, q29, [x8, #160]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	WORD $0x0cc278f8 // ld1 {v24.2s}, [x7], x2
-	WORD $0xad466d1a // ldp q26, q27, [x8, #192]
-	WORD $0xad47751c // ldp q28, q29, [x8, #224]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	ADD $256, R8
-	SUBS $4, R9
-	BGE finite2keys
-finite2keysrest:
-	ADDS $4, R9
-	BEQ finite2keysend
-finite2keysone:
-	WORD $0x0cc278f8 // ld1 {v24.2s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4fb81344 // fmla v4.4s, v26.4s, v24.s[1]
-	WORD $0x4fb81365 // fmla v5.4s, v27.4s, v24.s[1]
-	WORD $0x4fb81386 // fmla v6.4s, v28.4s, v24.s[1]
-	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
-	ADD $64, R8
-	SUBS $1, R9
-	BNE finite2keysone
-finite2keysend:
-	CBZ R6, finite2set
-	WORD $0xad406cda // ldp q26, q27, [x6, #0]
-	WORD $0xad4174dc // ldp q28, q29, [x6, #32]
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e3acf00 // fmla v0.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf21 // fmla v1.4s, v25.4s, v27.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e3ccf02 // fmla v2.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf23 // fmla v3.4s, v25.4s, v29.4s
-	WORD $0xad426418 // ldp q24, q25, [x0, #64]
-	WORD $0x4e3acf04 // fmla v4.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf25 // fmla v5.4s, v25.4s, v27.4s
-	WORD $0xad436418 // ldp q24, q25, [x0, #96]
-	WORD $0x4e3ccf06 // fmla v6.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf27 // fmla v7.4s, v25.4s, v29.4s
-finite2set:
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	WORD $0xad021404 // stp q4, q5, [x0, #64]
-	WORD $0xad031c06 // stp q6, q7, [x0, #96]
-	ADD $128, R0
-	ADD $8, R1
-	SUB $2, R5
-	B finite2
-finite2done:
-finite1:
-	CMP $1, R5
-	BLT finite1done
-	MOVD R1, R7
-	MOVD R3, R8
-	MOVD R4, R9
-	WORD $0x6f00e400 // movi v0.2d, #0
-	WORD $0x6f00e401 // movi v1.2d, #0
-	WORD $0x6f00e402 // movi v2.2d, #0
-	WORD $0x6f00e403 // movi v3.2d, #0
-	SUBS $4, R9
-	BLT finite1keysrest
-finite1keys:
-	WORD $0x4dc2c8f8 // ld1r {v24.4s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4dc2c8f8 // ld1r {v24.4s}, [x7], x2
-	WORD $0xad426d1a // ldp q26, q27, [x8, #64]
-	WORD $0xad43751c // ldp q28, q29, [x8, #96]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4dc2c8f8 // ld1r {v24.4s}, [x7], x2
-	WORD $0xad446d1a // ldp q26, q27, [x8, #128]
-	WORD $0xad45751c // ldp q28, q29, [x8, #160]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	WORD $0x4dc2c8f8 // ld1r {v24.4s}, [x7], x2
-	WORD $0xad466d1a // ldp q26, q27, [x8, #192]
-	WORD $0xad47751c // ldp q28, q29, [x8, #224]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	ADD $256, R8
-	SUBS $4, R9
-	BGE finite1keys
-finite1keysrest:
-	ADDS $4, R9
-	BEQ finite1keysend
-finite1keysone:
-	WORD $0x4dc2c8f8 // ld1r {v24.4s}, [x7], x2
-	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
-	WORD $0xad41751c // ldp q28, q29, [x8, #32]
-	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
-	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
-	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
-	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
-	ADD $64, R8
-	SUBS $1, R9
-	BNE finite1keysone
-finite1keysend:
-	CBZ R6, finite1set
-	WORD $0xad406cda // ldp q26, q27, [x6, #0]
-	WORD $0xad4174dc // ldp q28, q29, [x6, #32]
-	WORD $0xad406418 // ldp q24, q25, [x0, #0]
-	WORD $0x4e3acf00 // fmla v0.4s, v24.4s, v26.4s
-	WORD $0x4e3bcf21 // fmla v1.4s, v25.4s, v27.4s
-	WORD $0xad416418 // ldp q24, q25, [x0, #32]
-	WORD $0x4e3ccf02 // fmla v2.4s, v24.4s, v28.4s
-	WORD $0x4e3dcf23 // fmla v3.4s, v25.4s, v29.4s
-finite1set:
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0xad010c02 // stp q2, q3, [x0, #32]
-	ADD $64, R0
-	ADD $4, R1
-	SUB $1, R5
-	B finite1
-finite1done:
-end:
-	RET
-
-// func addValuesMaskedNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-TEXT ·addValuesMaskedNEON(SB), NOSPLIT, $0-64
+// func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
+TEXT ·addValuesNEON(SB), NOSPLIT, $0-64
 	MOVD masks+56(FP), R0
 	MOVD o+0(FP), R2
 	MOVD v+8(FP), R3
@@ -1439,6 +826,7 @@ TEXT ·addValuesMaskedNEON(SB), NOSPLIT, $0-64
 	MOVD keys+32(FP), R6
 	MOVD vdim+40(FP), R7
 	MOVD alpha+48(FP), R8
+	CBZ R0, plain
 	WORD $0x6f00e400 // movi v0.2d, #0
 	WORD $0x6f00e401 // movi v1.2d, #0
 	WORD $0x6f00e402 // movi v2.2d, #0
@@ -1479,10 +867,10 @@ next:
 	WORD $0x4e21e421 // fcmeq v1.4s, v1.4s, v1.4s
 	WORD $0x6eb1a821 // uminv s1, v1.4s
 	WORD $0x0e043c2c // umov w12, v1.s[0]
-	CBNZ R12, finite
-dims4:
+	CBNZ R12, plain
+masked4:
 	CMP $4, R7
-	BLT dims4done
+	BLT masked4done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -1506,7 +894,7 @@ dims4:
 	WORD $0xad404590 // ldp q16, q17, [x12, #0]
 	WORD $0xad414d92 // ldp q18, q19, [x12, #32]
 	MOVD R0, R1
-dims4keys:
+masked4keys:
 	WORD $0x4d40c838 // ld1r {v24.4s}, [x1]
 	ADD $4, R1
 	WORD $0x4eb08f14 // cmtst v20.4s, v24.4s, v16.4s
@@ -1554,8 +942,8 @@ dims4keys:
 	WORD $0x4e371f3b // and v27.16b, v25.16b, v23.16b
 	WORD $0x4e3bcfef // fmla v15.4s, v31.4s, v27.4s
 	SUBS $1, R11
-	BNE dims4keys
-	CBZ R8, dims4set
+	BNE masked4keys
+	CBZ R8, masked4set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -1582,7 +970,7 @@ dims4keys:
 	WORD $0xad476458 // ldp q24, q25, [x2, #224]
 	WORD $0x4e3ccf0e // fmla v14.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf2f // fmla v15.4s, v25.4s, v29.4s
-dims4set:
+masked4set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	WORD $0xad021444 // stp q4, q5, [x2, #64]
@@ -1594,11 +982,11 @@ dims4set:
 	ADD $256, R2
 	ADD $16, R3
 	SUB $4, R7
-	B dims4
-dims4done:
-dims2:
+	B masked4
+masked4done:
+masked2:
 	CMP $2, R7
-	BLT dims2done
+	BLT masked2done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -1614,7 +1002,7 @@ dims2:
 	WORD $0xad404590 // ldp q16, q17, [x12, #0]
 	WORD $0xad414d92 // ldp q18, q19, [x12, #32]
 	MOVD R0, R1
-dims2keys:
+masked2keys:
 	WORD $0x4d40c838 // ld1r {v24.4s}, [x1]
 	ADD $4, R1
 	WORD $0x4eb08f14 // cmtst v20.4s, v24.4s, v16.4s
@@ -1644,8 +1032,8 @@ dims2keys:
 	WORD $0x4e371f3b // and v27.16b, v25.16b, v23.16b
 	WORD $0x4e3bcfe7 // fmla v7.4s, v31.4s, v27.4s
 	SUBS $1, R11
-	BNE dims2keys
-	CBZ R8, dims2set
+	BNE masked2keys
+	CBZ R8, masked2set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -1660,7 +1048,7 @@ dims2keys:
 	WORD $0xad436458 // ldp q24, q25, [x2, #96]
 	WORD $0x4e3ccf06 // fmla v6.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf27 // fmla v7.4s, v25.4s, v29.4s
-dims2set:
+masked2set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	WORD $0xad021444 // stp q4, q5, [x2, #64]
@@ -1668,11 +1056,11 @@ dims2set:
 	ADD $128, R2
 	ADD $8, R3
 	SUB $2, R7
-	B dims2
-dims2done:
-dims1:
+	B masked2
+masked2done:
+masked1:
 	CMP $1, R7
-	BLT dims1done
+	BLT masked1done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -1684,7 +1072,7 @@ dims1:
 	WORD $0xad404590 // ldp q16, q17, [x12, #0]
 	WORD $0xad414d92 // ldp q18, q19, [x12, #32]
 	MOVD R0, R1
-dims1keys:
+masked1keys:
 	WORD $0x4d40c838 // ld1r {v24.4s}, [x1]
 	ADD $4, R1
 	WORD $0x4eb08f14 // cmtst v20.4s, v24.4s, v16.4s
@@ -1705,8 +1093,8 @@ dims1keys:
 	WORD $0x4e371f3b // and v27.16b, v25.16b, v23.16b
 	WORD $0x4e3bcfe3 // fmla v3.4s, v31.4s, v27.4s
 	SUBS $1, R11
-	BNE dims1keys
-	CBZ R8, dims1set
+	BNE masked1keys
+	CBZ R8, masked1set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -1715,21 +1103,21 @@ dims1keys:
 	WORD $0xad416458 // ldp q24, q25, [x2, #32]
 	WORD $0x4e3ccf02 // fmla v2.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf23 // fmla v3.4s, v25.4s, v29.4s
-dims1set:
+masked1set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	ADD $64, R2
 	ADD $4, R3
 	SUB $1, R7
-	B dims1
-dims1done:
+	B masked1
+masked1done:
 	B end
-finite:
-finite6:
+plain:
+plain6:
 	CMP $6, R7
-	BLT finite6done
+	BLT plain6done
 	CMP $8, R7
-	BEQ finite6done
+	BEQ plain6done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -1758,8 +1146,8 @@ finite6:
 	WORD $0x6f00e416 // movi v22.2d, #0
 	WORD $0x6f00e417 // movi v23.2d, #0
 	SUBS $4, R11
-	BLT finite6keysrest
-finite6keys:
+	BLT plain6keysrest
+plain6keys:
 	WORD $0xfd400939 // ldr d25, [x9, #16]
 	WORD $0x4cc47938 // ld1 {v24.4s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
@@ -1874,11 +1262,11 @@ finite6keys:
 	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
 	ADD $256, R10
 	SUBS $4, R11
-	BGE finite6keys
-finite6keysrest:
+	BGE plain6keys
+plain6keysrest:
 	ADDS $4, R11
-	BEQ finite6keysend
-finite6keysone:
+	BEQ plain6keysend
+plain6keysone:
 	WORD $0xfd400939 // ldr d25, [x9, #16]
 	WORD $0x4cc47938 // ld1 {v24.4s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
@@ -1909,9 +1297,9 @@ finite6keysone:
 	WORD $0x4fb913b7 // fmla v23.4s, v29.4s, v25.s[1]
 	ADD $64, R10
 	SUBS $1, R11
-	BNE finite6keysone
-finite6keysend:
-	CBZ R8, finite6set
+	BNE plain6keysone
+plain6keysend:
+	CBZ R8, plain6set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -1950,7 +1338,7 @@ finite6keysend:
 	WORD $0xad4b6458 // ldp q24, q25, [x2, #352]
 	WORD $0x4e3ccf16 // fmla v22.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf37 // fmla v23.4s, v25.4s, v29.4s
-finite6set:
+plain6set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	WORD $0xad021444 // stp q4, q5, [x2, #64]
@@ -1966,11 +1354,11 @@ finite6set:
 	ADD $384, R2
 	ADD $24, R3
 	SUB $6, R7
-	B finite6
-finite6done:
-finite4:
+	B plain6
+plain6done:
+plain4:
 	CMP $4, R7
-	BLT finite4done
+	BLT plain4done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -1991,8 +1379,8 @@ finite4:
 	WORD $0x6f00e40e // movi v14.2d, #0
 	WORD $0x6f00e40f // movi v15.2d, #0
 	SUBS $4, R11
-	BLT finite4keysrest
-finite4keys:
+	BLT plain4keysrest
+plain4keys:
 	WORD $0x4cc47938 // ld1 {v24.4s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
 	WORD $0xad41755c // ldp q28, q29, [x10, #32]
@@ -2071,11 +1459,11 @@ finite4keys:
 	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
 	ADD $256, R10
 	SUBS $4, R11
-	BGE finite4keys
-finite4keysrest:
+	BGE plain4keys
+plain4keysrest:
 	ADDS $4, R11
-	BEQ finite4keysend
-finite4keysone:
+	BEQ plain4keysend
+plain4keysone:
 	WORD $0x4cc47938 // ld1 {v24.4s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
 	WORD $0xad41755c // ldp q28, q29, [x10, #32]
@@ -2097,9 +1485,9 @@ finite4keysone:
 	WORD $0x4fb81baf // fmla v15.4s, v29.4s, v24.s[3]
 	ADD $64, R10
 	SUBS $1, R11
-	BNE finite4keysone
-finite4keysend:
-	CBZ R8, finite4set
+	BNE plain4keysone
+plain4keysend:
+	CBZ R8, plain4set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -2126,7 +1514,7 @@ finite4keysend:
 	WORD $0xad476458 // ldp q24, q25, [x2, #224]
 	WORD $0x4e3ccf0e // fmla v14.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf2f // fmla v15.4s, v25.4s, v29.4s
-finite4set:
+plain4set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	WORD $0xad021444 // stp q4, q5, [x2, #64]
@@ -2138,11 +1526,11 @@ finite4set:
 	ADD $256, R2
 	ADD $16, R3
 	SUB $4, R7
-	B finite4
-finite4done:
-finite2:
+	B plain4
+plain4done:
+plain2:
 	CMP $2, R7
-	BLT finite2done
+	BLT plain2done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -2155,8 +1543,8 @@ finite2:
 	WORD $0x6f00e406 // movi v6.2d, #0
 	WORD $0x6f00e407 // movi v7.2d, #0
 	SUBS $4, R11
-	BLT finite2keysrest
-finite2keys:
+	BLT plain2keysrest
+plain2keys:
 	WORD $0x0cc47938 // ld1 {v24.2s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
 	WORD $0xad41755c // ldp q28, q29, [x10, #32]
@@ -2203,11 +1591,11 @@ finite2keys:
 	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
 	ADD $256, R10
 	SUBS $4, R11
-	BGE finite2keys
-finite2keysrest:
+	BGE plain2keys
+plain2keysrest:
 	ADDS $4, R11
-	BEQ finite2keysend
-finite2keysone:
+	BEQ plain2keysend
+plain2keysone:
 	WORD $0x0cc47938 // ld1 {v24.2s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
 	WORD $0xad41755c // ldp q28, q29, [x10, #32]
@@ -2221,9 +1609,9 @@ finite2keysone:
 	WORD $0x4fb813a7 // fmla v7.4s, v29.4s, v24.s[1]
 	ADD $64, R10
 	SUBS $1, R11
-	BNE finite2keysone
-finite2keysend:
-	CBZ R8, finite2set
+	BNE plain2keysone
+plain2keysend:
+	CBZ R8, plain2set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -2238,7 +1626,7 @@ finite2keysend:
 	WORD $0xad436458 // ldp q24, q25, [x2, #96]
 	WORD $0x4e3ccf06 // fmla v6.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf27 // fmla v7.4s, v25.4s, v29.4s
-finite2set:
+plain2set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	WORD $0xad021444 // stp q4, q5, [x2, #64]
@@ -2246,11 +1634,11 @@ finite2set:
 	ADD $128, R2
 	ADD $8, R3
 	SUB $2, R7
-	B finite2
-finite2done:
-finite1:
+	B plain2
+plain2done:
+plain1:
 	CMP $1, R7
-	BLT finite1done
+	BLT plain1done
 	MOVD R3, R9
 	MOVD R5, R10
 	MOVD R6, R11
@@ -2259,8 +1647,8 @@ finite1:
 	WORD $0x6f00e402 // movi v2.2d, #0
 	WORD $0x6f00e403 // movi v3.2d, #0
 	SUBS $4, R11
-	BLT finite1keysrest
-finite1keys:
+	BLT plain1keysrest
+plain1keys:
 	WORD $0x4dc4c938 // ld1r {v24.4s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
 	WORD $0xad41755c // ldp q28, q29, [x10, #32]
@@ -2291,11 +1679,11 @@ finite1keys:
 	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
 	ADD $256, R10
 	SUBS $4, R11
-	BGE finite1keys
-finite1keysrest:
+	BGE plain1keys
+plain1keysrest:
 	ADDS $4, R11
-	BEQ finite1keysend
-finite1keysone:
+	BEQ plain1keysend
+plain1keysone:
 	WORD $0x4dc4c938 // ld1r {v24.4s}, [x9], x4
 	WORD $0xad406d5a // ldp q26, q27, [x10, #0]
 	WORD $0xad41755c // ldp q28, q29, [x10, #32]
@@ -2305,9 +1693,9 @@ finite1keysone:
 	WORD $0x4f9813a3 // fmla v3.4s, v29.4s, v24.s[0]
 	ADD $64, R10
 	SUBS $1, R11
-	BNE finite1keysone
-finite1keysend:
-	CBZ R8, finite1set
+	BNE plain1keysone
+plain1keysend:
+	CBZ R8, plain1set
 	WORD $0xad406d1a // ldp q26, q27, [x8, #0]
 	WORD $0xad41751c // ldp q28, q29, [x8, #32]
 	WORD $0xad406458 // ldp q24, q25, [x2, #0]
@@ -2316,14 +1704,14 @@ finite1keysend:
 	WORD $0xad416458 // ldp q24, q25, [x2, #32]
 	WORD $0x4e3ccf02 // fmla v2.4s, v24.4s, v28.4s
 	WORD $0x4e3dcf23 // fmla v3.4s, v25.4s, v29.4s
-finite1set:
+plain1set:
 	WORD $0xad000440 // stp q0, q1, [x2, #0]
 	WORD $0xad010c42 // stp q2, q3, [x2, #32]
 	ADD $64, R2
 	ADD $4, R3
 	SUB $1, R7
-	B finite1
-finite1done:
+	B plain1
+plain1done:
 end:
 	RET
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// addValuesMasked must leave out what a mask hides, be it finite or not, in whatever
+// addValues must leave out what a mask hides, be it finite or not, in whatever
 // column of V.
 func TestAddValuesMasked(t *testing.T) {
 	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
@@ -33,7 +33,7 @@ func TestAddValuesMasked(t *testing.T) {
 				v[r.IntN(len(v))] = wild[r.IntN(len(wild))]
 			}
 			o := newFenced(vdim * n)
-			isa.addValuesMasked(&o.x[0], &v[0], step, &p[0], keys, vdim, nil, &masks[0])
+			isa.addValues(&o.x[0], &v[0], step, &p[0], keys, vdim, nil, &masks[0])
 			for c := range vdim {
 				for i := range n {
 					want, size := 0.0, 0.0

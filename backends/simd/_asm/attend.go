@@ -47,24 +47,26 @@ func (g *generator) total(row int) GPVirtual {
 // transposeQuery emits the transpose of Q, which is no arithmetic.
 func (g *generator) transposeQuery() {
 	n := g.vectorBytes / 4
-	for v := range vectors {
-		label := []string{"queries", "more"}[v]
-		src, srcStep, dst, dstStep, left := param("q"), bytes(param("qStep")), param("queries"), GP64(), param("dim")
-		if v > 0 {
-			skipped := GP64()
-			MOVQ(srcStep, skipped)
-			IMUL3Q(U32(uint32(v*n)), skipped, skipped)
-			ADDQ(skipped, src)
-			ADDQ(U32(uint32(v*g.vectorBytes)), dst)
-		}
-		MOVQ(U32(uint32(g.rowBytes)), dstStep)
-		Label(label)
-		g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
-		ADDQ(U32(uint32(g.vectorBytes)), src)
-		ADDQ(U32(uint32(n*g.rowBytes)), dst)
-		SUBQ(U32(uint32(n)), left)
-		JG(LabelRef(label))
+	q, queries, srcStep, dstStep := param("q"), param("queries"), bytes(param("qStep")), GP64()
+	MOVQ(U32(uint32(g.rowBytes)), dstStep)
+	end := GP64()
+	LEAQ(Mem{Base: queries, Disp: g.rowBytes}, end)
+	Label("queries")
+	src, dst, left := GP64(), GP64(), param("dim")
+	MOVQ(q, src)
+	MOVQ(queries, dst)
+	Label("dims")
+	g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
+	ADDQ(U32(uint32(g.vectorBytes)), src)
+	ADDQ(U32(uint32(n*g.rowBytes)), dst)
+	SUBQ(U32(uint32(n)), left)
+	JG(LabelRef("dims"))
+	for range n / 8 {
+		LEAQ(Mem{Base: q, Index: srcStep, Scale: 8}, q)
 	}
+	ADDQ(U32(uint32(g.vectorBytes)), queries)
+	CMPQ(queries, end)
+	JB(LabelRef("queries"))
 }
 
 // attendScores emits the scores, with their maxima.
@@ -127,20 +129,14 @@ func (g *generator) rowValues(name string, each int) {
 	MOVQ(at, x.s)
 	MOVQ(g.total(totalBy), x.by)
 	MOVQ(o, x.o)
-	g.inGroups(name, rows, func(rows int, label string) {
-		tile := max(1, rows/each)
-		for first := 0; first < rows; first += tile {
-			if first > 0 {
-				label += "more"
-			}
-			sums := g.accumulators(each * tile)
-			clearSums(sums)
-			x.tile(label, sums[:tile], sums[(each-1)*tile:])
-			if each == 2 {
-				addOdd(sums[:tile], sums[tile:])
-			}
-			x.store(sums[:tile])
+	inGroups(name, rows, g.groupsOf(each), func(rows int, label string) {
+		sums := g.accumulators(each * rows)
+		clearSums(sums)
+		x.tile(label, sums[:rows], sums[(each-1)*rows:])
+		if each == 2 {
+			addOdd(sums[:rows], sums[rows:])
 		}
+		x.store(sums[:rows])
 	})
 	ADDQ(U32(uint32(g.rowBytes)), o)
 	ADDQ(U32(uint32(g.rowBytes)), x.v)
@@ -153,7 +149,7 @@ func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	weights, b, n := GP64(), GP64(), param("keys")
 	MOVQ(g.s, weights)
 	MOVQ(g.v, b)
-	inPairs(label+"keys", n, unroll, func(i int) {
+	overKeys(label+"keys", even, odd, n, func(i int) {
 		sums := [2][][]VecPhysical{even, odd}[i%2]
 		g.generator.step(sums, rowAt(b, g.vStep, g.step3, i), func(r int) Mem { return Mem{Base: weights, Disp: i*g.rowBytes + 4*r} })
 	}, func(steps int) {

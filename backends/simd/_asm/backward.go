@@ -187,7 +187,7 @@ func (g *generator) product(transposed, masked bool) {
 	x.b, x.bStep, x.n, x.aStep3, x.bStep3 = b, bStep, n, GP64(), GP64()
 	LEAQ(Mem{Base: x.aStep, Index: x.aStep, Scale: 2}, x.aStep3)
 	LEAQ(Mem{Base: bStep, Index: bStep, Scale: 2}, x.bStep3)
-	g.inGroups("rows", rows, func(rows int, label string) {
+	inGroups("rows", rows, g.groups, func(rows int, label string) {
 		acc := g.accumulators(rows)
 		x.sum(acc, label)
 		x.store(acc)

@@ -14,7 +14,7 @@ import (
 // of AVX512.
 func (g *generator) bf16Routines() {
 	g.pairScores()
-	g.values(false)
+	g.pairValues()
 	g.dots()
 	g.gradients()
 	for _, transposed := range []bool{false, true} {
@@ -45,7 +45,7 @@ func (g *generator) pairScores() {
 	q, keys, top := param("q"), param("keys"), param("top")
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
-	g.inGroups("keys", keys, func(rows int, label string) {
+	inGroups("keys", keys, g.groups, func(rows int, label string) {
 		acc := g.accumulators(rows)
 		clearSums(acc)
 		a0, a4, b, n := GP64(), GP64(), GP64(), GP64()
@@ -64,7 +64,7 @@ func (g *generator) pairScores() {
 			ADDQ(U32(uint32(steps*g.rowBytes)), b)
 		})
 		g.halfStep(label, dim, acc, Mem{Base: b}, element)
-		g.storeScores(s, top, 0, acc, true)
+		g.storeScores(s, top, acc)
 		ADDQ(U32(uint32(rows*g.rowBytes)), s)
 		for range rows {
 			ADDQ(step0, k)
@@ -92,6 +92,15 @@ func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b
 		}
 	}
 	Label(label + "even")
+}
+
+// pairValues emits Oᵀ = alpha Oᵀ + Vᵀ P of pairs of keys.
+func (g *generator) pairValues() {
+	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
+		"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
+		"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.", nilAlpha)
+	g.newValueSum("pairs").columns("dims", false, 1)
+	g.done()
 }
 
 // transposePairs emits the transpose of one block of 16 x 16 pairs.

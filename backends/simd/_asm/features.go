@@ -48,7 +48,6 @@ type adjuster struct {
 	power       Op    // the logarithm of the uncap's power of 2 is this times |score|
 	inverse     Op    // 1/cap
 	one, abs    Op
-	unit        Op        // 1
 	s, bias, to GPVirtual // to: uncap
 	step        GPVirtual
 	biasStep    GPVirtual

@@ -55,19 +55,30 @@ func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	}
 }
 
-// inGroups emits code for as many groups of the largest size as count holds and
+// groupsOf returns the sizes of groups of rows with that number of sums each.
+func (g *generator) groupsOf(sums int) []int {
+	var sizes []int
+	for _, rows := range g.groups {
+		if rows >= sums {
+			sizes = append(sizes, rows/sums)
+		}
+	}
+	return sizes
+}
+
+// inGroups emits code for as many groups of the first size as count holds and
 // then for the remainders. body handles a group and leaves count alone.
 //
-// Of groups of 6, 4, 2 and 1 rows, 8 rows are two of 4: groups of 2 have too few
-// sums to hide the latency of the multiply-add.
-func (g *generator) inGroups(name string, count GPVirtual, body func(rows int, label string)) {
-	for i, rows := range g.groups {
+// Of groups of 6, 4, 2 and 1 rows, 8 rows are two of 4, and of groups of 3, 2 and 1, 4 rows
+// are two of 2: the smallest groups have too few sums to hide the latency of the multiply-add.
+func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, label string)) {
+	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
 		Label(label)
 		CMPQ(count, Imm(uint64(rows)))
 		JL(LabelRef(label + "done"))
-		if i == 0 && rows < 2*g.groups[1] {
-			CMPQ(count, Imm(uint64(2*g.groups[1])))
+		if i == 0 && rows < 2*sizes[1] {
+			CMPQ(count, Imm(uint64(2*sizes[1])))
 			JE(LabelRef(label + "done"))
 		}
 		body(rows, label)

@@ -73,9 +73,6 @@ func (g *generator) laneRoutines() {
 }
 
 func (g *generator) valueRoutines() {
-	if g.avx512 {
-		g.values(false)
-	}
-	g.values(true)
+	g.values()
 	g.addSum()
 }

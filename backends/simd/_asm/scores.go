@@ -11,8 +11,7 @@ import (
 
 // scores emits S = K Qᵀ with the running maximum in the store. A dot product is two sums, of
 // the even columns and of the odd ones: a smaller sum is rounded in smaller units. It
-// matters most where S is dP, as delta is subtracted from it, which is about as large. Sums
-// take twice the registers, so that a group of rows is two tiles.
+// matters most where S is dP, as delta is subtracted from it, which is about as large.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
@@ -34,22 +33,16 @@ type scoreRows struct {
 func (g *scoreRows) groups(name string) {
 	step3 := GP64()
 	LEAQ(Mem{Base: g.step, Index: g.step, Scale: 2}, step3)
-	g.inGroups(name, g.keys, func(rows int, label string) {
-		tile := max(1, rows/2)
-		for first := 0; first < rows; first += tile {
-			x := scoreTile{generator: g.generator, label: label, k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
-			if first > 0 {
-				x.label += "more"
-			}
-			sums := g.accumulators(2 * tile)
-			x.even, x.odd = sums[:tile], sums[tile:]
-			clearSums(sums)
-			LEAQ(rowAt(g.k, g.step, step3, first), x.k)
-			MOVQ(g.q, x.q)
-			x.columns(param("dim"), rows == g.generator.groups[0])
-			addOdd(x.even, x.odd)
-			g.storeScores(g.s, g.top, first, x.even, first+tile == rows)
-		}
+	sizes := g.groupsOf(2)
+	inGroups(name, g.keys, sizes, func(rows int, label string) {
+		sums := g.accumulators(2 * rows)
+		x := scoreTile{generator: g.generator, label: label, even: sums[:rows], odd: sums[rows:], k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
+		clearSums(sums)
+		MOVQ(g.k, x.k)
+		MOVQ(g.q, x.q)
+		x.columns(param("dim"), rows == sizes[0])
+		addOdd(x.even, x.odd)
+		g.storeScores(g.s, g.top, x.even)
 		ADDQ(U32(uint32(rows*g.rowBytes)), g.s)
 		for range rows {
 			ADDQ(g.step, g.k)
@@ -112,36 +105,19 @@ func addOdd(even, odd [][]VecPhysical) {
 	}
 }
 
-// storeScores stores rows of a group of scores, from the given one on. Where the last row is
-// among them, it raises the maximum to those of the group.
-func (g *generator) storeScores(s, top GPVirtual, first int, rows [][]VecPhysical, last bool) {
-	at := func(r, v int) Mem { return g.part(Mem{Base: s, Disp: r * g.rowBytes}, v) }
+// storeScores stores rows of scores and raises the maximum to them.
+func (g *generator) storeScores(s, top GPVirtual, rows [][]VecPhysical) {
 	max := g.lanesB
-	raise := func(v int, z VecPhysical) {
-		if last {
+	for v, z := range max {
+		VMOVUPS(g.part(Mem{Base: top}, v), z)
+	}
+	for r, row := range rows {
+		for v, z := range row {
+			VMOVUPS(z, g.part(Mem{Base: s, Disp: r * g.rowBytes}, v))
 			VMAXPS(max[v], z, max[v]) // a NaN score leaves the maximum as it is
 		}
 	}
 	for v, z := range max {
-		if last {
-			VMOVUPS(g.part(Mem{Base: top}, v), z)
-		}
-	}
-	for r := 0; last && r < first; r++ {
-		for v, z := range g.broadcasts[:vectors] {
-			VMOVUPS(at(r, v), z)
-			raise(v, z)
-		}
-	}
-	for r, row := range rows {
-		for v, z := range row {
-			VMOVUPS(z, at(first+r, v))
-			raise(v, z)
-		}
-	}
-	for v, z := range max {
-		if last {
-			VMOVUPS(z, g.part(Mem{Base: top}, v))
-		}
+		VMOVUPS(z, g.part(Mem{Base: top}, v))
 	}
 }

@@ -8,35 +8,6 @@ import (
 
 const nilAlpha = "A nil alpha counts as 0, whatever o held."
 
-// nilMasks returns the comment about masks that are nil.
-func nilMasks(avx512 bool) string {
-	if avx512 {
-		return ""
-	}
-	return " Nil masks have all bits set."
-}
-
-// declareValues begins values. It returns what the rows of P are.
-func (g *generator) declareValues(masked bool) (rowsOfP string) {
-	switch {
-	case g.bf16:
-		g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
-			"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.", nilAlpha)
-		return "pairs"
-	case masked:
-		g.arithmetic("addValuesMasked", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-			"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha+nilMasks(g.avx512))
-	default:
-		g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32)",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i]. o is [vdim][LANES], p is [keys][LANES]. keys > 0.", nilAlpha)
-	}
-	return "keys"
-}
-
 // A valueSum is the arguments of Oᵀ = alpha Oᵀ + Vᵀ P.
 type valueSum struct {
 	*generator
@@ -45,33 +16,36 @@ type valueSum struct {
 	step3                                   GPVirtual // three times the step
 }
 
+// newValueSum loads the arguments but the masks. P has as many rows as the argument keys says.
+func (g *generator) newValueSum(keys string) *valueSum {
+	x := &valueSum{generator: g, o: param("o"), v: param("v"), step: bytes(param("step")), p: param("p"), keys: param(keys), vdim: param("vdim"), alpha: param("alpha"), step3: GP64()}
+	LEAQ(Mem{Base: x.step, Index: x.step, Scale: 2}, x.step3)
+	return x
+}
+
 // values emits Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
 // keys is rounded in smaller units than O.
 //
 // Where V is finite, its product with a weight of 0 is 0, and no mask is needed. Without
 // opmasks that is worth a look at V.
-func (g *generator) values(masked bool) {
-	rowsOfP := g.declareValues(masked)
-	x := &valueSum{generator: g}
-	if masked {
-		x.masks = param("masks")
+func (g *generator) values() {
+	g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
+		"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
+		"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
+		"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.",
+		nilAlpha+" Nil masks have all bits set.")
+	x := g.newValueSum("keys")
+	x.masks = param("masks")
+	TESTQ(x.masks, x.masks)
+	JZ(LabelRef("plain"))
+	if !g.avx512 {
+		x.ifFinite("plain")
 	}
-	x.o, x.v, x.step, x.p = param("o"), param("v"), bytes(param("step")), param("p")
-	x.keys, x.vdim, x.alpha = param(rowsOfP), param("vdim"), param("alpha")
-	x.step3 = GP64()
-	LEAQ(Mem{Base: x.step, Index: x.step, Scale: 2}, x.step3)
-	if masked && !g.avx512 {
-		TESTQ(x.masks, x.masks)
-		JZ(LabelRef("finite"))
-		x.ifFinite("finite")
-		x.sums("dims", true)
-		JMP(LabelRef("end"))
-		Label("finite")
-		x.sums("finite", false)
-		Label("end")
-	} else {
-		x.sums("dims", masked)
-	}
+	x.sums("masked", true)
+	JMP(LabelRef("end"))
+	Label("plain")
+	x.sums("plain", false)
+	Label("end")
 	g.done()
 }
 
@@ -82,10 +56,6 @@ const fewValues = 1 << 12
 // odd ones: a smaller sum is rounded in smaller units. That takes twice the registers, so
 // columns are taken half as many at a time, and V is read twice as often: it must be near.
 func (g *valueSum) sums(name string, masked bool) {
-	if g.bf16 {
-		g.columns(name, masked, 1)
-		return
-	}
 	values := GP64()
 	MOVQ(g.keys, values)
 	IMULQ(g.vdim, values)
@@ -100,22 +70,16 @@ func (g *valueSum) sums(name string, masked bool) {
 
 // columns emits the loops over columns of V, each of which has so many sums.
 func (g *valueSum) columns(name string, masked bool, each int) {
-	g.inGroups(name, g.vdim, func(rows int, label string) {
-		tile := max(1, rows/each)
-		for first := 0; first < rows; first += tile {
-			if first > 0 {
-				label += "more"
-			}
-			sums := g.accumulators(each * tile)
-			clearSums(sums)
-			g.tile(label, masked, sums[:tile], sums[(each-1)*tile:])
-			if each == 2 {
-				addOdd(sums[:tile], sums[tile:])
-			}
-			g.storeValues(sums[:tile], label)
-			ADDQ(U32(uint32(tile*g.rowBytes)), g.o)
-			ADDQ(U32(uint32(tile*4)), g.v)
+	inGroups(name, g.vdim, g.groupsOf(each), func(rows int, label string) {
+		sums := g.accumulators(each * rows)
+		clearSums(sums)
+		g.tile(label, masked, sums[:rows], sums[(each-1)*rows:])
+		if each == 2 {
+			addOdd(sums[:rows], sums[rows:])
 		}
+		g.storeValues(sums[:rows], label)
+		ADDQ(U32(uint32(rows*g.rowBytes)), g.o)
+		ADDQ(U32(uint32(rows*4)), g.v)
 	})
 }
 
@@ -144,13 +108,19 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 			ADDQ(U32(uint32(steps*4)), m)
 		}
 	}
-	switch {
-	case masked && !g.avx512: // V is not finite: that is rare
+	if masked && !g.avx512 { // V is not finite: that is rare
 		inPairs(label+"keys", n, 2, step, next)
-	case &even[0] == &odd[0]:
-		unrolled(label+"keys", n, step, next)
-	default:
-		inPairs(label+"keys", n, unroll, step, next)
+	} else {
+		overKeys(label+"keys", even, odd, n, step, next)
+	}
+}
+
+// overKeys emits a loop of n keys, in pairs where odd keys have sums of their own. It destroys n.
+func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i int), advance func(steps int)) {
+	if &even[0] == &odd[0] {
+		unrolled(label, n, step, advance)
+	} else {
+		inPairs(label, n, unroll, step, advance)
 	}
 }
 

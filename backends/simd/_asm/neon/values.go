@@ -1,7 +1,5 @@
 package main
 
-const valuesSignature = "o, v *float32, step int, p *float32, keys, vdim int, alpha *float32"
-
 // A valueSum is the arguments of Oᵀ = alpha Oᵀ + Vᵀ P.
 type valueSum struct {
 	*generator
@@ -14,30 +12,22 @@ type valueSum struct {
 //
 // Where V is finite, its product with a weight of 0 is 0, and no mask is needed. That is worth
 // a look at V.
-func (g *generator) values(masked bool) {
-	const nilAlpha = "A nil alpha counts as 0, whatever o held."
-	x := &valueSum{generator: g}
-	if masked {
-		g.routine("addValuesMasked", valuesSignature+", masks *uint32",
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-			"and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.", nilAlpha)
-		x.masks, x.mask = g.param("masks"), g.temp()
-	} else {
-		g.routine("addValues", valuesSignature,
-			"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-			"apart, of v[j][c]*p[j][i]. o is [vdim][16], p is [keys][16]. keys > 0.", nilAlpha)
-	}
+func (g *generator) values() {
+	g.routine("addValues", "o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32",
+		"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
+		"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
+		"and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.",
+		"A nil alpha counts as 0, whatever o held. Nil masks have all bits set.")
+	x := &valueSum{generator: g, masks: g.param("masks"), mask: g.temp()}
 	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.stepParam("step"), g.param("p")
 	x.keys, x.vdim, x.alpha = g.param("keys"), g.param("vdim"), g.param("alpha")
 	x.from, x.at, x.left = g.temp(), g.temp(), g.temp()
-	if masked {
-		x.ifFinite("finite")
-		x.sums("dims", tileRows[1:], x.maskedSums)
-		g.op("B end")
-	}
-	g.label("finite")
-	x.sums("finite", tileRows, func(label string, rows int) {
+	g.op("CBZ %v, plain", x.masks)
+	x.ifFinite("plain")
+	x.sums("masked", tileRows[1:], x.maskedSums)
+	g.op("B end")
+	g.label("plain")
+	x.sums("plain", tileRows, func(label string, rows int) {
 		g.columnSums(label, rows, columnProduct{x.from, x.step, x.at, none, x.left})
 	})
 	g.label("end")
