@@ -52,7 +52,8 @@ func newBench() *cobra.Command {
 		Long: `Bench measures kernels on random normal tensors, for every combination of the
 lists given, or for problems given by name. It prints medians, how far apart the
 fast and the slow calls are, rates beside what the machine does at most, and
-memory; * marks the kernel that dispatch runs.
+memory; * marks the kernel that dispatch runs, ? a median in doubt: of fewer than
+five calls, or with quartiles more than a fifth of it apart.
 
 Each kernel warms up first. Then the kernels of a problem take turns, in rounds
 and in another order each time, so that what changes on the machine meanwhile
@@ -77,7 +78,6 @@ every program gets, and says which kernels ran and what others would have taken.
   flashrun bench --seq 256:4096:x2 --baseline naive
   flashrun bench --out new.json --compare old.json
   flashrun bench --regret
-  flashrun bench --regret --random 100 --seed 7
   flashrun bench --regret=live
   flashrun bench --trace mine.trace
   flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,

@@ -100,7 +100,9 @@ func TestBenchJSON(t *testing.T) {
 		require.InEpsilon(t, p.FLOPs(pass)/p.Bytes(pass), x.Intensity, 1e-9)
 		require.InEpsilon(t, p.Bytes(pass)/x.Seconds, x.BytesPerSecond, 1e-9)
 		require.NotEmpty(t, x.Rounds)
-		require.LessOrEqual(t, len(x.Rounds), 2)
+		require.LessOrEqual(t, len(x.Rounds), 2*bench.MinCalls, "two rounds, and more where they have few calls")
+		require.True(t, x.P10 <= x.P25 && x.P25 <= x.Seconds && x.Seconds <= x.P75 && x.P75 <= x.P90, "%+v", x)
+		require.Equal(t, x.Calls < bench.MinCalls || x.P75-x.P25 > bench.MaxSpread*x.Seconds, x.Doubt != "", "%+v", x)
 	}
 	require.Equal(t, map[string]int{"simd/fwd_generic": 4, "simd/bwd_generic": 4, "wasm/fwd_simd128": 4, "wasm/bwd_simd128": 4,
 		"wasm/fwd_scalar": 4, "wasm/bwd_scalar": 4, "wasm/decode_simd128": 4}, kernels)
@@ -140,7 +142,7 @@ func TestBenchChosen(t *testing.T) {
 func TestBenchCSV(t *testing.T) {
 	out := ok(t, quickBench("--seq", "16", "--pass", "fwd", "--backend", "simd/fwd_generic", "--csv")...)
 	require.True(t, strings.HasPrefix(out, "problem,pass,kernel,backend,memory,chosen,batch,heads,kv_heads,q_len,kv_len,head_dim,v_dim,dtype,"+
-		"calls,seconds,p10_seconds,p90_seconds,predicted_seconds,gflops,intensity,bytes_per_second,extra_bytes,peak_bytes\n"), out)
+		"calls,seconds,p10_seconds,p90_seconds,predicted_seconds,gflops,intensity,bytes_per_second,extra_bytes,peak_bytes,p25_seconds,p75_seconds,doubt\n"), out)
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, rows, 2)
@@ -195,10 +197,21 @@ func TestCompareCommand(t *testing.T) {
 	args := []string{"--seq", "16", "--backend", "simd/fwd_generic"}
 	ok(t, quickBench(append(args, "--out", old)...)...)
 	out := ok(t, quickBench(append(args, "--compare", old)...)...)
-	require.Contains(t, out, "geometric mean of 2: ")
+	require.Regexp(t, `geometric mean of [12]: |no geometric mean: `, out)
 	r := benchResults(t, append(args, "--compare", old)...)
 	require.Len(t, r.Comparison.Pairs, 2)
-	require.Equal(t, 2, r.Comparison.Mean.Cases)
+	ratios := 0
+	for _, x := range r.Comparison.Pairs {
+		require.Equal(t, x.Doubt == "", x.Ratio > 0, "%+v", x)
+		if x.Ratio > 0 {
+			ratios++
+		}
+	}
+	if ratios > 0 {
+		require.Equal(t, ratios, r.Comparison.Mean.Cases)
+	} else {
+		require.Nil(t, r.Comparison.Mean)
+	}
 }
 
 // Ctrl-C keeps what is done: the results are written, marked, and valid.

@@ -60,8 +60,8 @@ func TestJSONShapes(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), b.String())
 }
 
-// machineFields depend on the machine.
-var machineFields = []string{"cpu", "gpu", "missing", "device", "requires", "reason", "note"}
+// machineFields depend on the machine, or on what else it does.
+var machineFields = []string{"cpu", "gpu", "missing", "device", "requires", "reason", "note", "load", "busy", "doubt"}
 
 // shapeOf adds the path and type of every field of x.
 func shapeOf(path string, x any, to map[string]bool) {

@@ -151,7 +151,10 @@ var forms = []struct {
 	{"bench chosen", regexp.MustCompile(`\b(simd|wasm)/(fwd|bwd|decode)_\w+( \*)?`), "$1"},
 	{"bench all", regexp.MustCompile(`(/\w+) \*`), "$1"},
 	{"bench", regexp.MustCompile(`kernel=\w+/memory=host-\d+\s+\d+`), "KERNEL"},
-	{"bench", regexp.MustCompile(` ~ `), " "},
+	{"bench", regexp.MustCompile(`^(The machine was busy: |\? \d+ of \d+ medians).*`), ""},
+	{"bench", regexp.MustCompile(`^(geometric mean of \d+|no geometric mean):.*`), "geometric mean"},
+	{"bench", regexp.MustCompile(` [~?] `), " "},
+	{"bench", regexp.MustCompile(` -( |$)`), " #$1"}, // a ratio of what is in doubt
 	{"bench", regexp.MustCompile(`after \d of`), "after # of"},
 	{"list", regexp.MustCompile(`^machine .*`), "machine"},
 	{"ring", regexp.MustCompile(`(efficiency|difference from one rank) [\d.e+-]+`), "$1 #"},
