@@ -314,7 +314,7 @@ docs: ## remake what commands, kernels, modules and GPU images say of themselves
 	$(GO) run ./docs/figures docs/figures
 
 report-example: build ## measure this machine for some minutes, and remake the example report from that
-	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal both --dtype f32,bf16 --kernels all --backend simd,wasm \
+	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal=both --dtype f32,bf16 --kernels all --backend simd,wasm \
 		--time-per-case 200ms --out docs/report/grid.json
 	bin/flashrun bench --heads 32 --kv-heads 8 --head-dim 128 --q-len 1 --seq 1024:65536:x4 --dtype f32,bf16 --pass fwd --kernels all --backend simd,wasm \
 		--time-per-case 200ms --limits=false --out docs/report/decode.json

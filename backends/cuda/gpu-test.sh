@@ -212,7 +212,7 @@ ring() {
 			done
 		done
 	done
-	./flashrun ring --devices "$(seq -s, 0 $((gpus - 1)))" --problem "$(IFS=,; echo "${list[*]}")" --pass fwd,bwd --runs 7 --quiet --json
+	./flashrun ring --device "$(seq -s, 0 $((gpus - 1)))" --problem "$(IFS=,; echo "${list[*]}")" --pass fwd,bwd --runs 7 --quiet --json
 	command -v torchrun >/dev/null || { echo "no PyTorch here"; return 0; }
 	NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node "$gpus" context_parallel.py "${cells[@]}"
 }

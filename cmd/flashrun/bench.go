@@ -71,7 +71,7 @@ refused: measure these without it, and flashrun report shows both files as one.
 With --trace it replays the calls of a program instead, with the dispatcher that
 every program gets, and says which kernels ran and what others would have taken.`,
 		Example: `  flashrun bench
-  flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd
+  flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal=both --dtype f32,bf16 --pass fwd,bwd
   flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
   flashrun bench --seq 512 --features softcap30-alibi --kernels all
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
@@ -118,7 +118,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
 	for name, values := range map[string][]string{"dtype": input.TypeNames, "memory": {"host", "device"}, "baseline": {bench.Naive},
-		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
+		"kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
 				d := dispatch.All(cmd.Context())

@@ -15,7 +15,7 @@ import (
 // Time and memory of the baseline stand beside those of the kernels. Dispatch neither
 // runs it nor knows it.
 func TestBenchBaseline(t *testing.T) {
-	r := benchResults(t, "--seq", "64", "--causal", "both", "--dtype", "f32,bf16", "--backend", "simd", "--baseline", "naive")
+	r := benchResults(t, "--seq", "64", "--causal=both", "--dtype", "f32,bf16", "--backend", "simd", "--baseline", "naive")
 	found := 0
 	for _, x := range r.Results {
 		p, err := flashkit.ParseProblem(x.Problem)

@@ -37,7 +37,7 @@ shown as one; a case that is in two of them is taken from the last.
 
 With --out plot.svg, or --format svg, it writes a single figure as an SVG image.
 Page and image follow the reader's light or dark setting.`,
-		Example: `  flashrun bench --seq 128:4096:x2 --causal both --out results.json
+		Example: `  flashrun bench --seq 128:4096:x2 --causal=both --out results.json
   flashrun report results.json -o report.html
   flashrun report results.json -o roofline.svg --plot roofline`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -19,7 +19,7 @@ import (
 func TestReportCommand(t *testing.T) {
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "results.json"), filepath.Join(dir, "report.html")
-	ok(t, quickBench("--seq", "16,32", "--causal", "both", "--backend", "simd,wasm", "--out", in)...)
+	ok(t, quickBench("--seq", "16,32", "--causal=both", "--backend", "simd,wasm", "--out", in)...)
 	require.Equal(t, out+": 16 results\n", ok(t, "report", in, "-o", out))
 	page, err := os.ReadFile(out)
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func TestReportCommand(t *testing.T) {
 
 	// A second file adds cases, and replaces those that it has again.
 	more := filepath.Join(dir, "more.json")
-	ok(t, quickBench("--seq", "32,64", "--causal", "both", "--backend", "simd,wasm", "--out", more)...)
+	ok(t, quickBench("--seq", "32,64", "--causal=both", "--backend", "simd,wasm", "--out", more)...)
 	require.Equal(t, out+": 24 results\n", ok(t, "report", in, more, "-o", out))
 
 	svg := filepath.Join(dir, "plot.svg")
