@@ -281,7 +281,7 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/cuda.test ./backends/cuda
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/peer.test ./ring/peer
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/nccl.test ./ring/nccl
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/flashrun ./cmd/flashrun
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/ ./cmd/flashrun ./internal/house/regret
 	cp backends/cuda/gpu-test.sh bench/peers/gpu*.py bench/peers/jax_gpu.py bench/peers/context_parallel.py bin/gpu
 
 .PHONY: gorgoniacu

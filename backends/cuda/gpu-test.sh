@@ -191,7 +191,7 @@ jax() {
 # How good dispatch's choices between the processor and the GPU are.
 regret() {
 	FLASHKIT_PROFILE=machine.profile ./flashrun calibrate
-	FLASHKIT_PROFILE=machine.profile ./flashrun bench --regret | tail -n 12
+	FLASHKIT_PROFILE=machine.profile ./regret | tail -n 12
 }
 
 # One sequence over all GPUs, which share it with as many ranks as tests want; how much of a GPU

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -42,11 +41,6 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	g.mask.add(cmd, true)
 	flags.StringVar(&g.dtype, "dtype", "f32", "a `list` of types: f32, f16, bf16 and, with K and V in the second one, f32-kvf16, f32-kvbf16")
 	flags.StringVar(&g.features, "features", "", "`what` each problem has beside, as the end of its name: softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16")
-}
-
-// given reports whether any of the flags is given.
-func (g *gridFlags) given(cmd *cobra.Command) bool {
-	return len(g.problems) > 0 || g.random > 0 || slices.ContainsFunc(gridNames, func(name string) bool { return cmd.Flags().Changed(name) })
 }
 
 // grid returns the problems, each once, with the longest sequences last, random ones

@@ -54,7 +54,6 @@ func TestBenchBaselineBadInput(t *testing.T) {
 	}{
 		{"--seq 16,3000000 --heads 1 --baseline naive", []string{"--seq 3000000", "--baseline naive", "matrices of b1-h1-g1-n3000000-m3000000-d64-f32", "TiB", "free"}},
 		{"--baseline clever", []string{"--baseline", `"clever"`, "naive"}},
-		{"--baseline naive --regret", []string{"--baseline naive", "--regret"}},
 		{"--baseline naive --trace layers", []string{"--baseline", "--trace"}},
 	} {
 		code, stdout, stderr := flashrun(t, append([]string{"bench"}, strings.Fields(test.args)...)...)

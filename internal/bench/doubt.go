@@ -70,17 +70,39 @@ const (
 	wideShare = .25 // of the cases of enough calls are wide
 )
 
+// loadSigns returns what the load says of a machine on which kernels may use so many processors.
+func loadSigns(l *machine.Load, procs int) (signs []string) {
+	if l == nil {
+		return nil
+	}
+	if float64(l.CPUs)-l.Others < freeShare*float64(min(procs, l.CPUs)) {
+		signs = append(signs, fmt.Sprintf("other programs used %.1f of its %d processors", min(l.Others, float64(l.CPUs)), l.CPUs))
+	}
+	if l.Steal > mostSteal {
+		signs = append(signs, fmt.Sprintf("its hypervisor gave %.0f%% of its time to others", 100*min(l.Steal, 1)))
+	}
+	return signs
+}
+
+// widely returns the sign that the calls of many cases differ.
+func widely(wide, judged int) (signs []string) {
+	if float64(wide) > wideShare*float64(judged) {
+		signs = []string{fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged)}
+	}
+	return signs
+}
+
+// busySentence returns a sentence of the signs of a busy machine, "" if there is none.
+func busySentence(signs []string) string {
+	if len(signs) == 0 {
+		return ""
+	}
+	return "The machine was busy: " + strings.Join(signs, "; ") + "."
+}
+
 // unrest returns a sentence if something speaks for a busy machine, else "".
 func (r *Results) unrest() string {
-	var signs []string
-	if l := r.Load; l != nil {
-		if float64(l.CPUs)-l.Others < freeShare*float64(min(r.Machine.GOMAXPROCS, l.CPUs)) {
-			signs = append(signs, fmt.Sprintf("other programs used %.1f of its %d processors", min(l.Others, float64(l.CPUs)), l.CPUs))
-		}
-		if l.Steal > mostSteal {
-			signs = append(signs, fmt.Sprintf("its hypervisor gave %.0f%% of its time to others", 100*min(l.Steal, 1)))
-		}
-	}
+	signs := loadSigns(r.Load, r.Machine.GOMAXPROCS)
 	wide, judged, beyond := 0, 0, 0
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -94,16 +116,11 @@ func (r *Results) unrest() string {
 			beyond++
 		}
 	}
-	if float64(wide) > wideShare*float64(judged) {
-		signs = append(signs, fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged))
-	}
+	signs = append(signs, widely(wide, judged)...)
 	if beyond > 0 {
 		signs = append(signs, fmt.Sprintf("rates of %d of %d cases exceed the limits", beyond, len(r.Results)))
 	}
-	if len(signs) == 0 {
-		return ""
-	}
-	return "The machine was busy: " + strings.Join(signs, "; ") + "."
+	return busySentence(signs)
 }
 
 // beyond reports whether a kernel does more than what was measured as the most.

@@ -114,3 +114,25 @@ func TestCompareDoubt(t *testing.T) {
 	c.writeTable(&out, machine.Info{})
 	require.Contains(t, out.String(), "no geometric mean: a median of every case is in doubt")
 }
+
+// A problem whose choice or best kernel is in doubt has no part in the sums.
+func TestRegretDoubt(t *testing.T) {
+	racers := func(chosen, best []time.Duration) []*racer {
+		return []*racer{{kernel: flashkit.Kernel{Name: "x/chosen"}, times: chosen}, {kernel: flashkit.Kernel{Name: "x/best"}, times: best}, {kernel: flashkit.Kernel{Name: "x/once"}, times: []time.Duration{90}}}
+	}
+	sound := newRegret(flashkit.Problem{}, flashkit.PassForward, racers([]time.Duration{20, 20, 20, 20, 21}, []time.Duration{10, 10, 10, 10, 10}))
+	require.Equal(t, "", sound.Doubt)
+	require.InDelta(t, 2, sound.Ratio, 1e-9)
+	few := newRegret(flashkit.Problem{}, flashkit.PassForward, racers([]time.Duration{731}, []time.Duration{1, 1, 1, 1, 1}))
+	require.Equal(t, "x/chosen: 1 call", few.Doubt)
+	wide := newRegret(flashkit.Problem{}, flashkit.PassForward, racers([]time.Duration{731, 731, 731, 731, 731}, []time.Duration{1, 1, 2, 3, 4}))
+	require.Equal(t, "x/best: quartiles 100% apart", wide.Doubt)
+
+	r := &RegretReport{Problems: []regretResult{few, sound, wide}}
+	r.sum(&machine.Load{CPUs: 1})
+	require.InDelta(t, 2, r.Sum, 1e-9)
+	require.InDelta(t, 2, r.Worst, 1e-9)
+	var out bytes.Buffer
+	require.NoError(t, r.WriteTable(&out))
+	require.Contains(t, out.String(), "? 2 of 3 problems have no ratio: a median is in doubt\nThe machine was busy: calls of 2 of 3 cases differ widely.\n1 problems: ")
+}
