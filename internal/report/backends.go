@@ -113,7 +113,7 @@ func (s *study) backends() *Figure {
 		}
 	}
 	if len(plots) == 0 {
-		fig.Caption = "One backend was measured."
+		fig.Caption = "No problem has medians of two backends that are not in doubt."
 		return fig
 	}
 	fig.Gist = "the time of each over that of the fastest"
