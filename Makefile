@@ -281,7 +281,7 @@ gpu-test: ## bin/gpu: what a machine with a GPU, and without Go, needs to test t
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/cuda.test ./backends/cuda
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/peer.test ./ring/peer
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o bin/gpu/nccl.test ./ring/nccl
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/flashrun ./cmd/flashrun
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/gpu/ ./cmd/flashrun ./internal/house/regret
 	cp backends/cuda/gpu-test.sh bench/peers/gpu*.py bench/peers/jax_gpu.py bench/peers/context_parallel.py bin/gpu
 
 .PHONY: gorgoniacu
@@ -314,7 +314,7 @@ docs: ## remake what commands, kernels, modules and GPU images say of themselves
 	$(GO) run ./docs/figures docs/figures
 
 report-example: build ## measure this machine for some minutes, and remake the example report from that
-	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal both --dtype f32,bf16 --kernels all --backend simd,wasm \
+	bin/flashrun bench --heads 4 --seq 128:2048:x2 --causal=both --dtype f32,bf16 --kernels all --backend simd,wasm \
 		--time-per-case 200ms --out docs/report/grid.json
 	bin/flashrun bench --heads 32 --kv-heads 8 --head-dim 128 --q-len 1 --seq 1024:65536:x4 --dtype f32,bf16 --pass fwd --kernels all --backend simd,wasm \
 		--time-per-case 200ms --limits=false --out docs/report/decode.json

@@ -191,7 +191,7 @@ jax() {
 # How good dispatch's choices between the processor and the GPU are.
 regret() {
 	FLASHKIT_PROFILE=machine.profile ./flashrun calibrate
-	FLASHKIT_PROFILE=machine.profile ./flashrun bench --regret | tail -n 12
+	FLASHKIT_PROFILE=machine.profile ./regret | tail -n 12
 }
 
 # One sequence over all GPUs, which share it with as many ranks as tests want; how much of a GPU
@@ -212,7 +212,7 @@ ring() {
 			done
 		done
 	done
-	./flashrun ring --devices "$(seq -s, 0 $((gpus - 1)))" --problem "$(IFS=,; echo "${list[*]}")" --pass fwd,bwd --runs 7 --quiet --json
+	./flashrun ring --device "$(seq -s, 0 $((gpus - 1)))" --problem "$(IFS=,; echo "${list[*]}")" --pass fwd,bwd --runs 7 --quiet --json
 	command -v torchrun >/dev/null || { echo "no PyTorch here"; return 0; }
 	NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node "$gpus" context_parallel.py "${cells[@]}"
 }

@@ -60,6 +60,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
     parser.add_argument("--json", help="also write all results to this file")
+    parser.add_argument("--out", help="also write this file for flashrun report, which draws the peers beside ours; one number of threads")
     return parser.parse_args()
 
 
@@ -144,12 +145,10 @@ class Ours:
                 return name, "" if "predicted_seconds" in k else k["reason"]
         return name, "there is no such kernel for this pass"
 
-    def rates(self, problem, p, kernels, seconds):
-        """Return the GFLOP/s of each kernel, and those of multiply-adds alone."""
-        found = json.loads(self.run("bench", "--json", "--problem", problem.name, "--pass", p, "--backend", ",".join(kernels),
+    def bench(self, problem, p, kernels, seconds):
+        """Return what flashrun bench says of the kernels."""
+        return json.loads(self.run("bench", "--json", "--problem", problem.name, "--pass", p, "--backend", ",".join(kernels),
                                     "--kernels", "all", "--rounds", "1", "--time-per-case", f"{seconds}s"))
-        peak = next(limit["gflops"] for limit in found["limits"] if limit["name"] == problem.dtype)
-        return {k["kernel"]: k["gflops"] for k in found["results"]}, peak
 
     def outputs(self, problem, p, kernel, folder):
         """Return what the kernel computes."""
@@ -202,14 +201,25 @@ PEERS = {"PyTorch": torch_peer, "ONNX Runtime": onnx_peer}
 
 
 def timed(call, seconds):
-    """Return the median time of a call."""
+    """Return the times of calls."""
     call()
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 3:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return times
+
+
+def result(ours, peer, rounds):
+    """Return the times of a peer as flashrun bench has them, beside a result of ours on the same problem."""
+    times = [t for x in rounds for t in x]
+    at = lambda fraction: float(np.quantile(times, fraction))
+    rate = ours["seconds"] / at(.5)
+    return {name: ours[name] for name in ("problem", "pass", "memory", "intensity")} | {
+        "backend": "peer", "kernel": "peer/" + peer.lower().replace(" ", "-"), "calls": len(times), "seconds": at(.5),
+        **{f"p{n}_seconds": at(n / 100) for n in (10, 25, 75, 90)}, "round_seconds": [statistics.median(x) for x in rounds],
+        "gflops": ours["gflops"] * rate, "bytes_per_second": ours["bytes_per_second"] * rate}
 
 
 def apart(x, y):
@@ -237,13 +247,18 @@ def compare(args, problem, p, threads, folder):
             values[peer] = outputs()
         except ImportError:
             pass
-    rates = {}
+    rates, times = {}, {peer: [] for peer in calls}
     for _ in range(args.rounds if able else 0):
-        found, peak = ours.rates(problem, p, able, args.seconds)
-        for name, rate in [*found.items(), ("peak", peak)]:
-            rates.setdefault(name, []).append(rate)
+        found = ours.bench(problem, p, able, args.seconds)
+        for k in found["results"]:
+            rates.setdefault(k["kernel"], []).append(k["gflops"])
+        rates.setdefault("peak", []).append(next(limit["gflops"] for limit in found["limits"] if limit["name"] == problem.dtype))
         for peer, call in calls.items():
-            rates.setdefault(peer, []).append(problem.flops(p == "bwd") / timed(call, args.seconds) / 1e9)
+            times[peer].append(timed(call, args.seconds))
+            rates.setdefault(peer, []).append(problem.flops(p == "bwd") / statistics.median(times[peer][-1]) / 1e9)
+    if able:  # the file for flashrun report: ours of the last round, and the peers of all
+        results = found["results"] + [result(found["results"][0], peer, x) for peer, x in times.items()]
+        args.results = {**found, **args.results, "results": args.results.get("results", []) + results}
     median = {name: statistics.median(x) for name, x in rates.items()}
     exact = problem.exact() if problem.seq <= CHEAP and able else None
     rows = []
@@ -284,6 +299,9 @@ def line(args, row):
 
 def main():
     args = arguments()
+    args.results = {}
+    if args.out and len(args.threads) > 1:
+        raise SystemExit(f"--threads {args.threads}: one number for --out, as a report is of one machine")
     print(LEGEND.format(rounds=args.rounds, seconds=args.seconds, cheap=CHEAP))
     peers = [] if args.no_peers else PEERS
     print(f"{'':70} {'GFLOP/s':>7} {'of':>5} {'max':>7} " + f" {'GFLOP/s':>12} {'':5} {'max':>7} {'max':>7}" * len(peers))
@@ -300,6 +318,9 @@ def main():
                             for row in compare(args, problem, p, threads, pathlib.Path(folder)):
                                 print(line(args, row), flush=True)
                                 results.append(row)
+    if args.out:
+        with open(args.out, "w") as f:
+            json.dump(args.results, f)
     if args.json:
         with open(args.json, "w") as f:
             json.dump(results, f, indent=1)

@@ -103,7 +103,10 @@ func TestBadInput(t *testing.T) {
 		"bench huge grid":          {[]string{"bench", "--seq", "1:999:+1", "--q-len", "1:999:+1"}, []string{"--seq", "10000"}},
 		"bench overflow":           {[]string{"bench", "--seq", "4611686018427387904"}, []string{"--seq 4611686018427387904"}},
 		"bench heads":              {[]string{"bench", "--kv-heads", "3"}, []string{"--kv-heads 3", "--heads 8"}},
-		"bench causal":             {[]string{"bench", "--causal", "maybe"}, []string{"--causal", "maybe"}},
+		"bench causal":             {[]string{"bench", "--causal=maybe"}, []string{"--causal", "maybe", "true, false or both"}},
+		"bench causal apart":       {[]string{"bench", "--causal", "both"}, []string{`"both"`, "it is --causal=both"}},
+		"bench causal and window":  {[]string{"bench", "--causal=both", "--window", "1,1"}, []string{"--causal", "--window"}},
+		"run causal both":          {[]string{"run", "--causal=both"}, []string{"--causal", "both", "true or false"}},
 		"bench dtype":              {[]string{"bench", "--dtype", "f32,f64"}, []string{"--dtype", "f32,f64"}},
 		"bench pass":               {[]string{"bench", "--pass", "sideways"}, []string{"--pass", "sideways"}},
 		"bench backend":            {[]string{"bench", "--backend", "simd,tpu"}, []string{"--backend tpu", "simd"}},
@@ -119,12 +122,10 @@ func TestBadInput(t *testing.T) {
 		"bench compare no file":    {[]string{"bench", "--compare", filepath.Join(dir, "none.json")}, []string{"--compare", "none.json"}},
 		"bench compare other file": {[]string{"bench", "--compare", good}, []string{"--compare", good, "not the JSON"}},
 		"bench compare other JSON": {[]string{"bench", "--compare", raw([]byte(`{"format": 99}`))}, []string{"--compare", "format = 99"}},
-		"bench regret":             {[]string{"bench", "--regret=dead"}, []string{"--regret=dead"}},
-		"bench regret and trace":   {[]string{"bench", "--regret", "--trace", "layers"}, []string{"--trace layers", "--regret=live"}},
 		"bench runs":               {[]string{"bench", "--trace", "layers", "--runs", "0"}, []string{"--runs 0"}},
 		"bench runs of nothing":    {[]string{"bench", "--runs", "2"}, []string{"--runs 2", "--trace"}},
 		"bench trace and grid":     {[]string{"bench", "--trace", "layers", "--seq", "5"}, []string{"--seq", "--trace"}},
-		"bench live in CSV":        {[]string{"bench", "--regret=live", "--csv"}, []string{"--csv", "--regret=live"}},
+		"bench live in CSV":        {[]string{"bench", "--trace", "layers", "--csv"}, []string{"--csv", "--trace"}},
 		"bench trace no file":      {[]string{"bench", "--trace", filepath.Join(dir, "none.trace")}, []string{"--trace", "none.trace"}},
 		"bench trace is a folder":  {[]string{"bench", "--trace", dir}, []string{"--trace", dir}},
 		"bench trace nonsense":     {[]string{"bench", "--trace", raw([]byte("fwd b1"))}, []string{"--trace", "line 1", "b1"}},
@@ -179,7 +180,7 @@ func TestUnavailableDevice(t *testing.T) {
 		require.NoError(t, os.Setenv("FLASHKIT_DEVICE", ""))
 	}
 	require.Contains(t, ok(t, "run", "--device", "4096", "--backend", "simd", "--repeat", "1"), "simd/")
-	for _, wrong := range []string{"-1", "gpu", "0x1"} {
+	for _, wrong := range []string{"-1", "gpu", "0x1", "0,1"} {
 		code, _, stderr := flashrun(t, "run", "--device="+wrong)
 		require.Equal(t, exitUsage, code)
 		require.Contains(t, stderr, `--device "`+wrong+`": must be the number of a GPU, from 0`)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +32,6 @@ type benchFlags struct {
 	rounds      int
 	seed        uint64
 	limits      bool
-	regrets     string
 	traces      []string
 	runs        int
 
@@ -52,7 +50,8 @@ func newBench() *cobra.Command {
 		Long: `Bench measures kernels on random normal tensors, for every combination of the
 lists given, or for problems given by name. It prints medians, how far apart the
 fast and the slow calls are, rates beside what the machine does at most, and
-memory; * marks the kernel that dispatch runs.
+memory; * marks the kernel that dispatch runs, ? a median in doubt: of fewer than
+five calls, or with quartiles more than a fifth of it apart.
 
 Each kernel warms up first. Then the kernels of a problem take turns, in rounds
 and in another order each time, so that what changes on the machine meanwhile
@@ -70,15 +69,12 @@ refused: measure these without it, and flashrun report shows both files as one.
 With --trace it replays the calls of a program instead, with the dispatcher that
 every program gets, and says which kernels ran and what others would have taken.`,
 		Example: `  flashrun bench
-  flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal both --dtype f32,bf16 --pass fwd,bwd
+  flashrun bench --seq 128:16384:x2 --head-dim 64,128 --causal=both --dtype f32,bf16 --pass fwd,bwd
   flashrun bench --heads 32 --kv-heads 8 --q-len 1 --seq 1024:131072:x4 --pass fwd
   flashrun bench --seq 512 --features softcap30-alibi --kernels all
   flashrun bench --problem b1-h12-g12-n121-m121-d32-f32 --kernels all --backend simd,wasm
   flashrun bench --seq 256:4096:x2 --baseline naive
   flashrun bench --out new.json --compare old.json
-  flashrun bench --regret
-  flashrun bench --regret --random 100 --seed 7
-  flashrun bench --regret=live
   flashrun bench --trace mine.trace
   flashrun bench --benchstat >new.txt && benchstat old.txt new.txt`,
 		Args: noArguments,
@@ -95,10 +91,8 @@ every program gets, and says which kernels ran and what others would have taken.
 	flags.IntVar(&f.rounds, "rounds", 5, "in so many turns")
 	flags.Uint64Var(&f.seed, "seed", 1, "seed of the input, of the order and of random problems")
 	flags.BoolVar(&f.limits, "limits", true, "also measure what the machine does at most")
-	flags.StringVar(&f.regrets, "regret", "", "measure what dispatch's choices take over what the best kernels take, in `what`: choices, over a grid of its own unless one is given; or live, in the calls of programs, those of --trace or built-in ones")
-	flags.Lookup("regret").NoOptDefVal = regretChoices
 	flags.StringArrayVar(&f.traces, "trace", nil, "replay the calls in this `file`, or the built-in trace of this name, in a fresh process; repeat for more; builtin for all built-in ones")
-	flags.IntVar(&f.runs, "runs", 5, "replay each trace in so many processes (default 1 without --regret=live)")
+	flags.IntVar(&f.runs, "runs", 1, "replay each trace in so many processes")
 	f.addOutput(cmd)
 	completeLists(cmd)
 	cmd.RegisterFlagCompletionFunc("trace", cobra.FixedCompletions(append(replay.BuiltinNames(), replay.Builtin), cobra.ShellCompDirectiveDefault))
@@ -118,7 +112,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 // completeLists completes the last element of flags that take lists.
 func completeLists(cmd *cobra.Command) {
 	for name, values := range map[string][]string{"dtype": input.TypeNames, "memory": {"host", "device"}, "baseline": {bench.Naive},
-		"causal": {"no", "yes", "both"}, "kernels": {"chosen", "all"}, "regret": {regretChoices, regretLive}, "backend": nil} {
+		"kernels": {"chosen", "all"}, "backend": nil} {
 		cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if name == "backend" {
 				d := dispatch.All(cmd.Context())
@@ -139,7 +133,7 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	if err := f.checkLive(cmd); err != nil {
 		return err
 	}
-	if f.plays() {
+	if len(f.traces) > 0 {
 		return f.live(cmd)
 	}
 	b, problems, err := f.prepare(cmd)
@@ -161,9 +155,6 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 		if err := missingDevice(cmd, b.Dispatch); err != nil {
 			return err
 		}
-	}
-	if f.regrets != "" {
-		return f.regret(cmd, b, problems)
 	}
 	for _, p := range problems {
 		if err := b.Affordable(p); err != nil {
@@ -213,14 +204,10 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem
 		err = fmt.Errorf("--kernels %q: must be chosen or all", f.kernels)
 	case f.baseline != "" && f.baseline != bench.Naive:
 		err = fmt.Errorf("--baseline %q: must be %s", f.baseline, bench.Naive)
-	case f.baseline != "" && f.regrets != "":
-		err = fmt.Errorf("--baseline %s: does not go with --regret: dispatch never runs it", f.baseline)
 	case f.timePerCase <= 0:
 		err = fmt.Errorf("--time-per-case %v: must be positive", f.timePerCase)
 	case f.rounds < 1:
 		err = fmt.Errorf("--rounds %d: must be at least 1", f.rounds)
-	case f.regrets != "" && (f.compare != "" || f.out != "" || f.csv || f.benchstat):
-		err = errors.New("--regret: goes with the table or with --json, without --compare and --out, --csv and --benchstat")
 	case f.compare != "" && (f.csv || f.benchstat):
 		err = fmt.Errorf("--compare %s: goes with the table or with --json", f.compare)
 	}
@@ -251,24 +238,4 @@ func (f *benchFlags) print(w io.Writer, r *bench.Results) error {
 		return r.WriteBenchstat(w)
 	}
 	return r.WriteTable(w)
-}
-
-// regret measures the regret over the given problems, or over its own.
-func (f *benchFlags) regret(cmd *cobra.Command, b *bench.Run, problems []flashkit.Problem) error {
-	list := bench.RegretGrid()
-	if f.grid.given(cmd) {
-		list = nil
-		list = bench.HeatsOf(problems, b.Passes...)
-	}
-	per := f.timePerCase
-	if !cmd.Flags().Changed("time-per-case") {
-		per = bench.RegretTime
-	}
-	show := terminal.NewProgress(cmd.ErrOrStderr())
-	report, ended := b.Regret(cmd.Context(), list, per, show)
-	show.Done()
-	if f.json {
-		return failed(errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(report), ended))
-	}
-	return failed(errors.Join(report.WriteTable(cmd.OutOrStdout()), ended))
 }

@@ -104,27 +104,3 @@ func TestBadCalibrate(t *testing.T) {
 	require.Contains(t, stderr, "FLASHKIT_PROFILE is off")
 	require.Contains(t, stderr, "--out")
 }
-
-func TestRegret(t *testing.T) {
-	args := []string{"bench", "--regret", "--problem", tiny, "--problem", "b1-h1-g1-n3-m3-d4-bf16", "--time-per-case", "5ms", "--rounds", "1"}
-	var r bench.RegretReport
-	require.NoError(t, json.Unmarshal([]byte(ok(t, append(args, "--json")...)), &r))
-	require.Len(t, r.Problems, 4, "both passes")
-	require.GreaterOrEqual(t, r.Sum, 1.0)
-	worst := 0.0
-	for _, x := range r.Problems {
-		chosen, best := x.Times()
-		require.InEpsilon(t, chosen/best, x.Ratio, 1e-9)
-		worst = max(worst, x.Ratio)
-		for _, k := range x.Kernels {
-			require.True(t, k.Calls > 0 && k.Seconds >= best || k.Note != "", "%+v", k)
-		}
-	}
-	require.Equal(t, worst, r.Worst)
-	out := ok(t, append(args, "--pass", "fwd")...)
-	require.Contains(t, out, "2 problems: dispatch's choices take ")
-
-	code, _, stderr := flashrun(t, "bench", "--regret", "--csv")
-	require.Equal(t, exitUsage, code)
-	require.Contains(t, stderr, "--regret")
-}

@@ -121,7 +121,6 @@ func TestDegenerateProblems(t *testing.T) {
 				{"memory", name}, {"memory", "--json", name},
 				{"bench", "--problem", name, "--limits=false", "--time-per-case", "1us", "--kernels", "all"},
 				{"bench", "--problem", name, "--limits=false", "--time-per-case", "1us", "--baseline", "naive", "--csv"},
-				{"bench", "--regret", "--problem", name, "--time-per-case", "1us", "--rounds", "1"},
 				{"bench", "--trace", trace, "--runs", "1"},
 				{"calibrate", "--problem", name, "--time-per-case", "1us", "--out", filepath.Join(dir, "profile")},
 				{"ring", "--problem", name, "--check", "--runs", "1", "--quiet"},

@@ -140,7 +140,6 @@ func TestDriverThatNoOneAsksFor(t *testing.T) {
 		{"explain", "--backend", "simd/fwd_generic", fourRows},
 		{"memory", "--backend", "simd", fourRows},
 		{"bench", "--backend", "simd,wasm", "--problem", fourRows, "--rounds", "1", "--time-per-case", "1ms"},
-		{"bench", "--regret", "--backend", "simd", "--problem", fourRows, "--time-per-case", "1ms"},
 		{"calibrate", "--backend", "simd", "--problem", fourRows, "--time-per-case", "1ms", "--out", filepath.Join(t.TempDir(), "profile")},
 		{"ring", "--ranks", "2", "--backend", "simd", "--problem", fourRows},
 		{"conformance", "--backend", "simd/fwd_generic", "--case", "causal_short"},

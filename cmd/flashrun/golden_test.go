@@ -24,7 +24,6 @@ var jsonCommands = []string{
 	"explain b1-h2-g1-n5-m9-d8-f32 --backend simd/fwd_generic",
 	"memory b1-h2-g1-n5-m9-d8-f16 --backend simd/fwd_generic",
 	"bench --problem b1-h2-g1-n5-m9-d8-f32 --backend simd/fwd_generic --time-per-case 1ms --limits=false",
-	"bench --problem b1-h2-g1-n5-m9-d8-f32 --backend simd/fwd_generic --time-per-case 1ms --regret",
 	"bench --trace testdata/short.trace --backend simd/fwd_generic",
 	"calibrate --problem b1-h2-g1-n5-m9-d8-f32 --time-per-case 1ms --backend simd/fwd_generic --out NEW",
 	"conformance --kernel simd/fwd_generic --case dlse --quick",
@@ -60,8 +59,8 @@ func TestJSONShapes(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), b.String())
 }
 
-// machineFields depend on the machine.
-var machineFields = []string{"cpu", "gpu", "missing", "device", "requires", "reason", "note"}
+// machineFields depend on the machine, or on what else it does.
+var machineFields = []string{"cpu", "gpu", "missing", "device", "requires", "reason", "note", "load", "busy", "doubt"}
 
 // shapeOf adds the path and type of every field of x.
 func shapeOf(path string, x any, to map[string]bool) {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -21,13 +20,13 @@ type gridFlags struct {
 	seq      string
 	qLen     string
 	headDim  string
-	causal   string
+	mask     maskFlags
 	dtype    string
 	features string
 }
 
 // gridNames are the flags that --problem replaces.
-var gridNames = []string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "causal", "dtype", "features"}
+var gridNames = append([]string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "dtype", "features"}, maskNames...)
 
 func (g *gridFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -39,14 +38,9 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&g.batch, "batch", "1", "a `list` of batch sizes")
 	flags.StringVar(&g.heads, "heads", "8", "a `list` of query heads")
 	flags.StringVar(&g.kvHeads, "kv-heads", "", "a `list` of key and value heads (default as many as --heads)")
-	flags.StringVar(&g.causal, "causal", "no", "a causal mask: no, yes or both")
+	g.mask.add(cmd, true)
 	flags.StringVar(&g.dtype, "dtype", "f32", "a `list` of types: f32, f16, bf16 and, with K and V in the second one, f32-kvf16, f32-kvbf16")
 	flags.StringVar(&g.features, "features", "", "`what` each problem has beside, as the end of its name: softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16")
-}
-
-// given reports whether any of the flags is given.
-func (g *gridFlags) given(cmd *cobra.Command) bool {
-	return len(g.problems) > 0 || g.random > 0 || slices.ContainsFunc(gridNames, func(name string) bool { return cmd.Flags().Changed(name) })
 }
 
 // grid returns the problems, each once, with the longest sequences last, random ones
@@ -92,7 +86,7 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 		}
 	}
 	var err error
-	if axes.Masks, err = bench.ParseCausal(g.causal); err != nil {
+	if axes.Masks, err = g.mask.bands(); err != nil {
 		return nil, err
 	}
 	if axes.Dtypes, err = bench.ParseDTypes(g.dtype); err != nil {

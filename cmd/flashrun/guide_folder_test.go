@@ -24,14 +24,11 @@ func hurried(args []string) []string {
 		return args
 	}
 	kind := args[1]
-	if slices.Contains(args, "--regret") {
-		kind = "regret"
-	}
-	if slices.Contains(args, "--trace") || slices.Contains(args, "--regret=live") {
+	if slices.Contains(args, "--trace") {
 		kind = "live"
 	}
 	few := []string{"--time-per-case", "5ms", "--problem", "b1-h4-g2-n1-m300-d64-bf16", "--problem", "b1-h4-g2-n100-m100-d32-f32"}
-	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}, "calibrate": few, "regret": few, "live": {"--runs", "1"}}
+	add := map[string][]string{"run": {"--repeat", "1"}, "bench": {"--time-per-case", "50ms"}, "memory": {"--limit", "30ms"}, "calibrate": few, "live": {"--runs", "1"}}
 	return append(args, add[kind]...)
 }
 

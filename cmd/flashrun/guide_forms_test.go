@@ -55,7 +55,7 @@ var kernelRow = regexp.MustCompile(`^(?:[* ]*|(?:forward|backward) +\S+ +)((?:si
 // another one in its place.
 func (c *guideCommand) lacks(line string) bool {
 	row := kernelRow.FindStringSubmatch(line)
-	if row == nil || slices.Contains([]string{"bench chosen", "bench regret", "bench live", "explain chosen"}, c.kind()) {
+	if row == nil || slices.Contains([]string{"bench chosen", "bench live", "explain chosen"}, c.kind()) {
 		return false
 	}
 	shown := func(lacking string) bool {
@@ -70,7 +70,7 @@ func (c *guideCommand) lacks(line string) bool {
 	return !here[row[1]] || missed || (runtime.GOARCH != recordedOn || needsMore[row[1]]) && !shown("")
 }
 
-// kind returns what is run: run, bench chosen, bench all, bench regret, bench live, go test.
+// kind returns what is run: run, bench chosen, bench all, bench live, go test.
 func (c *guideCommand) kind() string {
 	words := strings.Fields(c.text)
 	for strings.Contains(words[0], "=") { // a variable
@@ -81,10 +81,8 @@ func (c *guideCommand) kind() string {
 		return words[0]
 	case words[0] != "flashrun":
 		return strings.Join(words[:2], " ")
-	case words[1] == "bench" && (slices.Contains(words, "--trace") || slices.Contains(words, "--regret=live")):
+	case words[1] == "bench" && slices.Contains(words, "--trace"):
 		return "bench live"
-	case words[1] == "bench" && strings.Contains(c.text, "--regret"):
-		return "bench regret"
 	case words[1] == "bench" && strings.Contains(c.text, "--kernels all"):
 		return "bench all"
 	case words[1] == "bench":
@@ -139,19 +137,18 @@ var forms = []struct {
 	{"calibrate", regexp.MustCompile(`^machine: .*`), "machine"},
 	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"},
 	{"calibrate", regexp.MustCompile(`\s+[\d.]+(\s|$)`), " #$1"}, // the next column shares the space
-	{"bench regret", regexp.MustCompile(`^(forward|backward) .*`), "ROW"},
-	{"bench regret", regexp.MustCompile(`\b[\d.]+ (problems|times)`), "# $1"},
-	{"bench regret", regexp.MustCompile(`geometric mean [\d.]+`), "geometric mean #"},
 	{"bench live", regexp.MustCompile(`^((?:forward|backward) +\S+(?: to m\d+)?(?: \w+=\d+)*) .*`), "$1"},
-	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls:|the geometric mean of live regret|the worst steady choice) .*`), "$1"},
-	{"bench live", regexp.MustCompile(`^(layers|busy|server-8) .*`), "$1"},
+	{"bench live", regexp.MustCompile(`^(live regret|after the first \d+ calls:) .*`), "$1"},
 	{"memory", regexp.MustCompile(`^(\w+/\w+) .*(LSE|it takes).*`), "$1 $2"},
 	{"bench", regexp.MustCompile(`^(machine|cpu): .*`), "$1"},
 	{"bench", regexp.MustCompile(`^(limit of the host, \w+): .*`), "$1"},
 	{"bench chosen", regexp.MustCompile(`\b(simd|wasm)/(fwd|bwd|decode)_\w+( \*)?`), "$1"},
 	{"bench all", regexp.MustCompile(`(/\w+) \*`), "$1"},
 	{"bench", regexp.MustCompile(`kernel=\w+/memory=host-\d+\s+\d+`), "KERNEL"},
-	{"bench", regexp.MustCompile(` ~ `), " "},
+	{"bench", regexp.MustCompile(`^(The machine was busy: |\? \d+ of \d+ medians).*`), ""},
+	{"bench", regexp.MustCompile(`^(geometric mean of \d+|no geometric mean):.*`), "geometric mean"},
+	{"bench", regexp.MustCompile(` [~?] `), " "},
+	{"bench", regexp.MustCompile(` -( |$)`), " #$1"}, // a ratio of what is in doubt
 	{"bench", regexp.MustCompile(`after \d of`), "after # of"},
 	{"list", regexp.MustCompile(`^machine .*`), "machine"},
 	{"ring", regexp.MustCompile(`(efficiency|difference from one rank) [\d.e+-]+`), "$1 #"},

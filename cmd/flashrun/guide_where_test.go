@@ -62,7 +62,7 @@ var needs = []struct {
 	{"nsys ", func() string { return "it needs a GPU" }},
 	{"ncu ", func() string { return "it needs a GPU" }},
 	{"bin/gpu/", func() string { return "it needs a GPU" }},
-	{"--devices 0,1", func() string { return "it needs two GPUs" }},
+	{"--device 0,1", func() string { return "it needs two GPUs" }},
 }
 
 func avx512Missing() string {

@@ -144,7 +144,7 @@ func TestHostileProblemsElsewhere(t *testing.T) {
 		}
 	}
 	for i, p := range hostileProblems() {
-		for _, args := range [][]string{{"bench", "--limits=false"}, {"bench", "--regret", "--rounds", "1"}, {"calibrate", "--out", filepath.Join(t.TempDir(), "profile")}} {
+		for _, args := range [][]string{{"bench", "--limits=false"}, {"calibrate", "--out", filepath.Join(t.TempDir(), "profile")}} {
 			if i%5 == 0 {
 				code, stdout, stderr := flashrun(t, append(args, "--time-per-case", "1us", "--backend", "simd", "--problem", p.String())...)
 				requireClear(t, code, stdout, stderr)

@@ -14,15 +14,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// What --regret may be.
-const (
-	regretChoices = "choices"
-	regretLive    = "live"
-)
-
-// plays reports whether traces are to be replayed.
-func (f *benchFlags) plays() bool { return f.regrets == regretLive || len(f.traces) > 0 }
-
 // notWithTraces are the flags that say nothing of traces.
 var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "baseline", "time-per-case", "rounds", "compare", "out", "csv", "benchstat"}, gridNames...)
 
@@ -30,24 +21,17 @@ var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "bas
 func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
-	case changed("regret") && f.regrets != regretChoices && f.regrets != regretLive:
-		return fmt.Errorf("--regret=%s: must be choices or live", f.regrets)
-	case f.regrets == regretChoices && len(f.traces) > 0:
-		return fmt.Errorf("--trace %s: goes with --regret=live or without --regret", f.traces[0])
-	case changed("runs") && !f.plays():
-		return fmt.Errorf("--runs %d: goes with --regret=live or --trace", f.runs)
+	case changed("runs") && len(f.traces) == 0:
+		return fmt.Errorf("--runs %d: goes with --trace", f.runs)
 	case f.runs < 1 || f.runs > bench.Limit:
 		return fmt.Errorf("--runs %d: must be from 1 to %d", f.runs, bench.Limit)
-	case !f.plays():
+	case len(f.traces) == 0:
 		return nil
 	}
 	for _, name := range notWithTraces {
 		if changed(name) {
-			return fmt.Errorf("--%s: does not go with --trace and --regret=live: a trace says what is called", name)
+			return fmt.Errorf("--%s: does not go with --trace: a trace says what is called", name)
 		}
-	}
-	if !changed("runs") && f.regrets != regretLive {
-		f.runs = 1
 	}
 	return nil
 }
@@ -65,10 +49,7 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 	show := terminal.NewProgress(cmd.ErrOrStderr())
 	report, ended := replay.Run(cmd.Context(), traces, where, replay.Options{Backend: backendChoice(f.backend), Seed: f.seed, Runs: f.runs}, show)
 	show.Done()
-	write := report.WriteTable
-	if f.regrets != regretLive {
-		write = report.WriteGroups
-	}
+	write := report.WriteGroups
 	if f.json {
 		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(report) }
 	}

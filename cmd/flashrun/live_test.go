@@ -78,31 +78,10 @@ func TestReplayTrace(t *testing.T) {
 	require.Regexp(t, `(?m)^live regret [\d.]+: \S+ on the kernels that ran and \S+ in dispatch, \S+ on the best ones; raw `, out)
 }
 
-func TestLiveRegret(t *testing.T) {
-	path := traceFile(t, "fwd b1-h2-g1-n5-m9-d8-f32 calls=12")
-	out := ok(t, "bench", "--regret=live", "--trace", path, "--runs", "1")
-	require.Regexp(t, `(?m)^trace +kernels that ran +calls +runs +live regret +worst run +raw +worst call +steady$`, out)
-	require.Contains(t, out, "the geometric mean of live regret is ")
-	require.NotContains(t, out, "steady choice takes", "two calls are no steady choice")
-	r := liveJSON(t, "bench", "--regret=live", "--trace", path, "--trace", path, "--runs", "3")
-	require.Len(t, r.Traces, 2)
-	for _, x := range r.Traces {
-		require.Len(t, x.Runs, 3)
-		require.LessOrEqual(t, x.Regret, x.Worst)
-		n := 0
-		for _, calls := range x.Kernels {
-			n += calls
-		}
-		require.Equal(t, 36, n)
-	}
-}
-
 func TestTraceCompletion(t *testing.T) {
 	_, out, _ := flashrun(t, "__complete", "bench", "--trace", "")
 	require.Contains(t, out, "layers\n")
 	require.Contains(t, out, replay.Builtin+"\n")
-	_, out, _ = flashrun(t, "__complete", "bench", "--regret=")
-	require.Contains(t, out, regretLive+"\n")
 	_, out, _ = flashrun(t, "__complete", "")
 	require.NotContains(t, out, "replay", "it is for flashrun itself")
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -103,7 +104,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
   flashrun run --in qkv.safetensors --out o.safetensors --causal
   flashrun run --problem b1-h8-g2-n1024-m1024-d64-f32-causal --check
   flashrun explain b1-h8-g8-n1-m4096-d128-bf16
-  flashrun bench --seq 128:4096:x2 --causal both --out results.json
+  flashrun bench --seq 128:4096:x2 --causal=both --out results.json
   flashrun report results.json -o report.html
   flashrun calibrate
   flashrun memory b1-h8-g8-n4096-m4096-d64-f32
@@ -112,7 +113,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 		SilenceErrors: true,
 		Version:       machine.Version(),
 	}
-	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it (default FLASHKIT_DEVICE, else 0)")
+	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it, of ring also several with commas (default FLASHKIT_DEVICE, else 0)")
 	root.PersistentPreRunE = setDevice
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newRing(), newVersion(), newBurn())
@@ -121,14 +122,31 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 
 // setDevice lets cuda.Open find what --device says.
 func setDevice(cmd *cobra.Command, _ []string) error {
-	n, err := cmd.Flags().GetString("device")
-	if err != nil || n == "" {
-		return err
+	numbers, err := devices(cmd)
+	if err != nil || len(numbers) == 0 || cmd.Name() == ringName {
+		return err // ring opens its GPUs by number
 	}
-	if i, err := strconv.Atoi(n); err != nil || i < 0 {
-		return fmt.Errorf("--device %q: must be the number of a GPU, from 0", n)
+	return os.Setenv(cuda.DeviceVariable, strconv.Itoa(numbers[0]))
+}
+
+// devices returns the GPUs that --device names, none if it is not given. Ring takes several.
+func devices(cmd *cobra.Command) (list []int, err error) {
+	text, err := cmd.Flags().GetString("device")
+	if err != nil || text == "" {
+		return nil, err
 	}
-	return os.Setenv(cuda.DeviceVariable, n)
+	must := "the number of a GPU, from 0"
+	if cmd.Name() == ringName {
+		must = "numbers of GPUs, from 0, with commas"
+	}
+	for number := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 || len(list) > 0 && cmd.Name() != ringName {
+			return nil, fmt.Errorf("--device %q: must be %s", text, must)
+		}
+		list = append(list, n)
+	}
+	return list, nil
 }
 
 // missingDevice returns why the GPU that --device or FLASHKIT_DEVICE names is missing, and

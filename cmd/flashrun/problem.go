@@ -1,12 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,12 +19,12 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 	if err := f.convert(in); err != nil {
 		return err
 	}
-	band, err := f.band()
+	bands, err := f.mask.bands()
 	if err != nil {
 		return err
 	}
 	p := &in.Problem
-	p.Band = band
+	p.Band = bands[0]
 	for _, x := range f.numbers {
 		if !cmd.Flags().Changed(x.Name) {
 			continue
@@ -99,43 +97,4 @@ func (f *runFlags) convert(in *input.Input) error {
 		*bias = input.Converted(*bias, flashkit.Float32)
 	}
 	return nil
-}
-
-// band returns what --causal, --window, --top-left and --shift say.
-func (f *runFlags) band() (b flashkit.Band, err error) {
-	if f.causal && f.window != "" {
-		return b, errors.New("--causal and --window exclude each other: causal is --window inf,0")
-	}
-	if f.causal {
-		b = flashkit.Causal()
-	}
-	if f.window != "" {
-		if b, err = parseWindow(f.window); err != nil {
-			return b, err
-		}
-	}
-	if f.topLeft {
-		b = b.TopLeft()
-	}
-	return b.Shift(f.shift), nil
-}
-
-func parseWindow(s string) (flashkit.Band, error) {
-	l, r, ok := strings.Cut(s, ",")
-	if !ok {
-		return flashkit.Band{}, fmt.Errorf("--window %q: must be two numbers L,R", s)
-	}
-	var sides [2]int
-	for i, side := range [...]string{l, r} {
-		if side == "inf" {
-			sides[i] = flashkit.Unlimited
-			continue
-		}
-		n, err := strconv.Atoi(side)
-		if err != nil || n < 0 {
-			return flashkit.Band{}, fmt.Errorf("--window %q: %q must be 0 or more, or inf", s, side)
-		}
-		sides[i] = n
-	}
-	return flashkit.Window(sides[0], sides[1]), nil
 }

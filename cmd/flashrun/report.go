@@ -26,8 +26,8 @@ func newReport() *cobra.Command {
 		Short: "Make a page of plots from the JSON of flashrun bench",
 		Long: `Report reads what flashrun bench --out wrote and makes one HTML file that needs
 nothing else. It begins with the best kernel of each pass and type, how many times
-faster it is than the portable one, and its share of the limit, and one large plot
-of rates. Below, folded: rates and times of all problems, the roofline of each pass
+faster it is than the portable one and than a peer, if one was measured, and its
+share of the limit, of medians that are not in doubt, and one large plot of rates. Below, folded: rates and times of all problems, the roofline of each pass
 with the limits that were measured, backend against backend, what dispatch runs
 for each problem, memory with and without the matrices, and every result. A kernel
 has the same color and mark in every report.
@@ -37,7 +37,7 @@ shown as one; a case that is in two of them is taken from the last.
 
 With --out plot.svg, or --format svg, it writes a single figure as an SVG image.
 Page and image follow the reader's light or dark setting.`,
-		Example: `  flashrun bench --seq 128:4096:x2 --causal both --out results.json
+		Example: `  flashrun bench --seq 128:4096:x2 --causal=both --out results.json
   flashrun report results.json -o report.html
   flashrun report results.json -o roofline.svg --plot roofline`,
 		Args: func(cmd *cobra.Command, args []string) error {

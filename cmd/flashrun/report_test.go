@@ -19,7 +19,7 @@ import (
 func TestReportCommand(t *testing.T) {
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "results.json"), filepath.Join(dir, "report.html")
-	ok(t, quickBench("--seq", "16,32", "--causal", "both", "--backend", "simd,wasm", "--out", in)...)
+	ok(t, quickBench("--seq", "16,32", "--causal=both", "--backend", "simd,wasm", "--out", in)...)
 	require.Equal(t, out+": 16 results\n", ok(t, "report", in, "-o", out))
 	page, err := os.ReadFile(out)
 	require.NoError(t, err)
@@ -27,14 +27,14 @@ func TestReportCommand(t *testing.T) {
 
 	// A second file adds cases, and replaces those that it has again.
 	more := filepath.Join(dir, "more.json")
-	ok(t, quickBench("--seq", "32,64", "--causal", "both", "--backend", "simd,wasm", "--out", more)...)
+	ok(t, quickBench("--seq", "32,64", "--causal=both", "--backend", "simd,wasm", "--out", more)...)
 	require.Equal(t, out+": 24 results\n", ok(t, "report", in, more, "-o", out))
 
 	svg := filepath.Join(dir, "plot.svg")
-	ok(t, "report", in, "-o", svg, "--plot", "backends")
+	ok(t, "report", in, "-o", svg, "--plot", "roofline")
 	image, err := os.ReadFile(svg)
 	require.NoError(t, err)
-	require.Contains(t, string(image), "Backend against backend")
+	require.Contains(t, string(image), "Roofline")
 	ok(t, "report", in, "-o", filepath.Join(dir, "plot.txt"), "--format", "svg")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestReportBadInput(t *testing.T) {
 		"unknown ending":  {[]string{same, "-o", out + ".png"}, []string{"--out", ".png", "--format"}},
 		"unknown plot":    {[]string{same, "--format", "svg", "--plot", "pie"}, []string{"--plot", "pie", "roofline"}},
 		"plot of a page":  {[]string{same, "--plot", "time"}, []string{"--plot time"}},
-		"nothing to draw": {[]string{same, "--format", "svg", "--plot", "backends"}, []string{"--plot backends", "One backend"}},
+		"nothing to draw": {[]string{same, "--format", "svg", "--plot", "backends"}, []string{"--plot backends", "two backends"}},
 		"over the input":  {[]string{same, "-o", same, "--format", "html"}, []string{"overwrite", same}},
 		"no folder":       {[]string{same, "-o", filepath.Join(dir, "none", "x.html")}, []string{"--out", "none"}},
 		"a folder":        {[]string{same, "-o", dir, "--format", "html"}, []string{"--out", dir}},

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,18 +31,20 @@ type ringFlags struct {
 	problems           []string
 	lengths            []int
 	backend, transport string
-	deviceList         string
-	devices            []int // of deviceList
+	devices            []int
 	ranks              int
 	asJSON, quiet      bool
 	hosted             bool
 	timeout            time.Duration
 }
 
+// ringName is the one command that takes several GPUs.
+const ringName = "ring"
+
 func newRing() *cobra.Command {
 	f := &ringFlags{pass: passList{flashkit.PassForward}}
 	cmd := &cobra.Command{
-		Use:   "ring --problem NAME",
+		Use:   ringName + " --problem NAME",
 		Short: "Compute one problem over many ranks: goroutines, GPUs, or processes of MPI",
 		Long: `Ring cuts a random problem for the ranks that it finds, computes it over them, and
 prints the time, the efficiency beside one rank, the bytes that each rank sent and
@@ -51,12 +52,12 @@ how much of their time kernels hid, with what the model of a step predicts.
 
 Started by mpiexec it is one of its ranks; with --transport nccl its tensors lie on
 the GPU with the rank's number on its machine, and NCCL moves them. Else --ranks says how many goroutines to
-take, which share the processors of this machine, or --devices which GPUs: their
+take, which share the processors of this machine, or --device which GPUs: their
 tensors lie there and travel between them, or with --host lie in the host's memory.
 With --check every rank compares its rows with what one rank computes.`,
 		Example: `  flashrun ring --problem b1-h8-g2-n4096-m4096-d64-f32-causal --ranks 2 --check
-  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --devices 0,1 --pass fwd,bwd
-  flashrun ring --problem b1-h32-g8-n1-m1-d128-bf16-causal --lengths 40000,9000,700 --devices 0,1
+  flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --device 0,1 --pass fwd,bwd
+  flashrun ring --problem b1-h32-g8-n1-m1-d128-bf16-causal --lengths 40000,9000,700 --device 0,1
   mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --pass fwd,bwd --json
   mpiexec -n 8 flashrun ring --problem b1-h32-g8-n65536-m65536-d128-bf16-causal --transport nccl`,
 		Args: noArguments,
@@ -66,7 +67,6 @@ With --check every rank compares its rows with what one rank computes.`,
 	flags.StringSliceVar(&f.problems, "problem", nil, "`name` of the problem of the whole, or several with commas")
 	flags.IntSliceVar(&f.lengths, "lengths", nil, "`rows` of packed sequences with commas, in place of the problem's batches and lengths")
 	flags.IntVar(&f.ranks, "ranks", 0, "goroutines that are ranks, where no mpiexec says how many there are (default 2)")
-	flags.StringVar(&f.deviceList, "devices", "", "`numbers` of GPUs with commas: a goroutine for each, whose tensors lie on the GPU")
 	flags.StringVar(&f.transport, "transport", transportAuto, "`name` of what moves tensors of GPUs: peer, nccl, or auto, which is peer")
 	flags.BoolVar(&f.hosted, "host", false, "tensors of GPUs lie in the host's memory")
 	addPassFlag(cmd, &f.pass, "a `list` of passes: fwd, or fwd,bwd for both")
@@ -88,15 +88,15 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	f.how.Backward = f.pass.backward()
 	list, err := f.parse()
 	if err == nil {
-		err = f.parseDevices()
+		f.devices, err = devices(cmd)
 	}
 	switch {
 	case err != nil:
 		return err
 	case f.hosted && len(f.devices) == 0:
-		return errors.New("--host: says where the tensors of --devices lie, which names none")
+		return errors.New("--host: says where the tensors of --device lie, which names none")
 	case len(f.devices) > 0 && f.ranks != 0:
-		return fmt.Errorf("--devices %s: says how many ranks there are, as --ranks %d does", f.deviceList, f.ranks)
+		return fmt.Errorf("--device %s: says how many ranks there are, as --ranks %d does", join(f.devices), f.ranks)
 	case cmd.Flags().Changed("ranks") && f.ranks < 1:
 		return fmt.Errorf("--ranks %d: must be at least 1", f.ranks)
 	case f.how.Runs < 1 || f.how.Workers < 0:
@@ -189,6 +189,11 @@ func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list
 func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	if watched, err := watch(cmd); watched {
 		return err
+	}
+	if len(f.devices) == 1 { // which all ranks of this machine share
+		if err := os.Setenv(cuda.DeviceVariable, fmt.Sprint(f.devices[0])); err != nil {
+			return err
+		}
 	}
 	d, err := f.openDispatch(cmd)
 	if err != nil {
@@ -283,22 +288,12 @@ func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, erro
 	return d.Unpaired(), nil
 }
 
-// parseDevices parses --devices.
-func (f *ringFlags) parseDevices() error {
-	if f.deviceList == "" {
-		return nil
-	}
-	for text := range strings.SplitSeq(f.deviceList, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return fmt.Errorf("--devices %q: must be numbers of GPUs, from 0, with commas", f.deviceList)
-		}
-		f.devices = append(f.devices, n)
-	}
-	return nil
+// join returns numbers with commas.
+func join(list []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 }
 
-// openGPUs opens the GPUs of --devices.
+// openGPUs opens the GPUs of --device.
 func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	for _, n := range f.devices {
 		gpu, err := cuda.OpenDevice(n)
@@ -319,14 +314,14 @@ const (
 
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
-// localDevice returns the GPU of a process: that which --devices has at its number on the machine, or
+// localDevice returns the GPU of a process: that which --device has at its number on the machine, or
 // the one of that number.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:
 		return launch.Local, nil
 	case launch.Local >= n:
-		return 0, fmt.Errorf("--devices %s: names %d, rank %d is number %d of its machine", f.deviceList, n, launch.Rank, launch.Local)
+		return 0, fmt.Errorf("--device %s: names %d, rank %d is number %d of its machine", join(f.devices), n, launch.Rank, launch.Local)
 	}
 	return f.devices[launch.Local], nil
 }
@@ -343,7 +338,7 @@ func (f *ringFlags) checkTransport(launch ring.Launch) error {
 	case f.transport == transportPeer && launch.Size > 1:
 		return fmt.Errorf("--transport peer: is for the GPUs of one process, and %s started %d", launch.Launcher, launch.Size)
 	case launch.Size == 1 && len(f.devices) == 0:
-		return fmt.Errorf("--transport %s: needs the GPUs of --devices, or a launcher's processes", f.transport)
+		return fmt.Errorf("--transport %s: needs the GPUs of --device, or a launcher's processes", f.transport)
 	}
 	return nil
 }

@@ -40,17 +40,17 @@ func TestRingRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--problem":        {},
 		"ragged":           {"--problem", "b2-h2-g1-n7-m9-d16-f32-ragged"},
-		"as --ranks":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "0,1", "--ranks", "2"},
+		"as --ranks":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--device", "0,1", "--ranks", "2"},
 		"names none":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--host"},
 		"less than 2^31":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "2147483647,1"},
 		"be negative":      {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--lengths", "-1"},
-		"from 0":           {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--devices", "x"},
+		"from 0":           {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--device", "x"},
 		"--ranks 0":        {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--ranks", "0"},
 		"--ranks -1":       {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--ranks", "-1"},
 		"at least one":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--runs", "0"},
 		"auto, peer, nccl": {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "string"},
 		"needs the GPUs":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "nccl"},
-		"which --host":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "peer", "--devices", "0", "--host"},
+		"which --host":     {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--transport", "peer", "--device", "0", "--host"},
 		"must be one of":   {"--problem", "b1-h2-g1-n7-m9-d16-f32", "--link", "string"},
 		"backward pass":    {"--problem", "b1-h2-g1-n7-m9-d16-f32-carry", "--pass", "fwd,bwd"},
 	} {
@@ -90,9 +90,9 @@ func TestRingNCCL(t *testing.T) {
 	t.Setenv("FLASHKIT_NCCL", "/nowhere/libnccl.so.2")
 	for want, args := range map[string][]string{
 		"set FLASHKIT_NCCL":  {"--transport", "nccl"},
-		"is number 1 of its": {"--transport", "nccl", "--devices", "3"},
-		"torchrun started 2": {"--transport", "peer", "--devices", "0"},
-		"with commas":        {"--transport", "nccl", "--devices", "0,x"},
+		"is number 1 of its": {"--transport", "nccl", "--device", "3"},
+		"torchrun started 2": {"--transport", "peer", "--device", "0"},
+		"with commas":        {"--transport", "nccl", "--device", "0,x"},
 	} {
 		var out, errs bytes.Buffer
 		require.NotEqual(t, exitOK, execute(t.Context(), append([]string{"ring", "--quiet", "--problem", "b1-h2-g1-n7-m9-d16-f32"}, args...), &out, &errs), want)

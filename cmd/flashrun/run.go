@@ -26,10 +26,7 @@ type runFlags struct {
 	backend     string
 	layout      string
 	dtype       string
-	causal      bool
-	window      string
-	topLeft     bool
-	shift       int
+	mask        maskFlags
 	numbers     []numberFlag
 	alibi       bool
 	dropoutSeed uint64
@@ -102,10 +99,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	addBackendFlag(cmd, &f.backend, "`name` of a backend or kernel: auto, simd, wasm, cuda, simd/fwd_generic (default FLASHKIT_BACKEND, else auto)")
 	flags.StringVar(&f.layout, "layout", "bhsd", "`order` of dimensions in files: bhsd or bshd")
 	flags.StringVar(&f.dtype, "dtype", "", "round the input to this `type` first: f32, f16, bf16 or, with k and v in the second one, f32-kvf16, f32-kvbf16")
-	flags.BoolVar(&f.causal, "causal", false, "no row sees a key after its own position")
-	flags.StringVar(&f.window, "window", "", "each row sees `L,R` keys before and after its position; inf for no limit")
-	flags.BoolVar(&f.topLeft, "top-left", false, "align the mask to the first row and key, not to the last")
-	flags.IntVar(&f.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
+	f.mask.add(cmd, false)
 	f.numbers = addNumberFlags(flags)
 	flags.BoolVar(&f.alibi, "alibi", false, "subtract slope times distance from scores; slopes are 2^(-8h/heads) unless the input has others")
 	flags.Uint64Var(&f.dropoutSeed, "dropout-seed", 0, "which weights are dropped (default the `number` of --seed)")

@@ -72,6 +72,9 @@ func suggestion(err error) error {
 
 // noArguments refuses arguments of a command that has flags alone.
 func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && args[0] == "both" && cmd.Flags().Changed("causal") {
+		return fmt.Errorf("argument %q: it is --causal=both", args[0])
+	}
 	if len(args) > 0 {
 		return fmt.Errorf("argument %q: %s takes flags alone", args[0], cmd.CommandPath())
 	}

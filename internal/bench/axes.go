@@ -158,19 +158,6 @@ func parseNumber(s string) (int, error) {
 	return n, nil
 }
 
-// ParseCausal returns the masks of no, yes or both.
-func ParseCausal(s string) ([]flashkit.Band, error) {
-	switch s {
-	case "no":
-		return []flashkit.Band{{}}, nil
-	case "yes":
-		return []flashkit.Band{flashkit.Causal()}, nil
-	case "both":
-		return []flashkit.Band{{}, flashkit.Causal()}, nil
-	}
-	return nil, fmt.Errorf("--causal %q: must be no, yes or both", s)
-}
-
 // types are those of a problem.
 type types struct{ all, kv flashkit.DType }
 

@@ -19,7 +19,7 @@ import (
 
 // calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
 // in every type: short ones first, so that what they tell saves long calls of
-// slow kernels. No problem is one of bench --regret's.
+// slow kernels. No problem is one of RegretGrid's.
 var (
 	calibrateForward = []string{
 		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",

@@ -52,6 +52,7 @@ type timedCase struct {
 // Measure measures the limits of the machine if asked, and then the problems, until ctx ends.
 func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits bool, show *terminal.Progress) error {
 	b.show = show
+	load := machine.NewLoadMeter()
 	if limits {
 		b.show.Say("measuring what the machine does at most")
 		types := typesOf(problems)
@@ -64,6 +65,8 @@ func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits b
 	b.plan.started = time.Now()
 	err := b.run(ctx, problems)
 	b.Results.Interrupted = err != nil
+	b.Results.Load = load.Load()
+	b.Results.Judge()
 	return cmp.Or(ctx.Err(), err) // wherever it was interrupted
 }
 
@@ -216,7 +219,7 @@ func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kern
 }
 
 // warmUp makes the kernel ready on a problem of one row, calls it once, and looks
-// at what that allocates. A call that takes the whole time of a case is timed as
+// at what that allocates. A call of which MinCalls exceed the patience is timed as
 // the only one.
 func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
@@ -236,24 +239,40 @@ func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	}
 	c.extra = bytes
 	b.plan.spend(c.kernel.Cost(c.problem.Ask(c.kernel.Pass)))
-	if c.done = first >= b.perCase(); c.done {
+	if c.done = MinCalls*first > b.patience(); c.done {
 		c.rounds = [][]time.Duration{{first}}
 		b.plan.spend(b.perCase())
 	}
 	return nil
 }
 
+// patience returns the most time that a slow case gets for MinCalls calls.
+func (b *Run) patience() time.Duration { return 10 * b.perCase() }
+
+// short reports whether a case has fewer calls than a median needs, and time for more.
+func (b *Run) short(c *timedCase) bool {
+	calls, spent := 0, time.Duration(0)
+	for _, times := range c.rounds {
+		calls += len(times)
+		for _, t := range times {
+			spent += t
+		}
+	}
+	return !c.done && calls < MinCalls && spent < b.patience()
+}
+
 // callsPerRound is the most calls of a case that a round times.
 const callsPerRound = 10000
 
 // takeTurns times the cases in rounds. Each round takes them in another order, so
-// that what changes on the machine meanwhile hits all of them alike.
+// that what changes on the machine meanwhile hits all of them alike. Cases of too few
+// calls get more rounds.
 func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	slice := b.perCase() / time.Duration(b.settings.Rounds)
-	for range b.settings.Rounds {
+	for round := 0; round < b.settings.Rounds || slices.ContainsFunc(cases, b.short); round++ {
 		for _, i := range b.order.Perm(len(cases)) {
 			c := cases[i]
-			if c.done {
+			if c.done || round >= b.settings.Rounds && !b.short(c) {
 				continue
 			}
 			b.show.Part(b.plan.share(), fmt.Sprintf("%s %s", c.kernel.Name, c.problem), b.plan.left())

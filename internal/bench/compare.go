@@ -7,7 +7,7 @@ type comparison struct {
 	File    string       `json:"file"`
 	Machine machine.Info `json:"machine"` // of the earlier results
 	Pairs   []pair       `json:"pairs"`
-	Mean    *meanRatio   `json:"geometric_mean,omitempty"` // nil if no case is in both
+	Mean    *meanRatio   `json:"geometric_mean,omitempty"` // nil if there is no ratio
 	OnlyOld int          `json:"only_old"`                 // cases that are not in both
 	OnlyNew int          `json:"only_new"`
 }
@@ -20,11 +20,12 @@ type pair struct {
 	Memory  string  `json:"memory"`
 	Old     float64 `json:"old_seconds"`
 	New     float64 `json:"new_seconds"`
-	Ratio   float64 `json:"ratio"` // new over old: below 1 is faster than before
-	Apart   bool    `json:"apart"` // the ranges from p10 to p90 do not overlap
+	Ratio   float64 `json:"ratio,omitempty"` // new over old: below 1 is faster than before; none if one is in doubt
+	Doubt   string  `json:"doubt,omitempty"` // why there is no ratio
+	Apart   bool    `json:"apart"`           // the ranges from p10 to p90 do not overlap
 }
 
-// A meanRatio is the geometric mean of the ratios of n cases.
+// A meanRatio is the geometric mean of n ratios.
 type meanRatio struct {
 	Ratio float64 `json:"ratio"`
 	Cases int     `json:"cases"`
@@ -48,9 +49,17 @@ func Compare(file string, before, now *Results) *comparison {
 			continue
 		}
 		c.OnlyOld--
-		ratio := r.Seconds / was.Seconds
-		ratios = append(ratios, ratio)
-		c.Pairs = append(c.Pairs, pair{r.Problem, r.Pass, r.Kernel, r.Memory, was.Seconds, r.Seconds, ratio, r.P10 > was.P90 || r.P90 < was.P10})
+		x := pair{Problem: r.Problem, Pass: r.Pass, Kernel: r.Kernel, Memory: r.Memory, Old: was.Seconds, New: r.Seconds, Apart: r.P10 > was.P90 || r.P90 < was.P10}
+		switch {
+		case r.Doubt != "":
+			x.Doubt = "now " + r.Doubt
+		case was.Doubt != "":
+			x.Doubt = "before " + was.Doubt
+		default:
+			x.Ratio = r.Seconds / was.Seconds
+			ratios = append(ratios, x.Ratio)
+		}
+		c.Pairs = append(c.Pairs, x)
 	}
 	if n := len(ratios); n > 0 {
 		c.Mean = &meanRatio{GeometricMean(ratios), n}

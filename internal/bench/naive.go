@@ -25,6 +25,9 @@ import (
 // time, all cores, and no product of a pair that the mask hides.
 const Naive = "naive"
 
+// Peer is the backend of results that another library computed, such as peer/pytorch.
+const Peer = "peer"
+
 // naiveKernels returns a kernel for each pass.
 func naiveKernels() []flashkit.Kernel {
 	kernel := func(name string, pass flashkit.Pass, run func(context.Context, flashkit.Problem, *flashkit.Args) error) flashkit.Kernel {

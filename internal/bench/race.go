@@ -109,19 +109,27 @@ func (x *racer) fail(ctx context.Context, err error) error {
 	return ctx.Err()
 }
 
+// call times a call. A failure leaves the kernel out.
+func (x *racer) call(ctx context.Context, data *input.Tensors) (time.Duration, error) {
+	t, err := timed(func() error { return data.Call(ctx, x.kernel) })
+	if err != nil {
+		return 0, x.fail(ctx, err)
+	}
+	x.times = append(x.times, t)
+	return t, nil
+}
+
 // turns times those that are not out, each for a slice of every round.
 func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, rounds int) error {
 	for range rounds {
 		for _, i := range r.order.Perm(len(list)) {
 			x := list[i]
 			for total := time.Duration(0); !x.out && total < r.slice; {
-				t, err := timed(func() error { return data.Call(ctx, x.kernel) })
-				if err == nil {
-					x.times = append(x.times, t)
-					total += t
-				} else if err = x.fail(ctx, err); err != nil {
+				t, err := x.call(ctx, data)
+				if err != nil {
 					return err
 				}
+				total += t
 			}
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // Regret is what dispatch's choices take over what the best kernels take.
 
-// regretForward and regretBoth are the problems of bench --regret, from decode to
+// regretForward and regretBoth are the problems of RegretGrid, from decode to
 // long sequences, each in every type. No problem is one of flashrun calibrate's.
 var (
 	regretForward = []string{
@@ -44,16 +44,17 @@ var (
 	}
 )
 
-// RegretGrid returns the problems of bench --regret.
+// RegretGrid returns the problems of which regret is measured.
 func RegretGrid() []Heat {
 	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }
 
-// A RegretReport is what flashrun bench --regret found. The JSON names are stable.
+// A RegretReport is the regret of problems, as JSON and as a table.
 type RegretReport struct {
 	Format      int            `json:"format"`
 	Interrupted bool           `json:"interrupted"`
 	Machine     machine.Info   `json:"machine"`
+	Busy        string         `json:"busy,omitempty"`
 	Sum         float64        `json:"sum_ratio"`      // of the times of the choices over those of the best kernels
 	Mean        float64        `json:"geometric_mean"` // of the ratios
 	Worst       float64        `json:"worst_ratio"`
@@ -67,8 +68,9 @@ type regretResult struct {
 	Pass    string        `json:"pass"`
 	Chosen  string        `json:"chosen"`
 	Best    string        `json:"best"`
-	Ratio   float64       `json:"ratio"`
-	Kernels []regretTimes `json:"kernels"` // the fastest by prediction first
+	Ratio   float64       `json:"ratio,omitempty"` // none if a median is in doubt
+	Doubt   string        `json:"doubt,omitempty"` // why
+	Kernels []regretTimes `json:"kernels"`         // the fastest by prediction first
 }
 
 type regretTimes struct {
@@ -76,11 +78,11 @@ type regretTimes struct {
 	Predicted float64 `json:"predicted_seconds"`
 	Seconds   float64 `json:"seconds,omitempty"` // median
 	Calls     int     `json:"calls"`
+	Doubt     string  `json:"doubt,omitempty"` // why the median is no figure
 	Note      string  `json:"note,omitempty"`
 }
 
-// Regret measures a kernel for about so long, unless --time-per-case says
-// otherwise, and looks again, for longer and up to so often, at what seems worse
+// Regret measures a kernel for about so long, unless it is told otherwise, and looks again, for longer and up to so often, at what seems worse
 // than doubtful: all calls count then.
 const (
 	RegretTime = 60 * time.Millisecond
@@ -92,6 +94,7 @@ const (
 func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *terminal.Progress) (*RegretReport, error) {
 	report := &RegretReport{Format: Format, Machine: machine.Describe(b.Dispatch, b.gpu)}
 	r := &race{dispatch: b.Dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
+	load := machine.NewLoadMeter()
 	ended := r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
 		for _, k := range racers {
 			if k.err != nil {
@@ -105,12 +108,16 @@ func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *
 			}
 			x = newRegret(data.Problem, s, racers)
 		}
-		if x.Ratio > 0 {
+		x, err := r.settle(ctx, data, s, racers)
+		if err != nil {
+			return err
+		}
+		if x.Ratio > 0 || x.Doubt != "" {
 			report.Problems = append(report.Problems, x)
 		}
 		return nil
 	})
-	report.sum()
+	report.sum(load.Load())
 	if report.Interrupted = ended != nil; report.Interrupted {
 		return report, fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
 	}
@@ -120,6 +127,28 @@ func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *
 	return report, nil
 }
 
+// settle calls the choice and the best kernel until both have enough calls for a median, and returns
+// the result: without a ratio if a median is in doubt all the same.
+func (r *race) settle(ctx context.Context, data *input.Tensors, s flashkit.Pass, racers []*racer) (regretResult, error) {
+	for {
+		x, more := newRegret(data.Problem, s, racers), false
+		for _, k := range racers {
+			if (k.kernel.Name == x.Chosen || k.kernel.Name == x.Best) && k.err == nil && len(k.times) < MinCalls {
+				more = true
+				if _, err := k.call(ctx, data); err != nil {
+					return x, err
+				}
+			}
+		}
+		if !more {
+			if x.Doubt != "" {
+				x.Ratio = 0
+			}
+			return x, nil
+		}
+	}
+}
+
 // newRegret sums up a race. Dispatch runs the first one, whose prediction is the
 // shortest. There is no ratio if that has failed.
 func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResult {
@@ -127,7 +156,7 @@ func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResul
 	best, took := 0.0, 0.0
 	for i, r := range racers {
 		t := r.seconds()
-		x.Kernels = append(x.Kernels, regretTimes{r.kernel.Name, r.predicted.Seconds(), t, len(r.times), r.note})
+		x.Kernels = append(x.Kernels, regretTimes{r.kernel.Name, r.predicted.Seconds(), t, len(r.times), r.doubt(), r.note})
 		if t > 0 && (best == 0 || t < best) {
 			best, x.Best = t, r.kernel.Name
 		}
@@ -138,7 +167,25 @@ func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResul
 	if best > 0 {
 		x.Ratio = took / best
 	}
+	for _, k := range x.Kernels {
+		if x.Ratio > 0 && k.Doubt != "" && (k.Kernel == x.Chosen || k.Kernel == x.Best) {
+			x.Doubt = k.Kernel + ": " + k.Doubt
+		}
+	}
 	return x
+}
+
+// doubt returns why the racer's median is in doubt, "" if it is a figure.
+func (x *racer) doubt() string {
+	if len(x.times) == 0 {
+		return ""
+	}
+	var sorted []float64
+	for _, t := range x.times {
+		sorted = append(sorted, t.Seconds())
+	}
+	slices.Sort(sorted)
+	return doubtOf(len(sorted), Quantile(sorted, .5), Quantile(sorted, .25), Quantile(sorted, .75))
 }
 
 // Times returns the times of the choice and of the best kernel.
@@ -154,16 +201,31 @@ func (x *regretResult) Times() (chosen, best float64) {
 	return chosen, best
 }
 
-func (r *RegretReport) sum() {
+// sum sums up the problems that have a ratio, and says if the machine was busy.
+func (r *RegretReport) sum(load *machine.Load) {
 	var chosen, best float64
 	var ratios []float64
 	for _, x := range r.Problems {
+		if x.Doubt != "" {
+			continue
+		}
 		c, b := x.Times()
 		chosen, best, ratios, r.Worst = chosen+c, best+b, append(ratios, x.Ratio), max(r.Worst, x.Ratio)
 	}
 	if best > 0 {
 		r.Sum, r.Mean = chosen/best, GeometricMean(ratios)
 	}
+	r.Busy = busySentence(append(loadSigns(load, r.Machine.GOMAXPROCS), widely(len(r.Problems)-len(ratios), len(r.Problems))...))
+}
+
+// Doubtful returns how many problems have no ratio.
+func (r *RegretReport) Doubtful() (n int) {
+	for _, x := range r.Problems {
+		if x.Doubt != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // WriteTable prints every problem, those with the largest ratio last, where they
@@ -176,12 +238,26 @@ func (r *RegretReport) WriteTable(w io.Writer) error {
 	slices.SortStableFunc(list, func(a, b regretResult) int { return cmp.Compare(a.Ratio, b.Ratio) })
 	for _, x := range list {
 		chosen, best := x.Times()
-		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, terminal.Seconds(chosen), terminal.Seconds(best), fmt.Sprintf("%.3f", x.Ratio)})
+		ratio := fmt.Sprintf("%.3f", x.Ratio)
+		if x.Doubt != "" {
+			ratio = "? " + x.Doubt
+		}
+		rows = append(rows, []string{x.Pass, x.Problem, x.Chosen, x.Best, terminal.Seconds(chosen), terminal.Seconds(best), ratio})
 	}
 	terminal.WriteTable(out, rows, 4)
 	if r.Interrupted {
 		fmt.Fprintln(out, "interrupted: there is more to measure")
 	}
-	fmt.Fprintf(out, "\n%d problems: dispatch's choices take %.4f times what the best kernels take, the geometric mean %.4f, the worst single one %.3f times\n", len(r.Problems), r.Sum, r.Mean, r.Worst)
+	fmt.Fprintln(out)
+	n := r.Doubtful()
+	if n > 0 {
+		fmt.Fprintf(out, "? %d of %d problems have no ratio: a median is in doubt\n", n, len(r.Problems))
+	}
+	if r.Busy != "" {
+		fmt.Fprintln(out, r.Busy)
+	}
+	if n < len(r.Problems) {
+		fmt.Fprintf(out, "%d problems: dispatch's choices take %.4f times what the best kernels take, the geometric mean %.4f, the worst single one %.3f times\n", len(r.Problems)-n, r.Sum, r.Mean, r.Worst)
+	}
 	return out.Flush()
 }

@@ -24,6 +24,8 @@ type Results struct {
 	Interrupted bool            `json:"interrupted"` // some cases are missing, or have fewer calls
 	Machine     machine.Info    `json:"machine"`
 	Settings    Settings        `json:"settings"`
+	Load        *machine.Load   `json:"load,omitempty"` // of other programs meanwhile
+	Busy        string          `json:"busy,omitempty"` // a sentence, if something speaks for a busy machine
 	Limits      []machine.Limit `json:"limits"`
 	Results     []Result        `json:"results"`
 	Failures    []CaseError     `json:"failures,omitempty"`
@@ -50,7 +52,10 @@ type Result struct {
 	Predicted      float64      `json:"predicted_seconds"` // by the kernel itself, with host tensors
 	Seconds        float64      `json:"seconds"`           // median
 	P10            float64      `json:"p10_seconds"`
+	P25            float64      `json:"p25_seconds"`
+	P75            float64      `json:"p75_seconds"`
 	P90            float64      `json:"p90_seconds"`
+	Doubt          string       `json:"doubt,omitempty"` // why the median is no figure
 	Calls          int          `json:"calls"`
 	Rounds         []float64    `json:"round_seconds"` // the median of each round
 	GFLOPS         float64      `json:"gflops"`
@@ -90,6 +95,7 @@ func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]
 	slices.Sort(all)
 	r.Calls = len(all)
 	r.Seconds, r.P10, r.P90 = Quantile(all, .5), Quantile(all, .1), Quantile(all, .9)
+	r.P25, r.P75 = Quantile(all, .25), Quantile(all, .75)
 	bytes := p.Bytes(k.Pass)
 	if r.Seconds > 0 {
 		r.GFLOPS, r.BytesPerSecond = flops/r.Seconds/1e9, bytes/r.Seconds
@@ -131,6 +137,7 @@ func Parse(text []byte) (*Results, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	r.Judge()
 	return &r, nil
 }
 

@@ -16,6 +16,9 @@ func (r *Results) check() error {
 			return fmt.Errorf("limits[%d].%w", i, err)
 		}
 	}
+	if l := r.Load; l != nil && (l.Others < 0 || l.Steal < 0 || l.CPUs < 1) {
+		return fmt.Errorf("load = %+v: must not be negative, of at least one processor", *l)
+	}
 	for i := range r.Results {
 		if err := r.Results[i].check(); err != nil {
 			return fmt.Errorf("results[%d].%w", i, err)
@@ -50,7 +53,7 @@ func (x *Result) check() error {
 	for _, n := range []struct {
 		name  string
 		value float64
-	}{{"seconds", x.Seconds}, {"p10_seconds", x.P10}, {"p90_seconds", x.P90}, {"gflops", x.GFLOPS}, {"intensity", x.Intensity}, {"bytes_per_second", x.BytesPerSecond}} {
+	}{{"seconds", x.Seconds}, {"p10_seconds", x.P10}, {"p25_seconds", x.P25}, {"p75_seconds", x.P75}, {"p90_seconds", x.P90}, {"gflops", x.GFLOPS}, {"intensity", x.Intensity}, {"bytes_per_second", x.BytesPerSecond}} {
 		if n.value < 0 {
 			return fmt.Errorf("%s = %g: must not be negative", n.name, n.value)
 		}
@@ -74,6 +77,7 @@ func ReadFiles(paths []string) (all *Results, err error) {
 			return nil, fmt.Errorf("%s: machine = %q: must match %s, %q", path, is, paths[0], was)
 		}
 		all.add(r)
+		all.Judge()
 	}
 	return all, nil
 }
@@ -89,6 +93,9 @@ func (r *Results) add(more *Results) {
 		r.Results = append(slices.DeleteFunc(r.Results, func(y Result) bool {
 			return y.Problem == x.Problem && y.Pass == x.Pass && y.Kernel == x.Kernel && y.Memory == x.Memory
 		}), x)
+	}
+	if r.Load == nil || more.Load != nil && more.Load.Others > r.Load.Others {
+		r.Load = more.Load
 	}
 	r.Failures = append(r.Failures, more.Failures...)
 	r.Skipped = append(r.Skipped, more.Skipped...)

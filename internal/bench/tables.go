@@ -38,11 +38,21 @@ func (r *Results) WriteTable(w io.Writer) error {
 		if x.Chosen {
 			kernel += " *"
 		}
-		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), terminal.Seconds(x.Seconds), terminal.Seconds(x.P10), terminal.Seconds(x.P90),
+		median := terminal.Seconds(x.Seconds)
+		if x.Doubt != "" {
+			median = "? " + median
+		}
+		rows = append(rows, []string{x.Pass, x.Problem, kernel, notHost(x.Memory), median, terminal.Seconds(x.P10), terminal.Seconds(x.P90),
 			strconv.Itoa(x.Calls), fmt.Sprintf("%.1f", x.GFLOPS), x.OfLimit(r.Limits), fmt.Sprintf("%.1f", x.Intensity),
 			fmt.Sprintf("%.2f", x.BytesPerSecond/1e9), terminal.Bytes(x.Extra()), peak})
 	}
 	terminal.WriteTable(out, rows, 4)
+	if n := r.Doubtful(); n > 0 {
+		fmt.Fprintf(out, "? %d of %d medians are in doubt: fewer than %d calls, or quartiles more than %.0f%% of the median apart\n", n, len(r.Results), MinCalls, 100*MaxSpread)
+	}
+	if r.Busy != "" {
+		fmt.Fprintln(out, r.Busy)
+	}
 	for _, x := range r.Skipped {
 		fmt.Fprintf(out, "no kernel: %s, %s pass\n", x.Problem, x.Pass)
 	}
@@ -88,36 +98,46 @@ func (x *Result) Place() string {
 }
 
 // OfLimit returns the rate as a part of the limit of where the kernel computes,
-// "" if that was not measured.
+// "" if that was not measured, and "-" if the rate is in doubt.
 func (x *Result) OfLimit(limits []machine.Limit) string {
 	p, err := flashkit.ParseProblem(x.Problem)
 	limit, _ := machine.Most(limits, x.Place(), p.DType)
 	if err != nil || limit == 0 {
 		return ""
 	}
+	if x.Doubt != "" {
+		return "-"
+	}
 	return fmt.Sprintf("%.0f%%", 100*x.GFLOPS/limit)
 }
 
 // writeTable prints the ratios and their geometric mean.
 func (c *comparison) writeTable(w io.Writer, now machine.Info) {
-	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap\n", c.File)
+	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap, - where a median is in doubt\n", c.File)
 	if then := c.Machine; then.CPU != now.CPU || then.GPU != now.GPU || then.GOMAXPROCS != now.GOMAXPROCS || then.Arch != now.Arch {
 		fmt.Fprintf(w, "another machine: %s\n", terminal.Printable(then.String()))
 	}
 	rows := [][]string{{"pass", "problem", "kernel", "memory", "before", "now", "ratio"}}
 	for _, p := range c.Pairs {
 		ratio := fmt.Sprintf("%.3f", p.Ratio)
-		if !p.Apart {
+		switch {
+		case p.Doubt != "":
+			ratio = "-"
+		case !p.Apart:
 			ratio = "~ " + ratio
 		}
 		rows = append(rows, []string{p.Pass, p.Problem, p.Kernel, notHost(p.Memory), terminal.Seconds(p.Old), terminal.Seconds(p.New), ratio})
 	}
-	if c.Mean == nil {
+	if len(c.Pairs) == 0 {
 		fmt.Fprintln(w, "no case is in both")
 		return
 	}
 	terminal.WriteTable(w, rows, 4)
-	fmt.Fprintf(w, "geometric mean of %d: %.3f\n", c.Mean.Cases, c.Mean.Ratio)
+	if c.Mean == nil {
+		fmt.Fprintln(w, "no geometric mean: a median of every case is in doubt")
+	} else {
+		fmt.Fprintf(w, "geometric mean of %d: %.3f\n", c.Mean.Cases, c.Mean.Ratio)
+	}
 	if c.OnlyOld+c.OnlyNew > 0 {
 		fmt.Fprintf(w, "not in both: %d before, %d now\n", c.OnlyOld, c.OnlyNew)
 	}
@@ -125,7 +145,7 @@ func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 
 // csvHeader is the columns of writeCSV.
 var csvHeader = []string{"problem", "pass", "kernel", "backend", "memory", "chosen", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_dim", "dtype",
-	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes", "peak_bytes"}
+	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes", "peak_bytes", "p25_seconds", "p75_seconds", "doubt"}
 
 // WriteCSV prints a header and a line for each result.
 func (r *Results) WriteCSV(w io.Writer) error {
@@ -142,7 +162,7 @@ func (r *Results) WriteCSV(w io.Writer) error {
 			row = append(row, strconv.Itoa(n))
 		}
 		out.Write(append(row, input.TypesName(&p), strconv.Itoa(x.Calls), number(x.Seconds), number(x.P10), number(x.P90), number(x.Predicted),
-			number(x.GFLOPS), number(x.Intensity), number(x.BytesPerSecond), strconv.FormatInt(x.ExtraBytes, 10), strconv.FormatInt(x.PeakBytes, 10)))
+			number(x.GFLOPS), number(x.Intensity), number(x.BytesPerSecond), strconv.FormatInt(x.ExtraBytes, 10), strconv.FormatInt(x.PeakBytes, 10), number(x.P25), number(x.P75), x.Doubt))
 	}
 	out.Flush()
 	return out.Error()

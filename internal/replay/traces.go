@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// builtin holds the traces of bench --regret=live, by their names.
+// builtin holds the built-in traces, by their names.
 //
 //go:embed traces/*.trace
 var builtin embed.FS

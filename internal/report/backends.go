@@ -26,8 +26,8 @@ func (s *study) contests() (list []*contest) {
 	for _, f := range s.facets {
 		found := map[flashkit.Problem]*contest{}
 		for _, m := range f.points {
-			if m.naive() {
-				continue // nobody chooses it
+			if m.foreign() {
+				continue // dispatch cannot choose it
 			}
 			c := found[m.p]
 			if c == nil {
@@ -47,20 +47,21 @@ func (s *study) contests() (list []*contest) {
 	return list
 }
 
-// loss returns the time of dispatch's choice over that of the fastest kernel.
+// loss returns the time of dispatch's choice over the time of the fastest kernel, NaN if one
+// was not measured or is in doubt.
 func (c *contest) loss() float64 {
-	if c.chosen == nil || c.fastest == nil {
+	if c.chosen == nil || c.fastest == nil || c.chosen.Doubt != "" || c.fastest.Doubt != "" {
 		return math.NaN()
 	}
 	return c.chosen.Seconds / c.fastest.Seconds
 }
 
-// byBackend returns the fastest of each backend and place of tensors.
+// byBackend returns the fastest of each backend and place of tensors, of results that are not in doubt.
 func (c *contest) byBackend() (list []*measured) {
 	for _, m := range c.points {
 		i := slices.IndexFunc(list, func(o *measured) bool { return o.Backend == m.Backend && o.Memory == m.Memory })
 		switch {
-		case !plottable(m.Seconds):
+		case !plottable(m.Seconds) || m.Doubt != "":
 		case i < 0:
 			list = append(list, m)
 		case m.Seconds < list[i].Seconds:
@@ -112,7 +113,7 @@ func (s *study) backends() *Figure {
 		}
 	}
 	if len(plots) == 0 {
-		fig.Caption = "One backend was measured."
+		fig.Caption = "No problem has medians of two backends that are not in doubt."
 		return fig
 	}
 	fig.Gist = "the time of each over that of the fastest"

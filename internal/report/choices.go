@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -152,6 +153,9 @@ func (c *contest) cell(x, y, width px) cell {
 			out.Text = "!"
 		}
 		out.Title = fmt.Sprintf("%s; %s takes %s", c.chosen.title(), c.fastest.Kernel, terminal.Seconds(c.fastest.Seconds))
+	case math.IsNaN(loss):
+		out.Kind = c.chosen.kind
+		out.Title = c.chosen.title() + ", not compared"
 	default:
 		out.Kind = c.chosen.kind
 		out.Title = c.chosen.title() + ", the fastest measured"

@@ -22,8 +22,11 @@ type kind struct {
 // kindName returns the name of a kernel's kind.
 func kindName(kernel, memory string) string {
 	backend, stem, _ := strings.Cut(kernel, "/")
-	if backend == bench.Naive {
+	switch backend {
+	case bench.Naive:
 		return backend
+	case bench.Peer:
+		return stem
 	}
 	regime, variant, found := strings.Cut(stem, "_")
 	name := backend + " " + stem

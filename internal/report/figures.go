@@ -47,7 +47,11 @@ func (m *measured) title() string {
 	if m.Calls > 1 {
 		text += fmt.Sprintf(" (%s to %s)", terminal.Seconds(m.P10), terminal.Seconds(m.P90))
 	}
-	return text + ", " + plainNumber(m.GFLOPS) + " GFLOP/s"
+	text += ", " + plainNumber(m.GFLOPS) + " GFLOP/s"
+	if m.Doubt != "" {
+		text += ", in doubt: " + m.Doubt
+	}
+	return text
 }
 
 // traces returns a trace of each kind among the points, by rising x.
@@ -186,7 +190,12 @@ func (s *study) peak() *Figure {
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
 		return fig
 	}
-	plots := s.perFacet(func(v float64) string { return shortSize(bench.Size(v)) }, (*measured).Peak)
+	plots := s.perFacet(func(v float64) string { return shortSize(bench.Size(v)) }, func(m *measured) float64 {
+		if m.peer() {
+			return 0 // not known, so not drawn
+		}
+		return m.Peak()
+	})
 	for _, p := range plots {
 		p.bytes = true
 	}

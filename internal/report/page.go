@@ -14,7 +14,6 @@ import (
 
 	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/input"
-	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
@@ -22,8 +21,6 @@ import (
 type Page struct {
 	*bench.Results
 	Common  string
-	Busy    bool // something else used the machine while its limits were measured
-	Varying int  // results whose calls differ much
 	Story   []headline
 	Hero    *hero
 	Figures []*Figure
@@ -35,27 +32,13 @@ type Page struct {
 // New returns the page of results that were checked.
 func New(r *bench.Results) *Page {
 	s := newStudy(r)
-	varying := 0
-	for _, m := range s.all {
-		if m.varies() {
-			varying++
-		}
-	}
-	return &Page{Results: r, Varying: varying, Common: s.common, Busy: s.beyond(r.Limits), Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
+	return &Page{Results: r, Common: s.common, Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
 		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
 }
 
 // Figure returns the figure of that name of PlotNames.
 func (p *Page) Figure(id string) *Figure {
 	return p.Figures[slices.IndexFunc(p.Figures, func(f *Figure) bool { return f.ID == id })]
-}
-
-// beyond reports whether a kernel does more than what was measured as the most.
-func (s *study) beyond(limits []machine.Limit) bool {
-	return slices.ContainsFunc(s.all, func(m *measured) bool {
-		most := roofOf(limits, m.Place(), m.p.DType).rate
-		return most > 0 && m.GFLOPS > most
-	})
 }
 
 // A memorySection is the table of problems that differ in their length only.
@@ -94,7 +77,7 @@ func (s *study) memoryOf(f *facet) *memorySection {
 	points := map[int]*measured{}
 	for _, m := range f.points {
 		was := points[m.p.KVLen]
-		if m.naive() {
+		if m.foreign() {
 			continue
 		}
 		if was == nil || !was.Chosen && (m.Chosen || m.Seconds < was.Seconds) {

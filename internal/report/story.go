@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A headline is a sentence of the story: the highest rate of a pass and type. It compares
-// results of several calls only.
+// A headline is a sentence of the story: the highest rate of a pass and type. Results in
+// doubt are neither headlines nor compared with one.
 type headline struct {
 	*measured
 	Title    string  // forward, f32
@@ -19,6 +19,7 @@ type headline struct {
 	Limit    float64 // GFLOP/s; 0 if unknown
 	OfLimit  string
 	Naive    *beside // of the longest rows, nil if the baseline was not measured
+	Peer     *beside // of the longest rows, nil if no peer was measured
 }
 
 // portable are the kernels that run everywhere, by pass.
@@ -27,30 +28,29 @@ var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic"
 // headlines returns one for each group.
 func (s *study) headlines(limits []machine.Limit) (list []headline) {
 	for _, g := range s.groups() {
-		sampled := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return !m.sampled() })
-		points := slices.DeleteFunc(slices.Clone(sampled), (*measured).naive)
+		sound := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return m.Doubt != "" })
+		points := slices.DeleteFunc(slices.Clone(sound), (*measured).foreign)
 		if len(points) == 0 {
 			continue
 		}
 		top := slices.MaxFunc(points, func(a, b *measured) int { return cmp.Compare(a.GFLOPS, b.GFLOPS) })
 		h := headline{measured: top, Title: g.title(s), OfLimit: top.OfLimit(limits), Limit: roofOf(limits, g.place, g.dtype).rate}
-		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.sampled() && m.GFLOPS > 0 {
+		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.Doubt == "" && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
-		if pairs := besides(sampled); len(pairs) > 0 {
-			h.Naive = slices.MaxFunc(pairs, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) }) // the first of several
-		}
+		h.Naive, h.Peer = longest(besides(sound, (*measured).naive)), longest(besides(sound, (*measured).peer))
 		list = append(list, h)
 	}
 	return list
 }
 
-// sampled reports whether a result has enough calls for a median.
-func (m *measured) sampled() bool { return m.Calls >= 3 }
-
-// varies reports whether other programs took much of the time of some calls: on a machine
-// that is idle the times of calls are closer.
-func (m *measured) varies() bool { return m.P90 > 2*m.P10 }
+// longest returns the pair of most keys, the first of several, nil if there is none.
+func longest(pairs []*beside) *beside {
+	if len(pairs) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(pairs, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) })
+}
 
 // find returns the result of another kernel on the problem of m, with tensors on the
 // host, nil if there is none.
@@ -97,32 +97,44 @@ func (s *study) hero(limits []machine.Limit) *hero {
 	return h
 }
 
-// A beside is a kernel beside the baseline that stores its matrices.
-type beside struct{ naive, kernel *measured }
+// A beside is a kernel beside another one's result on the same problem: the baseline that
+// stores its matrices, or a peer.
+type beside struct{ other, kernel *measured }
 
 var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: bench.Naive + "/fwd_matrices", flashkit.PassBackward: bench.Naive + "/bwd_matrices"}
 
 func (m *measured) naive() bool { return m.Backend == bench.Naive }
 
+// peer reports whether another library computed the result.
+func (m *measured) peer() bool { return m.Backend == bench.Peer }
+
+// foreign reports whether dispatch cannot run it.
+func (m *measured) foreign() bool { return m.naive() || m.peer() }
+
 // Peak returns the bytes that a call holds at most.
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
-// Faster returns how many times shorter the kernel takes.
-func (b *beside) Faster() string { return times(b.naive.Seconds / b.kernel.Seconds) }
+// Faster returns how many times shorter the kernel takes, "" if a time is in doubt.
+func (b *beside) Faster() string {
+	if b.other.Doubt != "" || b.kernel.Doubt != "" {
+		return ""
+	}
+	return times(b.other.Seconds / b.kernel.Seconds)
+}
 
 // Smaller returns how many times less the kernel holds.
-func (b *beside) Smaller() string { return times(b.naive.Peak() / b.kernel.Peak()) }
+func (b *beside) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
-// besides returns the fastest kernel beside each result of the baseline among the
-// points, fewest keys first.
-func besides(points []*measured) (list []*beside) {
+// besides returns the fastest kernel beside each of the other results among the points, the
+// fastest of several on a problem, fewest keys first.
+func besides(points []*measured, other func(*measured) bool) (list []*beside) {
 	for _, m := range points {
-		if !m.naive() || !plottable(m.Seconds) {
+		if !other(m) || !plottable(m.Seconds) || slices.ContainsFunc(points, func(o *measured) bool { return other(o) && o.Problem == m.Problem && o.Seconds < m.Seconds }) {
 			continue
 		}
-		b := &beside{naive: m}
+		b := &beside{other: m}
 		for _, k := range points {
-			if k.Problem == m.Problem && !k.naive() && plottable(k.Seconds) && (b.kernel == nil || k.Seconds < b.kernel.Seconds) {
+			if k.Problem == m.Problem && !k.foreign() && plottable(k.Seconds) && (b.kernel == nil || k.Seconds < b.kernel.Seconds) {
 				b.kernel = k
 			}
 		}
@@ -134,9 +146,9 @@ func besides(points []*measured) (list []*beside) {
 	return list
 }
 
-func (b *beside) Keys() int           { return b.kernel.p.KVLen }
-func (b *beside) Baseline() *measured { return b.naive }
-func (b *beside) Kernel() *measured   { return b.kernel }
+func (b *beside) Keys() int         { return b.kernel.p.KVLen }
+func (b *beside) Other() *measured  { return b.other }
+func (b *beside) Kernel() *measured { return b.kernel }
 
 // times prints a factor with two digits, "" if there is none.
 func times(x float64) string {
@@ -158,7 +170,7 @@ type besideTable struct {
 // besideTables returns the tables of the facets that have the baseline.
 func (s *study) besideTables() (list []*besideTable) {
 	for _, f := range s.facets {
-		t := &besideTable{Title: f.Title, Rows: besides(f.points)}
+		t := &besideTable{Title: f.Title, Rows: besides(f.points, (*measured).naive)}
 		if len(t.Rows) == 0 {
 			continue
 		}

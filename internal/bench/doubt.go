@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/machine"
+)
+
+// The rule of honest figures, for tables, comparisons, regret and the report alike.
+//
+// A median is a figure if MinCalls calls or more were timed, and their quartiles are at most
+// MaxSpread of the median apart. Any other median is in doubt: it is printed with a mark, but it
+// is no headline and part of no ratio. What speaks for a busy machine is said once, in a sentence.
+const (
+	MinCalls  = 5
+	MaxSpread = .2
+)
+
+// doubtOf returns why a median is in doubt, "" if it is a figure.
+func doubtOf(calls int, median, p25, p75 float64) string {
+	switch spread := (p75 - p25) / median; {
+	case calls == 1:
+		return "1 call"
+	case calls < MinCalls:
+		return fmt.Sprintf("%d calls", calls)
+	case !(spread > MaxSpread): // NaN of a median of 0: no clock saw the calls
+		return ""
+	case spread > 10:
+		return "quartiles over 1000% apart"
+	default:
+		return fmt.Sprintf("quartiles %.0f%% apart", 100*spread)
+	}
+}
+
+// wide reports whether it is the spread that is in doubt.
+func (x *Result) wide() bool { return x.Doubt != "" && x.Calls >= MinCalls }
+
+// Judge sets what the rule says of the results, and of the machine.
+func (r *Results) Judge() {
+	for i := range r.Results {
+		r.Results[i].judge()
+	}
+	r.Busy = r.unrest()
+}
+
+func (x *Result) judge() {
+	p25, p75 := x.P25, x.P75
+	if p25 == 0 && p75 == 0 { // results of an older version: of a normal distribution, half of this range
+		p25, p75 = x.Seconds-(x.P90-x.P10)/4, x.Seconds+(x.P90-x.P10)/4
+	}
+	x.Doubt = doubtOf(x.Calls, x.Seconds, p25, p75)
+}
+
+// Doubtful returns how many results are in doubt.
+func (r *Results) Doubtful() (n int) {
+	for _, x := range r.Results {
+		if x.Doubt != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// What speaks for a busy machine.
+const (
+	freeShare = .9  // of the processors that kernels may use, fewer are free of other programs
+	mostSteal = .02 // of the time
+	wideShare = .25 // of the cases of enough calls are wide
+)
+
+// loadSigns returns what the load says of a machine on which kernels may use so many processors.
+func loadSigns(l *machine.Load, procs int) (signs []string) {
+	if l == nil {
+		return nil
+	}
+	if float64(l.CPUs)-l.Others < freeShare*float64(min(procs, l.CPUs)) {
+		signs = append(signs, fmt.Sprintf("other programs used %.1f of its %d processors", min(l.Others, float64(l.CPUs)), l.CPUs))
+	}
+	if l.Steal > mostSteal {
+		signs = append(signs, fmt.Sprintf("its hypervisor gave %.0f%% of its time to others", 100*min(l.Steal, 1)))
+	}
+	return signs
+}
+
+// widely returns the sign that the calls of many cases differ.
+func widely(wide, judged int) (signs []string) {
+	if float64(wide) > wideShare*float64(judged) {
+		signs = []string{fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged)}
+	}
+	return signs
+}
+
+// busySentence returns a sentence of the signs of a busy machine, "" if there is none.
+func busySentence(signs []string) string {
+	if len(signs) == 0 {
+		return ""
+	}
+	return "The machine was busy: " + strings.Join(signs, "; ") + "."
+}
+
+// unrest returns a sentence if something speaks for a busy machine, else "".
+func (r *Results) unrest() string {
+	signs := loadSigns(r.Load, r.Machine.GOMAXPROCS)
+	wide, judged, beyond := 0, 0, 0
+	for i := range r.Results {
+		x := &r.Results[i]
+		if x.Calls >= MinCalls {
+			judged++
+		}
+		if x.wide() {
+			wide++
+		}
+		if x.beyond(r.Limits) {
+			beyond++
+		}
+	}
+	signs = append(signs, widely(wide, judged)...)
+	if beyond > 0 {
+		signs = append(signs, fmt.Sprintf("rates of %d of %d cases exceed the limits", beyond, len(r.Results)))
+	}
+	return busySentence(signs)
+}
+
+// beyond reports whether a kernel does more than what was measured as the most.
+func (x *Result) beyond(limits []machine.Limit) bool {
+	p, err := flashkit.ParseProblem(x.Problem)
+	most, _ := machine.Most(limits, x.Place(), p.DType)
+	return err == nil && x.Doubt == "" && most > 0 && x.GFLOPS > most
+}

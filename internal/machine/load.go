@@ -1,0 +1,91 @@
+package machine
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Load is what others took of the machine meanwhile.
+type Load struct {
+	Others float64 `json:"other_processors"` // processors that other programs kept busy, on average
+	Steal  float64 `json:"steal"`            // share of the processors' time that a hypervisor gave to other guests
+	CPUs   int     `json:"cpus"`             // processors of the system, which may be more than this program has
+}
+
+// A LoadMeter measures the load since it was made.
+type LoadMeter struct {
+	started time.Time
+	was     ticks
+}
+
+// NewLoadMeter returns a meter that begins now.
+func NewLoadMeter() *LoadMeter { return &LoadMeter{time.Now(), readTicks()} }
+
+// leastMetered is the shortest time of which the counters, hundredths of a second, say something.
+const leastMetered = 500 * time.Millisecond
+
+// Load returns the load since the meter was made, nil where the system does not say it.
+func (m *LoadMeter) Load() *Load { return loadBetween(m.was, readTicks(), time.Since(m.started)) }
+
+func loadBetween(was, is ticks, elapsed time.Duration) *Load {
+	const perSecond = 100 // Linux's USER_HZ on every architecture of Go's
+	all := elapsed.Seconds() * perSecond
+	if was.cpus == 0 || is.cpus != was.cpus || elapsed < leastMetered {
+		return nil
+	}
+	others := (is.busy - was.busy - (is.own - was.own)) / all
+	return &Load{max(0, others), max(0, (is.steal-was.steal)/all/float64(is.cpus)), is.cpus}
+}
+
+// ticks are counters of the processors' time.
+type ticks struct {
+	busy, steal float64 // of all processors
+	own         float64 // of this process
+	cpus        int     // 0 where the system has no such counters
+}
+
+func readTicks() ticks {
+	all, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return ticks{}
+	}
+	own, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return ticks{}
+	}
+	return parseTicks(string(all), string(own))
+}
+
+// parseTicks parses /proc/stat and /proc/self/stat, as proc(5) has them.
+func parseTicks(all, own string) (t ticks) {
+	for line := range strings.Lines(all) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) < 9 || !strings.HasPrefix(fields[0], "cpu"):
+		case fields[0] == "cpu": // user nice system idle iowait irq softirq steal
+			t.busy, t.steal = sumOf(fields[1:4])+sumOf(fields[6:8]), sumOf(fields[8:9])
+		default:
+			t.cpus++
+		}
+	}
+	_, rest, _ := strings.Cut(own[strings.LastIndexByte(own, ')')+1:], " ") // a name may hold anything
+	if fields := strings.Fields(rest); len(fields) > 13 {
+		t.own = sumOf(fields[11:13]) // user and system
+	}
+	if t.busy == 0 {
+		t.cpus = 0 // a sandbox that counts nothing
+	}
+	return t
+}
+
+func sumOf(fields []string) (sum float64) {
+	for _, f := range fields {
+		x, err := strconv.ParseFloat(f, 64)
+		if err == nil {
+			sum += x
+		}
+	}
+	return sum
+}
