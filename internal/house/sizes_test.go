@@ -31,7 +31,6 @@ var (
 	}
 	longFuncs = map[string]int{
 		"backends/cuda/kernels/bwd_f32.cu: gradients":      242,
-		"backends/cuda/kernels/bwd_sm80.cu: backward":      297,
 		"backends/cuda/kernels/bwd_sm90.cu: compute":       359,
 		"backends/cuda/kernels/bwd_wide.cuh: compute_wide": 169,
 		"backends/cuda/kernels/decode_sm80.cu: decode":     168,

@@ -1,0 +1,175 @@
+// The tile of bwd_sm80: what a warp adds to dK and dV for its keys and a tile of rows.
+#pragma once
+#include "bwd_sm80.cuh"
+
+// edge: some pairs may be hidden.
+template <class T, int D, bool features, bool edge> struct Tile {
+    using L = Layout<D, features>;
+    static constexpr int M = L::blocks, split = L::split, pitch = L::pitch, pitch_p = L::pitch_p;
+    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // rows of S^T of a warp, and at a time
+    static constexpr int N = D / 16 / split;                                                   // groups of 16 columns of dK, dV of a warp
+    static_assert(split == 1 || part_rows == chunk, "warps that share keys do so once in a tile");
+    using Chunk = float[M][chunk / 8][4]; // S^T or dP^T of a chunk
+    using Sums = float[M][2 * N][4];      // dK or dV
+
+    const Block<T, D, features> at;
+    const int r0, head, buffer;
+    const float2 *const stat;        // LSE in base 2, and delta, of the rows
+    const int part, key0, k0;        // the warp's part of the rows; its first key, from the block's first key k0 on; k0 is read at edges alone
+    const uint32_t q_tile, p_tile;   // Q; P^T of the warp's keys, at the lane's place
+    const int to_ds;                 // from P^T to dS^T
+    bool guard = false, far = false; // Q or dO may hold non-finite elements; some row is far
+    static constexpr int to_dout = L::dout - L::q;
+
+    __device__ __forceinline__ Tile(const Block<T, D, features> &at, int r0, int head, int buffer, int turn)
+        : at(at), r0(r0), head(head), buffer(buffer), stat((const float2 *)(at.shared + L::stat) + turn * L::rows), part(fresh(at.warp) % split), key0(fresh(at.warp) / split * 16 * M), k0(edge ? at.work.k0 : 0),
+          q_tile(at.base + L::q + buffer * L::rows * pitch), p_tile(at.base + L::pt + key0 * pitch_p + place<pitch_p>(at.lane, false)), to_ds(L::ds - L::pt + turn * L::keys * pitch_p) {
+        for (int r = at.lane; r < L::rows; r += 32) far = far || is_far_lse(stat[r].x);
+        far = __any_sync(~0u, far);
+        if (edge) {
+            for (int r = at.lane; r < L::rows; r += 32) guard = guard || !finite(stat[r].x) || is_far_lse(stat[r].x) || !finite(stat[r].y);
+            guard = __any_sync(~0u, guard);
+        }
+    }
+
+    // dV += P^T dO, dK += dS^T Q; dS^T stays in shared memory for dQ.
+    __device__ __forceinline__ void add(Sums &dk, Sums &dv) const {
+#pragma unroll
+        for (int done = 0; done < part_rows; done += chunk) {
+            const int row = part * part_rows + done; // of the tile
+            const uint32_t own = at.base + key0 * pitch + place<pitch>(at.lane, false), queries = q_tile + row * pitch + place<pitch>(at.lane, true);
+            Chunk s = {}, dp = {};
+            product<T, D>(s, own, 0, queries, 0);
+            product<T, D>(dp, own, L::v, queries, to_dout);
+            uint32_t dropped[M];
+            if constexpr (features) change(s, dp, dropped, row);
+            else if (far) far_products(s, row);
+            differentiate(s, dp, row);
+            if constexpr (features) drop(s, dropped);
+            uint32_t pa[chunk / 16][M][4], da[chunk / 16][M][4];
+            for (int n = 0; n < chunk / 16; n++)
+                for (int m = 0; m < M; m++) {
+                    pack_block<T>(pa[n][m], s[m], n), pack_block<T>(da[n][m], dp[m], n);
+                    if (split > 1) store_matrix(at_p(16 * m, row / 8 + 2 * n), pa[n][m]);
+                    store_matrix(at_p(16 * m, row / 8 + 2 * n, to_ds), da[n][m]);
+                }
+            const uint32_t columns = columns_of(row);
+            for (int n = 0; n < chunk / 16; n++) {
+                accumulate<T, D, split>(dv, pa[n], columns, to_dout + 16 * n * pitch, edge && guard);
+                accumulate<T, D, split>(dk, da[n], columns, 16 * n * pitch, edge && guard);
+            }
+        }
+        if (split > 1) add_others(dk, dv);
+        if (edge && guard) add_lost(dv);
+    }
+
+  private:
+    // Where 8 rows of P^T are stored for the keys from `key` on, or of what lies at an offset from it.
+    __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
+    // The warp's columns of Q, from a row of the tile on.
+    __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
+
+    // Score modification: makes P^T of S^T, and of dP^T the factor of P in dS^T. dropped: bit 8 e + n.
+    __device__ __forceinline__ void change(Chunk &s, Chunk &dp, uint32_t (&dropped)[M], int row) const {
+        Sequence e = {};
+        e.diagonal = at.work.s.diagonal;
+        const int key = at.work.k0 + key0, lane = at.lane;
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const Scores<T> x(at.p, at.f, e, at.work.b, head);
+            const int own = key + 16 * m + lane / 4, walked = row + lane % 4 * 2;
+            dropped[m] = 0;
+            if (at.f.drop_below) {
+#pragma unroll
+                for (int n = 0; n < chunk / 8; n += 2) dropped[m] |= x.template drops<true>(own, r0 + walked + 8 * n) << n;
+#pragma unroll
+                for (int n = 0; n < chunk / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) dp[m][n][e] = dropped[m] >> (8 * e + n) & 1 ? 0 : dp[m][n][e] * at.f.keep;
+            }
+#pragma unroll
+            for (int n = 0; n < chunk / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) dp[m][n][e] -= stat[walked + 8 * n + e % 2].y;
+            auto slope = [&](int n, int e, float d) { dp[m][n][e] *= d; };
+            const auto lse = [&](int n, int e) { return stat[walked + 8 * n + e % 2].x; };
+            if (far) x.template far_weights<true>(s[m], own, r0 + walked, [&, natural = at.natural_lse(head, r0)](int n, int e) { return natural(walked + 8 * n + e % 2); }, slope);
+            else x.template weights<true>(s[m], own, r0 + walked, lse, slope);
+        }
+    }
+    // Replaces the products of rows that are far by what stands for them.
+    __device__ __forceinline__ void far_products(Chunk &s, int row) const {
+        const NaturalLSE natural = at.natural_lse(head, r0);
+        for (int n = 0; n < chunk / 8; n++)
+            for (int e = 0; e < 2; e++) {
+                const int r = row + 8 * n + at.lane % 4 * 2 + e;
+                const float lse = natural(r);
+                for (int m = 0; m < M; m++)
+                    for (int f = e; f < 4; f += 2)
+                        if (is_far_lse(stat[r].x)) s[m][n][f] = far_product(s[m][n][f], at.p.scale, kLog2E / at.p.scale_log2, lse);
+            }
+    }
+    // Makes P^T, unless `change` has, and dS^T; both are 0 for hidden pairs.
+    __device__ __forceinline__ void differentiate(Chunk &s, Chunk &dp, int row) const {
+        for (int n = 0; n < chunk / 8; n++)
+            for (int e = 0; e < 2; e++) {
+                const int r = row + 8 * n + at.lane % 4 * 2 + e, i = r0 + r;
+                const float2 t = stat[r];
+                for (int m = 0; m < M; m++)
+                    for (int f = e; f < 4; f += 2) {
+                        const int key = k0 + key0 + 16 * m + at.lane / 4 + f / 2 * 8;
+                        const bool hidden = edge && (key < i + at.lo() || key > i + at.hi() || key >= at.keys() || i >= at.rows());
+                        if constexpr (features) { // dP of a hidden key may be NaN
+                            if (hidden) s[m][n][f] = 0;
+                            dp[m][n][f] = hidden || edge && s[m][n][f] == 0 ? 0 : s[m][n][f] * dp[m][n][f];
+                            continue;
+                        }
+                        s[m][n][f] = exp2_approx(hidden ? -infinity : fmaf(s[m][n][f], at.p.scale_log2, -t.x));
+                        dp[m][n][f] = hidden ? 0 : s[m][n][f] * (dp[m][n][f] - t.y);
+                    }
+            }
+    }
+    // Clears the weights that dropout drops.
+    __device__ __forceinline__ void drop(Chunk &s, const uint32_t (&dropped)[M]) const {
+        if (!at.f.drop_below) return;
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < chunk / 2; i++)
+                if (dropped[m] >> (i % 4 * 8 + i / 4) & 1) s[m][i / 4][i % 4] = 0;
+    }
+    // Adds the parts of the other warps that share these keys.
+    __device__ __forceinline__ void add_others(Sums &dk, Sums &dv) const {
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + at.warp / split), "n"(32 * split) : "memory"); // they have stored P^T and dS^T
+#pragma unroll
+        for (int o = 1; o < split; o++) {
+            const int row = (part + o) % split * part_rows;
+            const uint32_t columns = columns_of(row);
+#pragma unroll
+            for (int n = 0; n < chunk / 16; n++) {
+                uint32_t a[M][4];
+                for (int m = 0; m < M; m++) load_matrix(a[m], at_p(16 * m, row / 8 + 2 * n));
+                accumulate<T, D, split>(dv, a, columns, to_dout + 16 * n * pitch, edge && guard);
+                for (int m = 0; m < M; m++) load_matrix(a[m], at_p(16 * m, row / 8 + 2 * n, to_ds));
+                accumulate<T, D, split>(dk, a, columns, 16 * n * pitch, edge && guard);
+            }
+        }
+    }
+    // Adds to dV what was cleared from dO, for the pairs that see it.
+    __device__ __forceinline__ void add_lost(Sums &dv) const {
+        for (int r = 0; r < min(L::rows, at.rows() - r0); r++) {
+            if (finite(stat[r].y)) continue;
+#pragma unroll
+            for (int n = 0; n < 2 * N; n++) {
+                const int c = 2 * (part + split * (n / 2)) + n % 2, i = r0 + r;
+                const uint32_t x = *(const uint32_t *)(at.shared + L::dout + (buffer * L::rows + r) * pitch + ((c ^ swizzle<pitch>(r)) << 4) + at.lane % 4 * 4);
+                for (int m = 0; m < M; m++)
+                    for (int f = 0; f < 4; f++) {
+                        const float y = widen<T>(x >> (f % 2 * 16));
+                        const int key = k0 + key0 + 16 * m + at.lane / 4 + f / 2 * 8;
+                        if (!finite(y) && key >= i + at.lo() && key <= i + at.hi() && at.takes_part(head, i, key)) dv[m][n][f] += y;
+                    }
+            }
+        }
+    }
+};
