@@ -23,7 +23,7 @@ ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
 
 .PHONY: run test test-long build check race fuzz bench generate release release-check clean
-.PHONY: fmt vet cross lint tidy drift $(foreach f,$(FOLDERS),$($(f)))
+.PHONY: fmt vet cross lint tidy vulnerabilities drift $(foreach f,$(FOLDERS),$($(f)))
 
 run: ## build flashrun and run it on the embedded sample
 	$(GO) run ./cmd/flashrun run
@@ -38,7 +38,7 @@ test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of v
 build: ## bin/flashrun, one file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/flashrun ./cmd/flashrun
 
-check: fmt vet cross lint tidy drift ## everything static: format, vet, cross builds, lint, drift
+check: fmt vet cross lint tidy vulnerabilities drift ## everything static: format, vet, cross builds, lint, known vulnerabilities, drift
 
 race: ## every test under the race detector; needs a C compiler
 	CGO_ENABLED=1 $(GO) test -race $(LIMIT) $(SHORT) ./...
@@ -58,7 +58,7 @@ bench: ## the portable kernels on one core and on all; the overhead of dispatch
 
 generate: asm wasm vectors bindings costs docs site ## remake everything generated
 
-release: ## dist: archives of flashrun for six platforms, a static program, checksums, all of the commit that is checked out
+release: ## dist: archives of flashrun for six platforms, a static program, a bill of materials, checksums, all of the commit that is checked out
 	tools/release.sh dist
 
 release-check: release ## unpack dist, compare it with a second run, and run the static program in an empty root, or in a container
@@ -91,6 +91,10 @@ lint:
 
 tidy:
 	$(GO) mod tidy -diff
+
+# VULNDB is the address of another database than that of Go's vulnerabilities.
+vulnerabilities:
+	GO=$(GO) tools/vulnerabilities.sh $(GOVULNCHECK) $(if $(VULNDB),-db $(VULNDB)) ./...
 
 GENERATED := conformance/testdata backends/simd backends/cuda/costs.go internal/matmul internal/elements backends/wasm docs/man docs/completions \
 	docs/report docs/figures docs/site capi docs/kernels.md docs/gpu-kernels.md docs/library.md docs/flashrun.md README.md THIRD_PARTY_NOTICES.md

@@ -13,6 +13,7 @@ FUZZTIME ?= 100000x
 LIMIT := -timeout 2h
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 NUMPY      := numpy==2.4.6
 PEERS      := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0

@@ -32,6 +32,7 @@ var rooms = []struct {
 	{"internal/nccl", []string{"internal/sharedlib"}},
 	{"internal/fastest", []string{"."}},
 	{"internal/house/bits", []string{".", "backends/*"}},
+	{"internal/house/sbom", nil},
 	{"internal/bench", []string{".", "backends/*", "dispatch", "internal/half", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/gputest", []string{"backends/cuda"}},
 	{"internal/input", []string{".", "backends/cuda", "conformance/oracle", "dispatch", "internal/half", "internal/machine", "internal/npy", "internal/terminal", "safetensors"}},
