@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,11 +32,7 @@ func (c *counter) Write(p []byte) (int, error) {
 // go get downloads a zip of all tracked files but those of nested modules. It is small, and
 // the test prints the folders that make it large.
 func TestDownload(t *testing.T) {
-	list, err := exec.Command("git", "ls-files").Output()
-	if err != nil {
-		t.Skip("not a git checkout: ", err)
-	}
-	files := strings.Fields(string(list))
+	files := tracked(t)
 	var all counter
 	sizes := map[string]int64{}
 	z := zip.NewWriter(&all)
