@@ -19,7 +19,7 @@ type BatchInvariant interface {
 // promised returns what is asked of a kernel because its backend promises it.
 func (o Options) promised(k flashkit.Kernel) []question {
 	if x, ok := o.backend(k).(BatchInvariant); ok && x.BatchInvariant() {
-		return []question{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant}}
+		return []question{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant, slow: true}}
 	}
 	return nil
 }

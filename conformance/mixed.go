@@ -84,7 +84,7 @@ func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
 			}
 		}
 		name := strings.TrimPrefix(f.Name, b+"/")
-		list = append(list, question{name: mixedPrefix + name, run: func(ctx context.Context, k flashkit.Kernel) error {
+		list = append(list, question{name: mixedPrefix + name, slow: true, run: func(ctx context.Context, k flashkit.Kernel) error {
 			pair := pairOf{f, k}
 			listed := slices.Contains(mixedMisses[k.Name], name)
 			if listed && k.Scores != "" && k.Scores == f.Scores {

@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance"
 	"github.com/flashkit-go/flashkit/conformance/mutants"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // caught returns how the trap fails b, or nil if b survives. No kernel may
@@ -39,6 +40,7 @@ func trapNames() []string {
 // TestCorrectKernelPasses is the other half of every claim below: what is
 // caught is the mistake, not the kernel that makes it.
 func TestCorrectKernelPasses(t *testing.T) {
+	slow.UnderRace(t)
 	o := conformance.Options{Sweep: 80, Seed: 1}
 	if testing.Short() {
 		o.Sweep, o.Brief = 4, true

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Options choose what to run. The zero value runs everything, with no sweep.
@@ -56,6 +57,7 @@ type question struct {
 	needs   flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
 	forward bool             // it is not asked of backward kernels
 	turn    int              // above 0: only every third kernel of a backend is asked
+	slow    bool             // under the race detector, where it tells nothing that a faster question does not
 }
 
 // of reports whether the question is asked of a kernel, the i-th of its backend.
@@ -66,10 +68,10 @@ func (q *question) of(k *flashkit.Kernel, i int) bool {
 // checks returns what o asks of every kernel.
 func (o Options) checks() []question {
 	all := []question{
-		{name: "invalid_arguments", run: invalidArguments},
+		{name: "invalid_arguments", run: invalidArguments, slow: true},
 	}
-	ask := func(c Case, turn int) {
-		all = append(all, question{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn})
+	ask := func(c Case, turn int, slow bool) {
+		all = append(all, question{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
 	}
 	traps := Traps()
 	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
@@ -78,24 +80,24 @@ func (o Options) checks() []question {
 			if o.Brief && i >= len(traps) && !c.brief {
 				turn = 1 + (i+j)%3
 			}
-			ask(c.InDType(t), turn)
+			ask(c.InDType(t), turn, i >= len(traps))
 		}
 	}
 	for i, c := range traps {
 		for j, c := range c.storages() {
 			if c.mixed && (!o.Brief || (i+j)%2 == 0) {
-				ask(c, 0)
+				ask(c, 0, false)
 			}
 			for l, c := range c.raggeds() {
 				if !o.Brief || (i+2*j+l)%6 == 0 {
-					ask(c, 0)
+					ask(c, 0, c.layout != packed)
 				}
 			}
 		}
 	}
 	for _, c := range leftovers() {
 		for _, t := range dtypes {
-			ask(c.InDType(t), 0)
+			ask(c.InDType(t), 0, false)
 		}
 	}
 	all = append(append(all, o.conduct()...), farQuestions()...)
@@ -234,6 +236,8 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // A kernel that takes no case at all is skipped, unless
 // FLASHKIT_REQUIRE names it. With -short it is brief, see [Options], and the sweep has
 // 4 random problems of each kind, else 40; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
+// Under the race detector, -short also skips the grid, long sums, layouts other than packed, and
+// kernels after each other, unless FLASHKIT_SLOW is 1.
 //
 // A backend with a method Parts() int has kernels that add up gradients from so many
 // parts at most, each rounded to the type of the problem, as ranks that share a sequence
@@ -259,6 +263,9 @@ func Run(t *testing.T, b flashkit.Backend) {
 			passed, unsupported := 0, 0
 			for _, c := range o.questions(checks, k, kernels) {
 				t.Run(c.name, func(t *testing.T) {
+					if c.slow {
+						slow.UnderRace(t)
+					}
 					r := Result{k.Name, c.name, c.catches, c.run(t.Context(), k)}
 					switch {
 					case r.Unsupported():

@@ -118,8 +118,8 @@ def generate(tree, room):
         changed = run(tree, "git status --porcelain -- 'backends/wasm/kernel/*.wasm'", 60)[1]
         return code == 0 and changed.strip() != ""
     if room == "asm":
-        make = (tree / "Makefile").read_text()
-        lines = [m[1] for m in re.finditer(r"\$\(GO\) run \. (-isa AVX\S+ .*-out \.\./[^.]\S+.*-pkg simd)", make)]
+        commands = run(tree, "make --no-print-directory -n asm", 60)[1]
+        lines = [m[1] for m in re.finditer(r"run \. (-isa AVX\S+ .*-out \.\./[^.]\S+.*-pkg simd)", commands)]
         programs = " ".join(f"'{line}'" for line in lines)
         code, _ = run(tree / "backends/simd/_asm", f"go build -o .mutant . && for a in {programs}; do ./.mutant $a || exit 1; done; rm -f .mutant", 900)
         changed = run(tree, "git status --porcelain -- 'backends/simd/*_amd64.s'", 60)[1]

@@ -52,6 +52,9 @@ check_archive() { # archive
 	[ "$(recorded "$program" vcs.revision)" = "$commit" ] || fail "$name is not of commit $commit"
 	[ "$(recorded "$program" vcs.modified)" = false ] || fail "$name was built from changed files"
 	[ "$(recorded "$program" -trimpath)" = true ] || fail "$name was built without -trimpath"
+	go version -m "$program" | awk '$1 == "dep" { print "pkg:golang/" $2 "@" $3 }' | while read -r part; do
+		grep -qF "\"$part\"" "$out/flashrun-$version.cdx.json" || fail "$name holds $part, which the bill of materials lacks"
+	done
 	echo "release-check: $name"
 }
 
@@ -119,7 +122,7 @@ rm -rf "$work/again"
 commit=$(git rev-parse HEAD)
 version=$(go version -m "$out/static/flashrun" | awk '$1 == "mod" { print $3 }')
 archives=0
-for archive in "$out"/flashrun-*; do
+for archive in "$out"/flashrun-*.tar.gz "$out"/flashrun-*.zip; do
 	check_archive "$archive"
 	archives=$((archives + 1))
 done

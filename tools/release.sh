@@ -4,7 +4,8 @@
 #   tools/release.sh [FOLDER]     (dist by default; it is replaced)
 #
 # FOLDER gets an archive for each platform, static/ with a static linux/amd64
-# program without CUDA (what Containerfile copies), and SHA256SUMS.
+# program without CUDA (what Containerfile copies), a bill of materials of all
+# programs (CycloneDX), and SHA256SUMS.
 #
 # It builds in a clone of its own, so what is not committed is not in it, and two
 # runs give the same bytes: the Go tool leaves out paths, and archives hold sorted
@@ -76,6 +77,7 @@ for platform in $PLATFORMS linux/amd64/static; do
 	esac
 	pack "$name"
 done
+GOOS= GOARCH= go run ./internal/house/sbom "$(TZ=UTC date -d "@$mtime" +%Y-%m-%dT%H:%M:%SZ)" "$work"/flashrun-*/flashrun* >"$work/dist/flashrun-$version.cdx.json"
 (cd "$work/dist" && sha256sum flashrun-* static/* >SHA256SUMS)
 
 rm -rf "$out"

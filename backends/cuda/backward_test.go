@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // backwardInstance returns the instance of bwd_sm90 for a part of a whole.
@@ -18,6 +19,7 @@ func (b *Backend) backwardInstance(p, whole flashkit.Problem) instance {
 // The query heads of a group are cut evenly where its blocks are few, or the rows are where heads are not, and blocks begin
 // at different rows if they are few and see all of them; the parts have their workspace.
 func TestPlanBackward(t *testing.T) {
+	slow.UnderRace(t)
 	b, f := openFake(t)
 	for name, want := range map[string]backwardCut{
 		"b1-h32-g8-n1024-m1024-d128-bf16-causal": {splits: 1, halves: true}, "b1-h32-g4-n1024-m1024-d128-bf16-causal": {splits: 4}, "b1-h64-g4-n1-m27000-d64-bf16": {splits: 1}, "b4-h32-g1-n2048-m2048-d128-bf16-causal": {splits: 4}, "b8-h32-g8-n4096-m4096-d128-bf16": {splits: 1},

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 const featureProblems = `
@@ -74,7 +75,7 @@ func (c *deviceCall) toHost(t *testing.T, x flashkit.Tensor) flashkit.Tensor {
 
 // Calls with features on the device's memory do not allocate either.
 func TestDeviceAllocationsFeatures(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("the race detector makes pools forget what they hold")
 	}
 	b, _ := openFake(t)

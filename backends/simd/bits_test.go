@@ -11,12 +11,14 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A sequence gives the same bits alone and in a batch, padded to any capacity, packed or in
 // pages in any order, whatever its neighbors are, and with any number of workers: O, LSE
 // and the gradients, of every kernel that takes sequences.
 func TestBitsOfSequences(t *testing.T) {
+	slow.UnderRace(t)
 	seed, trials := rand.Uint64(), trials(t, 100, 600, 2000)
 	if x, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
 		seed = x

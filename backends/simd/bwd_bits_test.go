@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The gradients of a sequence depend on its own lengths and numbers, and on what the
@@ -322,13 +323,13 @@ func drawBatch(r *rand.Rand, dtype flashkit.DType, takes flashkit.Feature) flash
 
 // trials is how many trials of bits a test makes: FLASHKIT_TRIALS of them, or by how it
 // runs. Under the race detector and in an emulator calls are slow.
-func trials(t *testing.T, slow, short, long int) int {
+func trials(t *testing.T, few, short, long int) int {
 	n, err := strconv.Atoi(os.Getenv("FLASHKIT_TRIALS"))
 	switch {
 	case err == nil:
 		return n
-	case raceEnabled || os.Getenv("FLASHKIT_EMULATOR") != "":
-		return slow
+	case slow.Race || os.Getenv("FLASHKIT_EMULATOR") != "":
+		return few
 	case testing.Short():
 		return short
 	}
@@ -336,6 +337,7 @@ func trials(t *testing.T, slow, short, long int) int {
 }
 
 func TestBackwardBitsOfSequences(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for _, k := range simd.New().Kernels() {

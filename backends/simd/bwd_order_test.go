@@ -10,11 +10,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Blocks that share a dBias, or a dQ, add to it in their order, however many workers there
 // are and whoever is first.
 func TestBackwardOrder(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for _, k := range simd.New().Kernels() {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // lastItems runs a kernel and returns the items of its last phase, and the workers that the
@@ -64,6 +65,7 @@ func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 }
 
 func TestCostOfPlan(t *testing.T) {
+	slow.UnderRace(t)
 	defer setProcs(runtime.GOMAXPROCS(0))
 	for _, workers := range []int{1, 16} {
 		setProcs(workers)

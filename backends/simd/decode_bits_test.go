@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // alone returns sequence b of a sample as a dense call of its own, in memory of its own.
@@ -59,6 +60,7 @@ func (s *sample) alone(r *rand.Rand, b int) *sample {
 // A sequence gives the same bits alone and in a batch, padded, packed or in pages, whatever its neighbors
 // are, whatever the batch has room for, and with any number of workers.
 func TestDecodeBitsOfSequences(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A mask may show a key to one row and hide it from the next. The latter gives the same bits
@@ -94,7 +95,7 @@ func (s *sample) sameWhereHidden(t *testing.T, name string, pairs [2][2]*flashki
 
 // A cache that grows by a token a call takes no memory, padded or in pages, with features and without.
 func TestDecodeGrowingCacheAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
 	}
 	const tokens = 10_000
@@ -134,7 +135,7 @@ func TestDecodeGrowingCacheAllocatesNothing(t *testing.T) {
 
 // The calls of a batch of sequences of any lengths allocate nothing.
 func TestDecodeFeaturesAllocateNothing(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
 	}
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))

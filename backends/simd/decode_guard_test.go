@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // guardedCopy returns a tensor of the same view and numbers whose memory begins, or ends, where a
@@ -47,6 +48,7 @@ func guardedCopy(t testing.TB, x *flashkit.Tensor, m guarded, atEnd bool) flashk
 // Decode kernels touch no byte outside the tensors with features either: of pages, of packed
 // sequences, of masks and biases. See TestNothingOutsideTensorsIsTouched.
 func TestDecodeTouchesNothingOutsideTensors(t *testing.T) {
+	slow.UnderRace(t)
 	const tensors, largest = 16, 1 << 21
 	var memory [tensors]guarded
 	for i := range memory {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // forDecode calls f with every decode kernel that takes p on this machine.
@@ -37,6 +38,7 @@ var decodeKeys = []int{1, 3, 4, 63, 65, 127, 128, 129, 191, 257, 385, 1030}
 
 // A decode kernel must agree with the portable one, wherever the keys are cut.
 func TestDecode(t *testing.T) {
+	slow.UnderRace(t)
 	n := 0
 	check := func(name string, l layout) {
 		n++
@@ -104,7 +106,7 @@ func TestDecodeBitsAndAllocations(t *testing.T) {
 				run()
 				require.Equal(t, want, c.bits(k), "%s %s with %d workers", k.Name, name, procs)
 			}
-			if !raceEnabled {
+			if !slow.Race {
 				require.Zero(t, testing.AllocsPerRun(20, run), "%s %s", k.Name, name)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Extremes are inputs at the ends of what a float32 can say. Where the right
@@ -135,6 +136,7 @@ var extremeProblems = []string{
 }
 
 func TestExtremes(t *testing.T) {
+	slow.UnderRace(t)
 	for _, k := range simd.New().Kernels() {
 		reference := kernel(t, map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic", flashkit.PassBackward: "simd/bwd_generic"}[k.Pass])
 		for _, x := range extremes {

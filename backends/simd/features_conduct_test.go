@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // outputsOf are the tensors that a pass writes.
@@ -41,6 +42,7 @@ func memoryOf(list []*flashkit.Tensor) (bits []uint32) {
 const backwardFeatures = flashkit.AllFeatures &^ flashkit.ForwardFeatures
 
 func TestFeaturesGiveTheSameBitsForAnyNumberOfWorkers(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 8 {
 		s := newSample(r, drawProblem(t, r, backwardFeatures, dtypes[r.IntN(3)]))
@@ -66,7 +68,7 @@ func TestFeaturesGiveTheSameBitsForAnyNumberOfWorkers(t *testing.T) {
 }
 
 func TestFeaturesAllocateNothing(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
 	}
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
@@ -259,6 +261,7 @@ func TestMaskHidesRows(t *testing.T) {
 
 // A bias that repeats over very many heads keeps its digits.
 func TestLongSumOfDBias(t *testing.T) {
+	slow.UnderRace(t)
 	const heads = 1 << 18
 	k := kernel(t, "simd/bwd_generic")
 	one := 1 + rand.IntN(2)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A number is what the reference expects, and the sum of the magnitudes that make it,
@@ -344,6 +345,7 @@ func (s *sample) checkAround(t *testing.T) {
 
 // Every feature by itself, and many combinations, against the definition.
 func TestFeatures(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // drawForward draws a problem of several tiles and blocks, or of runs of blocks.
@@ -32,6 +33,7 @@ func drawForward(t *testing.T, r *rand.Rand, dtype flashkit.DType) flashkit.Prob
 // A sequence gives the same bits alone and in a batch, padded, packed or in pages, whatever
 // its neighbors are, whatever the batch has room for, and with any number of workers.
 func TestForwardBitsOfSequences(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for _, k := range simd.New().Kernels() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // forwards returns the forward kernels that take p.
@@ -41,6 +42,7 @@ func precisionOf(k *flashkit.Kernel) float64 {
 // Every feature by itself, and many combinations, against the definition, where items
 // have several tiles and rows several blocks of keys.
 func TestForwardFeatures(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -11,11 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Forward kernels touch no byte outside the tensors with features either: of pages, of packed
 // sequences, of masks and biases. See TestNothingOutsideTensorsIsTouched.
 func TestForwardTouchesNothingOutsideTensors(t *testing.T) {
+	slow.UnderRace(t)
 	const tensors, largest = 16, 1 << 22
 	var memory [tensors]guarded
 	for i := range memory {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit/backends/simd"
 	edges "github.com/flashkit-go/flashkit/internal/guarded"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A guarded memory is readable and writable between two parts that are not
@@ -31,6 +32,7 @@ func newGuarded(t testing.TB, bytes int) guarded {
 // a panic on the goroutine of the test alone, not on the kernel's workers. Run
 // with -v to see the case, which is named before it runs.
 func TestNothingOutsideTensorsIsTouched(t *testing.T) {
+	slow.UnderRace(t)
 	const tensors, largest = 10, 1 << 18
 	var memory [tensors]guarded
 	for i := range memory {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A tile holds rows that see a key beside rows that do not. To the latter it
@@ -87,6 +88,7 @@ func within(i, from, to int) bool { return from <= i && i < to }
 // A key may hold anything without a trace in O, LSE and dQ of rows that do not
 // see it, or in dK and dV of keys that only such rows see.
 func TestHiddenKey(t *testing.T) {
+	slow.UnderRace(t)
 	forHidden(t, func(t *testing.T, k flashkit.Kernel, p flashkit.Problem) {
 		a := newOperands(p, heap, bhsd)
 		a.run(t, k)
@@ -131,6 +133,7 @@ func TestHiddenKey(t *testing.T) {
 // A query row may hold anything without a trace in the other rows, or in dK and
 // dV of keys that it does not see.
 func TestHiddenRow(t *testing.T) {
+	slow.UnderRace(t)
 	forHidden(t, func(t *testing.T, k flashkit.Kernel, p flashkit.Problem) {
 		a := newOperands(p, heap, bhsd)
 		a.run(t, k)

@@ -15,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A call is a problem with random inputs, ready to run on any kernel.
@@ -106,6 +107,7 @@ func withProcs(t testing.TB, n int) {
 // backward kernel runs.
 
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
+	slow.UnderRace(t)
 	for _, name := range []string{
 		"b1-h1-g1-n300-m300-d32-f32-causal", "b2-h6-g2-n130-m200-d24-dv40-f32-window50.7",
 		"b1-h2-g1-n1500-m700-d64-f32-causal", "b1-h2-g1-n1500-m700-d64-bf16-causal",
@@ -134,6 +136,7 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 
 // Where heads are few, dQ is added up from several sums.
 func TestSumsOfFewHeads(t *testing.T) {
+	slow.UnderRace(t)
 	for i, name := range []string{
 		"b1-h1-g1-n150-m2300-d24-dv40-f32", "b1-h1-g1-n200-m2100-d33-f32-causal",
 		"b2-h1-g1-n70-m1100-d64-f32-causal", "b1-h2-g1-n2300-m2200-d8-f32-window900.100",
@@ -159,7 +162,7 @@ func TestSumsOfFewHeads(t *testing.T) {
 
 // A call allocates nothing once its workspace is warm and the helpers run.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
 	}
 	for _, dtype := range bothTypes {

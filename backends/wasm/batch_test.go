@@ -12,6 +12,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A counted function counts its calls by the host.
@@ -84,6 +85,7 @@ func TestBatchSize(t *testing.T) {
 
 // Neither whether heads are batched, nor how many, changes a bit, whatever features and layouts a call has.
 func TestBatchesSameBits(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	b := withWorkers(t, compiler, 2, maxMemory)

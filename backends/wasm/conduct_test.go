@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // After the first call, memory does not grow with calls, nor what a call
 // allocates with the problem.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
 	}
 	b := newBackend(t, compiler)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // withWorkers returns a backend of so many instances.
@@ -26,6 +27,7 @@ func withWorkers(t *testing.T, e engine, workers int, limit uint64) *Backend {
 // The tiles are those of the plan, whoever runs them: neither the number of workers nor
 // the engine changes a bit, nor do numbers that an earlier call has left.
 func TestFeaturesSameBits(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	backends := []*Backend{

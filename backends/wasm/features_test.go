@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Three known answers, of the paper's own list.
@@ -66,6 +67,7 @@ func randomProblem(r *rand.Rand, f flashkit.Feature) flashkit.Problem {
 
 // Every feature by itself, every pair, and random sets of them, each in a random layout.
 func TestFeatures(t *testing.T) {
+	slow.UnderRace(t)
 	b := newBackend(t, compiler)
 	seed := rand.Uint64()
 	var sets []flashkit.Feature
@@ -76,7 +78,7 @@ func TestFeatures(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	rounds := 150
-	if testing.Short() || raceEnabled {
+	if testing.Short() || slow.Race {
 		rounds = 30
 		random.Shuffle(len(sets), func(i, j int) { sets[i], sets[j] = sets[j], sets[i] })
 		sets = sets[:len(sets)/2]

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The module gives the same bits wherever it runs: on wazero's compiler and
@@ -177,6 +178,7 @@ func problem(t testing.TB, name string) flashkit.Problem {
 
 // Bits do not depend on how many workers there are.
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
+	slow.UnderRace(t)
 	for _, name := range []string{"b1-h1-g1-n300-m600-d32-f32-causal", "b2-h6-g2-n130-m300-d24-dv40-bf16-window50.7"} {
 		var want [][]uint32
 		for _, workers := range []int{1, 2, 7} {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 func TestMemoryLimit(t *testing.T) {
@@ -140,7 +141,7 @@ func TestNoMemory(t *testing.T) {
 		noMemory(t)
 		return
 	}
-	if runtime.GOOS != "linux" || raceEnabled || math.MaxInt == math.MaxInt32 {
+	if runtime.GOOS != "linux" || slow.Race || math.MaxInt == math.MaxInt32 {
 		t.Skip("needs a limit of address space that leaves room for Go itself")
 	}
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/input"
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -93,6 +94,7 @@ func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
 
 // Sizes of 0 and 1 with any features give a result or a clear error, whatever the command.
 func TestDegenerateProblems(t *testing.T) {
+	slow.UnderRace(t)
 	seed, count, every := uint64(1), 48, 12
 	if !testing.Short() {
 		seed, count, every = rand.Uint64(), 400, 4

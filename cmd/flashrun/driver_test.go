@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // answerLimit ends a program that hangs. A program that does not hang takes a few seconds, and many
@@ -96,6 +98,7 @@ func (h *host) with(env ...string) *host { return &host{h.folder, append(env, h.
 
 // A driver that does not answer leaves the GPU out, whichever call hangs.
 func TestDriverThatHangs(t *testing.T) {
+	slow.UnderRace(t)
 	calls := boundCalls(t)
 	driver := install(t, fakeDriver(t, calls))
 	opening := map[string]bool{"constructor": true, "cuInit": true, "cuDriverGetVersion": true, "cuDeviceGetCount": true, "cuDeviceGetName": true, "cuDeviceTotalMem_v2": true,
@@ -133,6 +136,7 @@ func TestDriverThatHangs(t *testing.T) {
 
 // A driver that no one asks for is not loaded, and cannot do harm.
 func TestDriverThatNoOneAsksFor(t *testing.T) {
+	slow.UnderRace(t)
 	library := fakeDriver(t, boundCalls(t))
 	for _, args := range [][]string{
 		{"run", "--repeat", "1", "--backend", "simd", "--problem", fourRows},

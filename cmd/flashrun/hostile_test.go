@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -158,6 +159,7 @@ func TestHostileProblemsElsewhere(t *testing.T) {
 
 // The same as processes that may have little memory: whoever runs out of that crashes.
 func TestHostileProcesses(t *testing.T) {
+	slow.UnderRace(t)
 	if runtime.GOOS != "linux" {
 		t.Skip("it sets a limit of memory with the shell")
 	}

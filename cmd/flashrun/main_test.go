@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -225,6 +226,7 @@ func TestListAndExplain(t *testing.T) {
 }
 
 func TestConformanceCommand(t *testing.T) {
+	slow.UnderRace(t)
 	out := ok(t, "conformance", "--kernel", "simd/fwd_gen*", "--case", "gqa_*", "--json")
 	var tallies []tally
 	require.NoError(t, json.Unmarshal([]byte(out), &tallies))

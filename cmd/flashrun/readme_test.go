@@ -95,7 +95,8 @@ func readmeCommand(t *testing.T, words []string) {
 	switch words[0] {
 	case "make":
 		require.Len(t, words, 2)
-		require.Regexp(t, `(?m)^`+regexp.QuoteMeta(words[1])+`:.*## `, docText(t, "../../Makefile"))
+		name := regexp.QuoteMeta(words[1]) // a target, or one that is passed on to a folder's Makefile
+		require.Regexp(t, `(?m)^(`+name+`:.*## |[a-z0-9/]+ *:= (.* )?`+name+`( |$))`, docText(t, "../../Makefile"))
 	case "go":
 		require.Len(t, words, 3)
 		folder, ok := packageFolder(words[2])

@@ -8,11 +8,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The baseline computes what every kernel must: all grid problems and traps, in every
 // dtype and layout, with masks and grouped heads, against the oracle.
 func TestNaiveConforms(t *testing.T) {
+	slow.UnderRace(t)
 	o := conformance.Options{Sweep: 20, Seed: 23}
 	if testing.Short() {
 		o = conformance.Options{Case: "b4-*"} // a part of the grid

@@ -33,6 +33,7 @@ var rooms = []struct {
 	{"internal/fastest", []string{"."}},
 	{"internal/house/bits", []string{".", "backends/*"}},
 	{"internal/house/regret", []string{".", "dispatch", "internal/bench", "internal/machine", "internal/replay", "internal/terminal"}},
+	{"internal/house/sbom", nil},
 	{"internal/bench", []string{".", "backends/*", "dispatch", "internal/half", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/gputest", []string{"backends/cuda"}},
 	{"internal/input", []string{".", "backends/cuda", "conformance/oracle", "dispatch", "internal/half", "internal/machine", "internal/npy", "internal/terminal", "safetensors"}},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -238,7 +239,7 @@ func TestTypesAndNoLayers(t *testing.T) {
 }
 
 func TestAllocates(t *testing.T) {
-	if raceEnabled {
+	if slow.Race {
 		t.Skip("under the race detector, pools forget at random")
 	}
 	m, d := loadTiny(t, ""), opened(t).Frozen()

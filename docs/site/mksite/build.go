@@ -20,7 +20,7 @@ var pageTemplate = template.Must(template.New("page").Parse(pageText))
 const repository = "https://github.com/flashkit-go/flashkit"
 
 // ortVersion is the version of onnxruntime-web that make site-ort puts beside the page.
-// The Makefile has the same one, which a test compares.
+// The Makefile of docs/site has the same one, which a test compares.
 const ortVersion = "1.30.0"
 
 // A page is what page.tmpl shows.

