@@ -173,6 +173,7 @@ func TestHostileProcesses(t *testing.T) {
 	}
 	for _, in := range [][]string{
 		{"--problem", "b1-h1-g1-n36028797018963968-m1-d1-f32"}, {"--problem", "b1-h1-g1-n1099511627776-m1-d1-f32"},
+		{"--problem", "b1-h8-g8-n300000-m300000-d128-f32"}, // more than the limit, not more than machines have
 		{"--in", file([4]int{1, 1, 1, 1}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, 1})},
 		{"--in", file([4]int{1, 1, 0, e33}, [4]int{1, 1, 0, e33}, [4]int{1, 1, 0, 1}, [4]int{1, 1, 0, 1})},
 		{"--in", file([4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50}, [4]int{1, 1, 0, e50})},
