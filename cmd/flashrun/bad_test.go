@@ -227,6 +227,7 @@ func TestInterrupted(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "o.safetensors")
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, exitInterrupted, execute(ctx, []string{"run", "--out", out}, &stdout, &stderr))
+	require.Equal(t, "flashrun: interrupted\n", stderr.String())
 	left, err := os.ReadDir(filepath.Dir(out))
 	require.NoError(t, err)
 	require.Empty(t, left)

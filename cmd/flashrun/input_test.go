@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // A tensor of an unknown type, which nothing asks for, is no reason to refuse a file.
@@ -19,4 +23,28 @@ func TestTensorOfAnUnknownType(t *testing.T) {
 	copy(text[at:], `"F4X"`)
 	require.NoError(t, os.WriteFile(path, text, 0o644))
 	require.Contains(t, ok(t, "run", "--in", path, "--repeat", "1", "--out", filepath.Join(t.TempDir(), "o")), "b1-h1-g1-n2-m2-d4-f32")
+}
+
+// NaN in the input is told in one line, with the tensors and how many: results show it otherwise
+// as NaN of their own, or not at all where a mask hides it.
+func TestNaNInTheInput(t *testing.T) {
+	nan := float32(math.NaN())
+	q, k, v := f32("q", 0, 1, 1, 2, 4), f32("k", 0, 1, 1, 2, 4), f32("v", 0, 1, 1, 2, 4)
+	k = safetensors.FromFloat32s("k", k.Shape, []float32{1, nan, 1, 1, 1, 1, -nan, 1})
+	bias := safetensors.FromFloat32s("bias", []int{1, 2}, []float32{nan, float32(math.Inf(-1))})
+	path := writeFile(t, "in.safetensors", q, k, v, bias)
+	for flags, want := range map[string]string{
+		"":             "flashrun: warning: the input has NaN: 2 of 8 elements of k, 1 of 2 elements of bias\n",
+		"--dtype=f16":  "flashrun: warning: the input has NaN: 2 of 8 elements of k, 1 of 2 elements of bias\n",
+		"--dtype=bf16": "flashrun: warning: the input has NaN: 2 of 8 elements of k, 1 of 2 elements of bias\n",
+		"--check":      "flashrun: warning: the input has NaN: 2 of 8 elements of k, 1 of 2 elements of bias\n",
+	} {
+		code, stdout, stderr := flashrun(t, append([]string{"run", "--in", path, "--repeat", "1"}, strings.Fields(flags)...)...)
+		require.Zero(t, code)
+		require.Equal(t, want, stderr)
+		require.NotContains(t, stdout, "warning")
+	}
+	path = writeFile(t, "in.safetensors", q, f32("k", 0, 1, 1, 2, 4), v, f32("bias", 0, 1, 2))
+	_, _, stderr := flashrun(t, "run", "--in", path, "--repeat", "1")
+	require.Empty(t, stderr)
 }

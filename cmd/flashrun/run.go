@@ -171,6 +171,9 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return failed(err)
 	}
+	if n := in.NaNs(); n != "" && wrong == nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the input has NaN:", n)
+	}
 	return failed(wrong)
 }
 
