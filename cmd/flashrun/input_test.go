@@ -44,7 +44,25 @@ func TestNaNInTheInput(t *testing.T) {
 		require.Equal(t, want, stderr)
 		require.NotContains(t, stdout, "warning")
 	}
-	path = writeFile(t, "in.safetensors", q, f32("k", 0, 1, 1, 2, 4), v, f32("bias", 0, 1, 2))
+	path = writeFile(t, "in.safetensors", q, k, v, safetensors.FromInt32s("kv_lens", []int{1}, []int32{1}))
 	_, _, stderr := flashrun(t, "run", "--in", path, "--repeat", "1")
+	require.Equal(t, "flashrun: warning: the input has NaN: 1 of 4 elements of k\n", stderr, "of the key that there is")
+	path = writeFile(t, "in.safetensors", q, f32("k", 0, 1, 1, 2, 4), v, f32("bias", 0, 1, 2))
+	_, _, stderr = flashrun(t, "run", "--in", path, "--repeat", "1")
 	require.Empty(t, stderr)
+}
+
+// Entries of a page table beyond the length of a sequence may be anything.
+func TestPagesBeyondLengths(t *testing.T) {
+	file := func(pages ...int32) string {
+		return writeFile(t, "in.safetensors", f32("q", 0, 2, 1, 2, 4), f32("k", 0, 4, 1, 2, 4), f32("v", 0, 4, 1, 2, 4),
+			safetensors.FromInt32s("kv_lens", []int{2}, []int32{2, 0}), safetensors.FromInt32s("pages", []int{2, 2}, pages))
+	}
+	for _, backend := range []string{"simd", "simd/fwd_generic", "wasm"} {
+		stdout := ok(t, "run", "--in", file(3, -1, math.MaxInt32, math.MinInt32), "--repeat", "1", "--check", "--backend", backend)
+		require.Contains(t, stdout, "-page2")
+	}
+	code, _, stderr := flashrun(t, "run", "--in", file(-1, 0, 0, 0), "--repeat", "1")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "tensor pages[0] = -1")
 }

@@ -171,8 +171,8 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return failed(err)
 	}
-	if n := in.NaNs(); n != "" && wrong == nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the input has NaN:", n)
+	if rep.nans != "" && wrong == nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the input has NaN:", rep.nans)
 	}
 	return failed(wrong)
 }
@@ -201,7 +201,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.Args); err != nil {
-			return nil, nil, err
+			return nil, nil, input.OfFile(err)
 		}
 	}
 	if err := d.Put(ctx, w); err != nil {
@@ -233,6 +233,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 		}
 		rep.set(c, m)
 	}
+	rep.nans = w.NaNs(c)
 	if f.check {
 		show.Say("computing the oracle")
 		rep.setChecked(w.AgainstOracle(c))

@@ -8,41 +8,46 @@ import (
 )
 
 // NaNs says which tensors of the input have elements that are NaN, and how many; "" if there
-// are none.
-func (in *Input) NaNs() string {
+// are none. What no sequence has is not counted.
+func (w *Work) NaNs(c *flashkit.Call) string {
 	var list []string
 	for _, a := range flashkit.Arguments() {
-		if t := a.Of(&in.Args); !t.IsZero() {
-			if n := countNaNs(t); n > 0 {
-				list = append(list, fmt.Sprintf("%d of %d elements of %s", n, t.Len(), strings.ToLower(a.Name)))
-			}
+		t := a.Of(&w.Input.Args)
+		if t.IsZero() || t.DType() == flashkit.Bool {
+			continue
+		}
+		if n, of := (padding{c}).countNaNs(&a, t); n > 0 {
+			list = append(list, fmt.Sprintf("%d of %d elements of %s", n, of, strings.ToLower(a.Name)))
 		}
 	}
 	return strings.Join(list, ", ")
 }
 
-// countNaNs counts the elements of a tensor's memory that are NaN.
-func countNaNs(t *flashkit.Tensor) (n int) {
-	var infinity uint16
-	switch t.DType() {
-	case flashkit.Float32:
-		for _, x := range t.Float32s() {
-			if x != x {
-				n++
+// countNaNs counts the elements of an argument that are NaN, and all elements.
+func (x padding) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
+	shape, s := x.shape(a), SideOf(a.Name)
+	if IsEmpty(shape) {
+		return 0, 0 // any number of heads without rows
+	}
+	for b := range shape[0] {
+		rows := shape[2]
+		switch s {
+		case Queries:
+			rows = x.call.Seq(b).N
+		case Keys:
+			rows = x.call.Seq(b).M
+		}
+		for h := range shape[1] {
+			for r := range rows {
+				at := x.offset(s, t, b, h, r)
+				for i := range shape[3] {
+					if v := Value(t, at+i); v != v {
+						n++
+					}
+				}
+				of += shape[3]
 			}
 		}
-		return n
-	case flashkit.Float16:
-		infinity = 0x7c00
-	case flashkit.BFloat16:
-		infinity = 0x7f80
-	default:
-		return 0
 	}
-	for _, bits := range t.Uint16s() {
-		if bits&0x7fff > infinity {
-			n++
-		}
-	}
-	return n
+	return n, of
 }
