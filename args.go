@@ -212,6 +212,20 @@ func ProblemOf(args *Args, band Band) Problem {
 	return p
 }
 
+// missing returns an error if args, which may be nil, lack a tensor that each call reads.
+func (args *Args) missing() error {
+	if args == nil {
+		return nil
+	}
+	for i := range arguments {
+		a := &arguments[i]
+		if a.roles[PassForward] == Input && a.feature == 0 && a.of(args).IsZero() {
+			return problemErr(a.Name, "none", "the tensor is missing")
+		}
+	}
+	return nil
+}
+
 // NewArgs returns arguments for a pass of a valid problem, with dense tensors of zeros
 // for all that the pass has a use for, on the host. Sequences are padded and as long as
 // they may be; the pages of a paged one follow each other in its pool. There are none

@@ -1,6 +1,9 @@
 package flashkit
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+)
 
 // A Call is what a kernel gets: a problem, a pass, and arguments that have been
 // checked. Its fields are to be read; only Set and Problem.Ask fill them in. Its
@@ -35,7 +38,7 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	c.checked = false
 	c.Problem, c.Pass, c.Args, c.Traits, c.Workers = p, pass, args, Traits{}, 0
 	if err := p.Validate(); err != nil {
-		return err
+		return cmp.Or(args.missing(), err) // ProblemOf describes no valid problem without Q, K and V
 	}
 	if err := pass.Validate(); err != nil {
 		return err

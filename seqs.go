@@ -96,6 +96,9 @@ func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 	if err := s.checkTable(p, args.Q.owner != nil); err != nil {
 		return m, err
 	}
+	if err := s.checkPacked(p, args); err != nil {
+		return m, err
+	}
 	if s.QStarts != nil {
 		m.qBatch, m.rows = 1, args.Q.shape[2]
 		if err := checkEnd("QStarts", s.QStarts, "Q", m.rows); err != nil {
@@ -153,6 +156,19 @@ func (s *Sequences) checkTable(p *Problem, device bool) error {
 		return problemErr("Seqs.PagesPerSeq", s.PagesPerSeq, "must be from 0 to %d", math.MaxInt32)
 	case s.PagesPerSeq != 0 && (s.Pages != nil || !device):
 		return problemErr("Seqs.PagesPerSeq", s.PagesPerSeq, "must be 0, unless Pages is nil as only the device of the tensors has the table")
+	}
+	return nil
+}
+
+// checkPacked refuses tensors that look packed on a side without starts.
+func (s *Sequences) checkPacked(p *Problem, args *Args) error {
+	const reason = "must be given, as %s has batch 1 in a call of %d sequences"
+	switch {
+	case p.Batch < 2:
+	case s.QStarts == nil && args.Q.shape[0] == 1:
+		return problemErr("Seqs.QStarts", "nil", reason, "Q", p.Batch)
+	case s.KVStarts == nil && p.Page == 0 && args.K.shape[0] == 1:
+		return problemErr("Seqs.KVStarts", "nil", reason, "K", p.Batch)
 	}
 	return nil
 }

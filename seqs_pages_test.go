@@ -61,3 +61,30 @@ func TestPageTableOnTheDevice(t *testing.T) {
 	args.Seqs.PagesPerSeq, args.Seqs.Pages = 0, nil
 	require.ErrorContains(t, p.Check(PassForward, args), "Seqs.Pages", "none")
 }
+
+// Tensors of packed rows without starts are told so, not that their shape is wrong.
+func TestMissingStarts(t *testing.T) {
+	rows, lens, starts := func(n int) Tensor { return Zeros(Float32, 1, 1, n, 4) }, []int32{2, 3, 1}, []int32{0, 2, 5, 6}
+	for _, x := range []struct {
+		seqs Sequences
+		want string
+	}{
+		{Sequences{QStarts: starts}, "Seqs.KVStarts = nil: must be given, as K has batch 1 in a call of 3 sequences"},
+		{Sequences{KVStarts: starts}, "Seqs.QStarts = nil: must be given, as Q has batch 1 in a call of 3 sequences"},
+		{Sequences{QStarts: starts, KVLens: lens}, "Seqs.KVStarts = nil: must be given"},
+		{Sequences{QLens: lens}, "Seqs.QStarts = nil: must be given"},
+		{Sequences{KVLens: lens, Pages: make([]int32, 6)}, "Seqs.QStarts = nil: must be given"},
+	} {
+		args := Args{Q: rows(6), K: rows(6), V: rows(6), O: rows(6), Seqs: &x.seqs}
+		require.ErrorContains(t, ProblemOf(&args, Band{}).Check(PassForward, &args), x.want)
+	}
+}
+
+// A missing tensor is told by its name where ProblemOf has found no problem without it.
+func TestMissingTensorsOfProblemOf(t *testing.T) {
+	for _, name := range []string{"Q", "K", "V"} {
+		args := NewArgs(Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 4, VDim: 5}, PassForward)
+		*map[string]*Tensor{"Q": &args.Q, "K": &args.K, "V": &args.V}[name] = Tensor{}
+		require.ErrorContains(t, ProblemOf(args, Band{}).Check(PassForward, args), name+" = none: the tensor is missing")
+	}
+}

@@ -129,8 +129,8 @@ func (s *side) paginate(page int, most *int, l layout) {
 	for _, n := range s.lens {
 		for i := range s.width {
 			s.pages = append(s.pages, int32(free[0]))
-			if i*page >= int(n) {
-				s.pages[len(s.pages)-1] = -1 // never looked at
+			if i*page >= int(n) { // never looked at
+				s.pages[len(s.pages)-1] = []int32{-1, math.MaxInt32, math.MinInt32, int32(s.shape[0])}[len(s.pages)%4]
 			}
 			free = free[1:]
 		}

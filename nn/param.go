@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -184,9 +183,9 @@ func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 		fill(p)
 		return p
 	}
-	t, ok := i.shared.file.Tensor(p.Name)
-	if !ok {
-		i.Fail(fmt.Errorf("nn: tensor %q is missing", p.Name))
+	t, err := i.shared.file.Require(p.Name)
+	if err != nil {
+		i.Fail(err)
 		return p
 	}
 	data, err := tensorData(t, shape)

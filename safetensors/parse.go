@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/flashkit-go/flashkit/internal/foreign"
 )
 
 // An entry is what the header says about a tensor.
@@ -48,7 +50,7 @@ func split(b []byte) (string, []byte, error) {
 	}
 	n, rest := binary.LittleEndian.Uint64(b), b[lengthSize:]
 	if n > maxHeader || n > uint64(len(rest)) {
-		if other := otherFormat(b); other != "" {
+		if other := foreign.Format(b); other != "" {
 			return "", nil, fmt.Errorf("the file is %s", other)
 		}
 	}
@@ -127,8 +129,8 @@ func parseEntry(s *scanner, name string) (entry, error) {
 		case "dtype":
 			again = e.DType != ""
 			e.DType, err = s.string()
-			if err == nil && dtypeSizes[e.DType] == 0 && packedBits[e.DType] == 0 {
-				err = fmt.Errorf("%.60q is unknown", e.DType)
+			if err == nil && !isTypeName(e.DType) {
+				err = fmt.Errorf("%.60q is not the name of a type", e.DType)
 			}
 		case "shape":
 			again = e.Shape != nil
@@ -153,6 +155,16 @@ func parseEntry(s *scanner, name string) (entry, error) {
 	return e, e.place(offsets)
 }
 
+// isTypeName reports whether a type could be one of the format, now or later: known ones are
+// letters, digits and underscores.
+func isTypeName(s string) bool {
+	const most = 32
+	other := func(c rune) bool {
+		return c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+	}
+	return s != "" && len(s) <= most && strings.IndexFunc(s, other) < 0
+}
+
 // place checks that all fields are there and that the offsets fit the shape.
 func (e *entry) place(offsets []int) error {
 	switch {
@@ -166,12 +178,16 @@ func (e *entry) place(offsets []int) error {
 		return fmt.Errorf("data_offsets has %d numbers, want 2", len(offsets))
 	}
 	e.begin, e.end = offsets[0], offsets[1]
+	if e.begin > e.end {
+		return fmt.Errorf("data_offsets %d are reversed", offsets)
+	}
+	if !known(e.DType) {
+		return nil // its bytes are what its offsets span
+	}
 	size, err := byteSize(e.DType, e.Shape)
 	switch {
 	case err != nil:
 		return err
-	case e.begin > e.end:
-		return fmt.Errorf("data_offsets %d are reversed", offsets)
 	case e.end-e.begin != size:
 		return fmt.Errorf("data_offsets %d span %d bytes, want %d for the dtype and shape", offsets, e.end-e.begin, size)
 	}

@@ -35,7 +35,8 @@ type Tensor struct {
 	Name string
 	// DType is the element type in the words of the format: BOOL, U8, I8, U16, I16,
 	// F16, BF16, U32, I32, F32, U64, I64, F64, C64, or one of 8 bits, as F8_E4M3.
-	// F4, F6_E2M3 and F6_E3M2 share bytes between elements: such tensors have bytes alone.
+	// F4, F6_E2M3 and F6_E3M2 share bytes between elements: such tensors have bytes alone, as
+	// tensors of types that this package does not know. Parse keeps both.
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
@@ -50,6 +51,37 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 		return Tensor{}, false
 	}
 	return f.Tensors[i], true
+}
+
+// Require returns the tensor of the given name, or an error that says which tensors the file has.
+func (f *File) Require(name string) (Tensor, error) {
+	t, ok := f.Tensor(name)
+	if !ok {
+		return t, fmt.Errorf("safetensors: tensor %.60q is missing: %s", name, f.nearest(name))
+	}
+	return t, nil
+}
+
+// nearest says which tensors there are, the ones with a similar name first.
+func (f *File) nearest(name string) string {
+	const most = 6
+	var similar, others []string
+	for _, t := range f.Tensors {
+		if strings.EqualFold(t.Name, name) || strings.HasSuffix(t.Name, "."+name) {
+			similar = append(similar, fmt.Sprintf("%.60q", t.Name))
+		} else if len(others) < most {
+			others = append(others, fmt.Sprintf("%.60q", t.Name))
+		}
+	}
+	list := append(similar, others...)
+	list = list[:min(most, len(list))]
+	switch left := len(f.Tensors) - len(list); {
+	case len(list) == 0:
+		return "the file has no tensors"
+	case left > 0:
+		return fmt.Sprintf("the file has %s and %d more", strings.Join(list, ", "), left)
+	}
+	return "the file has " + strings.Join(list, ", ")
 }
 
 // FromFloat32s returns an F32 tensor with a copy of x.
@@ -111,6 +143,9 @@ var dtypeSizes = map[string]int{
 // packedBits holds the bits of one element where that is no byte. Only a whole tensor ends with
 // a byte.
 var packedBits = map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+
+// known reports whether the size of a type's elements is known.
+func known(dtype string) bool { return dtypeSizes[dtype] > 0 || packedBits[dtype] > 0 }
 
 // byteSize returns the size of a tensor's data.
 func byteSize(dtype string, shape []int) (int, error) {

@@ -76,6 +76,64 @@ func TestPackedTypes(t *testing.T) {
 	}
 }
 
+// A tensor of an unknown type is no reason to refuse the others. Whatever asks for its elements
+// gets an error with its name and its type.
+func TestUnknownTypes(t *testing.T) {
+	const member = `"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"p":{"dtype":"F4_NEW","shape":[3,5],"data_offsets":[4,11]},` +
+		`"z":{"dtype":"U8","shape":[2],"data_offsets":[11,13]}`
+	f, err := Parse(file("{"+member+"}", 13))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Decode("a", "z"); err != nil {
+		t.Error(err)
+	}
+	p, _ := f.Tensor("p")
+	if len(p.Data) != 7 || !reflect.DeepEqual(p.Shape, []int{3, 5}) {
+		t.Errorf("got %+v", p)
+	}
+	_, e1 := p.Decode()
+	_, e2 := p.Float32s()
+	_, e3 := p.Uint16s()
+	_, e4 := p.Int64s()
+	_, e5 := p.DecodeBSHD()
+	_, e6 := f.Decode("a", "p")
+	e7 := f.Write(new(bytes.Buffer))
+	for i, err := range []error{e1, e2, e3, e4, e5, e6, e7} {
+		if err == nil || !strings.Contains(err.Error(), `tensor "p": dtype`) || !strings.Contains(err.Error(), "F4_NEW") {
+			t.Errorf("%d: got error %v", i, err)
+		}
+	}
+}
+
+// A missing tensor is told with the names that there are, similar ones first.
+func TestMissingTensors(t *testing.T) {
+	var many []Tensor
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h.q", "Q"} {
+		many = append(many, FromFloat32s(name, []int{0}, nil))
+	}
+	for _, x := range []struct {
+		tensors []Tensor
+		want    string
+	}{
+		{nil, `safetensors: tensor "q" is missing: the file has no tensors`},
+		{many[:2], `safetensors: tensor "q" is missing: the file has "a", "b"`},
+		{many, `safetensors: tensor "q" is missing: the file has "h.q", "Q", "a", "b", "c", "d" and 3 more`},
+	} {
+		f := File{Tensors: x.tensors}
+		_, e1 := f.Require("q")
+		_, e2 := f.Decode("q")
+		for _, err := range []error{e1, e2} {
+			if err == nil || err.Error() != x.want {
+				t.Errorf("got error %v, want %s", err, x.want)
+			}
+		}
+	}
+	if x, err := (&File{Tensors: many}).Require("Q"); err != nil || x.Name != "Q" {
+		t.Errorf("got %v, %v", x, err)
+	}
+}
+
 // A file of another format is named.
 func TestOtherFormats(t *testing.T) {
 	rest := strings.Repeat("x", 100)

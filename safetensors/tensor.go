@@ -14,11 +14,10 @@ import (
 func (f *File) Decode(names ...string) ([]flashkit.Tensor, error) {
 	list := make([]flashkit.Tensor, len(names))
 	for i, name := range names {
-		t, ok := f.Tensor(name)
-		if !ok {
-			return nil, fmt.Errorf("safetensors: tensor %.60q is missing", name)
+		t, err := f.Require(name)
+		if err != nil {
+			return nil, err
 		}
-		var err error
 		if list[i], err = t.Decode(); err != nil {
 			return nil, err
 		}

@@ -23,6 +23,7 @@ func TestBadInput(t *testing.T) {
 	q, k, v := f32("q", 0, 1, 4, 5, 8), f32("k", 0, 1, 2, 7, 8), f32("v", 0, 1, 2, 7, 8)
 	good := writeFile(t, "good.safetensors", q, k, v)
 	file := func(tensors ...safetensors.Tensor) string { return writeFile(t, "in.safetensors", tensors...) }
+	starts := func(name string) safetensors.Tensor { return safetensors.FromInt32s(name, []int{3}, []int32{0, 2, 5}) }
 	raw := func(b []byte) string {
 		path := filepath.Join(t.TempDir(), "in.safetensors")
 		require.NoError(t, os.WriteFile(path, b, 0o644))
@@ -64,7 +65,13 @@ func TestBadInput(t *testing.T) {
 		"unknown backend":      {[]string{"run", "--in", good, "--backend", "tpu"}, []string{"backend = tpu", "simd"}},
 		"negative repeat":      {[]string{"run", "--repeat", "-1"}, []string{"--repeat -1"}},
 		"no such file":         {[]string{"run", "--in", filepath.Join(dir, "none.safetensors")}, []string{"none.safetensors"}},
-		"missing tensor":       {[]string{"run", "--in", file(q, k)}, []string{"tensor v is missing"}},
+		"missing tensor":       {[]string{"run", "--in", file(q, k)}, []string{"tensor v is missing", `there are "k", "q"`}},
+		"names of capitals":    {[]string{"run", "--in", file(f32("Q", 0, 1, 4, 5, 8), k, v)}, []string{"tensor q is missing", `there are "Q", "k", "v"`}},
+		"starts of rows alone": {[]string{"run", "--in", file(q, k, v, starts("q_starts"))}, []string{"tensor kv_starts is missing", "k has batch 1"}},
+		"starts of keys alone": {[]string{"run", "--in", file(q, k, v, starts("kv_starts"))}, []string{"tensor q_starts is missing", "q has batch 1"}},
+		"pointer of Git LFS":   {[]string{"run", "--in", raw([]byte("version https://git-lfs.github.com/spec/v1\n"))}, []string{"in.safetensors: ", "a pointer of Git LFS"}},
+		"a web page":           {[]string{"run", "--in", "q=" + raw([]byte("<!DOCTYPE html>"))}, []string{"in.safetensors: ", "a web page"}},
+		"an unknown type":      {[]string{"run", "--in", raw(bytes.Replace(bytesOf, []byte(`"F32"`), []byte(`"F4X"`), 1))}, []string{"tensor q", "F4X"}},
 		"tensor given twice":   {[]string{"run", "--in", good, "--in", good}, []string{"tensor q", good}},
 		"name for safetensors": {[]string{"run", "--in", "q=" + good}, []string{"npy", good}},
 		"missing do":           {[]string{"run", "--in", good, "--pass", "fwd,bwd"}, []string{"tensor do is missing"}},
@@ -221,6 +228,7 @@ func TestInterrupted(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "o.safetensors")
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, exitInterrupted, execute(ctx, []string{"run", "--out", out}, &stdout, &stderr))
+	require.Equal(t, "flashrun: interrupted\n", stderr.String())
 	left, err := os.ReadDir(filepath.Dir(out))
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -55,11 +55,13 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	if err == nil {
 		return exitOK
 	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		fmt.Fprintln(stderr, "flashrun:", interruption(err))
+		return exitInterrupted
+	}
 	fmt.Fprintln(stderr, "flashrun:", message(err.Error()))
 	var failed *failure
 	switch {
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		return exitInterrupted
 	case errors.As(err, &failed), errors.Is(err, flashkit.ErrUnavailable), errors.Is(err, errors.ErrUnsupported):
 		return exitFailed
 	}
@@ -154,7 +156,7 @@ func devices(cmd *cobra.Command) (list []int, err error) {
 func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	for _, m := range d.Missing() {
 		switch name := os.Getenv(cuda.DeviceVariable); {
-		case m.Backend != "cuda":
+		case m.Backend != "cuda", cmd.Context().Err() != nil:
 		case name != "":
 			return fmt.Errorf("device %s requested: %w", name, m.Err)
 		case !errors.Is(m.Err, cuda.ErrNoDevice):

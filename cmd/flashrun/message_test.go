@@ -90,7 +90,9 @@ func TestCheckOfNaN(t *testing.T) {
 	q := f32("q", 0, 1, 1, 2, 2)
 	in := writeFile(t, "in.safetensors", withValues(q, tensors), f32("k", 0, 1, 1, 2, 2), f32("v", 0, 1, 1, 2, 2), f32("do", 0, 1, 1, 2, 2))
 	for _, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--backend", "simd/fwd_generic"}, {"--backend", "wasm", "--pass", "fwd,bwd"}} {
-		got := decode(t, ok(t, append([]string{"run", "--in", in, "--check", "--repeat", "1", "--json"}, flags...)...))
+		code, stdout, stderr := flashrun(t, append([]string{"run", "--in", in, "--check", "--repeat", "1", "--json"}, flags...)...)
+		require.Equal(t, exitOK, code, stderr)
+		got := decode(t, stdout)
 		require.Less(t, got["max_abs_error"], 1e-5, "%v", flags)
 	}
 }

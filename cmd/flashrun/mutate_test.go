@@ -25,6 +25,21 @@ const mutationsVariable = "FLASHRUN_MUTATIONS"
 // A mutator damages files.
 type mutator struct{ *rand.Rand }
 
+// newMutator returns a mutator of a random seed, which it prints.
+func newMutator(t *testing.T) mutator {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return mutator{rand.New(rand.NewPCG(seed, 0))}
+}
+
+// tries returns how many damaged inputs a test makes.
+func tries() int {
+	if testing.Short() {
+		return 300
+	}
+	return 3000
+}
+
 // numbers stand for lengths, offsets and dimensions in headers.
 var numbers = []string{"0", "1", "-1", "2", "3", "7", "64", "1e3", "4096", "1000000", "4294967296", "1125899906842624", "36028797018963968",
 	"9223372036854775807", "18446744073709551616", "0.5", "null", "[]", `"1"`, ""}
@@ -100,7 +115,9 @@ func (m mutator) replace(b []byte, header int, what *regexp.Regexp, text string)
 func (m mutator) mutated(t *testing.T, dir string) []string {
 	types := []string{"F32", "F16", "BF16"}
 	dtype := types[m.IntN(len(types))]
-	b, h, n, keys, d := 1+m.IntN(2), 2, 1+m.IntN(9), 1+m.IntN(9), 1+m.IntN(9)
+	const h = 2
+	l := m.layout()
+	d := 1 + m.IntN(9)
 	tensor := func(name string, shape ...int) safetensors.Tensor {
 		size := shape[0] * shape[1] * shape[2] * shape[3]
 		if dtype == "F32" {
@@ -108,14 +125,14 @@ func (m mutator) mutated(t *testing.T, dir string) []string {
 		}
 		return safetensors.FromUint16s(name, dtype, shape, make([]uint16, size))
 	}
-	tensors := []safetensors.Tensor{tensor("q", b, h, n, d), tensor("k", b, 1, keys, d), tensor("v", b, 1, keys, d), tensor("do", b, h, n, d)}
+	tensors := []safetensors.Tensor{tensor("q", l.q[0], h, l.q[1], d), tensor("k", l.kv[0], 1, l.kv[1], d), tensor("v", l.kv[0], 1, l.kv[1], d), tensor("do", l.q[0], h, l.q[1], d)}
 	write := func(name string, text []byte) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, text, 0o644))
 		return path
 	}
 	if dtype == "BF16" || m.IntN(3) > 0 { // npy has no BF16
-		tensors = append(tensors, m.features(b, h, n, keys)...)
+		tensors = append(append(tensors, l.sequences...), m.features(l.b, h, l.n, l.keys)...)
 		var file bytes.Buffer
 		require.NoError(t, (&safetensors.File{Tensors: tensors}).Write(&file))
 		text := file.Bytes()
@@ -137,18 +154,57 @@ func (m mutator) mutated(t *testing.T, dir string) []string {
 	return args
 }
 
+// A layout is how a file has its sequences: the batch and the length of tensors of rows and of
+// keys, and the tensors that say where sequences lie.
+type layout struct {
+	b, n, keys int // sequences, and their most rows and keys
+	q, kv      [2]int
+	sequences  []safetensors.Tensor
+}
+
+// layout returns dense, padded, packed or paged sequences.
+func (m mutator) layout() layout {
+	l := layout{b: 1 + m.IntN(2), n: 1 + m.IntN(9), keys: 1 + m.IntN(9)}
+	l.q, l.kv = [2]int{l.b, l.n}, [2]int{l.b, l.keys}
+	ints := func(name string, shape []int, f func(i int) int) {
+		size := 1
+		for _, n := range shape {
+			size *= n
+		}
+		list := make([]int32, size)
+		for i := range list {
+			list[i] = int32(f(i))
+		}
+		l.sequences = append(l.sequences, safetensors.FromInt32s(name, shape, list))
+	}
+	lens := make([]int, l.b)
+	switch m.IntN(5) {
+	case 0: // padded
+		ints("q_lens", []int{l.b}, func(int) int { return m.IntN(l.n + 1) })
+		ints("kv_lens", []int{l.b}, func(int) int { return m.IntN(l.keys + 1) })
+	case 1: // packed
+		l.q, l.kv = [2]int{1, l.b * l.n}, [2]int{1, l.b * l.keys}
+		ints("q_starts", []int{l.b + 1}, func(i int) int { return i * l.n })
+		ints("kv_starts", []int{l.b + 1}, func(i int) int { return i * l.keys })
+	case 2: // paged, two pages a sequence and one that nothing needs
+		page := l.keys
+		l.keys, l.kv = 2*page, [2]int{2*l.b + 1, page}
+		ints("kv_lens", []int{l.b}, func(i int) int { lens[i] = m.IntN(l.keys + 1); return lens[i] })
+		ints("pages", []int{l.b, 2}, func(i int) int {
+			if i%2*page >= lens[i/2] {
+				return []int{-1, 1 << 30, -1 << 31}[m.IntN(3)] // which nothing reads
+			}
+			return 2*l.b - i
+		})
+	}
+	return l
+}
+
 // features returns tensors of features, each by chance.
 func (m mutator) features(b, h, n, keys int) (list []safetensors.Tensor) {
-	lens := func(most int) []int32 {
-		x := make([]int32, b)
-		for i := range x {
-			x[i] = int32(m.IntN(most + 1))
-		}
-		return x
-	}
 	for _, t := range []safetensors.Tensor{
 		f32("bias", 0, 1, h, n, keys), {Name: "mask", DType: "BOOL", Shape: []int{b, 1, 1, keys}, Data: make([]byte, b*keys)}, f32("slopes", 1, h), f32("sink", 0, h),
-		safetensors.FromInt32s("q_lens", []int{b}, lens(n)), safetensors.FromInt32s("kv_lens", []int{b}, lens(keys)), f32("dlse", 0, b, h, n), f32("o", 0, b, h, n, 3), f32("lse", 0, b, h, n),
+		f32("dlse", 0, b, h, n), f32("o", 0, b, h, n, 3), f32("lse", 0, b, h, n),
 	} {
 		if m.IntN(6) == 0 {
 			list = append(list, t)
@@ -168,16 +224,14 @@ var flagSets = [][]string{
 // A damaged file gives one clear error, or is run for what it says, and nothing half
 // written is left.
 func TestMutatedFiles(t *testing.T) {
-	n, processes := 300, false
+	n, processes := tries(), false
 	if text := os.Getenv(mutationsVariable); text != "" {
 		var err error
 		n, err = strconv.Atoi(text)
 		require.NoError(t, err, mutationsVariable)
 		processes = true
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	m := mutator{rand.New(rand.NewPCG(seed, 0))}
+	m := newMutator(t)
 	codes, largest := map[int]int{}, int64(0)
 	for i := range n {
 		dir := t.TempDir()
@@ -200,9 +254,9 @@ func TestMutatedFiles(t *testing.T) {
 		left, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		if code == exitOK {
-			require.Len(t, left, len(before)+1, "seed %d, file %d: %v", seed, i, args)
+			require.Len(t, left, len(before)+1, "file %d: %v", i, args)
 		} else {
-			require.Len(t, left, len(before), "seed %d, file %d: %v", seed, i, args)
+			require.Len(t, left, len(before), "file %d: %v", i, args)
 		}
 	}
 	require.Greater(t, codes[exitUsage], n/10)

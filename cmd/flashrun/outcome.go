@@ -37,6 +37,7 @@ type outcome struct {
 	Source         string             `json:"source"`
 
 	checked []input.CheckedOutput
+	nans    string // of the input
 }
 
 // set fills in the measurement of one pass.

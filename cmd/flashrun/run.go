@@ -165,6 +165,9 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return failed(err)
 	}
+	if rep.nans != "" && wrong == nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning: the input has NaN:", rep.nans)
+	}
 	return failed(wrong)
 }
 
@@ -192,7 +195,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.Args); err != nil {
-			return nil, nil, err
+			return nil, nil, input.OfFile(err)
 		}
 	}
 	if err := d.Put(ctx, w); err != nil {
@@ -224,6 +227,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 		}
 		rep.set(c, m)
 	}
+	rep.nans = w.NaNs(c)
 	if f.check {
 		show.Say("computing the oracle")
 		rep.setChecked(w.AgainstOracle(c))

@@ -131,11 +131,21 @@ func (t *trainer) load() error {
 	}
 	state := t.state(n)
 	if err := nn.Assign(f, state); err != nil {
-		return fmt.Errorf("%s: %w", t.checkpoint, err)
+		return fmt.Errorf("%s: %w", t.checkpoint, first(err))
 	}
 	if sum := checksum(state); f.Metadata["sha256"] != sum {
 		return fmt.Errorf("%s is damaged: its values have the SHA-256 %s, and it says %.64q", t.checkpoint, sum, f.Metadata["sha256"])
 	}
 	t.optimizer.Steps = n
 	return nil
+}
+
+// first returns the first of joined errors, in one line, and how many there are besides it.
+func first(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		if list := joined.Unwrap(); len(list) > 1 {
+			return fmt.Errorf("%w, and %d more", list[0], len(list)-1)
+		}
+	}
+	return err
 }

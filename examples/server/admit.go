@@ -12,13 +12,14 @@ import (
 
 // Limits are what a Server takes upon itself. All must be positive.
 type Limits struct {
-	Requests int           // admitted at a time
-	Bytes    int64         // that all of them take: tensors, and what their kernels need beside them
-	Request  int64         // that one of them may take
-	Timeout  time.Duration // the latest deadline of a request, and that of one that names none
-	Short    time.Duration // predicted time up to which a request is computed beside the long ones
-	Batch    int           // requests of one call
-	Copied   int64         // bytes of Q, K and V up to which a request may be copied to share a call
+	Connections int           // open at a time, idle ones included
+	Requests    int           // admitted at a time
+	Bytes       int64         // that all of them take: tensors, and what their kernels need beside them
+	Request     int64         // that one of them may take
+	Timeout     time.Duration // the latest deadline of a request, and that of one that names none
+	Short       time.Duration // predicted time up to which a request is computed beside the long ones
+	Batch       int           // requests of one call
+	Copied      int64         // bytes of Q, K and V up to which a request may be copied to share a call
 }
 
 // An Outcome is how a request ended. All but OK are errors, and every error of a

@@ -160,7 +160,7 @@ func inProcess(ctx context.Context, s *Server, x *sample) ([]float32, error) {
 	return t.Attend(x.q, x.k, x.v)
 }
 
-var roomy = Limits{Requests: 100, Bytes: 1 << 30, Request: 64 << 20, Timeout: time.Hour,
+var roomy = Limits{Connections: 1000, Requests: 100, Bytes: 1 << 30, Request: 64 << 20, Timeout: time.Hour,
 	Short: 5 * time.Millisecond, Batch: 8, Copied: 1 << 20}
 
 // cpu returns a dispatcher that lives until the test ends. Its backend keeps goroutines.

@@ -193,7 +193,7 @@ var held = map[string]string{
 // What is answered before its body is read is answered at once, and its connection ends; a
 // body that never comes holds neither a connection nor the drain.
 func TestBodiesThatNeverCome(t *testing.T) {
-	s := start(t, cpu(t), Limits{Requests: 256, Bytes: 1 << 30, Request: 1 << 20, Timeout: 30 * time.Second, Short: time.Millisecond, Batch: 8, Copied: 1 << 10})
+	s := start(t, cpu(t), Limits{Connections: 1000, Requests: 256, Bytes: 1 << 30, Request: 1 << 20, Timeout: 30 * time.Second, Short: time.Millisecond, Batch: 8, Copied: 1 << 10})
 	listener, err := net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())
@@ -251,12 +251,83 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
+// Connections above the limit are answered and closed at once, whatever the others do, and an
+// ended one makes room.
+func TestConnectionsAreLimited(t *testing.T) {
+	limits := roomy
+	limits.Connections = 3
+	c := online(t, start(t, cpu(t), limits))
+	dial := func() (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		conn.SetDeadline(time.Now().Add(time.Minute))
+		return conn, bufio.NewReader(conn)
+	}
+	status := func(r *bufio.Reader) int {
+		resp, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		if resp.StatusCode != http.StatusOK {
+			require.Equal(t, "busy: too many connections\n", string(text))
+			_, err := r.ReadByte()
+			require.ErrorIs(t, err, io.EOF)
+		}
+		return resp.StatusCode
+	}
+	var conns []net.Conn
+	for range 3 {
+		conn, r := dial()
+		conns = append(conns, conn)
+		fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.Equal(t, http.StatusOK, status(r))
+	}
+	for range 5 {
+		_, r := dial()
+		require.Equal(t, http.StatusServiceUnavailable, status(r))
+	}
+	conns[1].Close()
+	settle(t, func() bool {
+		conn, r := dial()
+		defer conn.Close()
+		fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(r, nil)
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+}
+
+// A client that sends no request, and one that stays after its answer, is cut.
+func TestIdleConnectionsEnd(t *testing.T) {
+	s := start(t, cpu(t), roomy)
+	front := newFront(s)
+	for _, limit := range []time.Duration{front.ReadHeaderTimeout, front.ReadTimeout, front.WriteTimeout, front.IdleTimeout} {
+		require.Positive(t, limit)
+	}
+	front.ReadHeaderTimeout, front.IdleTimeout = 20*time.Millisecond, 20*time.Millisecond
+	listener, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	go front.Serve(listener)
+	t.Cleanup(func() { front.Close() })
+	for _, request := range []string{"", "GET /healthz HTTP/1.1\r\nHost: x\r\n", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(time.Minute))
+		_, err = io.WriteString(conn, request)
+		require.NoError(t, err)
+		_, err = io.ReadAll(conn)
+		require.NoError(t, err, "the connection stays")
+	}
+}
+
 func TestRun(t *testing.T) {
 	var text bytes.Buffer
 	require.Error(t, run(t.Context(), []string{"--help"}, &text))
 	require.Contains(t, text.String(), "-addr")
 	require.ErrorContains(t, run(t.Context(), []string{"x"}, &text), `"x"`)
 	require.ErrorContains(t, run(t.Context(), []string{"-requests", "0"}, &text), "positive")
+	require.ErrorContains(t, run(t.Context(), []string{"-connections", "0"}, &text), "positive")
 	require.Error(t, run(t.Context(), []string{"-addr", "nowhere:-1"}, &text))
 }
 

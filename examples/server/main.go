@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	flags.SetOutput(w)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
 	drain := flags.Duration("drain", 20*time.Second, "longest `time` to answer what was admitted, on SIGTERM")
+	flags.IntVar(&limits.Connections, "connections", 1024, "most connections, idle ones included")
 	flags.IntVar(&limits.Requests, "requests", 256, "most requests in work")
 	flags.Int64Var(&limits.Bytes, "bytes", 512<<20, "most `bytes` that they take")
 	flags.Int64Var(&limits.Request, "request", 64<<20, "most `bytes` that one takes: tensors and workspace")
@@ -49,7 +51,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("argument %q: there are none but flags", flags.Arg(0))
 	}
-	if limits.Requests <= 0 || limits.Bytes <= 0 || limits.Request <= 0 || limits.Timeout < time.Millisecond || *drain < 0 {
+	if limits.Connections <= 0 || limits.Requests <= 0 || limits.Bytes <= 0 || limits.Request <= 0 || limits.Timeout < time.Millisecond || *drain < 0 {
 		return errors.New("limits must be positive")
 	}
 	d, err := dispatch.Default(ctx)
@@ -67,11 +69,31 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	return serve(ctx, listener, newFront(s), s, *drain)
 }
 
-// newFront returns what speaks HTTP for a server, and waits only so long for a client.
+// newFront returns the HTTP side of a server, which bounds connections and the time of each phase.
 func newFront(s *Server) *http.Server {
-	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10,
+	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, ConnState: atMost(s.limits.Connections),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // of an admitted body its request's deadline instead
 		WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
+}
+
+// full is the answer on a connection above the limit.
+const full = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 27\r\n\r\nbusy: too many connections\n"
+
+// atMost returns a hook that answers and closes each new connection above n.
+func atMost(n int) func(net.Conn, http.ConnState) {
+	var open atomic.Int64
+	return func(conn net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			if open.Add(1) > int64(n) {
+				conn.SetWriteDeadline(time.Now().Add(time.Second))
+				io.WriteString(conn, full)
+				conn.Close()
+			}
+		case http.StateClosed:
+			open.Add(-1)
+		}
+	}
 }
 
 // serve serves on a listener until the context is done, and then drains. While it

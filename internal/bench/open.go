@@ -118,7 +118,7 @@ func (b *Run) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
 // Verdict returns an error if the measurement ended early, or if kernels failed.
 func (b *Run) Verdict(ended error) error {
 	if ended != nil {
-		return fmt.Errorf("the measurement ended after %d of %d cases: %w", len(b.Results.Results), b.plan.cases, ended)
+		return &Unfinished{fmt.Sprintf("%d of %d cases", len(b.Results.Results), b.plan.cases), ended}
 	}
 	if n := len(b.Results.Failures); n > 0 {
 		f := b.Results.Failures[0]
@@ -173,3 +173,15 @@ func BackendOf(kernel string) string {
 	backend, _, _ := strings.Cut(kernel, "/")
 	return backend
 }
+
+// An Unfinished is the error of a measurement that ended early.
+type Unfinished struct {
+	Done string // such as "3 of 5 cases"
+	Err  error  // that ended it
+}
+
+func (u *Unfinished) Error() string {
+	return "the measurement ended after " + u.Done + ": " + u.Err.Error()
+}
+
+func (u *Unfinished) Unwrap() error { return u.Err }

@@ -119,7 +119,7 @@ func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *
 	})
 	report.sum(load.Load())
 	if report.Interrupted = ended != nil; report.Interrupted {
-		return report, fmt.Errorf("the measurement ended after %d passes of problems: %w", len(report.Problems), ended)
+		return report, &Unfinished{fmt.Sprintf("%d passes of problems", len(report.Problems)), ended}
 	}
 	if n := len(report.Failures); n > 0 {
 		return report, fmt.Errorf("%d calls failed, the first one was %s on %s: %s", n, report.Failures[0].Kernel, report.Failures[0].Problem, report.Failures[0].Error)

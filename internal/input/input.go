@@ -6,8 +6,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
@@ -195,7 +197,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flas
 		if a.Name == "O" || a.Name == "LSE" {
 			needs = "--carry continues o and lse"
 		}
-		return x, fmt.Errorf("tensor %s is missing: %s", name, needs)
+		return x, fmt.Errorf("tensor %s is missing: %s; %s", name, needs, s.names())
 	}
 	rank, ranks, types := len(t.Shape), "4, "+string(l), "F32, F16 or BF16"
 	fits := rank == 4
@@ -234,6 +236,22 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flas
 	return x, nil
 }
 
+// names says which tensors there are.
+func (s tensorSet) names() string {
+	const most = 6
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		list = append(list, fmt.Sprintf("%.30q", name))
+	}
+	switch n := len(list); {
+	case n == 0:
+		return "the file has no tensors"
+	case n > most:
+		return fmt.Sprintf("there are %s and %d more", strings.Join(list[:most], ", "), n-most)
+	}
+	return "there are " + strings.Join(list, ", ")
+}
+
 // sequences reads where the sequences of a ragged problem lie, if anything says it.
 func (s tensorSet) sequences(args *flashkit.Args) error {
 	seqs := new(flashkit.Sequences)
@@ -264,6 +282,13 @@ func (s tensorSet) sequences(args *flashkit.Args) error {
 
 // checkSequences refuses lengths and pages that are not those of the other tensors.
 func (s tensorSet) checkSequences(seqs *flashkit.Sequences, args *flashkit.Args) error {
+	packed := max(len(seqs.QStarts), len(seqs.KVStarts)) > 2 // several sequences
+	switch {
+	case packed && seqs.QStarts == nil && args.Q.Shape()[0] == 1:
+		return errors.New("tensor q_starts is missing: kv_starts has several sequences, and q has batch 1")
+	case packed && seqs.KVStarts == nil && seqs.Pages == nil && args.K.Shape()[0] == 1:
+		return errors.New("tensor kv_starts is missing: q_starts has several sequences, and k has batch 1")
+	}
 	if n, b := len(seqs.QLens), args.Q.Shape()[0]; seqs.QLens != nil && seqs.QStarts == nil && n != b {
 		return fmt.Errorf("tensor q_lens has %d lengths, but q has %d sequences", n, b)
 	}

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -13,34 +14,27 @@ import (
 // allocated before that is known, as running out of memory ends the program.
 func Affordable(what string, bytes float64) error {
 	if free := Free(); bytes > free {
-		return fmt.Errorf("%s take %s, and this machine has %s free", what, terminal.Bytes(bytes), terminal.Bytes(free))
+		return fmt.Errorf("%s take %s, and %s are free", what, terminal.Bytes(bytes), terminal.Bytes(free))
 	}
 	return nil
 }
 
-// Free returns the bytes that the system could give to this program: what Linux
-// says is available, within the limit of a container; else what the machine has.
+// Free returns the bytes that the system could give to this program: the memory that Linux
+// calls available, within the limits of the process and of its control groups; else the
+// machine's memory.
 func Free() float64 {
 	free := machineMemory()
-	if kib, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemAvailable"), " kB"), 64); err == nil {
+	if kib := kibibytes("/proc/meminfo", "MemAvailable"); kib > 0 {
 		free = kib * 1024
 	}
-	const group = "/sys/fs/cgroup/memory."
-	if limit, used := readNumber(group+"max"), readNumber(group+"current"); limit > 0 {
-		free = min(free, max(0, limit-used))
-	}
-	return free
+	return min(free, groupFree(os.DirFS("/")), processFree())
 }
 
-// readNumber returns the number in a file, 0 if there is none.
-func readNumber(path string) float64 {
-	text, err := os.ReadFile(path)
-	if err != nil {
+// kibibytes returns a field of a file of /proc, 0 if there is none.
+func kibibytes(path, name string) float64 {
+	kib, err := strconv.ParseFloat(strings.TrimSuffix(procField(path, name), " kB"), 64)
+	if err != nil || math.IsNaN(kib) {
 		return 0
 	}
-	x, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
-	if err != nil {
-		return 0
-	}
-	return x
+	return kib
 }

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/foreign"
 )
 
 const magic = "\x93NUMPY"
@@ -67,6 +69,9 @@ func parse(b []byte) (*Array, error) {
 // split returns the header and the data of a file.
 func split(b []byte) (string, []byte, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(magic))
+	if other := foreign.Format(b); !ok && other != "" {
+		return "", nil, fmt.Errorf("the file is %s", other)
+	}
 	if !ok {
 		return "", nil, fmt.Errorf("file starts with %.6q, want %q", b, magic)
 	}

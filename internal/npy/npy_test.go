@@ -181,7 +181,10 @@ func TestParseRefuses(t *testing.T) {
 		}
 	}
 	check(nil, `file starts with "", want "\x93NUMPY"`)
-	check([]byte("PK\x03\x04 is a zip"), `file starts with "PK\x03\x04 i", want "\x93NUMPY"`)
+	check([]byte("PK\x03\x04 is a zip"), "the file is a zip archive, as PyTorch's .pt and .bin and NumPy's .npz")
+	check([]byte("version https://git-lfs.github.com/spec/v1\n"), "the file is a pointer of Git LFS")
+	check([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), "the file is a safetensors file")
+	check([]byte("nothing known"), `file starts with "nothin", want "\x93NUMPY"`)
 	check([]byte(magic+"\x01"), "file ends before its format version")
 	check([]byte(magic+"\x00\x00\x00\x00"), "format version 0.0 is unknown")
 	check([]byte(magic+"\x01\x01\x00\x00"), "format version 1.1 is unknown")

@@ -78,7 +78,7 @@ func create(path, suffix string, kind Kind) (*File, error) {
 func (f *File) Path() string { return f.path }
 
 // Commit writes the file and moves it to its name. If the name has a file, which must still be
-// of the kind, its permissions stay.
+// of the kind, its permissions stay, and its owner and group where the system permits that.
 func (f *File) Commit(write func(io.Writer) error) error {
 	defer f.Discard()
 	w := bufio.NewWriter(f.temp)
@@ -87,7 +87,7 @@ func (f *File) Commit(write func(io.Writer) error) error {
 		err = w.Flush()
 	}
 	if err == nil {
-		err = f.keepMode()
+		err = f.keepRights()
 	}
 	if err == nil {
 		err = f.temp.Sync()
@@ -108,8 +108,9 @@ func (f *File) Commit(write func(io.Writer) error) error {
 	return about(f.path, err)
 }
 
-// keepMode gives the temporary file the permissions of the one that it replaces.
-func (f *File) keepMode() error {
+// keepRights gives the temporary file the owner and the permissions of the one that it replaces.
+// Where the group cannot stay, another group has the rights of all others.
+func (f *File) keepRights() error {
 	info, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -123,7 +124,12 @@ func (f *File) keepMode() error {
 	if err != nil {
 		return err
 	}
-	return f.temp.Chmod(info.Mode().Perm())
+	mode := info.Mode().Perm()
+	if !keepOwner(f.temp, info) {
+		const others = 0o7
+		mode = mode&^(others<<3) | mode&others<<3
+	}
+	return f.temp.Chmod(mode)
 }
 
 // Discard removes a file that was not committed.

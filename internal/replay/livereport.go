@@ -115,7 +115,7 @@ func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, sh
 		runs += len(x.Runs)
 	}
 	if report.Interrupted = ended != nil; report.Interrupted {
-		ended = fmt.Errorf("the measurement ended after %d of %d runs: %w", runs, len(traces)*o.Runs, ended)
+		ended = &bench.Unfinished{Done: fmt.Sprintf("%d of %d runs", runs, len(traces)*o.Runs), Err: ended}
 	}
 	if n := len(report.Failures); n > 0 && ended == nil {
 		ended = fmt.Errorf("%d runs failed, the first one was of %s: %s", n, report.Failures[0].Trace, report.Failures[0].Error)

@@ -55,7 +55,7 @@ func Read(names []string) (list []*Trace, err error) {
 			return nil, fmt.Errorf("--trace %s: %w", name, err)
 		}
 		if free := machine.Free(); t.Bytes() > free/2 {
-			return nil, fmt.Errorf("--trace %s: its tensors take %s, and this machine has %s free", name, terminal.Bytes(t.Bytes()), terminal.Bytes(free))
+			return nil, fmt.Errorf("--trace %s: its tensors take %s, and %s are free", name, terminal.Bytes(t.Bytes()), terminal.Bytes(free))
 		}
 		list = append(list, t)
 	}

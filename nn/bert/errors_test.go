@@ -102,10 +102,7 @@ func TestLoadRefuses(t *testing.T) {
 			continue
 		}
 		used++
-		if x.Name != "embeddings.word_embeddings.weight" { // without which the names are taken to begin with "bert."
-			require.EqualError(t, err, fmt.Sprintf("nn: tensor %q is missing", x.Name))
-		}
-		require.Error(t, err)
+		require.ErrorContains(t, err, fmt.Sprintf("safetensors: tensor %q is missing: the file has ", x.Name))
 		f = parsed()
 		f.Tensors[i].Shape = append([]int{1}, x.Shape...)
 		_, err = Load(c, f)

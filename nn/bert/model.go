@@ -74,9 +74,12 @@ func (m *Model) Config() Config { return m.config }
 
 // renamed returns the tensors of a file by the names of the current models.
 func renamed(f *safetensors.File) (*safetensors.File, error) {
+	const words, withHead = "embeddings.word_embeddings.weight", "bert."
 	prefix := ""
-	if _, ok := f.Tensor("embeddings.word_embeddings.weight"); !ok {
-		prefix = "bert."
+	if _, plain := f.Tensor(words); !plain {
+		if _, ok := f.Tensor(withHead + words); ok {
+			prefix = withHead
+		}
 	}
 	now := strings.NewReplacer("LayerNorm.gamma", "LayerNorm.weight", "LayerNorm.beta", "LayerNorm.bias")
 	r := &safetensors.File{}

@@ -1,0 +1,53 @@
+package input
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// NaNs says which tensors of the input have elements that are NaN, and how many; "" if there
+// are none. What no sequence has is not counted.
+func (w *Work) NaNs(c *flashkit.Call) string {
+	var list []string
+	for _, a := range flashkit.Arguments() {
+		t := a.Of(&w.Input.Args)
+		if t.IsZero() || t.DType() == flashkit.Bool {
+			continue
+		}
+		if n, of := (padding{c}).countNaNs(&a, t); n > 0 {
+			list = append(list, fmt.Sprintf("%d of %d elements of %s", n, of, strings.ToLower(a.Name)))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// countNaNs counts the elements of an argument that are NaN, and all elements.
+func (x padding) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
+	shape, s := x.shape(a), SideOf(a.Name)
+	if IsEmpty(shape) {
+		return 0, 0 // any number of heads without rows
+	}
+	for b := range shape[0] {
+		rows := shape[2]
+		switch s {
+		case Queries:
+			rows = x.call.Seq(b).N
+		case Keys:
+			rows = x.call.Seq(b).M
+		}
+		for h := range shape[1] {
+			for r := range rows {
+				at := x.offset(s, t, b, h, r)
+				for i := range shape[3] {
+					if v := Value(t, at+i); v != v {
+						n++
+					}
+				}
+				of += shape[3]
+			}
+		}
+	}
+	return n, of
+}
