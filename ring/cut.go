@@ -93,17 +93,17 @@ func checkSeqs(p flashkit.Problem, s *flashkit.Sequences) error {
 	if s == nil {
 		return nil
 	}
-	end := func(starts []int32) int {
+	stub := func(starts []int32) flashkit.Tensor {
 		if len(starts) == 0 {
-			return 0
+			return flashkit.F32[float32](nil, p.Batch, 1, 0, 1)
 		}
-		return int(starts[len(starts)-1])
+		return flashkit.F32[float32](nil, 1, 1, int(starts[len(starts)-1]), 1)
 	}
 	// The check of arguments looks at the sequences before it asks for tensors.
 	err := p.Check(flashkit.PassForward, &flashkit.Args{
 		Seqs: s,
-		Q:    flashkit.F32[float32](nil, 1, 1, end(s.QStarts), 1),
-		K:    flashkit.F32[float32](nil, 1, 1, end(s.KVStarts), 1),
+		Q:    stub(s.QStarts),
+		K:    stub(s.KVStarts),
 	})
 	if e := (*flashkit.ProblemError)(nil); errors.As(err, &e) && strings.HasPrefix(e.Field, "Seqs") {
 		return err
