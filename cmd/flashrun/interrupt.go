@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"time"
 
-	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
@@ -16,16 +14,6 @@ import (
 // with what it has measured so far. Then the program ends, whatever it waits for or
 // computes: a pipe that nobody writes to, the oracle, a file on a slow disk.
 const patience = 700 * time.Millisecond
-
-// interruption returns the message of a command whose context was canceled: how far a measurement
-// came, and never which kernel or reader saw the cancellation.
-func interruption(err error) string {
-	var u *bench.Unfinished
-	if errors.As(err, &u) {
-		return "interrupted after " + u.Done
-	}
-	return "interrupted"
-}
 
 // interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP. A second
 // one ends the program at once.

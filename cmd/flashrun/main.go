@@ -56,7 +56,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 		return exitOK
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		fmt.Fprintln(stderr, "flashrun:", interruption(err))
+		fmt.Fprintln(stderr, "flashrun:", bench.Interruption(err))
 		return exitInterrupted
 	}
 	fmt.Fprintln(stderr, "flashrun:", message(err.Error()))

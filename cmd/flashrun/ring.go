@@ -96,7 +96,7 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	case f.hosted && len(f.devices) == 0:
 		return errors.New("--host: says where the tensors of --device lie, which names none")
 	case len(f.devices) > 0 && f.ranks != 0:
-		return fmt.Errorf("--device %s: says how many ranks there are, as --ranks %d does", join(f.devices), f.ranks)
+		return fmt.Errorf("--device %s: says how many ranks there are, as --ranks %d does", cmd.Flag("device").Value, f.ranks)
 	case cmd.Flags().Changed("ranks") && f.ranks < 1:
 		return fmt.Errorf("--ranks %d: must be at least 1", f.ranks)
 	case f.how.Runs < 1 || f.how.Workers < 0:
@@ -288,11 +288,6 @@ func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, erro
 	return d.Unpaired(), nil
 }
 
-// join returns numbers with commas.
-func join(list []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
-}
-
 // openGPUs opens the GPUs of --device.
 func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	for _, n := range f.devices {
@@ -321,7 +316,7 @@ func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	case n == 0:
 		return launch.Local, nil
 	case launch.Local >= n:
-		return 0, fmt.Errorf("--device %s: names %d, rank %d is number %d of its machine", join(f.devices), n, launch.Rank, launch.Local)
+		return 0, fmt.Errorf("--device: names %d, rank %d is number %d of its machine", n, launch.Rank, launch.Local)
 	}
 	return f.devices[launch.Local], nil
 }

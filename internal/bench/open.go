@@ -185,3 +185,13 @@ func (u *Unfinished) Error() string {
 }
 
 func (u *Unfinished) Unwrap() error { return u.Err }
+
+// Interruption returns the message of a command whose context was canceled: how far a measurement
+// came, and never which kernel or reader saw the cancellation.
+func Interruption(err error) string {
+	var u *Unfinished
+	if errors.As(err, &u) {
+		return "interrupted after " + u.Done
+	}
+	return "interrupted"
+}
