@@ -5,9 +5,6 @@ import (
 	"syscall"
 )
 
-// machineMemory is what no machine has, and less than what Go cannot even ask for.
-func machineMemory() float64 { return 1 << 40 }
-
 // Of the address space that a limit leaves, some is kept for threads and for the heap's own
 // tables: Go and the C library reserve 64 MiB at a time. Little arrays find room in what is
 // reserved already.
