@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// addValues must leave out what a mask hides, be it finite or not, in whatever
-// column of V.
+// addValues must leave out the values that a mask hides, finite or not, in every column of V.
 func TestAddValuesMasked(t *testing.T) {
 	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {

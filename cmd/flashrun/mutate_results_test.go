@@ -91,7 +91,7 @@ func TestMutatedResults(t *testing.T) {
 	require.Greater(t, refused, n/4)
 }
 
-// emptyResults returns results to compare with, so that those of a bench have a comparison.
+// emptyResults returns results without cases, for bench --compare.
 func emptyResults(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "before.json")
 	ok(t, "bench", "--seq", "2", "--head-dim", "4", "--heads", "1", "--backend", "simd/fwd_generic", "--time-per-case", "10us", "--limits=false", "--out", path)

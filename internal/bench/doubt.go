@@ -70,7 +70,7 @@ const (
 	wideShare = .25 // of the cases of enough calls are wide
 )
 
-// loadSigns returns what the load says of a machine on which kernels may use so many processors.
+// loadSigns returns the signs of a busy machine in its load; kernels may use procs processors.
 func loadSigns(l *machine.Load, procs int) (signs []string) {
 	if l == nil {
 		return nil

@@ -82,8 +82,8 @@ type regretTimes struct {
 	Note      string  `json:"note,omitempty"`
 }
 
-// Regret measures a kernel for about so long, unless it is told otherwise, and looks again, for longer and up to so often, at what seems worse
-// than doubtful: all calls count then.
+// Regret measures a kernel for about RegretTime, unless it is told otherwise. A choice that seems
+// worse than doubtful is measured longer, up to Looks times; all calls count then.
 const (
 	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15

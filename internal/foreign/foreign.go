@@ -21,7 +21,7 @@ var formats = []struct{ start, is string }{
 
 const pickle = "a Python pickle, as PyTorch's older .pt and .bin: convert it to safetensors"
 
-// Format returns what a file is, of which b is all or the beginning: empty if that is unknown.
+// Format returns the format of a file, empty if it is unknown. b is the file or its beginning.
 func Format(b []byte) string {
 	start := string(b[:min(len(b), 4096)])
 	for _, f := range formats {

@@ -29,7 +29,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// go get downloads a zip of all tracked files but those of nested modules. It is small, and
+// go get downloads a zip of all tracked files outside nested modules. It is small, and
 // the test prints the folders that make it large.
 func TestDownload(t *testing.T) {
 	files := tracked(t)

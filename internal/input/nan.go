@@ -8,7 +8,7 @@ import (
 )
 
 // NaNs says which tensors of the input have elements that are NaN, and how many; "" if there
-// are none. What no sequence has is not counted.
+// are none. Elements outside all sequences are not counted.
 func (w *Work) NaNs(c *flashkit.Call) string {
 	var list []string
 	for _, a := range flashkit.Arguments() {

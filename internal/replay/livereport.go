@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Report is what a replay finds of traces. The JSON names are stable.
+// A Report is the results of replayed traces. The JSON names are stable.
 type Report struct {
 	Format      int          `json:"format"`
 	Interrupted bool         `json:"interrupted"`
