@@ -123,7 +123,7 @@ var forms = []struct {
 }{
 	{"", regexp.MustCompile(`unavailable on this machine: .*`), "unavailable on this machine: REASON"},
 	{"", regexp.MustCompile(`must be auto, one of .*, or`), "must be auto, one of BACKENDS, or"},
-	{"run|bench", regexp.MustCompile(`has \S+ \S+ free`), "has SIZE free"},
+	{"run|bench", regexp.MustCompile(`and \S+ \S+ are free`), "and SIZE are free"},
 	{"run", regexp.MustCompile(`^(kernel|forward) .*`), "$1"},
 	{"run", regexp.MustCompile(`^memory .* besides`), "memory SIZE besides"},
 	{"run", regexp.MustCompile(`"(backend|kernel|reason|forward_kernel)":"[^"]*"`), `"$1":"TEXT"`},
