@@ -32,6 +32,7 @@ var rooms = []struct {
 	{"internal/nccl", []string{"internal/sharedlib"}},
 	{"internal/fastest", []string{"."}},
 	{"internal/house/bits", []string{".", "backends/*"}},
+	{"internal/house/prose", nil},
 	{"internal/house/regret", []string{".", "dispatch", "internal/bench", "internal/machine", "internal/replay", "internal/terminal"}},
 	{"internal/house/sbom", nil},
 	{"internal/bench", []string{".", "backends/*", "dispatch", "internal/half", "internal/input", "internal/machine", "internal/terminal"}},

@@ -1,0 +1,181 @@
+package house
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/house/prose"
+)
+
+// The limits of the expressions of package prose per 1,000 words. One is allowed everywhere.
+const (
+	commentRate  = .3
+	documentRate = .5
+)
+
+// wordy are the folders and pages that exceed their limit: the lists may only shrink, and so may the numbers.
+var wordy = map[string]float64{
+	".":                                   21.08,
+	"CHANGELOG.md":                        10.54,
+	"CONTRIBUTING.md":                     15.97,
+	"RATIONALE.md":                        12.84,
+	"README.md":                           4.74,
+	"SECURITY.md":                         19.08,
+	"backends/cuda":                       23.68,
+	"backends/cuda/gorgoniacu":            16.23,
+	"backends/cuda/gorgoniacu/README.md":  13.03,
+	"backends/cuda/kernels":               18.93,
+	"backends/simd":                       20.28,
+	"backends/simd/_asm":                  19.97,
+	"backends/simd/_asm/neon":             18.48,
+	"backends/simd/internal/pool":         3.42,
+	"backends/wasm":                       25.01,
+	"backends/wasm/kernel":                20.74,
+	"backends/wasm/peers":                 45.47,
+	"bench/peers/instructions":            58.84,
+	"bench/peers/ours":                    25.91,
+	"bench/peers/product":                 19.01,
+	"bench/peers/sentences":               22.24,
+	"capi":                                22.12,
+	"capi/examples":                       8.57,
+	"capi/gen":                            27.64,
+	"capi/python/README.md":               8.06,
+	"capi/tests":                          27.16,
+	"cmd/flashrun":                        30.23,
+	"conformance":                         18.08,
+	"conformance/mutants":                 23.15,
+	"conformance/oracle":                  18.10,
+	"dispatch":                            28.15,
+	"docs/algorithm.md":                   3.07,
+	"docs/c.md":                           17.32,
+	"docs/credits.md":                     12.65,
+	"docs/developer-guide.md":             13.08,
+	"docs/dispatch.md":                    10.18,
+	"docs/environment.md":                 3.20,
+	"docs/figures":                        30.83,
+	"docs/flashrun.md":                    7.22,
+	"docs/gpu.md":                         8.31,
+	"docs/kernels.md":                     9.71,
+	"docs/layers.md":                      12.72,
+	"docs/library.md":                     8.92,
+	"docs/limitations.md":                 13.44,
+	"docs/notebook.md":                    9.05,
+	"docs/numerics.md":                    1.85,
+	"docs/performance.md":                 5.50,
+	"docs/profiling.md":                   3.26,
+	"docs/python.md":                      14.88,
+	"docs/quickstart.md":                  6.32,
+	"docs/releasing.md":                   17.16,
+	"docs/sandbox.md":                     9.97,
+	"docs/scale.md":                       9.11,
+	"docs/site/mksite":                    23.72,
+	"docs/troubleshooting.md":             3.04,
+	"examples/gradcheck":                  22.12,
+	"examples/lm":                         19.55,
+	"examples/lm/README.md":               5.62,
+	"examples/minilm":                     19.25,
+	"examples/minilm/README.md":           14.46,
+	"examples/minilm/wordpiece":           9.01,
+	"examples/ring":                       18.20,
+	"examples/server":                     32.86,
+	"examples/server/README.md":           15.74,
+	"internal/bench":                      26.84,
+	"internal/elements":                   19.19,
+	"internal/ends":                       21.30,
+	"internal/gputest":                    34.11,
+	"internal/guarded":                    54.07,
+	"internal/house/regret":               13.44,
+	"internal/input":                      33.06,
+	"internal/input/sample/PROVENANCE.md": 12.96,
+	"internal/machine":                    16.62,
+	"internal/matmul":                     15.99,
+	"internal/nccl":                       32.06,
+	"internal/npy":                        7.14,
+	"internal/outfile":                    7.79,
+	"internal/peertest":                   19.33,
+	"internal/philox":                     9.64,
+	"internal/ranks":                      37.54,
+	"internal/replay":                     24.78,
+	"internal/report":                     29.81,
+	"internal/ringtest":                   46.86,
+	"internal/sharedlib":                  14.17,
+	"internal/slow":                       27.80,
+	"internal/terminal":                   35.44,
+	"internal/workers":                    10.61,
+	"nn":                                  20.89,
+	"nn/bert":                             11.56,
+	"ring":                                30.13,
+	"ring/mpi":                            24.71,
+	"ring/nccl":                           25.81,
+	"ring/peer":                           33.61,
+	"safetensors":                         9.63,
+	"tools/arm64":                         11.01,
+	"tools/emulate":                       27.87,
+}
+
+// proseRoom returns the package of a file, or the page.
+func proseRoom(file string) string {
+	if path.Ext(file) == ".md" {
+		return file
+	}
+	return path.Dir(file)
+}
+
+// TestProse prints the words and the rate of each package and page with -v.
+func TestProse(t *testing.T) {
+	rooms := map[string]*prose.Count{}
+	for _, file := range tracked(t, "*.go", "*.c", "*.h", "*.cu", "*.cuh", "*.md") {
+		if strings.HasSuffix(file, "_test.go") || strings.Contains(file, "testdata/") || file == "THIRD_PARTY_NOTICES.md" {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		room := proseRoom(file)
+		if rooms[room] == nil {
+			rooms[room] = &prose.Count{}
+		}
+		rooms[room].Add(prose.Text(file, data))
+	}
+	var code, pages prose.Count
+	names := slices.Sorted(maps.Keys(rooms))
+	for _, room := range names {
+		c, limit, all := rooms[room], commentRate, &code
+		if path.Ext(room) == ".md" {
+			limit, all = documentRate, &pages
+		}
+		all.Words, all.Hits = all.Words+c.Words, all.Hits+c.Hits
+		t.Logf("%6d words %5.1f  %s", c.Words, c.Rate(), room)
+		known, isWordy := wordy[room]
+		switch most := max(limit, 1000/float64(max(c.Words, 1))); {
+		case isWordy && c.Rate() <= most:
+			t.Errorf("%s has %.2f expressions per 1,000 words now: strike it off the list", room, c.Rate())
+		case isWordy && c.Rate() > known:
+			t.Errorf("%s has %.2f expressions per 1,000 words; it had %.2f", room, c.Rate(), known)
+		case !isWordy && c.Rate() > most:
+			t.Errorf("%s has %.2f expressions per 1,000 words, %s; %.2f fit", room, c.Rate(), found(c), most)
+		}
+	}
+	for room := range wordy {
+		require.NotNil(t, rooms[room], "%s is gone: strike it off the list", room)
+	}
+	t.Logf("%6d words %5.1f  comments", code.Words, code.Rate())
+	t.Logf("%6d words %5.1f  documents", pages.Words, pages.Rate())
+}
+
+// found lists the expressions of a count.
+func found(c *prose.Count) string {
+	var list []string
+	for i, n := range c.Found {
+		if n > 0 {
+			list = append(list, fmt.Sprintf("%d %q", n, prose.Expressions[i].Name))
+		}
+	}
+	return strings.Join(list, ", ")
+}
