@@ -66,7 +66,6 @@ var wordy = map[string]float64{
 	"docs/layers.md":                      12.72,
 	"docs/library.md":                     8.92,
 	"docs/limitations.md":                 13.44,
-	"docs/notebook.md":                    9.05,
 	"docs/numerics.md":                    1.85,
 	"docs/performance.md":                 5.50,
 	"docs/profiling.md":                   3.26,
