@@ -25,7 +25,6 @@ var wordy = map[string]float64{
 	".":                                   21.08,
 	"CHANGELOG.md":                        10.54,
 	"CONTRIBUTING.md":                     15.97,
-	"RATIONALE.md":                        12.84,
 	"README.md":                           4.74,
 	"SECURITY.md":                         19.08,
 	"backends/cuda":                       23.68,
