@@ -24,7 +24,6 @@ const (
 var wordy = map[string]float64{
 	".":                                   21.08,
 	"CHANGELOG.md":                        10.54,
-	"CONTRIBUTING.md":                     15.97,
 	"README.md":                           4.74,
 	"SECURITY.md":                         19.08,
 	"backends/cuda":                       23.68,
@@ -55,7 +54,6 @@ var wordy = map[string]float64{
 	"docs/algorithm.md":                   3.07,
 	"docs/c.md":                           17.32,
 	"docs/credits.md":                     12.65,
-	"docs/developer-guide.md":             13.08,
 	"docs/dispatch.md":                    10.18,
 	"docs/environment.md":                 3.20,
 	"docs/figures":                        30.83,
@@ -70,7 +68,6 @@ var wordy = map[string]float64{
 	"docs/profiling.md":                   3.26,
 	"docs/python.md":                      14.88,
 	"docs/quickstart.md":                  6.32,
-	"docs/releasing.md":                   17.16,
 	"docs/sandbox.md":                     9.97,
 	"docs/scale.md":                       9.11,
 	"docs/site/mksite":                    23.72,
