@@ -17,10 +17,13 @@ import (
 
 const guideFolderPath = "../../docs/"
 
+// contributing is the guide in the repository's root.
+const contributing = "CONTRIBUTING"
+
 // guides are the pages whose commands TestGuides runs.
 var guides = []string{
 	"quickstart", "flashrun", "library", "troubleshooting", "profiling",
-	"algorithm", "developer-guide", "dispatch", "gpu", "numerics", "sandbox",
+	"algorithm", "dispatch", "gpu", "numerics", "sandbox", contributing,
 }
 
 // The lines of a guide that begin with a prompt are a script. This test runs each
@@ -76,6 +79,9 @@ var bareCommand = regexp.MustCompile(`^    (flashrun|make|go|man|sudo|source|per
 // readGuide returns a page with its commands in order.
 func readGuide(t *testing.T, name string) *guide {
 	g := &guide{path: guideFolderPath + name + ".md"}
+	if name == contributing {
+		g.path = "../../" + name + ".md"
+	}
 	text, err := os.ReadFile(g.path)
 	require.NoError(t, err)
 	g.lines = strings.Split(string(text), "\n")

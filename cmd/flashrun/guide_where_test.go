@@ -15,7 +15,7 @@ var where = map[string]string{
 	"library#Your own backend":                   "$WORK/mine",
 	"troubleshooting#Programs that do not start": "$WORK/hello",
 	"profiling":                                  "$REPOSITORY",
-	"developer-guide":                            "$REPOSITORY",
+	contributing:                                 "$REPOSITORY",
 }
 
 // notRun are the commands that no test can run, and why.
@@ -30,6 +30,9 @@ var notRun = map[string]string{
 	"make race":        "it takes minutes",
 	"make emulate":     "it needs QEMU and takes minutes",
 	"make emulate-amx": "it needs a C compiler, and is a step of CI",
+	"make check":       "it fetches tools and takes minutes",
+	"make fuzz":        "it takes minutes",
+	"make verify":      "it needs Python and installs NumPy",
 	"make bench":       "it takes minutes",
 	"GODEBUG=cpu.avx512f=off,cpu.avx2=off make test":                                                                              "it is this test, and takes minutes",
 	"FLASHKIT_SWEEP=1000 go test -run TestConformance ./backends/simd":                                                            "it takes minutes",
