@@ -17,7 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateFlags are the flags of flashrun calibrate, as given.
+// calibrateFlags are the flags of flashrun calibrate.
 type calibrateFlags struct {
 	backend     string
 	problems    []string
@@ -63,7 +63,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := bench.Open(cmd.Context(), f.name()) // a bad profile is no news here
+	opened, d, err := bench.Open(cmd.Context(), f.name()) // an invalid profile is replaced, so no warning
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	return failed(c.WriteTable(cmd.OutOrStdout()))
 }
 
-// path returns where to write the profile, and finds out now whether that is possible.
+// path returns the path of the profile. It fails now if the file cannot be created later.
 func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	if f.out != "" {
 		file, err := createOutput(f.out, outfile.Profile, nil)
@@ -126,11 +126,11 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	return file.Path(), nil
 }
 
-// name returns what --backend chooses, else the backend that the environment names: a program
-// under this environment opens no other, but may restrict itself to another kernel.
+// name returns the backend to calibrate: --backend, else the environment's. A program in this
+// environment opens the same backend, but may restrict itself to another of its kernels.
 func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
-// heats returns what to measure.
+// heats returns the heats to measure.
 func (f *calibrateFlags) heats() ([]bench.Heat, error) {
 	if len(f.problems) == 0 {
 		return bench.CalibrateGrid(), nil

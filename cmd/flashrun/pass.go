@@ -10,13 +10,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// passNames are what --pass takes.
+// passNames are the values of --pass.
 var passNames = []string{"fwd", "bwd"}
 
-// A passList is the value of --pass: passes with commas, each once.
+// A passList is the value of --pass: a comma-separated list without repetitions.
 type passList []flashkit.Pass
 
-// addPassFlag adds --pass. Its initial value is the default.
+// addPassFlag adds --pass. The initial value of to is the default.
 func addPassFlag(cmd *cobra.Command, to *passList, usage string) {
 	cmd.Flags().Var(to, "pass", usage)
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions(append(passNames, "fwd,bwd"), cobra.ShellCompDirectiveNoFileComp))
