@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// NaNs says which tensors of the input have elements that are NaN, and how many; "" if there
-// are none. Elements outside all sequences are not counted.
+// NaNs lists the input tensors with NaN elements and their counts, "" if none. Elements outside all
+// sequences do not count.
 func (w *Work) NaNs(c *flashkit.Call) string {
 	var list []string
 	for _, a := range flashkit.Arguments() {
@@ -23,11 +23,11 @@ func (w *Work) NaNs(c *flashkit.Call) string {
 	return strings.Join(list, ", ")
 }
 
-// countNaNs counts the elements of an argument that are NaN, and all elements.
+// countNaNs returns the number of NaN elements of an argument, and of all its elements.
 func (x padding) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if IsEmpty(shape) {
-		return 0, 0 // any number of heads without rows
+		return 0, 0 // an empty shape may have any number of heads
 	}
 	for b := range shape[0] {
 		rows := shape[2]
