@@ -12,17 +12,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// builtin holds the built-in traces, by their names.
+// builtin holds the built-in traces by name.
 //
 //go:embed traces/*.trace
 var builtin embed.FS
 
-// Builtin is what --trace calls all of them.
+// Builtin is the value of --trace for all built-in traces.
 const Builtin = "builtin"
 
-// BuiltinNames returns the names in order.
+// BuiltinNames returns the names of the built-in traces in order.
 func BuiltinNames() (list []string) {
-	files, _ := builtin.ReadDir("traces") // it is embedded
+	files, _ := builtin.ReadDir("traces") // embedded: no error
 	for _, f := range files {
 		list = append(list, strings.TrimSuffix(f.Name(), ".trace"))
 	}
@@ -41,7 +41,7 @@ func readTrace(name string) (*Trace, error) {
 	return parseTrace(name, string(text))
 }
 
-// Read returns the traces of those names, or the built-in ones.
+// Read returns the named traces, or the built-in ones without names.
 func Read(names []string) (list []*Trace, err error) {
 	if len(names) == 0 {
 		names = []string{Builtin}
