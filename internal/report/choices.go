@@ -11,12 +11,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A cell is a problem in the color of what dispatch runs for it.
+// A cell is a problem in the color of dispatch's choice.
 type cell struct {
-	Kind       *kind // nil if that was not measured
+	Kind       *kind // nil if not measured
 	X, Y, W, H px
 	MidX, MidY px
-	Text       string // in place of the mark: the loss, if there is one
+	Text       string // the loss if noticeable; replaces the mark
 	Title      string
 }
 
@@ -24,18 +24,18 @@ type cell struct {
 const (
 	cellHeight  = 22
 	widestCell  = 42
-	mostLengths = 40 // more cells than these in a row are too narrow to see
+	mostLengths = 40 // more cells in a row are too narrow
 )
 
-// noticeable is the loss from which a cell says it.
+// noticeable is the smallest loss that a cell shows.
 const noticeable = 1.005
 
-// choices returns what dispatch runs, for each pass.
+// choices returns the figure of dispatch's choices, a map for each pass.
 func (s *study) choices() *Figure {
 	fig := &Figure{ID: "choices", Title: "What dispatch runs",
 		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}
 	all := part{}
-	var maps [][]*facet // by pass and how rows go with keys
+	var maps [][]*facet // by pass and ratio of rows to keys
 	for _, f := range s.facets {
 		i := slices.IndexFunc(maps, func(m []*facet) bool { return m[0].pass == f.pass && m[0].like.QLen == f.like.QLen })
 		if i < 0 {
@@ -58,7 +58,7 @@ func (s *study) choices() *Figure {
 	return fig
 }
 
-// verdict sums up what the choices cost.
+// verdict summarizes the cost of dispatch's choices.
 func (s *study) verdict() string {
 	n, best := 0, 0
 	var chosen, fastest float64
@@ -80,7 +80,7 @@ func (s *study) verdict() string {
 	return fmt.Sprintf("The best kernel for %d of %d problems; its choices together take %.3f times as long as the best ones.", best, n, chosen/fastest)
 }
 
-// choiceMap returns a map of facets down and lengths across.
+// choiceMap returns a map with a row for each facet and a column for each length.
 func (s *study) choiceMap(facets []*facet) *panel {
 	var points []*measured
 	for _, f := range facets {
@@ -124,7 +124,7 @@ func (s *study) choiceMap(facets []*facet) *panel {
 	return p
 }
 
-// columnNames writes lengths above the cells.
+// columnNames writes the lengths above the cells.
 func (p *panel) columnNames(columns []int, left, width, y px) {
 	step := 1
 	for px(step)*width < textWidth(strconv.Itoa(columns[len(columns)-1]))+4 {
@@ -137,7 +137,7 @@ func (p *panel) columnNames(columns []int, left, width, y px) {
 	}
 }
 
-// chosen reports whether dispatch runs this.
+// chosen reports whether the result is dispatch's choice.
 func (m *measured) chosen() bool { return m.Chosen && m.Memory == machine.Host }
 
 func (c *contest) cell(x, y, width px) cell {
@@ -163,7 +163,7 @@ func (c *contest) cell(x, y, width px) cell {
 	return out
 }
 
-// addLegend adds entries below the plot, as many in a line as fit.
+// addLegend adds a legend below the plot, wrapped to its width.
 func (p *panel) addLegend(kinds []*kind) {
 	x := px(6)
 	for _, k := range kinds {

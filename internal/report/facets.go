@@ -12,10 +12,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A kind is a way to compute that a reader tells from others by color and mark: a
-// variant of a kernel, for both passes, and where its tensors lie.
+// A kind is a kernel variant, for both passes, with the memory of its tensors. Each kind has a
+// color and mark.
 type kind struct {
-	Name string // simd avx512
+	Name string // such as simd avx512
 	style
 }
 
@@ -38,7 +38,7 @@ func kindName(kernel, memory string) string {
 	return placed(name, memory)
 }
 
-// placed adds where tensors lie, unless that is the host.
+// placed adds the memory of the tensors, unless host.
 func placed(name, memory string) string {
 	if memory == machine.Device {
 		return name + " on device"
@@ -46,7 +46,7 @@ func placed(name, memory string) string {
 	return name
 }
 
-// A measured is a result with its problem.
+// A measured is a result with its parsed problem.
 type measured struct {
 	*bench.Result
 	p    flashkit.Problem
@@ -54,15 +54,14 @@ type measured struct {
 	kind *kind
 }
 
-// A facet is what is measured of problems that differ in their length only: one
-// small plot.
+// A facet is the results of problems that differ only in length: one small plot.
 type facet struct {
-	Title    string // what sets it apart from the other facets
-	Row      string // the same without the pass
-	Line     string // the same without the pass and how rows go with keys
-	Unmasked string // the same without the mask
+	Title    string // properties that differ among facets
+	Row      string // Title without the pass
+	Line     string // Title without the pass and the ratio of rows to keys
+	Unmasked string // Title without the mask
 	pass     flashkit.Pass
-	like     flashkit.Problem // its lengths are 0 where they vary
+	like     flashkit.Problem // the problem, 0 for lengths that vary
 	points   []*measured
 }
 
@@ -71,10 +70,10 @@ type study struct {
 	all    []*measured
 	facets []*facet
 	kinds  []*kind
-	common string // what all facets have in common
+	common string // properties that all facets share
 }
 
-// newStudy sorts results that were checked.
+// newStudy groups checked results.
 func newStudy(r *bench.Results) *study {
 	s := new(study)
 	kinds, facets := map[string]*kind{}, map[string]*facet{}
@@ -107,7 +106,7 @@ func newStudy(r *bench.Results) *study {
 	return s
 }
 
-// properties tell facets apart.
+// properties distinguish facets.
 var properties = []struct {
 	name string
 	of   func(*facet) string
@@ -121,7 +120,7 @@ var properties = []struct {
 	{"rows", func(f *facet) string { return rows(f.like) }},
 }
 
-// name gives each facet the properties that not all of them share.
+// name names each facet by the properties that not all facets share.
 func (s *study) name() {
 	var common []string
 	for _, property := range properties {
@@ -167,7 +166,7 @@ func heads(p flashkit.Problem) string {
 	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
 }
 
-// rows returns how the query rows of a facet go with its keys.
+// rows returns the ratio of a facet's query rows to its keys.
 func rows(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -178,7 +177,7 @@ func rows(p flashkit.Problem) string {
 	return strconv.Itoa(p.QLen) + " rows"
 }
 
-// maskName returns what follows the types in the name of a problem.
+// maskName returns the part of a problem's name after the types.
 func maskName(p flashkit.Problem) string {
 	_, mask, _ := strings.Cut(p.String(), "-"+input.TypesName(&p))
 	if mask == "" {
@@ -187,8 +186,7 @@ func maskName(p flashkit.Problem) string {
 	return strings.ReplaceAll(strings.TrimPrefix(mask, "-"), "-", " ")
 }
 
-// shape says how the rows of a facet go with its keys, after a comma, where that is
-// not the same for all.
+// shape returns ", " and rows, or "" if all facets have the same.
 func (s *study) shape(p flashkit.Problem) string {
 	for _, f := range s.facets {
 		if rows(f.like) != rows(s.facets[0].like) {
@@ -198,7 +196,7 @@ func (s *study) shape(p flashkit.Problem) string {
 	return ""
 }
 
-// like returns the problem with 0 for lengths that vary in its facet.
+// like returns the problem of a facet: 0 for lengths that vary.
 func like(p flashkit.Problem) flashkit.Problem {
 	if p.QLen == p.KVLen {
 		p.QLen = 0
@@ -207,7 +205,7 @@ func like(p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
-// lengths returns the keys of the points, in order, each once.
+// lengths returns the distinct KVLens of the points in order.
 func lengths(points []*measured) (list []int) {
 	for _, m := range points {
 		list = append(list, m.p.KVLen)
@@ -216,7 +214,7 @@ func lengths(points []*measured) (list []int) {
 	return slices.Compact(list)
 }
 
-// kindsOf returns the kinds among the points, in order of appearance in the study.
+// kindsOf returns the kinds of the points, in the study's order.
 func (s *study) kindsOf(points []*measured) (list []*kind) {
 	for _, k := range s.kinds {
 		if slices.ContainsFunc(points, func(m *measured) bool { return m.kind == k }) {
@@ -226,5 +224,5 @@ func (s *study) kindsOf(points []*measured) (list []*kind) {
 	return list
 }
 
-// Kind is how the kernel looks, for the page.
+// Kind returns the kind, for the template.
 func (m *measured) Kind() *kind { return m.kind }
