@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// width is that of all figures, in the units of their coordinates: a phone shows text
-// of 11 units so that it can be read, and a desk shows it half as large again.
+// width is the width of all figures in their units. On a phone text of 11 units is readable; on a
+// desktop the image is zoom times as large.
 const (
 	width = 380
 	zoom  = 1.5
 )
 
-// A drawing is an image that grows downwards.
+// A drawing is an image that grows downward.
 type drawing struct {
 	title string
 	body  strings.Builder
@@ -45,7 +45,7 @@ func (d *drawing) svg() []byte {
 `, width, number(h), number(width*zoom), number(h*zoom), html.EscapeString(d.title), look, width, number(h), d.body.String())
 }
 
-// number prints a length with no more digits than a screen shows.
+// number formats a length with one decimal, enough for a screen.
 func number(x float64) string {
 	return strconv.FormatFloat(math.Round(x*10)/10, 'f', -1, 64)
 }
@@ -62,7 +62,7 @@ func (d *drawing) text(class string, x, y float64, format string, args ...any) {
 	fmt.Fprintf(&d.body, "<text class=\"%s\" x=\"%s\" y=\"%s\">%s</text>\n", class, number(x), number(y), html.EscapeString(fmt.Sprintf(format, args...)))
 }
 
-// path draws lines from point to point.
+// path draws lines between consecutive points.
 func (d *drawing) path(class string, xy ...float64) {
 	var b strings.Builder
 	for i := 0; i < len(xy); i += 2 {
@@ -81,7 +81,7 @@ func (d *drawing) arrow(x1, y1, x2, y2 float64) {
 	d.path("tip", x2, y2, x2-1.6*dx-.7*dy, y2-1.6*dy+.7*dx, x2-1.6*dx+.7*dy, y2-1.6*dy-.7*dx)
 }
 
-// lines writes text below each other.
+// lines writes lines of text.
 func (d *drawing) lines(class string, x, y float64, text ...string) {
 	for i, s := range text {
 		d.text(class, x, y+16*float64(i), "%s", s)
