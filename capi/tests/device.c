@@ -23,7 +23,7 @@ static void check(int good, const char *what, const fk_error *e)
 	printf("FAIL %s: %d, %s, %s; log:\n%s", what, e->code, e->field, e->message, fake_log());
 }
 
-/* count returns the number of log lines with what, only those of stream if it is not NULL. */
+/* count returns the number of log lines of a call, and only on stream if it is not NULL. */
 static int count(const char *what, void *stream)
 {
 	char line[64];

@@ -74,7 +74,7 @@ func OpenGPU(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
 	return gpu
 }
 
-// Close closes what Open opened.
+// Close closes the GPU and the dispatcher.
 func (b *Run) Close() error {
 	var err error
 	if b.gpu != nil {

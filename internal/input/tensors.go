@@ -76,7 +76,7 @@ func pass(backward bool) flashkit.Pass {
 	return flashkit.PassForward
 }
 
-// outputLike returns the type and shape of an output. A gradient has those of its argument.
+// outputLike returns the type and shape of an output. A gradient is like its argument.
 func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]int) {
 	shape := args.Q.Shape()
 	switch a.Name {
