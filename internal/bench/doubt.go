@@ -42,7 +42,7 @@ func (r *Results) Judge() {
 	for i := range r.Results {
 		r.Results[i].judge()
 	}
-	r.Busy = r.unrest()
+	r.Busy = r.busyText()
 }
 
 func (x *Result) judge() {
@@ -84,8 +84,8 @@ func loadSigns(l *machine.Load, procs int) (signs []string) {
 	return signs
 }
 
-// widely returns a sign of a busy machine if many cases are wide.
-func widely(wide, judged int) (signs []string) {
+// spreadSigns returns a sign of a busy machine if many cases are wide.
+func spreadSigns(wide, judged int) (signs []string) {
 	if float64(wide) > wideShare*float64(judged) {
 		signs = []string{fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged)}
 	}
@@ -100,8 +100,8 @@ func busySentence(signs []string) string {
 	return "The machine was busy: " + strings.Join(signs, "; ") + "."
 }
 
-// unrest returns a sentence with the signs of a busy machine, or "".
-func (r *Results) unrest() string {
+// busyText returns a sentence with the signs of a busy machine, or "".
+func (r *Results) busyText() string {
 	signs := loadSigns(r.Load, r.Machine.GOMAXPROCS)
 	wide, judged, beyond := 0, 0, 0
 	for i := range r.Results {
@@ -116,7 +116,7 @@ func (r *Results) unrest() string {
 			beyond++
 		}
 	}
-	signs = append(signs, widely(wide, judged)...)
+	signs = append(signs, spreadSigns(wide, judged)...)
 	if beyond > 0 {
 		signs = append(signs, fmt.Sprintf("rates of %d of %d cases exceed the limits", beyond, len(r.Results)))
 	}

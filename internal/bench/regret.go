@@ -214,7 +214,7 @@ func (r *RegretReport) sum(load *machine.Load) {
 	if best > 0 {
 		r.Sum, r.Mean = chosen/best, GeometricMean(ratios)
 	}
-	r.Busy = busySentence(append(loadSigns(load, r.Machine.GOMAXPROCS), widely(len(r.Problems)-len(ratios), len(r.Problems))...))
+	r.Busy = busySentence(append(loadSigns(load, r.Machine.GOMAXPROCS), spreadSigns(len(r.Problems)-len(ratios), len(r.Problems))...))
 }
 
 // Doubtful returns the number of problems without a ratio.

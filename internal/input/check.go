@@ -35,11 +35,11 @@ func Checkable(in *Input, backward bool) error {
 	return nil
 }
 
-// A padding presents the arguments of a call to the oracle: each sequence is a batch.
-type padding struct{ call *flashkit.Call }
+// An oracleView presents the arguments of a call to the oracle: each sequence is a batch.
+type oracleView struct{ call *flashkit.Call }
 
 // shape returns the padded shape of an argument.
-func (x padding) shape(a *flashkit.Argument) [4]int {
+func (x oracleView) shape(a *flashkit.Argument) [4]int {
 	if s := SideOf(a.Name); s == Queries || s == Keys {
 		return a.Shape(&x.call.Problem)
 	}
@@ -48,7 +48,7 @@ func (x padding) shape(a *flashkit.Argument) [4]int {
 
 // offset returns the index in t's memory of row r of head h of sequence b, or -1 beyond the
 // sequence.
-func (x padding) offset(s side, t *flashkit.Tensor, b, h, r int) int {
+func (x oracleView) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 	c := x.call
 	switch { // other sides do not depend on sequences
 	case s == Queries && c.Traits.PackedQ:
@@ -67,7 +67,7 @@ func (x padding) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 }
 
 // numbers returns the padded elements of an argument, whose tensor is t. Padding is 0.
-func (x padding) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
+func (x oracleView) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if t.IsZero() || IsEmpty(shape) {
 		return nil // an empty shape may have any number of heads
@@ -84,7 +84,7 @@ func (x padding) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 }
 
 // oracle returns the oracle's inputs. With Carry, O and LSE are from start.
-func (x padding) oracle(start *flashkit.Args) (in oracle.Inputs) {
+func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	in.Seed = x.call.Args.Seed
 	o := &x.call.Args.Origin
 	in.Origin = [4]int{o.Batch, o.Head, o.Row, o.Key}
@@ -107,7 +107,7 @@ func (x padding) oracle(start *flashkit.Args) (in oracle.Inputs) {
 
 // AgainstOracle compares the outputs with the oracle's. c is the last call.
 func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
-	x := padding{c}
+	x := oracleView{c}
 	in := x.oracle(&w.Input.Args)
 	want := map[string][]float64{}
 	want["o"], want["lse"] = oracle.Forward(c.Problem, in)

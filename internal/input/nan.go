@@ -16,7 +16,7 @@ func (w *Work) NaNs(c *flashkit.Call) string {
 		if t.IsZero() || t.DType() == flashkit.Bool {
 			continue
 		}
-		if n, of := (padding{c}).countNaNs(&a, t); n > 0 {
+		if n, of := (oracleView{c}).countNaNs(&a, t); n > 0 {
 			list = append(list, fmt.Sprintf("%d of %d elements of %s", n, of, strings.ToLower(a.Name)))
 		}
 	}
@@ -24,7 +24,7 @@ func (w *Work) NaNs(c *flashkit.Call) string {
 }
 
 // countNaNs returns the number of NaN elements of an argument, and of all its elements.
-func (x padding) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
+func (x oracleView) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if IsEmpty(shape) {
 		return 0, 0 // an empty shape may have any number of heads

@@ -42,7 +42,7 @@ type timedKernel struct {
 }
 
 // firstCalls is the number of calls that dispatch may spend on learning. Later choices count as
-// lasting.
+// lastingChoice.
 const firstCalls = 10
 
 // groups groups the calls of the trace.
@@ -110,8 +110,8 @@ func (g *callGroup) kernel(name string) *timedKernel {
 	return g.kernels[i]
 }
 
-// worthTrying bounds a kernel's predicted time over the best prediction.
-const worthTrying = 6
+// tryRatio bounds a kernel's predicted time over the best prediction.
+const tryRatio = 6
 
 // try adds the kernels of d that fit and are predicted to be fast enough.
 func (g *callGroup) try(d *dispatch.Dispatcher) {
@@ -127,7 +127,7 @@ func (g *callGroup) try(d *dispatch.Dispatcher) {
 	asked := g.problem.Ask(g.step.pass)
 	best := slices.MinFunc(fit, func(a, b flashkit.Kernel) int { return cmp.Compare(a.Cost(asked), b.Cost(asked)) }).Cost(asked)
 	for _, k := range fit {
-		if k.Cost(g.problem.Ask(k.Pass)) <= worthTrying*best {
+		if k.Cost(g.problem.Ask(k.Pass)) <= tryRatio*best {
 			g.kernel(k.Name)
 		}
 	}

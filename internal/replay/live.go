@@ -22,8 +22,8 @@ import (
 // same conditions. The regret is computed from these medians: in the first phase each choice has
 // only one call, on a machine with other work.
 
-// A life is a run of a trace.
-type life struct {
+// A liveRun is a run of a trace.
+type liveRun struct {
 	trace  *Trace
 	groups []*callGroup
 	parts  [][]stepPart // groups of each step in order
@@ -42,7 +42,7 @@ type stepPart struct {
 
 // live runs a trace in this process, which must be fresh.
 func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
-	l := &life{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
+	l := &liveRun{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
 	for _, g := range l.groups {
 		for _, s := range g.spans {
 			l.parts[s.at] = append(l.parts[s.at], stepPart{s, g})
@@ -72,7 +72,7 @@ func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, 
 
 // prepare makes the tensors and selects kernels with fast predictions. It uses and closes its own
 // dispatcher: the one under test must start like a program's.
-func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
+func (l *liveRun) prepare(ctx context.Context, backend string, seed uint64) error {
 	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (t *Trace) callers() (n int) {
 }
 
 // replay is the first phase.
-func (l *life) replay(ctx context.Context, d *dispatch.Dispatcher) error {
+func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	callers, done := newCallers(d, l.trace.callers()), 0
 	for at, i := range l.trace.order {
 		s := &l.trace.steps[i]
@@ -115,7 +115,7 @@ func (l *life) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 }
 
 // note counts the calls of a step, after done earlier calls.
-func (l *life) note(at int, list []ran, total time.Duration, done int) {
+func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) {
 	walls := time.Duration(0)
 	for _, r := range list {
 		walls += r.wall
@@ -156,12 +156,12 @@ type visit struct {
 
 // Parameters of the second phase.
 const (
-	compareTime = 3 * time.Second // for all groups; minimum calls may take longer
-	leastCalls  = 5               // per kernel in a group
-	mostCalls   = 40
-	hopeless    = 3    // times slower than the best even in its fastest call: out
-	fairTries   = 3    // calls before a kernel may be out
-	unbelieved  = 1.10 // a larger ratio is measured again
+	compareTime    = 3 * time.Second // for all groups; minimum calls may take longer
+	leastCalls     = 5               // per kernel in a group
+	mostCalls      = 40
+	outRatio       = 3    // times slower than the best even in its fastest call: out
+	outTries       = 3    // calls before a kernel may be out
+	remeasureRatio = 1.10 // a larger ratio is measured again
 )
 
 // burst returns the number of calls per turn of a kernel in the group, and the number of turns.
@@ -208,7 +208,7 @@ func visits(groups []*callGroup) (list []visit) {
 }
 
 // compare is the second phase.
-func (l *life) compare(ctx context.Context) error {
+func (l *liveRun) compare(ctx context.Context) error {
 	doubted := l.groups
 	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
 		for _, v := range visits(doubted) {
@@ -218,7 +218,7 @@ func (l *life) compare(ctx context.Context) error {
 		}
 		doubted = nil
 		for _, g := range l.groups {
-			if g.worst() > unbelieved {
+			if g.worst() > remeasureRatio {
 				doubted = append(doubted, g)
 			}
 		}
@@ -227,7 +227,7 @@ func (l *life) compare(ctx context.Context) error {
 }
 
 // visit times the kernels in random order.
-func (l *life) visit(ctx context.Context, v visit) error {
+func (l *liveRun) visit(ctx context.Context, v visit) error {
 	for _, i := range l.order.Perm(len(v.group.kernels)) {
 		if k := v.group.kernels[i]; !k.out {
 			if err := l.turn(ctx, v, k); err != nil {
@@ -237,14 +237,14 @@ func (l *life) visit(ctx context.Context, v visit) error {
 	}
 	best := v.group.best().seconds()
 	for _, k := range v.group.kernels {
-		k.out = k.out || k.ran == 0 && len(k.times) >= fairTries && slices.Min(k.times).Seconds() > hopeless*best
+		k.out = k.out || k.ran == 0 && len(k.times) >= outTries && slices.Min(k.times).Seconds() > outRatio*best
 	}
 	return nil
 }
 
 // turn times a burst of calls of one kernel, after the call that precedes them in the trace. The
 // kernel's first call, which compiles and loads, is not timed.
-func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
+func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	callers, err := l.callers(k.name)
 	if err != nil {
 		return err
@@ -281,7 +281,7 @@ func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
 
 // before repeats the last call of the step before a visit, with its kernel. It does nothing if that
 // call is of the same group or needs another crowd.
-func (l *life) before(ctx context.Context, v visit) error {
+func (l *liveRun) before(ctx context.Context, v visit) error {
 	s := &l.trace.steps[l.trace.order[v.at-1]]
 	parts := l.parts[v.at-1]
 	if parts[len(parts)-1].group == v.group || s.busy != v.group.step.busy {
@@ -296,7 +296,7 @@ func (l *life) before(ctx context.Context, v visit) error {
 }
 
 // callers returns callers restricted to one kernel.
-func (l *life) callers(kernel string) ([]*caller, error) {
+func (l *liveRun) callers(kernel string) ([]*caller, error) {
 	list := l.forced[kernel]
 	if list == nil {
 		d, err := l.frozen.With(kernel)

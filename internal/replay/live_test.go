@@ -20,7 +20,7 @@ import (
 func TestLiveResult(t *testing.T) {
 	tr, err := parseTrace("", "fwd "+small+" calls=12\nfwd b1-h2-g1-n7-m9-d8-f32 calls=6")
 	require.NoError(t, err)
-	l := &life{groups: tr.groups()}
+	l := &liveRun{groups: tr.groups()}
 	times := func(ms ...int) (list []time.Duration) {
 		for _, x := range ms {
 			list = append(list, time.Duration(x)*time.Millisecond)
@@ -39,7 +39,7 @@ func TestLiveResult(t *testing.T) {
 	require.InDelta(t, .128/.036, r.Raw, 1e-12)
 	require.Equal(t, "x/late", r.WorstCall.Kernel)
 	require.InDelta(t, 3, r.WorstCall.Ratio, 1e-12)
-	require.Equal(t, lasting{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 5, Ratio: 1.5}, *r.WorstSteady)
+	require.Equal(t, lastingChoice{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 5, Ratio: 1.5}, *r.WorstSteady)
 
 	worse := *r
 	worse.Regret = 2 * r.Regret
@@ -106,7 +106,7 @@ func TestLifeSeesEveryCall(t *testing.T) {
 	require.NoError(t, err)
 	d := dispatch.All(t.Context())
 	defer d.Close()
-	l := &life{trace: tr, groups: tr.groups(), parts: make([][]stepPart, 2), order: rand.New(rand.NewPCG(1, 1))}
+	l := &liveRun{trace: tr, groups: tr.groups(), parts: make([][]stepPart, 2), order: rand.New(rand.NewPCG(1, 1))}
 	for i, g := range l.groups {
 		l.parts[i] = []stepPart{{g.spans[0], g}}
 	}

@@ -14,16 +14,16 @@ import (
 
 // A Report is the results of replayed traces. The JSON names are stable.
 type Report struct {
-	Format      int          `json:"format"`
-	Interrupted bool         `json:"interrupted"`
-	Machine     machine.Info `json:"machine"`
-	Mean        float64      `json:"geometric_mean"` // mean live regret of the traces
-	WorstTrace  string       `json:"worst_trace,omitempty"`
-	Worst       float64      `json:"worst_live_regret"` // of WorstTrace, the median of its runs
-	WorstRun    worstRun     `json:"worst_run"`
-	WorstSteady *lasting     `json:"worst_steady,omitempty"`
-	Traces      []*TraceRuns `json:"traces"`
-	Failures    []traceError `json:"failures,omitempty"`
+	Format      int            `json:"format"`
+	Interrupted bool           `json:"interrupted"`
+	Machine     machine.Info   `json:"machine"`
+	Mean        float64        `json:"geometric_mean"` // mean live regret of the traces
+	WorstTrace  string         `json:"worst_trace,omitempty"`
+	Worst       float64        `json:"worst_live_regret"` // of WorstTrace, the median of its runs
+	WorstRun    worstRun       `json:"worst_run"`
+	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
+	Traces      []*TraceRuns   `json:"traces"`
+	Failures    []traceError   `json:"failures,omitempty"`
 }
 
 // A worstRun is the run with the largest live regret: medians hide rare events.
@@ -47,8 +47,8 @@ type TraceRuns struct {
 	Regret      float64        `json:"live_regret"`       // median of the runs
 	Worst       float64        `json:"worst_live_regret"` // of the runs
 	Raw         float64        `json:"raw_ratio"`         // median of the runs
-	WorstCall   *lasting       `json:"worst_call,omitempty"`
-	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	WorstCall   *lastingChoice `json:"worst_call,omitempty"`
+	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
 	Kernels     map[string]int `json:"kernels"` // calls in all runs
 	Runs        []*Result      `json:"runs"`
 }
@@ -61,13 +61,13 @@ type Result struct {
 	Chosen      float64        `json:"chosen_seconds"`
 	Best        float64        `json:"best_seconds"`
 	Overhead    float64        `json:"overhead_seconds"` // dispatch's probes and learning
-	WorstCall   *lasting       `json:"worst_call,omitempty"`
-	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	WorstCall   *lastingChoice `json:"worst_call,omitempty"`
+	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
 	Groups      []*GroupResult `json:"groups"`
 }
 
-// A lasting is a choice after the trace's firstCalls.
-type lasting struct {
+// A lastingChoice is a choice after the trace's firstCalls.
+type lastingChoice struct {
 	Trace   string  `json:"trace,omitempty"`
 	Problem string  `json:"problem"`
 	Pass    string  `json:"pass"`
@@ -151,7 +151,7 @@ func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, sh
 }
 
 // result summarizes a run.
-func (l *life) result() *Result {
+func (l *liveRun) result() *Result {
 	r := new(Result)
 	for _, g := range l.groups {
 		took, best := g.sums()
@@ -159,7 +159,7 @@ func (l *life) result() *Result {
 			Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
 		for _, k := range g.kernels {
 			x.Kernels = append(x.Kernels, KernelResult{k.name, k.ran, k.seconds(), len(k.times)})
-			c := &lasting{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
+			c := &lastingChoice{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
 			if k.late > 0 {
 				r.WorstCall = worse(r.WorstCall, c)
 			}
@@ -183,7 +183,7 @@ func (l *life) result() *Result {
 const steadyCalls = 5
 
 // worse returns the choice with the larger ratio. nil is the smallest.
-func worse(a, b *lasting) *lasting {
+func worse(a, b *lastingChoice) *lastingChoice {
 	if a == nil || b != nil && b.Ratio > a.Ratio {
 		return b
 	}

@@ -83,7 +83,7 @@ func (r *Report) writeEnd(out io.Writer) {
 func ratio(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) }
 
 // ratio returns the ratio, "none" for nil.
-func (c *lasting) ratio() string {
+func (c *lastingChoice) ratio() string {
 	if c == nil {
 		return "none"
 	}

@@ -58,8 +58,8 @@ func newCallers(d *dispatch.Dispatcher, n int) []*caller {
 	return list
 }
 
-// A ran is a call that ran.
-type ran struct {
+// A timedCall is a call with its kernel and times.
+type timedCall struct {
 	kernel string
 	took   time.Duration // time of the kernel
 	wall   time.Duration // time of the whole call
@@ -67,11 +67,11 @@ type ran struct {
 
 // play makes calls [from, from+n) of a step and returns them in order. The returned duration is the
 // sum of their times or, with several callers, the elapsed time.
-func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]ran, time.Duration, error) {
+func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]timedCall, time.Duration, error) {
 	if err := p.crowd.set(ctx, s.busy); err != nil {
 		return nil, 0, err
 	}
-	list, total := make([]ran, n), time.Duration(0)
+	list, total := make([]timedCall, n), time.Duration(0)
 	if s.callers > 1 {
 		total, err := p.share(ctx, s, from, list, callers)
 		return list, total, err
@@ -91,7 +91,7 @@ func (p *player) play(ctx context.Context, s *step, from, n int, callers []*call
 }
 
 // share makes calls from s.callers goroutines, each with its own tensors.
-func (p *player) share(ctx context.Context, s *step, from int, list []ran, callers []*caller) (time.Duration, error) {
+func (p *player) share(ctx context.Context, s *step, from int, list []timedCall, callers []*caller) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -113,7 +113,7 @@ func (p *player) share(ctx context.Context, s *step, from int, list []ran, calle
 }
 
 // call makes call i of a step with a set of tensors.
-func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r ran, err error) {
+func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r timedCall, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
@@ -131,7 +131,7 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	}
 	start := time.Now()
 	err = compute(ctx, problem, &args)
-	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
+	return timedCall{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 
 // first returns a view of the first rows of each head of a dense tensor, like a KV cache that is

@@ -108,8 +108,8 @@ func Burn(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return nil
 }
 
-// A lifeRequest is the input of a process that replays a trace.
-type lifeRequest struct {
+// A replayRequest is the input of a process that replays a trace.
+type replayRequest struct {
 	Name    string `json:"name"`
 	Text    string `json:"text"`
 	Backend string `json:"backend"`
@@ -123,7 +123,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("the request: %w", err)
 	}
-	var r lifeRequest
+	var r replayRequest
 	if err := json.Unmarshal(line, &r); err != nil {
 		return fmt.Errorf("the request: %w", err)
 	}
@@ -156,7 +156,7 @@ func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	request := json.NewEncoder(stdin).Encode(lifeRequest{t.name, t.text, backend, seed})
+	request := json.NewEncoder(stdin).Encode(replayRequest{t.name, t.text, backend, seed})
 	if err := errors.Join(cmd.Wait(), request); err != nil {
 		return nil, replayError(ctx, cmd, err, stderr.String())
 	}

@@ -123,15 +123,15 @@ func (p *plot) inWords() string {
 	return p.full + ": " + strings.Join(parts, "; ") + "."
 }
 
-// perFacet returns a plot of each facet against length.
-func (s *study) perFacet(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
-	for _, f := range s.facets {
-		plots = append(plots, s.facetPlot(f, tickText, y))
+// perSweep returns a plot of each sweep against length.
+func (s *study) perSweep(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
+	for _, f := range s.sweeps {
+		plots = append(plots, s.sweepPlot(f, tickText, y))
 	}
 	return plots
 }
 
-func (s *study) facetPlot(f *facet, tickText func(float64) string, y func(*measured) float64) *plot {
+func (s *study) sweepPlot(f *sweep, tickText func(float64) string, y func(*measured) float64) *plot {
 	return &plot{title: f.Row, full: f.Title, xName: lengthName(f.like), lengths: true, tickText: tickText,
 		traces: s.traces(f.points, true, func(m *measured) (float64, float64) { return float64(m.p.KVLen), y(m) })}
 }
@@ -147,10 +147,10 @@ func lengthName(p flashkit.Problem) string {
 	return "keys of " + rows(p)
 }
 
-// byPass lays out the plots of the facets, a part for each pass.
+// byPass lays out the plots of the sweeps, a part for each pass.
 func (s *study) byPass(plots []*plot) (parts []part) {
 	panels := layOutAll(plots)
-	for i, f := range s.facets {
+	for i, f := range s.sweeps {
 		if n := len(parts); n == 0 || parts[n-1].Title != f.pass.String() {
 			parts = append(parts, part{Title: f.pass.String()})
 		}
@@ -172,7 +172,7 @@ func (s *study) legend(plots []*plot) (list []*kind) {
 }
 
 func (s *study) time() *Figure {
-	plots := s.perFacet(axisSeconds, func(m *measured) float64 { return m.Seconds })
+	plots := s.perSweep(axisSeconds, func(m *measured) float64 { return m.Seconds })
 	return &Figure{ID: "time", Title: "Time", Caption: "Median time of a call against sequence length.", Gist: count(plots), Legend: s.legend(plots), Parts: s.byPass(plots)}
 }
 
@@ -189,7 +189,7 @@ func (s *study) peak() *Figure {
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
 		return fig
 	}
-	plots := s.perFacet(func(v float64) string { return shortSize(bench.Size(v)) }, func(m *measured) float64 {
+	plots := s.perSweep(func(v float64) string { return shortSize(bench.Size(v)) }, func(m *measured) float64 {
 		if m.peer() {
 			return 0 // unknown, not drawn
 		}
@@ -218,7 +218,7 @@ func axisSeconds(v float64) string {
 
 func (s *study) rate(limits []machine.Limit) *Figure {
 	var plots []*plot
-	for _, f := range s.facets {
+	for _, f := range s.sweeps {
 		plots = append(plots, s.ratePlot(f, limits))
 	}
 	return &Figure{ID: "rate", Title: "Rates of all problems", Gist: count(plots), Legend: s.legend(plots),
@@ -226,9 +226,9 @@ func (s *study) rate(limits []machine.Limit) *Figure {
 		Parts:   s.byPass(plots)}
 }
 
-// ratePlot returns a plot of rates with the limits of the facet's processors.
-func (s *study) ratePlot(f *facet, limits []machine.Limit) *plot {
-	p := s.facetPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
+// ratePlot returns a plot of rates with the limits of the sweep's processors.
+func (s *study) ratePlot(f *sweep, limits []machine.Limit) *plot {
+	p := s.sweepPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
 	for _, place := range []string{machine.Host, machine.Device} {
 		if slices.ContainsFunc(f.points, func(m *measured) bool { return m.Place() == place }) {
 			p.roofs = append(p.roofs, roof{rate: roofOf(limits, place, f.like.DType).rate})
@@ -280,10 +280,10 @@ func (g *group) title(s *study) string {
 	return text
 }
 
-// groups returns the groups in the order of the facets, the host's first.
+// groups returns the groups in the order of the sweeps, the host's first.
 func (s *study) groups() (list []*group) {
 	for _, place := range []string{machine.Host, machine.Device} {
-		for _, f := range s.facets {
+		for _, f := range s.sweeps {
 			for _, m := range f.points {
 				if m.Place() != place {
 					continue

@@ -24,7 +24,7 @@ type Page struct {
 	Story   []headline
 	Hero    *hero
 	Figures []*Figure
-	Beside  []*besideTable // nil without the baseline
+	Beside  []*pairTable // nil without the baseline
 	Memory  []*memorySection
 	All     []*measured
 }
@@ -33,7 +33,7 @@ type Page struct {
 func New(r *bench.Results) *Page {
 	s := newStudy(r)
 	return &Page{Results: r, Common: s.common, Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
-		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
+		Figures: s.figures(r.Limits), Beside: s.pairTables(), Memory: s.memory(), All: s.all}
 }
 
 // Figure returns the figure of a name in PlotNames.
@@ -54,11 +54,11 @@ type memoryRow struct {
 	Full, Kernel *bench.MemoryLine
 }
 
-// memory returns a section for each facet, but only one for all masks, which do not change the
+// memory returns a section for each sweep, but only one for all masks, which do not change the
 // matrices.
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
-	for _, f := range s.facets {
+	for _, f := range s.sweeps {
 		key := fmt.Sprint(f.pass, input.TypesName(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
 		if seen[key] {
 			continue
@@ -71,7 +71,7 @@ func (s *study) memory() (sections []*memorySection) {
 	return sections
 }
 
-func (s *study) memoryOf(f *facet) *memorySection {
+func (s *study) memoryOf(f *sweep) *memorySection {
 	out := &memorySection{Title: f.Unmasked}
 	var kernels []string
 	points := map[int]*measured{}

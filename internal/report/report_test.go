@@ -85,7 +85,7 @@ func oneResult() *bench.Results {
 	return &bench.Results{Format: bench.Format, Limits: []machine.Limit{}, Results: []bench.Result{made(p, flashkit.PassForward, "simd/fwd_generic", machine.Host, 5, false)}}
 }
 
-// naiveResults have the baseline beside two kernels.
+// naiveResults have the baseline and two kernels.
 func naiveResults() *bench.Results {
 	r := oneResult()
 	r.Results = nil
@@ -154,7 +154,7 @@ func TestDoubtIsNoHeadline(t *testing.T) {
 	require.Zero(t, once("simd/fwd_generic").Story[0].Portable)
 	require.Nil(t, once(bench.Naive).Story[0].Naive)
 	require.NotEqual(t, top.Kernel, once(top.Kernel).Story[0].Kernel)
-	require.Equal(t, "", newStudy(once(bench.Naive).Results).besideTables()[0].Rows[0].Faster())
+	require.Equal(t, "", newStudy(once(bench.Naive).Results).pairTables()[0].Rows[0].Faster())
 	require.Contains(t, newStudy(once(top.Kernel).Results).choices().Gist, "The best kernel for 14 of 14 problems", "of the other pass")
 	page = string(render(t, once(bench.Naive), ""))
 	require.Contains(t, page, "28 of 84 medians are in doubt and marked with ?")

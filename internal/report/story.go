@@ -18,8 +18,8 @@ type headline struct {
 	Portable float64 // rate over the portable kernel's on the problem; 0 if unknown
 	Limit    float64 // GFLOP/s; 0 if unknown
 	OfLimit  string
-	Naive    *beside // with the most keys, nil without the baseline
-	Peer     *beside // with the most keys, nil without a peer
+	Naive    *pairing // with the most keys, nil without the baseline
+	Peer     *pairing // with the most keys, nil without a peer
 }
 
 // portable maps passes to the kernels that run everywhere.
@@ -38,18 +38,18 @@ func (s *study) headlines(limits []machine.Limit) (list []headline) {
 		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.Doubt == "" && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
-		h.Naive, h.Peer = longest(besides(sound, (*measured).naive)), longest(besides(sound, (*measured).peer))
+		h.Naive, h.Peer = longest(pairings(sound, (*measured).naive)), longest(pairings(sound, (*measured).peer))
 		list = append(list, h)
 	}
 	return list
 }
 
 // longest returns the first pair with the most keys, nil if there are no pairs.
-func longest(pairs []*beside) *beside {
+func longest(pairs []*pairing) *pairing {
 	if len(pairs) == 0 {
 		return nil
 	}
-	return slices.MaxFunc(pairs, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) })
+	return slices.MaxFunc(pairs, func(a, b *pairing) int { return cmp.Compare(a.Keys(), b.Keys()) })
 }
 
 // find returns the result of a kernel on m's problem with host tensors, or nil.
@@ -63,7 +63,7 @@ func (s *study) find(m *measured, kernel string) *measured {
 	return s.all[i]
 }
 
-// A hero is the large plot: rates of the facet with the most lengths, for a wide screen and a
+// A hero is the large plot: rates of the sweep with the most lengths, for a wide screen and a
 // phone.
 type hero struct {
 	Title        string
@@ -77,7 +77,7 @@ const (
 )
 
 func (s *study) hero(limits []machine.Limit) *hero {
-	f := slices.MaxFunc(s.facets, func(a, b *facet) int {
+	f := slices.MaxFunc(s.sweeps, func(a, b *sweep) int {
 		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first if several
 	})
 	h := &hero{Title: f.Title}
@@ -96,9 +96,9 @@ func (s *study) hero(limits []machine.Limit) *hero {
 	return h
 }
 
-// A beside pairs a kernel's result with another one on the same problem: the baseline's or a
+// A pairing pairs a kernel's result with another one on the same problem: the baseline's or a
 // peer's.
-type beside struct{ other, kernel *measured }
+type pairing struct{ other, kernel *measured }
 
 var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: bench.Naive + "/fwd_matrices", flashkit.PassBackward: bench.Naive + "/bwd_matrices"}
 
@@ -114,7 +114,7 @@ func (m *measured) foreign() bool { return m.naive() || m.peer() }
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
 // Faster returns the kernel's speedup over the other, "" if a time is in doubt.
-func (b *beside) Faster() string {
+func (b *pairing) Faster() string {
 	if b.other.Doubt != "" || b.kernel.Doubt != "" {
 		return ""
 	}
@@ -122,16 +122,16 @@ func (b *beside) Faster() string {
 }
 
 // Smaller returns the other's peak memory over the kernel's.
-func (b *beside) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
+func (b *pairing) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
-// besides pairs the fastest of the other results with the fastest kernel on each problem, in order
+// pairings pairs the fastest of the other results with the fastest kernel on each problem, in order
 // of keys.
-func besides(points []*measured, other func(*measured) bool) (list []*beside) {
+func pairings(points []*measured, other func(*measured) bool) (list []*pairing) {
 	for _, m := range points {
 		if !other(m) || !plottable(m.Seconds) || slices.ContainsFunc(points, func(o *measured) bool { return other(o) && o.Problem == m.Problem && o.Seconds < m.Seconds }) {
 			continue
 		}
-		b := &beside{other: m}
+		b := &pairing{other: m}
 		for _, k := range points {
 			if k.Problem == m.Problem && !k.foreign() && plottable(k.Seconds) && (b.kernel == nil || k.Seconds < b.kernel.Seconds) {
 				b.kernel = k
@@ -141,13 +141,13 @@ func besides(points []*measured, other func(*measured) bool) (list []*beside) {
 			list = append(list, b)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) })
+	slices.SortStableFunc(list, func(a, b *pairing) int { return cmp.Compare(a.Keys(), b.Keys()) })
 	return list
 }
 
-func (b *beside) Keys() int         { return b.kernel.p.KVLen }
-func (b *beside) Other() *measured  { return b.other }
-func (b *beside) Kernel() *measured { return b.kernel }
+func (b *pairing) Keys() int         { return b.kernel.p.KVLen }
+func (b *pairing) Other() *measured  { return b.other }
+func (b *pairing) Kernel() *measured { return b.kernel }
 
 // times formats a factor with one decimal below 10, "" if it cannot be shown.
 func times(x float64) string {
@@ -160,16 +160,16 @@ func times(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// A besideTable is the problems of a facet with the fastest kernel and the baseline.
-type besideTable struct {
+// A pairTable is the problems of a sweep with the fastest kernel and the baseline.
+type pairTable struct {
 	Title, Kernels string
-	Rows           []*beside
+	Rows           []*pairing
 }
 
-// besideTables returns the tables of the facets that have the baseline.
-func (s *study) besideTables() (list []*besideTable) {
-	for _, f := range s.facets {
-		t := &besideTable{Title: f.Title, Rows: besides(f.points, (*measured).naive)}
+// pairTables returns the tables of the sweeps that have the baseline.
+func (s *study) pairTables() (list []*pairTable) {
+	for _, f := range s.sweeps {
+		t := &pairTable{Title: f.Title, Rows: pairings(f.points, (*measured).naive)}
 		if len(t.Rows) == 0 {
 			continue
 		}

@@ -55,17 +55,17 @@ func Bytes(b float64) string {
 // WriteTable aligns rows of equal length. The first left columns are left-aligned, the others
 // right-aligned. A column with only a header is dropped.
 func WriteTable(w io.Writer, rows [][]string, left int) {
-	width, said := make([]int, len(rows[0])), make([]bool, len(rows[0]))
+	width, filled := make([]int, len(rows[0])), make([]bool, len(rows[0]))
 	for r, row := range rows {
 		for i, cell := range row {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
-			said[i] = said[i] || r > 0 && cell != ""
+			filled[i] = filled[i] || r > 0 && cell != ""
 		}
 	}
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			if !said[i] {
+			if !filled[i] {
 				continue
 			}
 			gap := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))

@@ -54,9 +54,9 @@ type measured struct {
 	kind *kind
 }
 
-// A facet is the results of problems that differ only in length: one small plot.
-type facet struct {
-	Title    string // properties that differ among facets
+// A sweep is the results of problems that differ only in length: one small plot.
+type sweep struct {
+	Title    string // properties that differ among sweeps
 	Row      string // Title without the pass
 	Line     string // Title without the pass and the ratio of rows to keys
 	Unmasked string // Title without the mask
@@ -65,18 +65,18 @@ type facet struct {
 	points   []*measured
 }
 
-// A study is results by facet.
+// A study is results by sweep.
 type study struct {
 	all    []*measured
-	facets []*facet
+	sweeps []*sweep
 	kinds  []*kind
-	common string // properties that all facets share
+	common string // properties that all sweeps share
 }
 
 // newStudy groups checked results.
 func newStudy(r *bench.Results) *study {
 	s := new(study)
-	kinds, facets := map[string]*kind{}, map[string]*facet{}
+	kinds, sweeps := map[string]*kind{}, map[string]*sweep{}
 	for i := range r.Results {
 		x := &r.Results[i]
 		p, _ := flashkit.ParseProblem(x.Problem)
@@ -92,47 +92,47 @@ func newStudy(r *bench.Results) *study {
 		}
 		s.all = append(s.all, m)
 		key := x.Pass + like(p).String()
-		f := facets[key]
+		f := sweeps[key]
 		if f == nil {
-			f = &facet{pass: m.pass, like: like(p)}
-			facets[key] = f
-			s.facets = append(s.facets, f)
+			f = &sweep{pass: m.pass, like: like(p)}
+			sweeps[key] = f
+			s.sweeps = append(s.sweeps, f)
 		}
 		f.points = append(f.points, m)
 	}
 	paint(s.kinds)
-	slices.SortStableFunc(s.facets, func(a, b *facet) int { return int(a.pass) - int(b.pass) })
+	slices.SortStableFunc(s.sweeps, func(a, b *sweep) int { return int(a.pass) - int(b.pass) })
 	s.name()
 	return s
 }
 
-// properties distinguish facets.
+// properties distinguish sweeps.
 var properties = []struct {
 	name string
-	of   func(*facet) string
+	of   func(*sweep) string
 }{
-	{"pass", func(f *facet) string { return f.pass.String() }},
-	{"dtype", func(f *facet) string { return input.TypesName(&f.like) }},
-	{"dims", func(f *facet) string { return dims(f.like) }},
-	{"mask", func(f *facet) string { return maskName(f.like) }},
-	{"batch", func(f *facet) string { return "B " + strconv.Itoa(f.like.Batch) }},
-	{"heads", func(f *facet) string { return heads(f.like) }},
-	{"rows", func(f *facet) string { return rows(f.like) }},
+	{"pass", func(f *sweep) string { return f.pass.String() }},
+	{"dtype", func(f *sweep) string { return input.TypesName(&f.like) }},
+	{"dims", func(f *sweep) string { return dims(f.like) }},
+	{"mask", func(f *sweep) string { return maskName(f.like) }},
+	{"batch", func(f *sweep) string { return "B " + strconv.Itoa(f.like.Batch) }},
+	{"heads", func(f *sweep) string { return heads(f.like) }},
+	{"rows", func(f *sweep) string { return rows(f.like) }},
 }
 
-// name names each facet by the properties that not all facets share.
+// name names each sweep by the properties that not all sweeps share.
 func (s *study) name() {
 	var common []string
 	for _, property := range properties {
-		first, differs := property.of(s.facets[0]), false
-		for _, f := range s.facets {
+		first, differs := property.of(s.sweeps[0]), false
+		for _, f := range s.sweeps {
 			differs = differs || property.of(f) != first
 		}
 		if !differs {
 			common = append(common, first)
 			continue
 		}
-		for _, f := range s.facets {
+		for _, f := range s.sweeps {
 			add := func(to *string) { *to = strings.TrimPrefix(*to+", "+property.of(f), ", ") }
 			add(&f.Title)
 			if property.name != "pass" {
@@ -147,7 +147,7 @@ func (s *study) name() {
 		}
 	}
 	s.common = strings.Join(common, ", ")
-	for _, f := range s.facets {
+	for _, f := range s.sweeps {
 		f.Title, f.Unmasked = cmp.Or(f.Title, f.pass.String()), cmp.Or(f.Unmasked, f.pass.String())
 	}
 }
@@ -166,7 +166,7 @@ func heads(p flashkit.Problem) string {
 	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
 }
 
-// rows returns the ratio of a facet's query rows to its keys.
+// rows returns the ratio of a sweep's query rows to its keys.
 func rows(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -186,17 +186,17 @@ func maskName(p flashkit.Problem) string {
 	return strings.ReplaceAll(strings.TrimPrefix(mask, "-"), "-", " ")
 }
 
-// shape returns ", " and rows, or "" if all facets have the same.
+// shape returns ", " and rows, or "" if all sweeps have the same.
 func (s *study) shape(p flashkit.Problem) string {
-	for _, f := range s.facets {
-		if rows(f.like) != rows(s.facets[0].like) {
+	for _, f := range s.sweeps {
+		if rows(f.like) != rows(s.sweeps[0].like) {
 			return ", " + rows(p)
 		}
 	}
 	return ""
 }
 
-// like returns the problem of a facet: 0 for lengths that vary.
+// like returns the problem of a sweep: 0 for lengths that vary.
 func like(p flashkit.Problem) flashkit.Problem {
 	if p.QLen == p.KVLen {
 		p.QLen = 0
