@@ -300,7 +300,6 @@ PUBLIC const char *fk_error_string(int code)
 
 PUBLIC const char *fk_version(void) { return "0.1"; }
 
-/* check_params checks everything but the tensors. */
 static int check_params(const FlashAttentionParams *p)
 {
 	if (forked)

@@ -47,7 +47,6 @@ func (f *frame) setClassic(p *C.FlashAttentionParams, pass flashkit.Pass, pointe
 	return nil
 }
 
-// classicCode returns the FLASH_ATTENTION_ code for an FK_ code.
 func classicCode(code C.int) C.int {
 	switch code {
 	case C.FK_OK:

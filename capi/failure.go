@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A failure is an error of this package. Its code and field are names of flashkit.h.
+// A failure is an error in the terms of flashkit.h.
 type failure struct {
 	code  C.int
 	field string
@@ -51,7 +51,7 @@ func put(to []byte, s string) {
 	clear(to[copy(to, s):])
 }
 
-// report is the function report, with FK_ERR_HEAD_DIM where the frame's tensors show it.
+// report reports err. If only a tensor's head dim is wrong, the code is FK_ERR_HEAD_DIM.
 func (f *frame) report(e *C.fk_error, err error) C.int {
 	code, field := classify(err)
 	if code == C.FK_ERR_DIMENSION && f.isHeadDim(err) {

@@ -16,7 +16,6 @@ const (
 	kindBits = 2
 )
 
-// kindOf returns the kind of a handle.
 func kindOf(handle uintptr) kind { return kind(handle & (1<<kindBits - 1)) }
 
 // A table gives handles to objects of C programs. It never reuses a handle, so that a closed one is
@@ -65,7 +64,6 @@ func (t *table[T]) hold(handle uintptr) *entry[T] {
 	return e
 }
 
-// holds reports whether a handle is open.
 func (t *table[T]) holds(handle uintptr) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

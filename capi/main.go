@@ -74,7 +74,6 @@ func abiRun(h C.abi_handle, pass C.int, p *C.fk_problem, a *C.fk_args, e *C.fk_e
 	return C.FK_OK
 }
 
-// run runs a pass.
 func (f *frame) run(s *session, p *C.fk_problem, a *C.fk_args, pass flashkit.Pass) error {
 	if err := f.setProblem(p); err != nil {
 		return err

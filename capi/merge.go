@@ -10,13 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A merging combines results over two sets of keys: lse = log(exp(lse1)+exp(lse2)), and the weights
-// of o1 and o2 are exp(lse1-lse) and exp(lse2-lse).
+// A merging combines results over two sets of keys. With lse = log(exp(lse1)+exp(lse2)), the
+// weights are exp(lse1-lse) and exp(lse2-lse).
 type merging struct {
 	o, lse, o1, lse1, o2, lse2 flashkit.Tensor
 }
 
-// set converts and checks the C tensors.
 func (m *merging) set(o, lse, o1, lse1, o2, lse2 *C.fk_tensor) error {
 	list := [...]struct {
 		name string
@@ -191,7 +190,6 @@ func mix(to, x, y []float32, w1, w2 float32) {
 	}
 }
 
-// mixHalf is mix for 16-bit elements.
 func mixHalf(to, x, y []uint16, w1, w2 float32, read func(uint16) float32, write func(float32) uint16) {
 	switch {
 	case w1 == 0 && w2 == 0:

@@ -141,7 +141,6 @@ func (s *session) kernel(pass flashkit.Pass) (name string) {
 	return name
 }
 
-// launch enqueues a pass on the device's tensors.
 func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
 	b := f.device.backend
 	o := cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Unpaired: s.unpaired, Nondeterministic: s.anyOrder}

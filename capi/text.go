@@ -21,7 +21,6 @@ func print(buf *C.char, n C.size_t, s string) int {
 	return len(s)
 }
 
-// explanation returns a line for each verdict on a pass of a problem.
 func explanation(s *session, p flashkit.Problem, pass flashkit.Pass) (string, error) {
 	verdicts, err := s.Explain(p, pass)
 	if err != nil {
@@ -38,7 +37,6 @@ func explanation(s *session, p flashkit.Problem, pass flashkit.Pass) (string, er
 	return text.String(), nil
 }
 
-// listing returns a line for each kernel.
 func listing(s *session) string {
 	var text strings.Builder
 	for _, k := range s.Kernels() {
@@ -54,7 +52,6 @@ func listing(s *session) string {
 // plain replaces tabs and newlines with spaces.
 func plain(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// bytesAt returns n bytes of C memory.
 func bytesAt(at *C.char, n int) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(at)), n) }
 
 // word returns a pointer field of a C structure as a number. It may be a handle or a device

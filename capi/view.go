@@ -55,7 +55,6 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 // lastDevice bounds fk_tensor.device, far above the GPUs of any machine.
 const lastDevice = 1 << 10
 
-// owner returns the owner of a tensor's device memory.
 func (f *frame) owner(number C.int32_t) flashkit.Owner {
 	if f.device != nil && f.device.number == number {
 		return f.device.memory

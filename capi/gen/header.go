@@ -41,7 +41,6 @@ func parse(text string) (h *header, err error) {
 	return h, err
 }
 
-// structure returns the fields of a structure.
 func structure(text, name string) (list []field, err error) {
 	_, text, began := strings.Cut(text, "typedef struct "+name+" {")
 	text, _, ended := strings.Cut(text, "} "+name+";")

@@ -96,7 +96,6 @@ func fill(text string, data any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// A tensor is an argument and its name in flashkit.h.
 type tensor struct{ Name, C string }
 
 // lists holds the lists of package flashkit for the templates.

@@ -15,7 +15,6 @@
 
 enum { GUARD = 32, UNTOUCHED = 0xa5, POISON = 0xff };
 
-/* Memory layouts of traps. */
 typedef enum { DENSE, BSHD, GAPS, EXPANDED, ODD, PACKED } layout;
 
 /* The sequences of queries or keys. */
@@ -95,7 +94,6 @@ static void fill(placed *x, size_t i, int64_t at)
 		store(x->memory, x->t.dtype, (size_t)at, x->dense.values[i]);
 }
 
-/* poison resets the memory for a call. */
 static void poison(placed *x)
 {
 	size_t size = size_of(x->t.dtype);
@@ -263,7 +261,6 @@ static array blank(array a)
 	return a;
 }
 
-/* prepare places all tensors of a pass. */
 static void prepare(call *c, const vector *v, int pass, layout l, int grid)
 {
 	fk_problem *p = &c->p;

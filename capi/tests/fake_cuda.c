@@ -16,7 +16,6 @@ static int launches[2];
 static int ordered; /* `deterministic` of struct Params at the last launch */
 static __thread int current; /* GPU of the current context */
 
-/* Functions for the test. */
 int fake_launches(int device) { return launches[device]; }
 int fake_ordered(void) { return ordered; }
 const char *fake_log(void) { return text; }

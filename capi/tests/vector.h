@@ -35,7 +35,6 @@ array spread(array patterns, int64_t batch, int64_t heads);
 /* parse_problem parses a problem's name. It exits on an error. */
 fk_problem parse_problem(const char *name);
 
-/* Conversions to and from storage types. */
 void store(void *at, int32_t dtype, size_t i, float x);
 float load(const void *at, int32_t dtype, size_t i);
 size_t size_of(int32_t dtype);

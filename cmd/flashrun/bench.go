@@ -20,7 +20,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// benchFlags are the flags of flashrun bench.
 type benchFlags struct {
 	grid        gridFlags
 	pass        passList

@@ -17,7 +17,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateFlags are the flags of flashrun calibrate.
 type calibrateFlags struct {
 	backend     string
 	problems    []string
@@ -126,11 +125,10 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	return file.Path(), nil
 }
 
-// name returns the backend to calibrate: --backend, else the environment's. A program in this
-// environment opens the same backend, but may restrict itself to another of its kernels.
+// name returns the backend of --backend, else of the environment. Programs in this environment open
+// the same backend, perhaps restricted to another kernel.
 func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
-// heats returns the heats to measure.
 func (f *calibrateFlags) heats() ([]bench.Heat, error) {
 	if len(f.problems) == 0 {
 		return bench.CalibrateGrid(), nil

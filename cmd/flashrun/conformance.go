@@ -166,7 +166,6 @@ func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// runAll runs the suite on every kernel of d.
 func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, stderr io.Writer) ([]*tally, error) {
 	show := terminal.NewProgress(stderr)
 	defer show.Done()

@@ -42,7 +42,6 @@ type gpu struct {
 	SMs        int    `json:"multiprocessors"`
 }
 
-// listDevices returns a line for each GPU.
 func listDevices(devices []cuda.Device) (lines []listed) {
 	for i := range devices {
 		d := &devices[i]
@@ -116,7 +115,6 @@ func printed(lines []listed, about bool) []byte {
 	return b.Bytes()
 }
 
-// widest returns the width of the widest line, in characters.
 func widest(table []byte) (n int) {
 	for line := range bytes.Lines(table) {
 		n = max(n, utf8.RuneCount(bytes.TrimRight(line, "\n")))
@@ -140,7 +138,6 @@ func list(d *dispatch.Dispatcher) []listed {
 	return lines
 }
 
-// typeNames returns the names of a kernel's element types.
 func typeNames(k flashkit.Kernel) (names []string) {
 	for _, t := range k.DTypes {
 		names = append(names, t.String())

@@ -56,8 +56,7 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 	return failed(errors.Join(write(cmd.OutOrStdout()), ended))
 }
 
-// machine describes the machine of a replay. It closes all devices again, so that they are free for
-// the replay's processes.
+// machine describes the machine. It closes all devices again: the replay's processes need them.
 func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {

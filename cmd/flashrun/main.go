@@ -74,7 +74,6 @@ type failure struct{ err error }
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// failed marks err as a failure while running.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -151,7 +150,7 @@ func devices(cmd *cobra.Command) (list []int, err error) {
 }
 
 // missingDevice returns an error if the GPU of --device or FLASHKIT_DEVICE is missing. It warns
-// about a broken GPU that the user did not choose.
+// about a broken GPU that was not requested.
 func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	for _, m := range d.Missing() {
 		switch name := os.Getenv(cuda.DeviceVariable); {
@@ -196,7 +195,6 @@ func backendChoice(flag string) string {
 	return cmp.Or(flag, os.Getenv("FLASHKIT_BACKEND"), "auto")
 }
 
-// addBackendFlag adds --backend with completion.
 func addBackendFlag(cmd *cobra.Command, to *string, usage string) {
 	cmd.Flags().StringVar(to, "backend", "", usage)
 	cmd.RegisterFlagCompletionFunc("backend", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// maskFlags are the flags of a mask by position.
 type maskFlags struct {
 	causal  causalFlag
 	window  string

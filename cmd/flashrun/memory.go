@@ -13,7 +13,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// memoryFlags are the flags of flashrun memory.
 type memoryFlags struct {
 	backend string
 	pass    passList

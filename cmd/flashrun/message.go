@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// longest is the maximum number of characters in a message. Text of files and arguments is
+// longest is the maximum length of a message in characters: texts of files and arguments are
 // unbounded.
 const longest = 300
 

@@ -39,7 +39,6 @@ type outcome struct {
 	nans    string // NaN in the input
 }
 
-// set fills in the measurement of one pass.
 func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	pass := m.Kernel.Pass
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.Kernel.Name, m.Reason

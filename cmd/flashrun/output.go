@@ -34,7 +34,6 @@ func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.Fil
 	return file, nil
 }
 
-// commit writes the file of --out.
 func commit(file *outfile.File, write func(io.Writer) error) error {
 	if err := file.Commit(write); err != nil {
 		return fmt.Errorf("--out %w", err)

@@ -10,7 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// passNames are the values of --pass.
 var passNames = []string{"fwd", "bwd"}
 
 // A passList is the value of --pass: a comma-separated list without repetitions.
@@ -50,5 +49,4 @@ func (l *passList) String() string {
 // Type implements pflag.Value.
 func (l *passList) Type() string { return "list" }
 
-// backward reports whether the list has the backward pass.
 func (l passList) backward() bool { return slices.Contains(l, flashkit.PassBackward) }

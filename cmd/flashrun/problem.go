@@ -51,7 +51,6 @@ type numberFlag struct {
 	text *string
 }
 
-// addNumberFlags adds a flag for each numeric parameter.
 func addNumberFlags(flags *pflag.FlagSet) (list []numberFlag) {
 	for _, x := range flashkit.Parameters() {
 		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {

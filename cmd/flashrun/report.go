@@ -12,7 +12,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/report"
 )
 
-// reportFlags are the flags of flashrun report.
 type reportFlags struct {
 	out    string
 	format string

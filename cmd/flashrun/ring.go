@@ -24,7 +24,6 @@ import (
 	"github.com/flashkit-go/flashkit/ring/nccl"
 )
 
-// ringFlags are the flags of flashrun ring.
 type ringFlags struct {
 	how                ranks.Run
 	pass               passList
@@ -212,7 +211,6 @@ func watch(cmd *cobra.Command) (watched bool, err error) {
 	return watched, err
 }
 
-// parse returns the problems of --problem.
 func (f *ringFlags) parse() (list []ranks.Problem, err error) {
 	if len(f.problems) == 0 {
 		return nil, errors.New("--problem names nothing: it must be a problem, as flashrun explain --help has them")
@@ -274,8 +272,8 @@ func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err e
 	return list, err
 }
 
-// openDispatch returns a dispatcher for the passes. All forward passes return LSE, by which ranks
-// merge. So only Paired and Unpaired tell whether a backward pass follows.
+// openDispatch returns a dispatcher for the passes. Ranks merge by LSE, so every forward pass
+// returns it: Paired or Unpaired tells dispatch whether a backward pass follows.
 func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, error) {
 	d, err := openDispatch(cmd, f.backend)
 	switch {
@@ -287,7 +285,6 @@ func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, erro
 	return d.Unpaired(), nil
 }
 
-// openGPUs opens the GPUs of --device.
 func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	for _, n := range f.devices {
 		gpu, err := cuda.OpenDevice(n)
@@ -308,8 +305,8 @@ const (
 
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
-// localDevice returns the GPU of this process. Its index in --device, or without it the GPU number,
-// is the process's number on the machine.
+// localDevice returns this process's GPU: the entry of --device at its number on the machine, or
+// without --device the GPU of that number.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:

@@ -17,7 +17,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// runFlags are the flags of flashrun run.
 type runFlags struct {
 	in          []string
 	out         string
@@ -89,7 +88,6 @@ These tensors of the input are taken into account if they are there:
 	return cmd
 }
 
-// add adds the flags to the command.
 func (f *runFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.in, "in", nil, "input `file`; repeat for .npy files")

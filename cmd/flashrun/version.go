@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// newVersion prints the same line as --version.
 func newVersion() *cobra.Command {
 	return &cobra.Command{Use: "version", Short: "Print version, commit, compiler and platform", Args: noArguments, RunE: func(cmd *cobra.Command, _ []string) error {
 		_, err := fmt.Fprint(cmd.OutOrStdout(), versionLine())
@@ -19,7 +18,6 @@ func newVersion() *cobra.Command {
 	}}
 }
 
-// versionLine returns the version and build of this program.
 func versionLine() string {
 	return "flashrun version " + machine.Version() + " (" + build() + ")\n"
 }

@@ -34,7 +34,6 @@ color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--dim:#5c6370;--line:#e3e5e8;--fr
 .tnaive{fill:var(--orange);font-weight:600}.tflash{fill:var(--blue);font-weight:600}
 `
 
-// svg returns the image.
 func (d *drawing) svg() []byte {
 	h := d.high + 8
 	return fmt.Appendf(nil, `<svg class="figure" xmlns="http://www.w3.org/2000/svg" style="max-width:100%%;height:auto" viewBox="0 0 %d %s" width="%s" height="%s" role="img" aria-label="%s">
@@ -72,7 +71,6 @@ func (d *drawing) path(class string, xy ...float64) {
 	fmt.Fprintf(&d.body, "<path class=\"%s\" d=\"%s\"/>\n", class, b.String())
 }
 
-// arrow draws a line with a tip at its end.
 func (d *drawing) arrow(x1, y1, x2, y2 float64) {
 	const size = 5
 	long := math.Hypot(x2-x1, y2-y1)
@@ -81,7 +79,6 @@ func (d *drawing) arrow(x1, y1, x2, y2 float64) {
 	d.path("tip", x2, y2, x2-1.6*dx-.7*dy, y2-1.6*dy+.7*dx, x2-1.6*dx+.7*dy, y2-1.6*dy-.7*dx)
 }
 
-// lines writes lines of text.
 func (d *drawing) lines(class string, x, y float64, text ...string) {
 	for i, s := range text {
 		d.text(class, x, y+16*float64(i), "%s", s)

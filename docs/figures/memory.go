@@ -14,7 +14,6 @@ type line struct {
 	bytes        func(n int) float64
 }
 
-// problem returns the figure's problem for n rows and keys.
 func problem(n int) flashkit.Problem {
 	return flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: n, KVLen: n, Dim: 64, VDim: 64}
 }
@@ -93,7 +92,6 @@ func (d *drawing) bytes(y float64, title string, lines []line) {
 	}
 }
 
-// size formats a number of bytes.
 func size(bytes float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
 		if bytes < 1000 {

@@ -60,7 +60,7 @@ func checksum(state []*nn.Param) string {
 // part is the suffix of an incomplete checkpoint.
 const part = ".part"
 
-// writable returns an error if an output file cannot be written, before the run begins.
+// writable returns an error if an output file cannot be written. It runs first.
 func (o *options) writable() error {
 	files := []struct {
 		path, suffix string
@@ -79,8 +79,8 @@ func (o *options) writable() error {
 	return nil
 }
 
-// save writes the checkpoint under a temporary name and renames it. A killed run leaves the
-// previous checkpoint, and a partial file that the next run replaces.
+// save writes the checkpoint to a partial file and renames it. A killed run leaves the previous
+// checkpoint, and the next run replaces the partial file.
 func (t *trainer) save() error {
 	if t.checkpoint == "" {
 		return nil

@@ -21,7 +21,6 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// Options are the flags.
 type options struct {
 	text, checkpoint, curve, losses string
 	steps, batch, every, save       int
@@ -122,7 +121,6 @@ func run(ctx context.Context, w io.Writer, o options) error {
 	return nil
 }
 
-// progress prints a line of progress.
 func (t *trainer) progress(w io.Writer, loss float64, tokens int, took time.Duration) {
 	rate := float64(tokens) / took.Seconds()
 	left := float64((t.steps-t.optimizer.Steps)*t.tokens.Count()) / rate

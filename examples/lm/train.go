@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// A trainer trains a model on a text.
 type trainer struct {
 	options
 	text      *corpus
@@ -71,7 +70,6 @@ func (t *trainer) train(ctx context.Context, w io.Writer) error {
 	return errors.Join(t.save(), t.draw())
 }
 
-// once runs a training step.
 func (t *trainer) once(ctx context.Context) (loss float64, err error) {
 	number := uint64(t.optimizer.Steps)
 	if err := t.text.batch(t.tokens, t.targets, t.seed, number); err != nil {

@@ -60,7 +60,6 @@ func main() {
 	os.Exit(command(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// command runs the program and returns its exit code.
 func command(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	err := run(ctx, args, in, out)
 	switch {

@@ -15,8 +15,8 @@ import (
 // longestLine is the maximum length of a line in bytes.
 const longestLine = 1 << 20
 
-// batchTexts and batchTokens bound a batch: large enough that sequences share groups, and small
-// enough that results appear while texts are read.
+// batchTexts and batchTokens bound a batch: large, so that sequences share groups, but small enough
+// for prompt results.
 const (
 	batchTexts  = 256
 	batchTokens = 8192
@@ -59,7 +59,6 @@ func (o *Options) source(in io.Reader) (next func() (string, error), end func() 
 	}, end, nil
 }
 
-// A result is a text and its vector.
 type result struct {
 	Text      string    `json:"text"`
 	Tokens    int       `json:"tokens"`    // tokens that the model reads

@@ -162,7 +162,6 @@ func difference(a, b map[string]int32) string {
 	return slices.Min(apart)
 }
 
-// configRules are the keys of tokenizer_config.json.
 func (f *tokenizerFolder) configRules() rules {
 	class := func(value json.RawMessage) error {
 		err := only(`"BertTokenizer"`, `"BertTokenizerFast"`, `"PreTrainedTokenizerFast"`, `"TokenizersBackend"`, `null`)(value)
@@ -239,7 +238,6 @@ func (f *tokenizerFolder) decoderTokens(value json.RawMessage) error {
 	return nil
 }
 
-// fastRules are the keys of tokenizer.json.
 func (f *tokenizerFolder) fastRules() rules {
 	const sequence = `[{"SpecialToken":{"id":"[CLS]","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"[SEP]","type_id":0}}]`
 	bert := func(value json.RawMessage) error { // ["[SEP]", 102]

@@ -57,8 +57,8 @@ func over(ctx context.Context) error {
 	return ErrGone
 }
 
-// check returns the bytes and the predicted time of a request. As the client has not sent its
-// tensors yet, nothing is allocated, and the claimed sizes are only compared with the limits.
+// check returns the bytes and the predicted time of a request. It allocates nothing: the client has
+// sent no tensors yet, and may claim any size.
 func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)

@@ -67,9 +67,8 @@ func NewHandler(s *Server) http.Handler {
 // answer before.
 const linger = time.Second
 
-// unread answers immediately if a handler does not read the body, and soon ends the connection.
-// Otherwise net/http would wait for the body, possibly forever. A handler that reads the body
-// reverts both settings.
+// unread answers before the body is read, and soon ends the connection. Otherwise net/http would
+// wait for the body, possibly forever. A handler that reads the body reverts both settings.
 func unread(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -156,7 +155,6 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 	return writeFloats(w, o)
 }
 
-// parse reads the header of a request.
 func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duration, err error) {
 	values := r.Header.Values(header)
 	if len(values) != 1 {

@@ -44,7 +44,6 @@ func (h *histogram) write(w io.Writer, name, help string) {
 	fmt.Fprintf(w, "%s_sum %g\n%[1]s_count %[3]d\n", name, h.sum.Seconds(), total)
 }
 
-// metrics counts the outcomes of requests.
 type metrics struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]uint64
@@ -60,7 +59,6 @@ func (m *metrics) ended(o Outcome, took time.Duration) {
 	}
 }
 
-// write writes the text of /metrics.
 func (m *metrics) write(w io.Writer, s *Server) {
 	fmt.Fprintf(w, "# HELP attention_requests_total Requests that ended, by outcome.\n# TYPE attention_requests_total counter\n")
 	m.mu.Lock()

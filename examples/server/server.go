@@ -105,9 +105,9 @@ type answer struct {
 	err error
 }
 
-// Attend returns O, [1, H, N, DV], when it is computed, or an error when the context or the server
-// ends. It may be called once. The tensors are dense. The server owns them from now on and may read
-// them after the client left.
+// Attend returns O, [1, H, N, DV], or an error when the context or the server ends. It may be
+// called once. The server owns the dense tensors from now on and may read them after the client
+// left.
 func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	s, p := t.server, t.problem
 	for _, x := range [...]struct {
@@ -141,9 +141,8 @@ func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 // copied returns the bytes to copy if the request shares a call.
 func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
 
-// arrived counts n bytes of the body. A client that reads them from a stream calls it regularly, so
-// that the server learns the speed. It stops on an error, which means that the request's time is
-// over.
+// arrived counts n bytes of the body. Clients that stream it call arrived regularly, so that the
+// server learns the speed. They stop on an error: the request's time is over.
 func (t *Ticket) arrived(n int) error {
 	t.server.mu.Lock()
 	defer t.server.mu.Unlock()
@@ -175,7 +174,6 @@ func (s *Server) release(t *Ticket) {
 	}
 }
 
-// work computes the requests of a lane.
 func (s *Server) work(l *lane) {
 	var shared buffers
 	for batch := s.next(l); batch != nil; batch = s.next(l) {
@@ -260,7 +258,7 @@ func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) 
 }
 
 // forward turns a panic of the call into an error, so that only its clients lose their answers. It
-// cannot catch a panic in another goroutine or running out of memory, which the earlier checks must
+// cannot catch panics of other goroutines or a lack of memory, which the earlier checks must
 // prevent.
 func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) (err error) {
 	defer func() {

@@ -17,9 +17,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateForward and calibrateBoth are the problems of flashrun calibrate, each in every type.
-// Short ones come first: their times predict the long calls of slow kernels, which are then
-// skipped. RegretGrid has none of them.
+// calibrateForward and calibrateBoth are the problems of flashrun calibrate, in every type. Short
+// ones come first: they predict the long calls of slow kernels, which are skipped. RegretGrid has
+// none of them.
 var (
 	calibrateForward = []string{
 		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",

@@ -70,8 +70,7 @@ func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits b
 	return cmp.Or(ctx.Err(), err) // ctx's error, even if a call failed because of it
 }
 
-// run measures every problem. If ctx ends or a kernel fails, the results of earlier problems are
-// complete.
+// run measures every problem. If ctx ends or a kernel fails, earlier results are complete.
 func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	for _, p := range problems {
 		b.plan.add(b.expect(p))
@@ -215,9 +214,8 @@ func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kern
 	return c, nil
 }
 
-// warmUp calls the kernel on a problem of one row, then once on the case's problem, and records
-// that call's allocation. If MinCalls such calls would exceed the patience, this is the only timed
-// call.
+// warmUp calls the kernel on a problem of one row, then once on the case's problem, and records the
+// latter's allocation. It is the only timed call if MinCalls such calls would exceed the patience.
 func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
@@ -329,7 +327,6 @@ func (l *plan) add(t time.Duration, cases int) {
 
 func (l *plan) spend(t time.Duration) { l.done = min(l.total, l.done+t) }
 
-// share returns the completed fraction.
 func (l *plan) share() float64 { return float64(l.done) / float64(max(1, l.total)) }
 
 // left predicts the remaining time: as planned, and after the first results at the speed so far.

@@ -25,7 +25,6 @@ type pair struct {
 	Apart   bool    `json:"apart"`           // the ranges from p10 to p90 do not overlap
 }
 
-// A meanRatio is the geometric mean of n ratios.
 type meanRatio struct {
 	Ratio float64 `json:"ratio"`
 	Cases int     `json:"cases"`

@@ -33,8 +33,8 @@ func (m *Measurement) Affordable(p flashkit.Problem) error {
 	return nil
 }
 
-// Run calls the kernel once to warm up, then repeat times, or for about a second if repeat is 0. In
-// that case a first call of more than a second is the only one.
+// Run calls the kernel once to warm up, then repeat times, or for a second if repeat is 0. In that
+// case a longer first call is the only one.
 func (m *Measurement) Run(p flashkit.Problem, repeat int, show *terminal.Progress, call func(flashkit.Kernel) error) (err error) {
 	show.Start(m.Kernel.Name, m.Kernel.Cost(p.Ask(m.Kernel.Pass)))
 	var first time.Duration

@@ -69,8 +69,8 @@ func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	return ""
 }
 
-// firstCall returns the host memory allocated by the first call of k on a new backend. It does not
-// count the compilation of the sandbox's module, which all calls share.
+// firstCall returns the host memory that the first call of k allocates on a new backend, without
+// the sandbox's compiled module, which all calls share.
 func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit time.Duration) (int64, error) {
 	k, done, err := unused(ctx, k)
 	if err != nil {

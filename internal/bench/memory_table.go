@@ -141,7 +141,6 @@ func (t *MemoryTable) Add(line *MemoryLine) {
 	t.compare(line)
 }
 
-// compare sets the line's ratio and adds the line.
 func (t *MemoryTable) compare(line *MemoryLine) {
 	if line.Bytes.Sign() > 0 {
 		line.Ratio, _ = new(big.Rat).SetFrac(t.full, line.Bytes).Float64()

@@ -26,7 +26,6 @@ const Naive = "naive"
 // Peer is the backend of another library's results, such as peer/pytorch.
 const Peer = "peer"
 
-// naiveKernels returns a kernel for each pass.
 func naiveKernels() []flashkit.Kernel {
 	kernel := func(name string, pass flashkit.Pass, run func(context.Context, flashkit.Problem, *flashkit.Args) error) flashkit.Kernel {
 		return flashkit.Kernel{
@@ -65,7 +64,6 @@ func naiveMemory(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// naiveTile is the number of rows or keys in a tile.
 const naiveTile = 64
 
 // A naive is a call of the baseline: float32 inputs with dense rows.

@@ -20,7 +20,7 @@ func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	}
 }
 
-// products sets c[i][j] to by times x_i·y_j for visible pairs, and to hidden for masked ones.
+// products sets c[i][j] = by·(x_i·y_j) for visible pairs, and hidden for masked ones.
 func (n *naive) products(t rowTile, c, x, y []float32, dim int, by, hidden float32) {
 	m := n.KVLen
 	for i := n.row(t, t.from) * m; i < n.row(t, t.to)*m; i++ {
@@ -65,7 +65,7 @@ func (n *naive) softmax(t rowTile) {
 // values computes O.
 func (n *naive) values(t rowTile) { n.weighted(t, n.p, n.v, n.VDim, 1, n.args.O) }
 
-// weighted writes to row i of out by times the sum of c[i][j] y_j over visible keys.
+// weighted sets row i of out to by·Σ c[i][j] y_j, over visible keys j.
 func (n *naive) weighted(t rowTile, c, y []float32, dim int, by float32, out flashkit.Tensor) {
 	sums, part := make([]float32, (t.to-t.from)*dim), make([]float32, dim)
 	keys := y[n.keyRow(t.b, t.kvHead, 0)*dim:]
@@ -145,7 +145,7 @@ func (n *naive) matrixRow(c []float32, t rowTile, i int) []float32 {
 	return c[row : row+n.KVLen]
 }
 
-// dots sets c[j] to by times x·y_j, four rows y_j at a time.
+// dots sets c[j] = by·(x·y_j), four rows y_j at a time.
 func dots(c, x, y []float32, by float32) {
 	dim, j := len(x), 0
 	for ; j+4 <= len(c); j += 4 {
@@ -212,7 +212,7 @@ func dense(t flashkit.Tensor) []float32 {
 	return out
 }
 
-// store writes by times x to a row of the tensor.
+// store writes by·x to a row of the tensor.
 func store(t flashkit.Tensor, b, h, r int, x []float32, by float32) {
 	at := t.Offset(b, h, r)
 	for e, v := range x {

@@ -155,8 +155,8 @@ func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flas
 
 func (b *Run) backward() bool { return slices.Contains(b.Passes, flashkit.PassBackward) }
 
-// Open opens only the backends that the choice needs. It returns a dispatcher over all their
-// kernels, which the caller closes, and one restricted to the choice.
+// Open opens only the backends of a choice. It returns a dispatcher over all their kernels, which
+// the caller closes, and one restricted to the choice.
 func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
 	if opened, err = dispatch.Open(ctx, name); err != nil {
 		return nil, nil, err

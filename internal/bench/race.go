@@ -29,7 +29,6 @@ type race struct {
 // raceRounds is the number of rounds. Many short rounds spread disturbances over all kernels.
 const raceRounds = 15
 
-// A racer is a kernel in a race.
 type racer struct {
 	kernel    flashkit.Kernel
 	predicted time.Duration
@@ -40,7 +39,7 @@ type racer struct {
 }
 
 // A kernel is out if its time exceeds outTaken times the fastest, or its prediction outPredicted
-// times. As predictions may be wrong, a kernel predicted below cheapTry is tried anyway.
+// times. Predictions may be wrong: below cheapTry the kernel is tried anyway.
 const (
 	outTaken     = 3
 	outPredicted = 20
@@ -73,8 +72,8 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel on a tiny problem, then once and up to three more times on data, to
-// compare it with the best so far. A failed kernel is out.
+// warmUp calls the kernel on a tiny problem, then up to four times on data, to compare it with the
+// best so far. A failed kernel is out.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// regretForward and regretBoth are the problems of RegretGrid, from decode to long sequences, each
-// in every type. flashrun calibrate measures none of them.
+// regretForward and regretBoth are the problems of RegretGrid, from decode to long sequences, in
+// every type.
 var (
 	regretForward = []string{
 		"b1-h8-g8-n1-m100-d64-f32",
@@ -42,8 +42,8 @@ var (
 	}
 )
 
-// RegretGrid returns the problems for measuring regret: the time of dispatch's choices over the
-// time of the fastest kernels.
+// RegretGrid returns the problems for regret: the time of dispatch's choices over the fastest
+// kernels' time.
 func RegretGrid() []Heat {
 	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }

@@ -34,8 +34,8 @@ func (b *Run) Remember() {
 	SaveToProfile(b.Dispatch)
 }
 
-// SaveToProfile writes the times that d has learned to an existing, valid profile. A write error
-// does not fail the command.
+// SaveToProfile saves the times that d has learned to an existing, valid profile. It ignores write
+// errors.
 func SaveToProfile(d *dispatch.Dispatcher) {
 	path, err := d.ProfilePath()
 	if err != nil || d.ProfileErr() != nil {

@@ -80,7 +80,6 @@ func ReadFiles(paths []string) (all *Results, err error) {
 	return all, nil
 }
 
-// add merges the results of a later run.
 func (r *Results) add(more *Results) {
 	for _, l := range more.Limits {
 		if !slices.ContainsFunc(r.Limits, func(m machine.Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {

@@ -111,7 +111,6 @@ func (x *Result) OfLimit(limits []machine.Limit) string {
 	return fmt.Sprintf("%.0f%%", 100*x.GFLOPS/limit)
 }
 
-// writeTable prints the ratios and their geometric mean.
 func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap, - where a median is in doubt\n", c.File)
 	if then := c.Machine; then.CPU != now.CPU || then.GPU != now.GPU || then.GOMAXPROCS != now.GOMAXPROCS || then.Arch != now.Arch {
@@ -143,7 +142,6 @@ func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 	}
 }
 
-// csvHeader is the header of WriteCSV.
 var csvHeader = []string{"problem", "pass", "kernel", "backend", "memory", "chosen", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_dim", "dtype",
 	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes", "peak_bytes", "p25_seconds", "p75_seconds", "doubt"}
 
@@ -168,8 +166,8 @@ func (r *Results) WriteCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// WriteBenchstat prints each round of each result as a line of a Go benchmark. benchstat reads the
-// rounds as repeated runs.
+// WriteBenchstat prints each round as a line of a Go benchmark. benchstat reads rounds as repeated
+// runs.
 func (r *Results) WriteBenchstat(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "goos: %s\ngoarch: %s\npkg: github.com/flashkit-go/flashkit/cmd/flashrun\n", r.Machine.OS, r.Machine.Arch)

@@ -251,7 +251,6 @@ func (s tensorSet) names() string {
 	return "there are " + strings.Join(list, ", ")
 }
 
-// sequences reads the sequence tensors, if there are any.
 func (s tensorSet) sequences(args *flashkit.Args) error {
 	seqs := new(flashkit.Sequences)
 	for _, x := range []struct {

@@ -97,7 +97,6 @@ func Converted(t flashkit.Tensor, to flashkit.DType) flashkit.Tensor {
 	return x
 }
 
-// copied returns a copy of the tensor.
 func copied(t flashkit.Tensor) flashkit.Tensor {
 	s := t.Strides()
 	x := NewTensor(t.DType(), t.Shape(), BHSD).WithStrides(s[0], s[1], s[2])
@@ -130,7 +129,6 @@ func elements(t *flashkit.Tensor) []float64 {
 	return x
 }
 
-// bytesOf returns the size of a dense tensor in bytes.
 func bytesOf(t flashkit.DType, shape [4]int) float64 {
 	bytes := float64(t.Size())
 	for _, d := range shape {

@@ -19,8 +19,8 @@ func Affordable(what string, bytes float64) error {
 	return nil
 }
 
-// Free returns the bytes available to this program: Linux's MemAvailable within the limits of the
-// process and its control groups, or else the machine's memory.
+// Free returns the bytes available to this program: Linux's MemAvailable, or else the machine's
+// memory, within the limits of the process and its control groups.
 func Free() float64 {
 	free := machineMemory()
 	if kib := kibibytes("/proc/meminfo", "MemAvailable"); kib > 0 {

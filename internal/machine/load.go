@@ -39,7 +39,6 @@ func loadBetween(was, is ticks, elapsed time.Duration) *Load {
 	return &Load{max(0, others), max(0, (is.steal-was.steal)/all/float64(is.cpus)), is.cpus}
 }
 
-// ticks are counters of processor time.
 type ticks struct {
 	busy, steal float64 // all processors
 	own         float64 // this process

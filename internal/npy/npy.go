@@ -65,7 +65,6 @@ func parse(b []byte) (*Array, error) {
 	return &Array{DType: dtype, Shape: h.shape, Data: data}, nil
 }
 
-// split returns the header and the data of a file.
 func split(b []byte) (string, []byte, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(magic))
 	if other := foreign.Format(b); !ok && other != "" {

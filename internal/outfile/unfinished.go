@@ -15,7 +15,6 @@ type tempFiles struct {
 	names map[string]bool
 }
 
-// create creates a file under the first free name.
 func (t *tempFiles) create(next func() string, mode fs.FileMode) (*os.File, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +37,6 @@ func (t *tempFiles) remove(name string) {
 	delete(t.names, name)
 }
 
-// rename moves a file to its final path.
 func (t *tempFiles) rename(name, to string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

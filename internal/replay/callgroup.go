@@ -42,10 +42,9 @@ type timedKernel struct {
 }
 
 // firstCalls is the number of calls that dispatch may spend on learning. Later choices count as
-// lastingChoice.
+// lasting.
 const firstCalls = 10
 
-// groups groups the calls of the trace.
 func (t *Trace) groups() []*callGroup {
 	type key struct {
 		pass                               flashkit.Pass
@@ -133,7 +132,6 @@ func (g *callGroup) try(d *dispatch.Dispatcher) {
 	}
 }
 
-// seconds returns the median time, 0 without calls.
 func (k *timedKernel) seconds() float64 {
 	if len(k.times) == 0 {
 		return 0

@@ -18,9 +18,9 @@ import (
 // the machine, over their time on the best kernels.
 //
 // A run has two phases in one fresh process. First the trace is replayed with a dispatcher like a
-// program's. Then all chosen kernels, and others that may be the best, are timed in turns under the
-// same conditions. The regret is computed from these medians: in the first phase each choice has
-// only one call, on a machine with other work.
+// program's. Then the chosen kernels, and others that may be the best, take turns under the same
+// conditions. Their medians give the regret: in the first phase a choice has only one call, on a
+// machine with other work.
 
 // A liveRun is a run of a trace.
 type liveRun struct {
@@ -34,7 +34,6 @@ type liveRun struct {
 	forced map[string][]*caller // callers restricted to one kernel
 }
 
-// A stepPart is the calls of a group in a step.
 type stepPart struct {
 	stretch
 	group *callGroup
@@ -70,8 +69,8 @@ func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, 
 	return l.result(), nil
 }
 
-// prepare makes the tensors and selects kernels with fast predictions. It uses and closes its own
-// dispatcher: the one under test must start like a program's.
+// prepare makes the tensors and selects kernels with fast predictions. It uses its own dispatcher:
+// the one under test must start like a program's.
 func (l *liveRun) prepare(ctx context.Context, backend string, seed uint64) error {
 	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
@@ -242,8 +241,8 @@ func (l *liveRun) visit(ctx context.Context, v visit) error {
 	return nil
 }
 
-// turn times a burst of calls of one kernel, after the call that precedes them in the trace. The
-// kernel's first call, which compiles and loads, is not timed.
+// turn times a burst of calls of one kernel, after the call that precedes them in the trace. It
+// does not time the kernel's first call, which compiles and loads.
 func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	callers, err := l.callers(k.name)
 	if err != nil {
@@ -295,7 +294,6 @@ func (l *liveRun) before(ctx context.Context, v visit) error {
 	return err
 }
 
-// callers returns callers restricted to one kernel.
 func (l *liveRun) callers(kernel string) ([]*caller, error) {
 	list := l.forced[kernel]
 	if list == nil {

@@ -150,7 +150,6 @@ func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, sh
 	return nil
 }
 
-// result summarizes a run.
 func (l *liveRun) result() *Result {
 	r := new(Result)
 	for _, g := range l.groups {
@@ -190,7 +189,6 @@ func worse(a, b *lastingChoice) *lastingChoice {
 	return a
 }
 
-// add adds a run.
 func (x *TraceRuns) add(r *Result) {
 	x.Runs = append(x.Runs, r)
 	var regrets, raws []float64

@@ -18,7 +18,6 @@ type player struct {
 	crowd crowd
 }
 
-// newPlayer makes the tensors of a trace.
 func newPlayer(ctx context.Context, t *Trace, inputs input.Maker) (*player, error) {
 	p, touch := &player{data: map[flashkit.Problem][]*input.Tensors{}}, 0
 	for problem, n := range t.sets() {
@@ -47,7 +46,6 @@ type caller struct {
 	last     dispatch.Ran
 }
 
-// newCallers returns n callers of one dispatcher.
 func newCallers(d *dispatch.Dispatcher, n int) []*caller {
 	list := make([]*caller, n)
 	for i := range list {
@@ -65,8 +63,8 @@ type timedCall struct {
 	wall   time.Duration // time of the whole call
 }
 
-// play makes calls [from, from+n) of a step and returns them in order. The returned duration is the
-// sum of their times or, with several callers, the elapsed time.
+// play makes calls [from, from+n) of a step and returns them in order, and their total time or,
+// with several callers, the elapsed time.
 func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]timedCall, time.Duration, error) {
 	if err := p.crowd.set(ctx, s.busy); err != nil {
 		return nil, 0, err

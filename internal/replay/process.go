@@ -16,9 +16,8 @@ import (
 	"time"
 )
 
-// flashrun starts further processes of itself: a fresh one for every run of a trace, and burning
-// ones that keep cores busy. Each ends at the end of its standard input, so none outlives its
-// parent.
+// flashrun starts further processes of itself: for every run of a trace, and to keep cores busy.
+// Each ends with its standard input, so none outlives its parent.
 
 // killDelay is the time that a process has to end by itself.
 const killDelay = 10 * time.Second
@@ -81,7 +80,6 @@ func (c *crowd) set(ctx context.Context, n int) error {
 	return nil
 }
 
-// close ends the whole crowd.
 func (c *crowd) close() { c.set(context.Background(), 0) }
 
 // end kills a process and waits for it, ignoring the expected error.
@@ -167,8 +165,8 @@ func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result
 // interruptedCode is the exit code of an interrupted process of this program.
 const interruptedCode = 130
 
-// replayError returns the error of a failed process, from its message if there is one. A terminal
-// interrupts parent and child, and the child may end before ctx does.
+// replayError returns the error of a failed process, with its message if it has one. A terminal
+// interrupts both processes, and the child may end before ctx does.
 func replayError(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 	if cmd.ProcessState.ExitCode() == interruptedCode {
 		select {

@@ -1,5 +1,5 @@
-// Package replay repeats the calls of a program, each time in a fresh process, and compares the
-// time of dispatch's choices with the best kernels.
+// Package replay repeats a program's calls in fresh processes and compares dispatch's choices with
+// the best kernels.
 package replay
 
 import (
@@ -97,7 +97,6 @@ func (t *Trace) backward(p flashkit.Problem) bool {
 	return false
 }
 
-// A traceParser reads a trace line by line.
 type traceParser struct {
 	trace  *Trace
 	line   int
@@ -204,7 +203,6 @@ func (p *traceParser) end() error {
 	return nil
 }
 
-// add appends a step to the order.
 func (p *traceParser) add(i int) error {
 	s, t := &p.trace.steps[i], p.trace
 	if len(t.order) >= traceSteps {
@@ -220,7 +218,6 @@ func (p *traceParser) add(i int) error {
 	return nil
 }
 
-// step parses the problem and the settings of a step.
 func (p *traceParser) step(pass string, args []string) (err error) {
 	if len(args) == 0 {
 		return fmt.Errorf("%s: a problem is missing, such as b1-h8-g2-n128-m512-d64-f32", pass)
@@ -250,7 +247,6 @@ func (p *traceParser) step(pass string, args []string) (err error) {
 	return p.add(len(p.trace.steps) - 1)
 }
 
-// set applies one setting of a step.
 func (s *step) set(key, value string) (err error) {
 	switch key {
 	case "calls":
@@ -294,7 +290,6 @@ func (s *step) check() error {
 	return nil
 }
 
-// within parses a number between two limits.
 func within(key, value string, from, to int) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < from || n > to || value[0] == '+' {

@@ -29,7 +29,6 @@ func BuiltinNames() (list []string) {
 	return list
 }
 
-// readTrace reads a built-in trace or a file.
 func readTrace(name string) (*Trace, error) {
 	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
 		return parseTrace(name, string(text))

@@ -20,7 +20,6 @@ type cell struct {
 	Title      string
 }
 
-// Sizes of a map of cells.
 const (
 	cellHeight  = 22
 	widestCell  = 42
@@ -124,7 +123,6 @@ func (s *study) choiceMap(sweeps []*sweep) *panel {
 	return p
 }
 
-// columnNames writes the lengths above the cells.
 func (p *panel) columnNames(columns []int, left, width, y px) {
 	step := 1
 	for px(step)*width < textWidth(strconv.Itoa(columns[len(columns)-1]))+4 {

@@ -28,7 +28,6 @@ type part struct {
 	Panels []*panel
 }
 
-// panels returns the plots of all parts.
 func (f *Figure) panels() (list []*panel) {
 	for _, p := range f.Parts {
 		list = append(list, p.Panels...)
@@ -41,7 +40,6 @@ func (s *study) figures(limits []machine.Limit) []*Figure {
 	return []*Figure{s.rate(limits), s.time(), s.roofline(limits), s.backends(), s.choices(), s.peak()}
 }
 
-// title describes a measured point.
 func (m *measured) title() string {
 	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, terminal.Seconds(m.Seconds))
 	if m.Calls > 1 {
@@ -73,7 +71,7 @@ func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y
 	return list
 }
 
-// layOutAll lays out plots with common axes for comparison. x axes are common by xName.
+// layOutAll lays out plots with a common y axis. Plots with the same xName share the x axis.
 func layOutAll(plots []*plot) (panels []*panel) {
 	x, y, side := map[string]*span{}, new(span), px(14)
 	for _, p := range plots {

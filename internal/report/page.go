@@ -171,7 +171,6 @@ type placedPanel struct {
 	Title string
 }
 
-// Sizes of an image.
 const (
 	posterHead = 46
 	posterGap  = 16

@@ -90,7 +90,6 @@ type roof struct {
 	rate, bandwidth float64 // GFLOP/s and GB/s; 0 if unknown
 }
 
-// at returns the roof at an intensity.
 func (r roof) at(x float64) float64 {
 	switch {
 	case r.bandwidth == 0:
@@ -147,7 +146,6 @@ const (
 	lineHeight = 13
 )
 
-// layOut lays out the plot.
 func (p *plot) layOut() *panel {
 	width, height := cmp.Or(p.width, panelWidth), cmp.Or(p.height, panelHeight)
 	top, bottom := px(26), height-22
@@ -193,7 +191,6 @@ func (k *kind) width() px { return textWidth(k.Name) + 30 }
 // textWidth returns the approximate width of a text, rather too large.
 func textWidth(s string) px { return px(utf8.RuneCountInString(s)) * charWidth }
 
-// axes draws the grid and its numbers.
 func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
 	for _, t := range xTicks {
 		p.Grid += fmt.Sprintf("M%s %sV%s", t.at, y.from, y.to)
@@ -265,8 +262,8 @@ func (p *plot) xTicks(x scale) []tick {
 	return apart(x, slices.Compact(values), plainNumber, width)
 }
 
-// roundTicks returns at least three ticks if possible: powers of ten, or else rounder numbers
-// first. A span without any gets ticks at its ends.
+// roundTicks returns ticks at powers of ten, or at more round numbers if there would be fewer than
+// three. The narrowest spans get ticks at their ends.
 func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
 	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}, tenths()} {
 		var values []float64
@@ -287,7 +284,6 @@ func roundTicks(s scale, text func(float64) string, size func(string) px) (list 
 	return list
 }
 
-// powersOfTwo returns the powers of two in the span.
 func powersOfTwo(s scale) (list []float64) {
 	for e := math.Ceil(math.Log2(s.lo)); e <= math.Log2(s.hi); e++ {
 		list = append(list, math.Exp2(e))
@@ -295,7 +291,6 @@ func powersOfTwo(s scale) (list []float64) {
 	return list
 }
 
-// tenths returns 1, 1.1, 1.2 ... 9.9.
 func tenths() (list []float64) {
 	for i := 10; i < 100; i++ {
 		list = append(list, float64(i)/10)
@@ -367,7 +362,6 @@ func (r roof) label() string {
 	return ""
 }
 
-// line returns the coordinates of a line between two points.
 func line(x, y scale, x1, y1, x2, y2 float64) string {
 	return fmt.Sprintf("%s,%s %s,%s", x.at(x1), y.at(y1), x.at(x2), y.at(y2))
 }

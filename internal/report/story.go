@@ -25,7 +25,6 @@ type headline struct {
 // portable maps passes to the kernels that run everywhere.
 var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic", flashkit.PassBackward: "simd/bwd_generic"}
 
-// headlines returns a headline for each group.
 func (s *study) headlines(limits []machine.Limit) (list []headline) {
 	for _, g := range s.groups() {
 		sound := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return m.Doubt != "" })
@@ -70,7 +69,6 @@ type hero struct {
 	Wide, Narrow *panel
 }
 
-// Sizes of the large plot.
 const (
 	wideWidth, wideHeight     = 1120, 420
 	narrowWidth, narrowHeight = 360, 340

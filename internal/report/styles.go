@@ -79,8 +79,8 @@ func styleOf(name string) (style, bool) {
 	return s, found && ok
 }
 
-// paint gives each kind its style. An unknown kind's style depends only on its name, unless it is
-// taken in this report: then it is the next free one.
+// paint gives each kind its style. An unknown kind's style depends only on its name, or is the next
+// free one if that is taken in this report.
 func paint(kinds []*kind) {
 	taken := map[style]bool{}
 	var unknown []*kind

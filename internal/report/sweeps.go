@@ -19,7 +19,6 @@ type kind struct {
 	style
 }
 
-// kindName returns the name of a kernel's kind.
 func kindName(kernel, memory string) string {
 	backend, stem, _ := strings.Cut(kernel, "/")
 	switch backend {
@@ -73,7 +72,6 @@ type study struct {
 	common string // properties that all sweeps share
 }
 
-// newStudy groups checked results.
 func newStudy(r *bench.Results) *study {
 	s := new(study)
 	kinds, sweeps := map[string]*kind{}, map[string]*sweep{}
@@ -106,7 +104,6 @@ func newStudy(r *bench.Results) *study {
 	return s
 }
 
-// properties distinguish sweeps.
 var properties = []struct {
 	name string
 	of   func(*sweep) string

@@ -114,7 +114,6 @@ static void replace(uint8_t *p, int length, instruction *in) {
 // Bits of CPUID leaf 7: in EDX, and in EAX of subleaf 1.
 enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AVX512_BF16 = 1 << 5 };
 
-// identify executes CPUID and adds the emulated features.
 static void identify(greg_t *g) {
 	uint32_t leaf = g[REG_RAX], sub = g[REG_RCX], a, b, c, d;
 	__cpuid_count(leaf, sub, a, b, c, d);
@@ -152,7 +151,6 @@ static void hex(char *to, uint64_t x) {
 		to[i] = "0123456789abcdef"[x & 15];
 }
 
-// report prints an unknown instruction.
 static void report(const uint8_t *p) {
 	char text[] = "amx: illegal instruction: ________________ at ________________\n";
 	uint64_t bytes;

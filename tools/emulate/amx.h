@@ -43,7 +43,6 @@ void prepare(uint8_t *place);
 // returns their number. None may have been replaced before.
 int force(uint8_t *first, const uint8_t *end);
 
-// fail exits before the program starts.
 _Noreturn void fail(const char *what, const char *name);
 
 // test returns an exit status. native means that the processor has AMX.

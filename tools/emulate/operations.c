@@ -33,7 +33,6 @@ typedef struct {
 _Static_assert(offsetof(block, r) == 64 && offsetof(block, k) == 192 && offsetof(block, z) == 256, "the assembly");
 _Static_assert(sizeof(block) <= BLOCK_BYTES / 2, "the stack");
 
-// Symbols of the assembly.
 HIDDEN uint64_t next_block, end_of_blocks;
 HIDDEN void emulate(block *t, const instruction *in);
 

@@ -202,7 +202,6 @@ static void *testMany(void *thread) {
 	return (void *)failed;
 }
 
-// endsBySIGILL runs f in a child process.
 static int endsBySIGILL(void (*f)(void)) {
 	int status;
 	pid_t child = fork();
@@ -224,7 +223,6 @@ static void illShaped(void) {
 	testTiles(config, words, words, words, 64);
 }
 
-// testThreads returns whether a case failed in any thread.
 static int testThreads(void) {
 	pthread_t threads[THREADS];
 	int failed = 0;

@@ -52,7 +52,6 @@ func run(args []string) error {
 	return fmt.Errorf("no kernel %s", args[0])
 }
 
-// arguments returns the arguments of both passes, filled with pseudorandom numbers.
 func arguments(p flashkit.Problem) *flashkit.Args {
 	state := uint32(1)
 	tensor := func(s [4]int, t flashkit.DType) flashkit.Tensor {

@@ -29,8 +29,8 @@ type cell struct {
 
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
-// open makes a cell and calls it once. O and LSE of a backward pass are from a forward pass on
-// dispatch's choice. If like is not nil, K and V share its memory.
+// open makes a cell and calls it once. A forward pass on dispatch's choice computes O and LSE for a
+// backward pass. If like is not nil, K and V share its memory.
 func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {
@@ -105,7 +105,6 @@ var outputs = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin [
 	return bytes.Contains(begin, []byte(`{"__metadata__":{"writer":"bench/peers/ours"}`))
 }}
 
-// save writes the outputs of the pass.
 func (c *cell) save(path string) error {
 	f := safetensors.File{Metadata: map[string]string{"writer": "bench/peers/ours"}}
 	for _, a := range flashkit.Arguments() {

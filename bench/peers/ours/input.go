@@ -36,7 +36,6 @@ func sequences(p *flashkit.Problem, r *request) *flashkit.Sequences {
 	return s
 }
 
-// pages returns the number of pages of the longest sequence.
 func pages(p *flashkit.Problem) int { return (p.KVLen + p.Page - 1) / p.Page }
 
 func starts(lens []int32) []int32 {
@@ -104,7 +103,6 @@ func fill(t *flashkit.Tensor, name string, r *request) {
 	wait.Wait()
 }
 
-// draw fills elements [from, to).
 func draw(t *flashkit.Tensor, from, to int, r *rand.Rand, hidden float64) {
 	if x := t.Bools(); x != nil {
 		for i := from; i < to; i++ {

@@ -64,7 +64,6 @@ type reply struct {
 	Allocs   float64 `json:"allocs,omitempty"`   // per call through dispatch
 }
 
-// A server holds the open cells.
 type server struct {
 	d     *dispatch.Dispatcher
 	cells map[int]*cell

@@ -123,7 +123,6 @@ func (c *cell) step(r *request, i int) {
 	}
 }
 
-// allocs returns the allocations per call.
 func (c *cell) allocs(ctx context.Context, r *request) (float64, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

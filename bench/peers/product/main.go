@@ -48,7 +48,6 @@ type reply struct {
 	Peak   float64 `json:"peak,omitempty"`
 }
 
-// A product is the open product.
 type product struct {
 	engine *matmul.Engine
 	args   matmul.Args

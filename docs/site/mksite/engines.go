@@ -31,7 +31,6 @@ type engine struct {
 	file string // path in the repository
 }
 
-// readEngines returns the engines with their bytes.
 func readEngines(root string) ([]engine, error) {
 	var list []engine
 	for _, e := range engines {

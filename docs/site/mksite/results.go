@@ -9,7 +9,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A result is a table of measurements.
 type result struct {
 	Title         string
 	Before, After template.HTML
@@ -53,7 +52,6 @@ type grid struct {
 	} `json:"results"`
 }
 
-// columns are the columns of the table.
 var columns = []struct {
 	title, pass string
 	dtype       flashkit.DType

@@ -162,7 +162,6 @@ func withOutputs(p *flashkit.Problem, pass flashkit.Pass, in flashkit.Args) (*fl
 	return &args, outputs
 }
 
-// write hashes a tensor's memory.
 func write(h hash.Hash, t flashkit.Tensor) {
 	for _, x := range t.Float32s() {
 		b := math.Float32bits(x)

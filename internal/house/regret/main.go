@@ -62,7 +62,6 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	return f.race(ctx, show, stdout)
 }
 
-// options are the flags.
 type options struct {
 	problems, traces names
 	backend, pass    string
@@ -130,7 +129,6 @@ func (f *options) heats() ([]bench.Heat, error) {
 	return bench.HeatsOf(problems, passes...), err
 }
 
-// race measures the regret on problems.
 func (f *options) race(ctx context.Context, show *terminal.Progress, stdout io.Writer) error {
 	list, err := f.heats()
 	if err != nil {
@@ -146,7 +144,6 @@ func (f *options) race(ctx context.Context, show *terminal.Progress, stdout io.W
 	return errors.Join(f.print(stdout, report, report.WriteTable), ended)
 }
 
-// replay measures the regret in traces of programs.
 func (f *options) replay(ctx context.Context, show *terminal.Progress, stdout io.Writer) error {
 	traces, err := replay.Read(f.traces)
 	if err != nil {
