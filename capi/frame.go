@@ -82,7 +82,6 @@ func bandOf(p *C.fk_problem) (b flashkit.Band, err error) {
 	return b.Shift(int(p.shift)), nil
 }
 
-// describe sets the fields of p that follow from the frame's tensors.
 func (f *frame) describe(p *C.fk_problem) error {
 	for _, t := range [...]struct {
 		name string

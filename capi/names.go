@@ -10,7 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// fields maps fields of package flashkit to names in flashkit.h.
 var fields = func() map[string]string {
 	all := map[string]string{
 		"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
@@ -35,7 +34,6 @@ var words = func() map[string]string {
 	return w
 }()
 
-// named matches the keys of words.
 var named = func() *regexp.Regexp {
 	names := make([]string, 0, len(words))
 	for name := range words {

@@ -156,7 +156,6 @@ type ticket struct {
 	now context.CancelFunc
 }
 
-// The handles of C programs.
 var (
 	sessions = table[*session]{kind: kindDispatcher}
 	tickets  = table[ticket]{kind: kindCancel}

@@ -9,7 +9,6 @@ import (
 // A field of a structure of flashkit.h. CType is its ctypes type, "" for a tensor.
 type field struct{ Name, CType string }
 
-// A header lists the declarations of flashkit.h, in order.
 type header struct {
 	Problem, Args []field
 	Bits          []bit // of fk_problem.features

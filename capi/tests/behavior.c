@@ -16,7 +16,6 @@
 
 static int failures;
 
-/* SAY is CHECK with a message. */
 #define SAY(what, ...)                                                         \
 	do {                                                                   \
 		if (!(what)) {                                                 \

@@ -28,7 +28,6 @@ type explained struct {
 	From   string  `json:"from,omitempty"`        // source of Factor: profile, probe or cost
 }
 
-// why returns the prediction's parts as text.
 func (l *explained) why() string {
 	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// gridFlags are the flags that choose the problems to measure.
 type gridFlags struct {
 	problems []string
 	random   int

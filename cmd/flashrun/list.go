@@ -21,7 +21,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A listed is a line of flashrun list.
 type listed struct {
 	Name      string   `json:"name"` // kernel, or backend if unavailable
 	Pass      string   `json:"pass,omitempty"`

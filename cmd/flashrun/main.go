@@ -35,7 +35,6 @@ func main() {
 	os.Exit(execute(interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// execute runs the command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if x := recover(); x != nil {
@@ -164,7 +163,6 @@ func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// warnOfProfile warns if the calibration profile is not used.
 func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 	if err := d.ProfileErr(); err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning:", message(err.Error()), "(flashrun calibrate writes a new one)")

@@ -72,7 +72,6 @@ A problem is named as for flashrun explain.`,
 	return cmd
 }
 
-// completeProblem completes PROBLEM with examples.
 func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return []string{
 		"b1-h8-g8-n1024-m1024-d64-f32\tself-attention",

@@ -13,7 +13,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// sampleBound is the maximum difference from the embedded sample's stored output.
 const sampleBound = 1e-5
 
 // An outcome is the result of flashrun run. The JSON names are stable.

@@ -78,7 +78,6 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// oneProblem requires one problem name.
 func oneProblem(cmd *cobra.Command, args []string) error {
 	switch len(args) {
 	case 0:

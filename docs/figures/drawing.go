@@ -15,7 +15,6 @@ const (
 	zoom  = 1.5
 )
 
-// A drawing is an image that grows downward.
 type drawing struct {
 	title string
 	body  strings.Builder

@@ -15,7 +15,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// figures maps files to their drawing functions.
 var figures = map[string]func() *drawing{"tile.svg": tile, "memory.svg": memory, "skip.svg": skip, "layers.svg": layers}
 
 // kind matches files that begin like svg's output.

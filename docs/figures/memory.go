@@ -55,7 +55,6 @@ func memory() *drawing {
 	return d
 }
 
-// bytes draws lines on logarithmic axes.
 func (d *drawing) bytes(y float64, title string, lines []line) {
 	const (
 		left, right      = 62., 270.

@@ -41,7 +41,6 @@ func skip() *drawing {
 // cell is the size of a row-key pair.
 const cell = 10.
 
-// masked draws the tiles of a problem and its mask.
 func (d *drawing) masked(x, y float64, title string, p flashkit.Problem) {
 	d.text("bold", x, y, "%s", title)
 	top := y + 10

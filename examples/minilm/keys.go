@@ -40,7 +40,6 @@ func only(values ...string) rule {
 	}
 }
 
-// both accepts values that two rules accept.
 func both(a, b rule) rule {
 	return func(value json.RawMessage) error {
 		if err := a(value); err != nil {

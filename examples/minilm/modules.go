@@ -36,7 +36,6 @@ func (f *Folder) sentence(dir string, c *bert.Config, lowercase bool) error {
 	return f.transformer(dir, lowercase, c.Positions)
 }
 
-// A module is an entry of modules.json.
 type module struct {
 	path, kind string
 }

@@ -22,7 +22,6 @@ import (
 // the body.
 const header = "Attention"
 
-// An ask is the JSON in that header.
 type ask struct {
 	Problem   string `json:"problem"`    // a problem name, such as b1-h8-g2-n1-m1024-d64-f32-causal
 	TimeoutMS int64  `json:"timeout_ms"` // from the header's arrival to the answer; 0: the server's limit
@@ -42,7 +41,6 @@ var statuses = map[Outcome]int{
 	ErrFailed:   http.StatusInternalServerError,
 }
 
-// A front is the HTTP side of a server.
 type front struct {
 	server  *Server
 	metrics metrics
@@ -209,7 +207,6 @@ func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, e
 	return x, nil
 }
 
-// writeFloats writes little-endian numbers as the answer.
 func writeFloats(w http.ResponseWriter, x []float32) error {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(4*len(x)))

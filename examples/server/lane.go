@@ -73,9 +73,9 @@ func (l *lane) remove(t *Ticket) {
 	}
 }
 
-// take removes and returns the requests of the next call: the first ready one, and those of the
-// same problem that can join without making an overtaken request late. It answers requests that can
-// no longer end in time.
+// take removes and returns the requests of the next call: the first ready one, and ready ones of
+// the same problem that can join without making an overtaken request late. It answers requests that
+// can no longer end in time.
 func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 	pace, end, spare := l.pace.at(now), now, time.Duration(math.MaxInt64)
 	keep := l.waiting[:0]

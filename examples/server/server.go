@@ -138,7 +138,6 @@ func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	return nil, ErrClosed
 }
 
-// copied returns the bytes to copy if the request shares a call.
 func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
 
 // arrived counts n bytes of the body. Clients that stream it call arrived regularly, so that the

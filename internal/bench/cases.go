@@ -36,7 +36,6 @@ type Run struct {
 	Results  *Results
 }
 
-// A timedCase is a kernel on a pass of a problem.
 type timedCase struct {
 	problem flashkit.Problem
 	kernel  flashkit.Kernel
@@ -296,7 +295,6 @@ func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	return nil
 }
 
-// keep adds the cases with timed calls to the results.
 func (b *Run) keep(cases []*timedCase) {
 	for _, c := range cases {
 		r, ok := newResult(c.problem, c.kernel, c.flops, c.rounds)

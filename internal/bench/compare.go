@@ -2,7 +2,6 @@ package bench
 
 import "github.com/flashkit-go/flashkit/internal/machine"
 
-// A comparison pairs results with earlier ones.
 type comparison struct {
 	File    string       `json:"file"`
 	Machine machine.Info `json:"machine"` // of the earlier results
@@ -12,7 +11,6 @@ type comparison struct {
 	OnlyNew int          `json:"only_new"`
 }
 
-// A pair is a case that both results have.
 type pair struct {
 	Problem string  `json:"problem"`
 	Pass    string  `json:"pass"`

@@ -136,7 +136,6 @@ func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
 	return list
 }
 
-// openDevice prepares a case on device memory.
 func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
 	if t.Device == nil {
 		t.Device = new(input.DeviceTensors)

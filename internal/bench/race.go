@@ -98,7 +98,6 @@ func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensor
 	return nil
 }
 
-// fail marks the kernel as out, unless ctx ended.
 func (x *racer) fail(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		x.out, x.err, x.note, x.times = true, err, "failed: "+err.Error(), nil
@@ -106,7 +105,6 @@ func (x *racer) fail(ctx context.Context, err error) error {
 	return ctx.Err()
 }
 
-// call times a call. A failed kernel is out.
 func (x *racer) call(ctx context.Context, data *input.Tensors) (time.Duration, error) {
 	t, err := timed(func() error { return data.Call(ctx, x.kernel) })
 	if err != nil {

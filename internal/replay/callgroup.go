@@ -31,7 +31,6 @@ type callGroup struct {
 // A stretch is consecutive calls of a group in a step.
 type stretch struct{ at, from, n int } // at is an index of the trace's order
 
-// A timedKernel is a kernel's calls on a group.
 type timedKernel struct {
 	name  string
 	ran   int // calls in the trace
@@ -99,7 +98,6 @@ func (g *callGroup) name() string {
 	return s
 }
 
-// kernel returns the kernel of a name, added if missing.
 func (g *callGroup) kernel(name string) *timedKernel {
 	i := slices.IndexFunc(g.kernels, func(k *timedKernel) bool { return k.name == name })
 	if i < 0 {
@@ -149,7 +147,6 @@ func (g *callGroup) best() (best *timedKernel) {
 	return best
 }
 
-// ratio returns a kernel's time over the best kernel's.
 func (g *callGroup) ratio(k *timedKernel) float64 {
 	if best := g.best(); best != nil {
 		return k.seconds() / best.seconds()

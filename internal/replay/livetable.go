@@ -70,7 +70,6 @@ func (r *Result) writeGroups(out io.Writer) {
 	fmt.Fprintf(out, "after the first %d calls: worst call %s, worst steady choice %s\n", firstCalls, r.WorstCall.ratio(), r.WorstSteady.ratio())
 }
 
-// writeEnd prints failures and an interruption.
 func (r *Report) writeEnd(out io.Writer) {
 	for _, x := range r.Failures {
 		fmt.Fprintf(out, "failed: %s: %s\n", x.Trace, x.Error)

@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// A player makes the calls of a trace under its conditions.
 type player struct {
 	data  map[flashkit.Problem][]*input.Tensors // by a step's largest problem; one set per caller
 	work  []uint64                              // touched memory
@@ -56,7 +55,6 @@ func newCallers(d *dispatch.Dispatcher, n int) []*caller {
 	return list
 }
 
-// A timedCall is a call with its kernel and times.
 type timedCall struct {
 	kernel string
 	took   time.Duration // time of the kernel

@@ -55,7 +55,6 @@ const (
 	traceProcs   = 1024
 )
 
-// at returns the problem of the step's call i.
 func (s *step) at(i int) flashkit.Problem {
 	p := s.problem
 	p.KVLen += i * s.grow
@@ -77,7 +76,6 @@ func (t *Trace) Bytes() float64 {
 	return sum + float64(touch)
 }
 
-// sets returns the number of tensor sets for each problem, one per caller.
 func (t *Trace) sets() map[flashkit.Problem]int {
 	sets := map[flashkit.Problem]int{}
 	for i := range t.steps {

@@ -135,7 +135,6 @@ func (p *panel) columnNames(columns []int, left, width, y px) {
 	}
 }
 
-// chosen reports whether the result is dispatch's choice.
 func (m *measured) chosen() bool { return m.Chosen && m.Memory == machine.Host }
 
 func (c *comparison) cell(x, y, width px) cell {

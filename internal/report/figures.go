@@ -145,7 +145,6 @@ func lengthName(p flashkit.Problem) string {
 	return "keys of " + rows(p)
 }
 
-// byPass lays out the plots of the sweeps, a part for each pass.
 func (s *study) byPass(plots []*plot) (parts []part) {
 	panels := layOutAll(plots)
 	for i, f := range s.sweeps {

@@ -39,7 +39,6 @@ type words struct {
 	Turn  px // rotation in degrees
 }
 
-// A tracePath is the line and marks of a kind.
 type tracePath struct {
 	Kind  *kind
 	Line  string // "" for none
@@ -51,7 +50,6 @@ type mark struct {
 	Title string
 }
 
-// A key is a kind's name with its mark.
 type key struct {
 	Kind *kind
 	X, Y px
@@ -100,7 +98,6 @@ func (r roof) at(x float64) float64 {
 	return min(r.rate, r.bandwidth*x)
 }
 
-// A span is the range of an axis.
 type span struct{ lo, hi float64 }
 
 // add widens the span to v, unless a logarithmic axis cannot show v.
@@ -241,7 +238,6 @@ func spread(labels []key, top, bottom px) {
 	}
 }
 
-// A tick is a number on an axis.
 type tick struct {
 	at   px
 	text string

@@ -64,7 +64,6 @@ type sweep struct {
 	points   []*measured
 }
 
-// A study is results by sweep.
 type study struct {
 	all    []*measured
 	sweeps []*sweep
@@ -202,7 +201,6 @@ func like(p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
-// lengths returns the distinct KVLens of the points in order.
 func lengths(points []*measured) (list []int) {
 	for _, m := range points {
 		list = append(list, m.p.KVLen)

@@ -16,7 +16,6 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A cell is a pass of a problem with its arguments.
 type cell struct {
 	d      *dispatch.Dispatcher // for timed calls
 	seen   *dispatch.Dispatcher // d with an observer that sets kernel

@@ -13,7 +13,6 @@ import (
 //go:embed page.tmpl
 var pageText string
 
-// pageTemplate is the page. The browser adds its own results.
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
 // repository is the root of links to files: the page may be opened from anywhere.
@@ -23,7 +22,6 @@ const repository = "https://github.com/flashkit-go/flashkit"
 // compares it with the Makefile of docs/site.
 const ortVersion = "1.30.0"
 
-// A page is the data of page.tmpl.
 type page struct {
 	Lead, What string
 	ORT        string
@@ -76,7 +74,6 @@ func build(ctx context.Context, root string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// readTexts copies texts from the documents.
 func (p *page) readTexts(root string) (err error) {
 	readme, err := read(root, "README.md")
 	if err != nil {

@@ -20,10 +20,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// folder is the page's folder in the repository.
 const folder = "docs/site"
 
-// kind matches generated files.
 var kind = outfile.Kind{Name: "made by make site", Is: func(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte(scriptBegins)) || bytes.Contains(begin, []byte(pageTitle))
 }}

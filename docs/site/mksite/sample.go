@@ -23,7 +23,6 @@ var heads = []int{1, 8, 10}
 
 const first = "his"
 
-// A sample is the content of data/sample.js.
 type sample struct {
 	Model  string   `json:"model"`
 	Tokens []string `json:"tokens"`

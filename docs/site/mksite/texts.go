@@ -67,7 +67,6 @@ func section(text, heading string) string {
 	return part
 }
 
-// fenced returns the first code block of a language.
 func fenced(text, language string) string {
 	_, rest, _ := strings.Cut(text, "\n```"+language+"\n")
 	code, _, _ := strings.Cut(rest, "```")

@@ -24,7 +24,6 @@ const largest = 4350
 // layouts are traps about strides. The page has only dense tensors.
 var layouts = []string{"stride_zero", "row_gaps", "bshd", "size_one_strides"}
 
-// vectors is the content of data/vectors.js.
 type vectors struct {
 	Cases []vector `json:"cases"`
 	Data  string   `json:"data"` // float32 numbers in base64
