@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/house/prose"
 )
 
-// The limits of the expressions of package prose per 1,000 words. One is allowed everywhere.
+// Limits of package prose's expressions per 1,000 words. One is always allowed.
 const (
 	commentRate  = .3
 	documentRate = .5

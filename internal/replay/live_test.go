@@ -15,8 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// The sums of a run are those of its medians, and what counts as steady ran after
-// the first calls.
+// The sums of a run are of its medians, and steady choices ran after the first calls.
 func TestLiveResult(t *testing.T) {
 	tr, err := parseTrace("", "fwd "+small+" calls=12\nfwd b1-h2-g1-n7-m9-d8-f32 calls=6")
 	require.NoError(t, err)
@@ -56,7 +55,7 @@ func TestLiveResult(t *testing.T) {
 	require.Equal(t, "a", report.WorstSteady.Trace)
 }
 
-// A run that fails says why, and does not end the others.
+// A failed run gives the reason and does not end the others.
 func TestReplayFails(t *testing.T) {
 	needProcesses(t)
 	tr, err := parseTrace("mine", "fwd "+small)
@@ -80,7 +79,7 @@ func TestReplayFails(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A crowd is as large as it is told to be, and nobody is left of it.
+// A crowd has the requested size, and none remain afterwards.
 func TestCrowd(t *testing.T) {
 	needProcesses(t)
 	var c crowd
@@ -100,7 +99,7 @@ func TestCrowd(t *testing.T) {
 	require.ErrorIs(t, c.burning[0].Wait(), context.Canceled, "it ends with its standard input")
 }
 
-// The first phase runs what the dispatcher chooses, and sees it all.
+// The first phase runs dispatch's choices, and observes every call.
 func TestLifeSeesEveryCall(t *testing.T) {
 	tr, err := parseTrace("", "fwd "+small+" calls=20\nfwd "+small+" calls=9 callers=4")
 	require.NoError(t, err)
