@@ -78,8 +78,8 @@ func train(ctx context.Context, g ring.Group) error {
 	return nil
 }
 
-// layer returns the rank's rows of the tensors and of the input x [rows, dim], and the weights w
-// [3, dim, dim] of Q, K and V, which are equal on all ranks.
+// layer returns the rank's rows of the tensors and of the input x [rows, dim]. The weights w [3,
+// dim, dim] of Q, K and V are equal on all ranks.
 func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	cut, err := ring.NewCut(problem, nil, g.Size(), false)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Random generates all inputs of a problem's passes from a seed: normal numbers, a bias shared by
-// sequences, a mask shared by heads that keeps three of four pairs, ALiBi slopes, sequence lengths
-// from half the maximum, shuffled pages, and an origin behind one part of the same size.
+// Random generates all inputs of a problem's passes from a seed. Numbers are normal. Sequences
+// share a bias, and heads share a mask that keeps three of four pairs. Sequence lengths begin at
+// half the maximum, pages are shuffled, and an origin is behind one part of the same size.
 func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := Empty(p, seed, l, backward)
 	in.Source = fmt.Sprintf("random, seed %d", seed)

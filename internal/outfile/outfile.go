@@ -32,7 +32,8 @@ type File struct {
 }
 
 // Create prepares to write path. It fails now if path or its link's target is a folder, a device or
-// a file of another kind, or if the folder is not writable. An empty file is of every kind.
+// a file of another kind. It also fails if the folder is not writable. An empty file is of every
+// kind.
 func Create(path string, kind Kind) (*File, error) {
 	return create(path, "", kind)
 }
