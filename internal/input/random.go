@@ -9,7 +9,7 @@ import (
 )
 
 // Random generates all inputs of a problem's passes from a seed. Numbers are normal. Sequences
-// share a bias, and heads share a mask that keeps three of four pairs. Sequence lengths begin at
+// share a bias, and heads share a mask that keeps three of four pairs. Sequence lengths are at least
 // half the maximum, pages are shuffled, and an origin is behind one part of the same size.
 func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := Empty(p, seed, l, backward)
