@@ -1,6 +1,6 @@
 /*
- * The functions that the library exports. They check what can be checked without the Go
- * runtime, complete shorter structures, and call the Go half, which never unwinds.
+ * The exported functions. They check their arguments as far as C can, complete shorter structures,
+ * and call the Go half, which returns errors as codes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 /* The Go half has no const. */
 #define MUTABLE(x) ((void *)(uintptr_t)(x))
 
-/* What programs were compiled with. Sizes only grow, and nothing moves. */
+/* The layout of compiled programs: sizes only grow, and no field moves. */
 #if UINTPTR_MAX == UINT64_MAX
 _Static_assert(sizeof(fk_tensor) == 80, "fk_tensor");
 _Static_assert(sizeof(fk_error) == 512 && offsetof(fk_error, message) == 80, "fk_error");
@@ -27,14 +27,14 @@ _Static_assert(offsetof(fk_args, d_sink) == 1208 && offsetof(fk_args, q_lens) ==
 _Static_assert(sizeof(fk_memory) == 32 && sizeof(FlashAttentionParams) == 28, "fk_memory");
 #endif
 
-/* The Go runtime does not outlive a fork: its threads are missing. */
+/* The Go runtime does not survive a fork: the child lacks its threads. */
 static volatile bool forked;
 
 static void after_fork(void) { forked = true; }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* give copies an error to the caller's structure, as far as that reaches, and returns its code. */
+/* give copies e to the caller's structure, up to its size, and returns the code. */
 static int give(fk_error *to, const fk_error *e)
 {
 	if (to == NULL || to->size <= sizeof to->size)
@@ -46,7 +46,7 @@ static int give(fk_error *to, const fk_error *e)
 	return e->code;
 }
 
-/* fail fills in and gives an error of this half. It is given to be returned. */
+/* fail builds an error of the C half, gives it to the caller and returns its code. */
 static int fail(fk_error *to, int code, const char *field, const char *message)
 {
 	fk_error e = fk_error_init();
@@ -59,7 +59,7 @@ static int fail(fk_error *to, int code, const char *field, const char *message)
 	return give(to, &e);
 }
 
-/* done gives the error of a call of the Go half, which is not filled in where there is none. */
+/* done gives the caller the error of a Go call. Go leaves e unset on success. */
 static int done(fk_error *to, int code, const fk_error *e)
 {
 	static const fk_error none;
@@ -77,12 +77,12 @@ static int is_forked(fk_error *err)
 	return fail(err, FK_ERR_FORKED, "", "the process is a fork of the one that loaded the library; load it after the fork, or exec");
 }
 
-/* No structure will ever be as long; a size beyond is memory that nobody has set. */
+/* An upper bound of every future structure: a larger size is uninitialized memory. */
 enum { LONGEST = 1 << 16 };
 
 /*
- * complete makes *s point to a whole structure: the caller's if it has the size of this
- * version, else a copy in room, which is of that size, with zeros for what is missing.
+ * complete makes *s point to a structure of this version. If the caller's has another size, that is
+ * a copy in room, whose missing fields are zero.
  */
 static int complete(const char *name, const void **s, void *room, size_t known, fk_error *err)
 {
@@ -125,7 +125,7 @@ PUBLIC int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_
 	if (out == NULL)
 		return fail(err, FK_ERR_NULL, "out", "is NULL");
 	*out = NULL;
-	if (backend == NULL) /* Go has the environment as it was when the process began */
+	if (backend == NULL) /* Go's copy of the environment dates from the start of the process */
 		backend = getenv("FLASHKIT_BACKEND");
 	if (backend == NULL || *backend == 0)
 		backend = "auto";
@@ -300,7 +300,6 @@ PUBLIC const char *fk_error_string(int code)
 
 PUBLIC const char *fk_version(void) { return "0.1"; }
 
-/* check_params checks what needs no tensor. */
 static int check_params(const FlashAttentionParams *p)
 {
 	if (forked)

@@ -1,10 +1,10 @@
-/* What the C half of the library, abi.c, and the Go half call each other by. */
+/* Types that the C half of the library, abi.c, and the Go half share. */
 #ifndef FLASHKIT_ABI_H
 #define FLASHKIT_ABI_H
 
 #include "flashkit.h"
 
-/* Handles cross as numbers: as pointers they would point nowhere, which Go's collector does not bear. */
+/* Handles cross as numbers: Go's collector rejects pointers that point nowhere. */
 typedef uintptr_t abi_handle;
 
 #endif

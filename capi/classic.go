@@ -13,14 +13,15 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// classic runs what flash_attention_cpu_forward and its backward pass ask, on the CPU. It
-// holds no resource, and lasts as long as the process.
+// classic is the dispatcher of the flash_attention_cpu functions. It holds no resource and is never
+// closed.
 var classic = sync.OnceValue(func() *dispatch.Dispatcher { return dispatch.New(simd.New()) })
 
-// floats is memory that is used again: what a backward pass recomputes.
+// floats pools the O and LSE that a backward pass recomputes.
 var floats = sync.Pool{New: func() any { return new([]float32) }}
 
-// setClassic fills in a frame: the tensors of a pass in the order of its parameters.
+// setClassic fills in the problem and the arguments of f. pointers are the tensors of the pass, in
+// the order of its C parameters.
 func (f *frame) setClassic(p *C.FlashAttentionParams, pass flashkit.Pass, pointers ...*C.float) error {
 	b, h, n, d := int(p.batch), int(p.heads), int(p.seq_len), int(p.head_dim)
 	f.problem = flashkit.Problem{Batch: b, Heads: h, KVHeads: h, QLen: n, KVLen: n, Dim: d, VDim: d}
@@ -46,7 +47,6 @@ func (f *frame) setClassic(p *C.FlashAttentionParams, pass flashkit.Pass, pointe
 	return nil
 }
 
-// classicCode returns the FLASH_ATTENTION_ code of an FK_ code.
 func classicCode(code C.int) C.int {
 	switch code {
 	case C.FK_OK:
@@ -98,7 +98,7 @@ func abiClassicBackward(q, k, v, dout, dq, dk, dv *C.float, p *C.FlashAttentionP
 	lse, o := (*again)[:rows:rows], (*again)[rows:rows*(x.Dim+1)]
 	f.args.LSE = flashkit.F32(lse, x.Batch, x.Heads, x.QLen, 1)
 	f.args.O = flashkit.F32(o, x.Batch, x.Heads, x.QLen, x.Dim)
-	if err := f.problem.Check(flashkit.PassBackward, &f.args); err != nil { // before anything is computed
+	if err := f.problem.Check(flashkit.PassBackward, &f.args); err != nil { // before the forward pass runs
 		return report(&e, err)
 	}
 	d := classic()

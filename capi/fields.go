@@ -55,11 +55,10 @@ func featureBits(p *flashkit.Problem) (bits C.uint32_t) {
 	return bits
 }
 
-// slots are where the tensors of a call lie, in C and in Go: first those of the forward
-// pass.
+// slots are the offsets of a call's tensors in fk_args and flashkit.Args, the forward pass's first.
 var slots = [...]struct {
 	name     string
-	from, to uintptr // offsets
+	from, to uintptr
 }{
 	{"q", unsafe.Offsetof(C.fk_args{}.q), unsafe.Offsetof(flashkit.Args{}.Q)},
 	{"k", unsafe.Offsetof(C.fk_args{}.k), unsafe.Offsetof(flashkit.Args{}.K)},
@@ -79,10 +78,10 @@ var slots = [...]struct {
 	{"d_sink", unsafe.Offsetof(C.fk_args{}.d_sink), unsafe.Offsetof(flashkit.Args{}.DSink)},
 }
 
-// forwardSlots is how many of them the forward pass has.
+// forwardSlots is the number of forward slots.
 const forwardSlots = 9
 
-// listedFields are the names in flashkit.h of arguments and parameters.
+// listedFields maps names of arguments and parameters to flashkit.h.
 var listedFields = map[string]string{
 	"Q":             "q",
 	"K":             "k",

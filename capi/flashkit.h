@@ -1,19 +1,20 @@
 /*
- * flashkit.h: exact attention, O = softmax(scale*Q*K^T + ...)*V, and its gradients,
- * from C and C++. Memory is linear in the lengths. No tensor is copied.
+ * flashkit.h: exact attention, O = softmax(scale*Q*K^T + ...)*V, and its gradients, for C
+ * and C++. Memory is linear in the sequence lengths. Tensors are not
+ * copied, except between the host and a GPU.
  *
  * Conventions of every function that returns int:
  *   - It returns FK_OK, which is 0, or an FK_ERR_ code. The last argument, which may be
- *     NULL, receives the code, the field at fault and a text.
- *   - After an error of FK_ERR_NULL to FK_ERR_UNAVAILABLE nothing was written. After
- *     another one the outputs are undefined.
- *   - It may be called from any thread, from several at once, but not from a signal handler.
- *   - Structures begin with their size, which the caller sets: fields are only ever added
- *     at the end. A shorter structure of an older program is taken, and what it lacks is
- *     zero. A longer one is taken if what this library does not know is zero. Zero
- *     always means "not asked for". Begin with {0}, or with an fk_..._init() below.
+ *     NULL, receives the code, the field at fault and a message.
+ *   - After FK_ERR_NULL to FK_ERR_UNAVAILABLE no output was written. After any other error
+ *     the outputs are undefined.
+ *   - It is thread-safe, but must not be called from a signal handler.
+ *   - Every structure begins with its size, set by the caller. New fields are only added at
+ *     the end. Fields beyond the size of an older structure count as zero. A larger structure
+ *     is accepted if its unknown fields are zero. Zero always means "not requested".
+ *     Initialize with {0} and set size, or with fk_..._init().
  *
- * The library holds the Go runtime: see flashkit(3) for signals, fork and threads.
+ * The library contains the Go runtime: see flashkit(3) for signals, fork and threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,44 +29,44 @@
 extern "C" {
 #endif
 
-/* The version of this interface. The major one is that of the library's soname. */
+/* The version of this interface. The major version is the soname's. */
 #define FK_VERSION_MAJOR 0
 #define FK_VERSION_MINOR 1
 
-/* Errors, one code for each class. */
+/* Error codes. */
 enum {
 	FK_OK = 0,
-	FK_ERR_NULL = 1,         /* a pointer or a tensor that the call needs is missing */
-	FK_ERR_HANDLE = 2,       /* a handle that is closed, was never open, or is of the other type */
-	FK_ERR_SIZE = 3,         /* the size of a structure, or bytes of it that this library does not know */
-	FK_ERR_DIMENSION = 4,    /* a dimension makes no sense, or a tensor has not the shape of the problem */
-	FK_ERR_HEAD_DIM = 5,     /* dim or v_dim, of the problem or of a tensor */
-	FK_ERR_DTYPE = 6,        /* the type of a tensor or of the problem */
-	FK_ERR_STRIDE = 7,       /* strides or the address of a tensor */
+	FK_ERR_NULL = 1,         /* a required pointer or tensor is missing */
+	FK_ERR_HANDLE = 2,       /* a handle is closed, was never open, or has the wrong type */
+	FK_ERR_SIZE = 3,         /* a structure has a wrong size, or sets fields that this library does not know */
+	FK_ERR_DIMENSION = 4,    /* a dimension is out of range, or a tensor's shape does not fit the problem */
+	FK_ERR_HEAD_DIM = 5,     /* dim or v_dim is wrong, of the problem or of a tensor */
+	FK_ERR_DTYPE = 6,        /* the element type of a tensor or of the problem is wrong */
+	FK_ERR_STRIDE = 7,       /* a tensor's strides or address are wrong */
 	FK_ERR_OVERLAP = 8,      /* an output shares memory with another tensor, or with itself */
-	FK_ERR_VALUE = 9,        /* another value: band, scale, softcap, dropout, lengths, pages, a name */
-	FK_ERR_UNSUPPORTED = 10, /* valid, but no kernel of the dispatcher takes it */
-	FK_ERR_UNAVAILABLE = 11, /* this machine lacks the backend or the kernel that was asked for */
-	FK_ERR_MEMORY = 12,      /* out of memory, of the host or of a device */
-	FK_ERR_DRIVER = 13,      /* the driver of a device failed */
+	FK_ERR_VALUE = 9,        /* another value is wrong: band, scale, softcap, dropout, lengths, pages, a name */
+	FK_ERR_UNSUPPORTED = 10, /* valid, but no kernel of the dispatcher supports it */
+	FK_ERR_UNAVAILABLE = 11, /* this machine lacks the requested backend or kernel */
+	FK_ERR_MEMORY = 12,      /* out of memory, on the host or a device */
+	FK_ERR_DRIVER = 13,      /* a device driver failed */
 	FK_ERR_CANCELED = 14,    /* fk_cancel_now was called */
-	FK_ERR_TIMEOUT = 15,     /* fk_args.timeout_ns passed */
-	FK_ERR_FORKED = 16,      /* the process is a fork of the one that loaded the library */
-	FK_ERR_INTERNAL = 17     /* a defect of the library; please report it */
+	FK_ERR_TIMEOUT = 15,     /* the call ran longer than fk_args.timeout_ns */
+	FK_ERR_FORKED = 16,      /* the process was forked after the library was loaded */
+	FK_ERR_INTERNAL = 17     /* a bug in the library; please report it */
 };
 
-/* Types of elements. Q, K, V, O and their gradients are FK_F32, FK_F16 or FK_BF16. */
+/* Element types. Q, K, V, O and their gradients are FK_F32, FK_F16 or FK_BF16. */
 enum {
 	FK_F32 = 0,  /* IEEE binary32 */
 	FK_F16 = 1,  /* IEEE binary16 */
-	FK_BF16 = 2, /* the upper half of a binary32 */
-	FK_BOOL = 3  /* a byte, 0 or 1; masks alone */
+	FK_BF16 = 2, /* bfloat16, the upper half of a binary32 */
+	FK_BOOL = 3  /* one byte, 0 or 1; for masks only */
 };
 
-/* Where the memory of a tensor lies. */
+/* Devices that hold a tensor's memory. */
 enum {
 	FK_HOST = 0,
-	FK_CUDA = 1 /* GPU 0, in the device's primary context, which the CUDA runtime uses; FK_CUDA + n is GPU n */
+	FK_CUDA = 1 /* GPU 0, in its primary context, as in the CUDA runtime; FK_CUDA + n is GPU n */
 };
 
 /* Passes. */
@@ -74,49 +75,49 @@ enum {
 	FK_PASS_BACKWARD = 1
 };
 
-/* Bands, fk_problem.band. */
+/* Bands of visible keys, for fk_problem.band. */
 enum {
-	FK_BAND_FULL = 0,   /* every row sees every key */
-	FK_BAND_CAUSAL = 1, /* no row sees a key after the diagonal */
-	FK_BAND_WINDOW = 2  /* left keys before the diagonal and right keys after it */
+	FK_BAND_FULL = 0,   /* every query row sees every key */
+	FK_BAND_CAUSAL = 1, /* causal: no row sees a key after the diagonal */
+	FK_BAND_WINDOW = 2  /* sliding window: left keys before the diagonal and right keys after it */
 };
 
-/* As left or right of a window: no key on that side is hidden. */
+/* For left and right of a window: no limit on that side. */
 #define FK_UNLIMITED (-1)
 
-/* Features of a problem, fk_problem.features. */
+/* Features of a problem, for fk_problem.features. */
 enum {
-	FK_ALIBI = 1,   /* fk_args.slopes: minus the slope times the distance from the diagonal */
+	FK_ALIBI = 1,   /* ALiBi: fk_args.slopes times the distance from the diagonal is subtracted */
 	FK_BIAS = 2,    /* fk_args.bias is added to the scores */
-	FK_MASK = 4,    /* fk_args.mask hides keys: 1 takes part */
-	FK_SINK = 8,    /* fk_args.sink: a logit of each head that takes weight and has no value */
-	FK_RAGGED = 16, /* sequences differ in length: see fk_args.q_lens and what follows it */
-	FK_CARRY = 32,  /* o and lse hold the result of earlier keys, and the forward pass continues it */
-	FK_ORIGIN = 64  /* of dropout: the call is a part of a whole, and drops what a call of the whole does there: see fk_args.origin_batch */
+	FK_MASK = 4,    /* fk_args.mask hides keys: 1 visible, 0 hidden */
+	FK_SINK = 8,    /* attention sink: fk_args.sink is a logit per head that takes weight but has no value */
+	FK_RAGGED = 16, /* sequences differ in length: see fk_args.q_lens and the fields after it */
+	FK_CARRY = 32,  /* the forward pass continues from o and lse, the result over earlier keys */
+	FK_ORIGIN = 64  /* part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
 };
 
 /* Flags of fk_open. */
 enum {
-	FK_OPEN_FROZEN = 1,   /* choose by what was known when it was opened: the same kernels, hence the same bits, in every call */
-	FK_OPEN_PAIRED = 2,   /* all forward passes sum scores as backward passes do, not only those with fk_args.lse: for fk_explain and fk_workspace, which see no lse */
-	FK_OPEN_BLANK = 4,    /* ignore what a profile of the machine says */
-	FK_OPEN_ANY_ORDER = 8, /* on a GPU's memory d_q is summed in whatever order comes: faster, but its bits differ from run to run */
-	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum scores as backward passes do */
+	FK_OPEN_FROZEN = 1,   /* freeze the choice of kernels at opening: every call has the same bits */
+	FK_OPEN_PAIRED = 2,   /* even forward passes without fk_args.lse sum scores in the backward pass's order */
+	FK_OPEN_BLANK = 4,    /* ignore the machine's calibration profile */
+	FK_OPEN_ANY_ORDER = 8, /* on GPU tensors sum d_q in any order: faster, but bits differ from run to run */
+	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum in its order */
 };
 
-/* What is open: backends, and what is known of the speed of their kernels. */
+/* An open dispatcher: backends, and the known speed of their kernels. */
 typedef struct fk_dispatcher fk_dispatcher;
 
-/* Ends calls from another thread. */
+/* A cancellation handle: ends calls from another thread. */
 typedef struct fk_cancel fk_cancel;
 
 /*
- * What was wrong. Texts end with a zero byte and are cut to fit. field names what is at
- * fault as the structures below do: "kv_heads", "q.shape", "k.strides[2]", "q_lens[3]";
- * it is empty where no field is.
+ * Details of an error. Strings are cut to fit and end with a zero byte. field is the name
+ * of the field at fault, such as "kv_heads", "q.shape", "k.strides[2]" or "q_lens[3]", or
+ * empty.
  */
 typedef struct fk_error {
-	size_t size; /* sizeof(fk_error); no more than that is written */
+	size_t size; /* sizeof(fk_error); at most size bytes are written */
 	int32_t code;
 	int32_t reserved;
 	char field[64];
@@ -124,62 +125,63 @@ typedef struct fk_error {
 } fk_error;
 
 /*
- * A strided view of the caller's memory: [batch, heads, rows, row elements]. Strides are
- * in elements and not negative. Elements of a row are contiguous, so strides[3] must
- * be 1 where shape[3] is more than 1. Inputs may have stride 0 to repeat a
- * dimension. Where a dimension is 1 its stride is not used. An address is a multiple of
- * an element's size. The zero fk_tensor means "none".
+ * A strided view of the caller's memory: [batch, heads, rows, row elements]. Strides
+ * count elements and are not negative. A row is contiguous: strides[3] must be 1 if
+ * shape[3] > 1. Inputs may have stride 0 to repeat a dimension. The stride of a dimension
+ * of 1 is ignored. data must be aligned to the element size. A zero fk_tensor means
+ * "none".
  *
- * The library trusts that memory reaches from data to the last element that
- * the shape and the strides name, and touches nothing outside of that.
+ * The caller guarantees that the memory reaches from data to the last element of shape
+ * and strides. The library touches nothing else.
  */
 typedef struct fk_tensor {
-	void *data; /* inputs are only read */
+	void *data; /* inputs are not written */
 	int64_t shape[4];
 	int64_t strides[4];
 	int32_t dtype;
-	int32_t device; /* FK_HOST, or FK_CUDA + n for GPU n; of all tensors of a call the same */
+	int32_t device; /* FK_HOST, or FK_CUDA + n for GPU n; the same for all tensors of a call */
 } fk_tensor;
 
 /*
- * What to compute. The order is: dot product, scale, softcap, bias and alibi, mask and
- * band, softmax with the sink, dropout. batch, q_len and kv_len may be 0.
+ * The parameters of a problem. Scores pass through these steps in order: dot product,
+ * scale, softcap, bias and ALiBi, mask and band, softmax with the sink, dropout. batch,
+ * q_len and kv_len may be 0.
  */
 typedef struct fk_problem {
 	size_t size;      /* sizeof(fk_problem) */
 	int64_t batch;    /* B */
 	int64_t heads;    /* H, query heads */
-	int64_t kv_heads; /* G, divides heads; query head h reads head h / (H/G) */
-	int64_t q_len;    /* N, query rows; the longest of a ragged problem */
-	int64_t kv_len;   /* M, key and value rows; the longest of a ragged problem */
-	int64_t dim;      /* D, elements of a row of Q and K */
-	int64_t v_dim;    /* DV, elements of a row of V and O */
-	int32_t dtype;    /* of Q, K, V, O and their gradients */
-	int32_t kv_dtype; /* of K and V alone, FK_F16 or FK_BF16 where dtype is FK_F32; 0: dtype */
+	int64_t kv_heads; /* G, divides heads (GQA); query head h reads KV head h / (H/G) */
+	int64_t q_len;    /* N, query rows; the longest sequence of a ragged problem */
+	int64_t kv_len;   /* M, keys and values; the longest sequence of a ragged problem */
+	int64_t dim;      /* D, head dim of Q and K */
+	int64_t v_dim;    /* DV, head dim of V and O */
+	int32_t dtype;    /* element type of Q, K, V, O and their gradients */
+	int32_t kv_dtype; /* element type of K and V: FK_F16 or FK_BF16 if dtype is FK_F32; 0: dtype */
 
 	/*
-	 * Row i sees key j when i+off-left <= j <= i+off+right, where off is M-N+shift, so that
-	 * the last row meets the last key, or shift alone with top_left. left and right count in
-	 * FK_BAND_WINDOW only and are 0 else.
+	 * Row i sees key j if i+off-left <= j <= i+off+right. off is M-N+shift, which aligns
+	 * the last row with the last key, or only shift if top_left is 1. left and right are
+	 * for FK_BAND_WINDOW, else 0.
 	 */
 	int32_t band;
-	int32_t top_left; /* 1: the first row meets the first key */
+	int32_t top_left; /* 1: align the first row with the first key */
 	int64_t left;
 	int64_t right;
 	int64_t shift;
 
-	float scale;       /* multiplies Q*K^T, from 2^-126 to 2.358e38; 0: 1/sqrt(dim) */
-	float softcap;     /* c > 0: the score s becomes c*tanh(s/c) */
-	float dropout;     /* weights are dropped with this probability, 0 <= p < 1, rounded to a multiple of 2^-16 */
+	float scale;       /* softmax scale, from 2^-126 to 2.358e38; 0: 1/sqrt(dim) */
+	float softcap;     /* c > 0 turns a score s into c*tanh(s/c); 0: none */
+	float dropout;     /* probability to drop a weight, 0 <= p < 1, rounded to a multiple of 2^-16 */
 	uint32_t features; /* FK_ALIBI | FK_BIAS | ... */
-	int64_t page;      /* keys of a page of K and V in a ragged problem; 0: not paged */
+	int64_t page;      /* page size in keys of a paged K and V, in a ragged problem; 0: not paged */
 } fk_problem;
 
 /*
- * The tensors of a call, and what else is data. A pass reads what it needs and ignores
- * the tensors of the other pass; a tensor of a feature that the problem lacks is an
- * error. Outputs are written, never added to, and share memory with no other tensor.
- * Nothing of it may change during a call.
+ * The tensors and other data of a call. A pass ignores tensors that only the other pass
+ * uses. A tensor of a feature that the problem lacks is an error. Outputs are
+ * overwritten, not accumulated, and share memory with no other tensor. Nothing may change
+ * during a call.
  */
 typedef struct fk_args {
 	size_t size; /* sizeof(fk_args) */
@@ -188,53 +190,54 @@ typedef struct fk_args {
 	fk_tensor k;   /* [B, G, M, D] */
 	fk_tensor v;   /* [B, G, M, DV] */
 	fk_tensor o;   /* [B, H, N, DV]; 0 for a row that sees no key */
-	fk_tensor lse; /* [B, H, N, 1] f32, natural logarithm; -inf for a row that sees no key. Optional in the forward pass */
+	fk_tensor lse; /* [B, H, N, 1] f32, natural log; -inf for a row without keys. Optional in the forward pass */
 
 	/* The backward pass reads q, k, v, o, lse and d_o and writes d_q, d_k, d_v. */
 	fk_tensor d_o;   /* [B, H, N, DV], the gradient of o */
-	fk_tensor d_lse; /* [B, H, N, 1] f32, the gradient of lse. Optional: 0 without it */
+	fk_tensor d_lse; /* [B, H, N, 1] f32, the gradient of lse. Optional: zero if absent */
 	fk_tensor d_q;   /* [B, H, N, D] */
 	fk_tensor d_k;   /* [B, G, M, D] */
 	fk_tensor d_v;   /* [B, G, M, DV] */
 
-	fk_tensor bias;   /* [B, H, N, M], each but M may be 1 and repeats; f32 or dtype */
-	fk_tensor d_bias; /* shape and type of bias, summed over what repeats. Optional */
-	fk_tensor mask;   /* FK_BOOL, shapes of bias */
+	fk_tensor bias;   /* [B, H, N, M] f32 or dtype; each dimension but M may be 1, which repeats */
+	fk_tensor d_bias; /* shape and type of bias, summed over repeated dimensions. Optional */
+	fk_tensor mask;   /* FK_BOOL, shape as for bias */
 	fk_tensor slopes; /* [B, H, 1, 1] f32, B may be 1 */
 	fk_tensor sink;   /* [1, H, 1, 1] f32 */
 	fk_tensor d_sink; /* [1, H, 1, 1] f32. Optional */
 
-	uint64_t seed; /* of dropout: the same seed drops the same weights in both passes */
+	uint64_t seed; /* dropout seed: the same seed drops the same weights in both passes */
 
 	/*
-	 * Of a ragged problem, else NULL and 0; on the host, unless seqs_device says otherwise.
-	 * Queries are padded or packed, keys are padded, packed or paged, each side by itself.
-	 *   padded: sequence b has the first q_lens[b] rows of batch b, likewise kv_lens[b] keys;
-	 *     NULL: all have q_len, or kv_len. The forward pass writes 0 to o and -inf to lse
-	 *     beyond the length, the backward pass 0 to d_q, d_k and d_v.
-	 *   packed: the tensors have batch 1, and sequence b has the rows from q_starts[b] up to
-	 *     but not including q_starts[b+1], likewise kv_starts. What lies outside all
-	 *     sequences is neither read nor written.
-	 *   paged: k and v are pools [pages, G, page, D]; the keys of sequence b are those of the
-	 *     pages pages[b*pages_per_seq], ..., of which kv_lens[b] keys count. Forward only.
+	 * Sequences of a ragged problem; NULL and 0 otherwise. Arrays are on the host unless
+	 * seqs_device is set. Queries are padded or packed; keys are padded, packed or paged,
+	 * independently of the queries.
+	 *   padded: sequence b has the first q_lens[b] rows of batch b, and the first kv_lens[b] keys.
+	 *     NULL: all have q_len, or kv_len. Beyond its length the forward pass writes 0 to o and
+	 *     -inf to lse, and the backward pass writes 0 to d_q, d_k and d_v.
+	 *   packed: the tensors have batch 1. Sequence b has rows q_starts[b] up to, but not
+	 *     including, q_starts[b+1]; likewise kv_starts. Rows outside all sequences are
+	 *     neither read nor written.
+	 *   paged: k and v are pools [pages, G, page, D]. Sequence b has the first kv_lens[b] keys
+	 *     of pages pages[b*pages_per_seq], .... Forward pass only.
 	 */
-	int64_t seqs;             /* how many sequences the arrays below describe: B */
+	int64_t seqs;             /* number of sequences, B */
 	const int32_t *q_lens;    /* [seqs] */
 	const int32_t *kv_lens;   /* [seqs] */
 	const int32_t *q_starts;  /* [seqs+1] */
 	const int32_t *kv_starts; /* [seqs+1] */
-	const int32_t *pages;     /* [seqs][pages_per_seq] */
+	const int32_t *pages;     /* page table, [seqs][pages_per_seq] */
 	int64_t pages_per_seq;
 
-	int64_t workers;    /* threads that the call may use at most, its own among them; 0: no limit. Results do not depend on it */
-	int64_t timeout_ns; /* ends the call after about that time with FK_ERR_TIMEOUT; 0: never. Of device memory: looked at before work is enqueued */
-	fk_cancel *cancel;  /* ends the call with FK_ERR_CANCELED; NULL: nothing does */
-	void *stream;       /* CUstream, of device memory; NULL is the default stream. A call enqueues and returns */
+	int64_t workers;    /* maximum threads, the caller's included; 0: no limit. Results do not depend on it */
+	int64_t timeout_ns; /* time limit, approximate; 0: none. On GPU tensors: checked before work is enqueued */
+	fk_cancel *cancel;  /* handle that ends the call with FK_ERR_CANCELED, or NULL */
+	void *stream;       /* CUstream, for GPU tensors; NULL: the default stream. The call enqueues and returns */
 
 	/*
-	 * Of FK_ORIGIN, else 0: where in a whole problem the first sequence, query head, query row
-	 * and key are, from which dropout counts; rows and keys in each sequence. Sums with what
-	 * the problem has are below 2^31.
+	 * For FK_ORIGIN, else 0: the position in the larger problem of this call's first
+	 * sequence, query head, query row and key. The dropout mask counts from there, rows
+	 * and keys within each sequence. Position plus size is below 2^31.
 	 */
 	int64_t origin_batch;
 	int64_t origin_head;
@@ -242,97 +245,98 @@ typedef struct fk_args {
 	int64_t origin_key; /* a multiple of 8 */
 
 	/*
-	 * 0: the arrays of sequences lie on the host. q.device: kv_lens and pages of a paged
-	 * problem lie there, and are read when the work runs, without a check of what they say
-	 * (kv_lens may be NULL: all sequences have kv_len keys):
-	 * pages outside the pools read memory that is not the call's; lengths below 0 or above
-	 * kv_len count as these. A CUDA graph of such a call may be replayed while they change.
+	 * 0: the sequence arrays are on the host. q.device: kv_lens and pages of a paged
+	 * problem are on that device. They are read unchecked when the work runs, so a CUDA
+	 * graph of the call may be replayed after they change. kv_lens may be NULL: all
+	 * sequences have kv_len keys. Lengths are clamped to [0, kv_len]. Page numbers
+	 * outside the pools read foreign memory.
 	 */
 	int64_t seqs_device;
 } fk_args;
 
-/* What a call takes beside its tensors, in bytes, by formula: an allocator may take more. */
+/* Memory of a call in bytes, not counting its tensors. Allocators may round up. */
 typedef struct fk_memory {
-	size_t size;    /* sizeof(fk_memory); no more than that is written */
-	double host;    /* of the host's memory */
-	double tensors; /* of a device's memory, for copies of host tensors */
-	double device;  /* of a device's memory, beside these */
+	size_t size;    /* sizeof(fk_memory); at most size bytes are written */
+	double host;    /* host memory */
+	double tensors; /* device memory for copies of host tensors */
+	double device;  /* other device memory */
 } fk_memory;
 
 /*
  * fk_open opens the backends that this machine can run. backend is "auto" for every
- * kernel, a backend such as "simd", or a kernel such as "simd/fwd_avx2", which also stands
- * for its variant in the other pass; NULL is what the environment variable
- * FLASHKIT_BACKEND says, or "auto". Open once and keep it. FK_ERR_UNAVAILABLE if the
- * machine lacks what is named.
+ * kernel, a backend such as "simd", or a kernel such as "simd/fwd_avx2", which also
+ * selects its variant in the other pass. NULL means the environment variable
+ * FLASHKIT_BACKEND, or "auto". It returns FK_ERR_UNAVAILABLE if the machine lacks the
+ * named backend or kernel. Open once and reuse the dispatcher.
  */
 int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_error *err);
 
 /*
- * fk_close waits for the calls in progress and frees everything. The handle is dead
- * afterwards: to use it, or to close it again, is FK_ERR_HANDLE.
+ * fk_close waits for the calls in progress and frees the dispatcher. Later uses of the
+ * handle, fk_close included, return FK_ERR_HANDLE.
  */
 int fk_close(fk_dispatcher *d, fk_error *err);
 
 /*
- * fk_problem_of fills in what the tensors of args tell: dimensions, types, page, and the
- * features but FK_CARRY and FK_ORIGIN. It leaves the band, scale, softcap, dropout, FK_CARRY and FK_ORIGIN
- * of p as they are. It needs q, k and v.
+ * fk_problem_of fills in dimensions, types, page and features from the tensors of args.
+ * It needs q, k and v. It leaves the band, scale, softcap, dropout, FK_CARRY and
+ * FK_ORIGIN of p unchanged.
  */
 int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err);
 
-/* fk_forward computes o, and lse if it is given. */
+/* fk_forward computes o, and lse if present. */
 int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err);
 
 /*
  * fk_backward computes the gradients of sum(o*d_o) + sum(lse*d_lse), from the o and lse
- * that the forward pass wrote.
+ * of the forward pass.
  */
 int fk_backward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err);
 
 /*
- * fk_merge combines attention over two disjoint sets of keys of the same queries into
- * that over both. Shapes are [B, H, N, DV] and [B, H, N, 1]; the o's are of one type, the
- * lse's f32, all on the host. The output may be one of the inputs, exactly. lse may be
- * NULL. A row that saw no key, of lse -inf, counts nothing. Not for results with a sink on
- * both sides, which would count twice.
+ * fk_merge combines the results over two disjoint sets of keys into the result over both,
+ * for the same queries. o, o1 and o2 are [B, H, N, DV] of one type; lse, lse1 and lse2
+ * are [B, H, N, 1] f32; all are on the host. An output may be one of the inputs if both
+ * views are equal. lse may be NULL. A row without keys, whose lse is -inf, contributes
+ * nothing. At most one of the inputs may include a sink, which would count twice.
  */
 int fk_merge(const fk_tensor *o, const fk_tensor *lse, const fk_tensor *o1, const fk_tensor *lse1,
              const fk_tensor *o2, const fk_tensor *lse2, fk_error *err);
 
-/* fk_workspace says what memory the kernel takes that would run the problem's pass. */
+/* fk_workspace returns the memory of the kernel that would run the pass of the problem. */
 int fk_workspace(fk_dispatcher *d, const fk_problem *p, int pass, fk_memory *out, fk_error *err);
 
 /*
- * fk_explain writes a line for every kernel of the pass and every missing backend: "*" for
- * the one that runs or "-", its name, the predicted time in nanoseconds or 0, and the
- * reason; fields end with a tab, lines with a newline. It runs nothing.
+ * fk_explain writes a line for every kernel of the pass and every missing backend. Its
+ * fields are "*" for the kernel that would run, else "-", the name, the predicted time in
+ * nanoseconds or 0, and the reason. Fields end with a tab, lines with a newline. No
+ * kernel runs.
  *
- * As with snprintf, at most len bytes of buf are written, the zero byte among them, and
- * *needed, unless needed is NULL, becomes the length of the whole text without that byte.
- * buf may be NULL if len is 0. A text that is cut is no error.
+ * As with snprintf, at most len bytes of buf are written, the zero byte included.
+ * *needed, unless needed is NULL, is set to the length of the whole text without the zero
+ * byte. buf may be NULL if len is 0. A text cut to fit is no error.
  */
 int fk_explain(fk_dispatcher *d, const fk_problem *p, int pass, char *buf, size_t len, size_t *needed, fk_error *err);
 
 /*
- * fk_kernels writes a line for every kernel that the dispatcher may run: its name,
- * "forward" or "backward", what this machine lacks for it or nothing, and what it is.
- * The rest is as with fk_explain.
+ * fk_kernels writes a line for every kernel of the dispatcher: its name, "forward" or
+ * "backward", the requirement that this machine lacks or nothing, and a description. buf,
+ * len and needed are as in fk_explain.
  */
 int fk_kernels(fk_dispatcher *d, char *buf, size_t len, size_t *needed, fk_error *err);
 
 /*
- * fk_cancel_new makes what ends calls, fk_cancel_now ends those that hold it, also those
- * that begin later, and fk_cancel_free waits for the calls that hold it, and frees it.
+ * fk_cancel_new creates a cancellation handle. fk_cancel_now ends the calls that hold it,
+ * and later ones. fk_cancel_free waits for the calls that hold it and frees it.
  */
 int fk_cancel_new(fk_cancel **out, fk_error *err);
 int fk_cancel_now(fk_cancel *c, fk_error *err);
 int fk_cancel_free(fk_cancel *c, fk_error *err);
 
-/* fk_error_string returns what a code means: a constant. "unknown error" for others. */
+/* fk_error_string returns a constant text for a code, "unknown error" for an unknown one. */
 const char *fk_error_string(int code);
 
-/* fk_version returns the library's version, such as "0.1": a constant. */
+/* fk_version returns the library's version, such as "0.1", a constant. */
 const char *fk_version(void);
 
 static inline fk_error fk_error_init(void)
@@ -367,7 +371,7 @@ static inline fk_memory fk_memory_init(void)
 	return m;
 }
 
-/* fk_dense returns a dense view of host memory, row-major. */
+/* fk_dense returns a dense row-major view of host memory. */
 static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch, int64_t heads, int64_t rows, int64_t row)
 {
 	fk_tensor t;
@@ -377,7 +381,7 @@ static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch,
 	t.shape[1] = heads;
 	t.shape[2] = rows;
 	t.shape[3] = row;
-	t.strides[1] = (int64_t)((uint64_t)rows * (uint64_t)row); /* wraps, and is refused, where it overflows */
+	t.strides[1] = (int64_t)((uint64_t)rows * (uint64_t)row); /* an overflow wraps, and calls reject the strides */
 	t.strides[0] = (int64_t)((uint64_t)heads * (uint64_t)t.strides[1]);
 	t.strides[2] = row;
 	t.strides[3] = 1;
@@ -386,19 +390,19 @@ static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch,
 }
 
 /*
- * A second, smaller interface: dense float32 tensors on the host, one number of heads, one
- * sequence length, one head dimension of at most 512, row-major [batch, heads, seq_len,
- * head_dim].
+ * A second, smaller interface: dense row-major float32 tensors [batch, heads, seq_len,
+ * head_dim] on the host, with one head count, one sequence length and one head dim of at
+ * most 512.
  */
 enum {
 	FLASH_ATTENTION_OK = 0,
 	FLASH_ATTENTION_ERR_NULL = -1,      /* a pointer is NULL */
-	FLASH_ATTENTION_ERR_DIMENSION = -2, /* batch, heads or seq_len is below 1, or a product of them overflows */
-	FLASH_ATTENTION_ERR_HEAD_DIM = -3,  /* head_dim is not from 1 to 512 */
+	FLASH_ATTENTION_ERR_DIMENSION = -2, /* batch, heads or seq_len is below 1, or their product overflows */
+	FLASH_ATTENTION_ERR_HEAD_DIM = -3,  /* head_dim is not in 1..512 */
 	FLASH_ATTENTION_ERR_BLOCK = -4,     /* block_m or block_n is negative */
 	FLASH_ATTENTION_ERR_OVERLAP = -5,   /* an output shares memory with another tensor */
 	FLASH_ATTENTION_ERR_MEMORY = -6,    /* out of memory */
-	FLASH_ATTENTION_ERR_INTERNAL = -7   /* anything else */
+	FLASH_ATTENTION_ERR_INTERNAL = -7   /* any other error */
 };
 
 #define FLASH_ATTENTION_MAX_HEAD_DIM 512
@@ -408,9 +412,9 @@ typedef struct FlashAttentionParams {
 	int heads;
 	int seq_len;
 	int head_dim;
-	int block_m; /* hints of the size of a tile, 0 for none; kernels have tiles of their own */
+	int block_m; /* tile size hints, 0 for none; kernels have their own tile sizes */
 	int block_n;
-	int causal; /* not 0: row i sees the keys up to i */
+	int causal; /* not 0: row i sees keys 0..i */
 } FlashAttentionParams;
 
 /* O = softmax(Q*K^T/sqrt(head_dim))*V. */
@@ -418,8 +422,8 @@ int flash_attention_cpu_forward(const float *Q, const float *K, const float *V, 
                                 const FlashAttentionParams *params);
 
 /*
- * The gradients of sum(O*dO). It keeps nothing between calls, so it computes the
- * forward pass again, in memory of the size of O.
+ * The gradients of sum(O*dO). No state is kept between calls: the forward pass is
+ * recomputed, in memory of the size of O.
  */
 int flash_attention_cpu_backward(const float *Q, const float *K, const float *V, const float *dO,
                                  float *dQ, float *dK, float *dV, const FlashAttentionParams *params);

@@ -12,15 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A frame is what a call has in Go. Frames are used again, so that a call allocates nothing.
+// A frame holds the Go form of a call's arguments. Frames are pooled, so that calls do not
+// allocate.
 type frame struct {
 	problem flashkit.Problem
 	args    flashkit.Args
 	seqs    flashkit.Sequences
-	device  *device // that the tensors lie on, nil if they lie on the host
+	device  *device // device of the tensors, nil for the host
 
-	lists  cuda.DeviceSequences // where it has what the sequences say; of other calls' too, as they are often the same
-	listed bool                 // whether this call's are there
+	lists  cuda.DeviceSequences // device memory of the sequence arrays, kept for the next call, whose arrays are often the same
+	listed bool                 // whether this call uses lists
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -30,7 +31,7 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// setProblem takes a C program's problem. What flashkit validates is left to it.
+// setProblem converts a C problem. flashkit validates the rest.
 func (f *frame) setProblem(p *C.fk_problem) error {
 	switch {
 	case p.features&^knownFeatures != 0:
@@ -81,7 +82,6 @@ func bandOf(p *C.fk_problem) (b flashkit.Band, err error) {
 	return b.Shift(int(p.shift)), nil
 }
 
-// describe fills in what the frame's arguments tell of a problem.
 func (f *frame) describe(p *C.fk_problem) error {
 	for _, t := range [...]struct {
 		name string
@@ -105,7 +105,7 @@ func (f *frame) describe(p *C.fk_problem) error {
 	return nil
 }
 
-// set takes a C program's arguments for a pass. Without a session they are not to be run.
+// set converts the arguments of a pass. A nil session means that the call will not run.
 func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 	if err := f.place(a, s); err != nil {
 		return err
@@ -129,8 +129,7 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 	return f.setSequences(a)
 }
 
-// place finds the device where Q says that it lies. All else must lie there, too, which
-// flashkit checks.
+// place opens the device of Q. flashkit checks that all other tensors are on it.
 func (f *frame) place(a *C.fk_args, s *session) (err error) {
 	if a.q.device < C.FK_CUDA || a.q.device > lastDevice || s == nil {
 		return nil
@@ -139,7 +138,7 @@ func (f *frame) place(a *C.fk_args, s *session) (err error) {
 	return err
 }
 
-// setSequences takes what the arguments say of sequences, if they do.
+// setSequences converts the sequence arrays, if there are any.
 func (f *frame) setSequences(a *C.fk_args) error {
 	if a.seqs_device != 0 {
 		return f.setDeviceSequences(a)
@@ -178,7 +177,7 @@ func (f *frame) setSequences(a *C.fk_args) error {
 	return nil
 }
 
-// setDeviceSequences takes lengths and a page table where the tensors are.
+// setDeviceSequences wraps lengths and a page table in device memory.
 func (f *frame) setDeviceSequences(a *C.fk_args) error {
 	const most = math.MaxInt32
 	switch {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A kind is what a handle stands for. It is the lowest bits of the handle, so that a handle in the
-// place of another type is refused.
+// A kind is the type of a handle's value. It is the handle's lowest bits, so that a handle of the
+// wrong type is rejected.
 type kind uintptr
 
 const (
@@ -16,11 +16,11 @@ const (
 	kindBits = 2
 )
 
-// kindOf returns the kind of a handle.
 func kindOf(handle uintptr) kind { return kind(handle & (1<<kindBits - 1)) }
 
-// A table gives handles to what C programs hold. No handle is given twice, so that a closed one is
-// known to be closed. Counting starts at random: a handle of another process is refused too.
+// A table gives handles to objects of C programs. It never reuses a handle, so that a closed one is
+// recognized. Counting starts at a random number, so that a handle of another process is rejected,
+// too.
 type table[T any] struct {
 	kind kind
 	mu   sync.RWMutex
@@ -28,7 +28,7 @@ type table[T any] struct {
 	held map[uintptr]*entry[T]
 }
 
-// An entry is held for reading by calls in progress, and for writing by the one that closes it.
+// Calls in progress hold an entry's read lock; remove takes the write lock.
 type entry[T any] struct {
 	mu     sync.RWMutex
 	closed bool
@@ -40,7 +40,7 @@ func (t *table[T]) add(value T) uintptr {
 	defer t.mu.Unlock()
 	if t.held == nil {
 		t.held = make(map[uintptr]*entry[T])
-		t.last = uintptr(rand.Uint64()) >> (kindBits + 1) // the top bit is room to count on
+		t.last = uintptr(rand.Uint64()) >> (kindBits + 1) // the top bit stays free for counting
 	}
 	t.last++
 	handle := t.last<<kindBits | uintptr(t.kind)
@@ -48,7 +48,7 @@ func (t *table[T]) add(value T) uintptr {
 	return handle
 }
 
-// hold returns the entry of a handle, to be released, or nil.
+// hold returns the entry of a handle, or nil. The caller releases it.
 func (t *table[T]) hold(handle uintptr) *entry[T] {
 	t.mu.RLock()
 	e := t.held[handle]
@@ -64,7 +64,6 @@ func (t *table[T]) hold(handle uintptr) *entry[T] {
 	return e
 }
 
-// holds reports whether a handle is open.
 func (t *table[T]) holds(handle uintptr) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -73,7 +72,8 @@ func (t *table[T]) holds(handle uintptr) bool {
 
 func (e *entry[T]) release() { e.mu.RUnlock() }
 
-// remove removes the entry of a handle, after the calls that hold it. It reports whether there was one.
+// remove removes the entry of a handle after waiting for the calls that hold it. It reports whether
+// the handle was open.
 func (t *table[T]) remove(handle uintptr) (value T, ok bool) {
 	t.mu.Lock()
 	e := t.held[handle]

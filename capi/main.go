@@ -1,8 +1,8 @@
-// Command capi is the library libflashkit: flashkit.h over package dispatch. It is built
-// with -buildmode=c-shared or c-archive; `make capi` in the root does it.
+// Command capi is the library libflashkit: flashkit.h over package dispatch. `make capi` in the
+// root builds it with -buildmode=c-shared and c-archive.
 //
-// abi.c has the functions that C programs call. They call those of this file, each of
-// which returns an FK_ code and writes the error where C reads it.
+// C programs call functions of abi.c, which call the exported functions of this file. Each returns
+// an FK_ code and writes its error to e.
 package main
 
 // #include "abi.h"
@@ -19,7 +19,7 @@ import (
 
 func main() {}
 
-// caught turns a panic into an error: none may reach a C program.
+// caught turns a panic into an error: a panic must not unwind into C.
 func caught(code *C.int, e *C.fk_error) {
 	if x := recover(); x != nil {
 		*code = write(e, C.FK_ERR_INTERNAL, "", fmt.Sprint("panic: ", x))
@@ -74,7 +74,6 @@ func abiRun(h C.abi_handle, pass C.int, p *C.fk_problem, a *C.fk_args, e *C.fk_e
 	return C.FK_OK
 }
 
-// run runs a pass.
 func (f *frame) run(s *session, p *C.fk_problem, a *C.fk_args, pass flashkit.Pass) error {
 	if err := f.setProblem(p); err != nil {
 		return err
@@ -142,7 +141,7 @@ func abiKernels(h C.abi_handle, buf *C.char, n C.size_t, needed *C.size_t, e *C.
 	return C.FK_OK
 }
 
-// ask answers a question about a pass of a problem.
+// ask runs answer for a pass of a problem.
 func ask(h C.abi_handle, p *C.fk_problem, pass C.int, e *C.fk_error, answer func(*session, flashkit.Problem, flashkit.Pass) error) C.int {
 	s := sessions.hold(uintptr(h))
 	if s == nil {

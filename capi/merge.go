@@ -10,13 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A merging combines results over two sets of keys: with the weights exp(lse1-lse) and
-// exp(lse2-lse) of the two, where exp(lse) is the sum of exp(lse1) and exp(lse2).
+// A merging combines results over two sets of keys. With lse = log(exp(lse1)+exp(lse2)), the
+// weights are exp(lse1-lse) and exp(lse2-lse).
 type merging struct {
 	o, lse, o1, lse1, o2, lse2 flashkit.Tensor
 }
 
-// set takes and checks a C program's tensors.
 func (m *merging) set(o, lse, o1, lse1, o2, lse2 *C.fk_tensor) error {
 	list := [...]struct {
 		name string
@@ -49,7 +48,7 @@ func (m *merging) set(o, lse, o1, lse1, o2, lse2 *C.fk_tensor) error {
 	return m.checkOutputs()
 }
 
-// check compares a tensor with o.
+// check checks a tensor's type and shape against o.
 func (m *merging) check(name string, t *flashkit.Tensor) error {
 	shape, dtype := m.o.Shape(), m.o.DType()
 	if name == "lse" || name == "lse1" || name == "lse2" {
@@ -70,8 +69,8 @@ func (m *merging) check(name string, t *flashkit.Tensor) error {
 	return nil
 }
 
-// checkOutputs refuses outputs whose elements coincide, or that share memory with another
-// tensor, unless they are the same view of it.
+// checkOutputs rejects outputs whose elements overlap. An output may share memory with another
+// tensor only if both are the same view.
 func (m *merging) checkOutputs() error {
 	for _, out := range [...]struct {
 		name string
@@ -95,8 +94,8 @@ func (m *merging) checkOutputs() error {
 	return nil
 }
 
-// overlap reports whether two views share memory in another way than as one view. Where
-// both have gaps, of which the other may lie in, that is the caller's promise.
+// overlap reports whether two different views share memory. It allows two views with gaps to
+// interleave: the caller guarantees that their elements are distinct.
 func overlap(x, y *flashkit.Tensor) bool {
 	from, to := x.Address(), x.Address()+uintptr(x.Len()*x.DType().Size())
 	otherFrom, otherTo := y.Address(), y.Address()+uintptr(y.Len()*y.DType().Size())
@@ -114,7 +113,7 @@ func isDense(t *flashkit.Tensor) bool {
 	return t.Len() == s[0]*s[1]*s[2]*s[3]
 }
 
-// isApart reports whether each stride steps over all that the smaller ones reach.
+// isApart reports whether each stride is at least the extent of all smaller ones.
 func isApart(t *flashkit.Tensor) bool {
 	shape, strides := t.Shape(), t.Strides()
 	reach, done := shape[3], [3]bool{}
@@ -165,8 +164,7 @@ func (m *merging) row(b, h, r, n int) {
 	mixHalf(m.o.Uint16s()[at:][:n], m.o1.Uint16s()[from1:][:n], m.o2.Uint16s()[from2:][:n], w1, w2, read, write)
 }
 
-// weights returns what two results count, and the logarithm of both sums together. What
-// saw no key counts nothing.
+// weights returns the weights of two results and their combined LSE. An LSE of -inf has weight 0.
 func weights(first, second float64) (w1, w2 float32, lse float64) {
 	most := max(first, second)
 	if math.IsInf(most, -1) {
@@ -176,7 +174,7 @@ func weights(first, second float64) (w1, w2 float32, lse float64) {
 	return float32(e1 / (e1 + e2)), float32(e2 / (e1 + e2)), most + math.Log(e1+e2)
 }
 
-// mix writes w1*x + w2*y. A weight of 0 hides what it belongs to, also if that is NaN.
+// mix writes w1*x + w2*y. A weight of 0 ignores its operand, even NaN.
 func mix(to, x, y []float32, w1, w2 float32) {
 	switch {
 	case w1 == 0 && w2 == 0:
@@ -192,7 +190,6 @@ func mix(to, x, y []float32, w1, w2 float32) {
 	}
 }
 
-// mixHalf is mix for numbers of 16 bits.
 func mixHalf(to, x, y []uint16, w1, w2 float32, read func(uint16) float32, write func(float32) uint16) {
 	switch {
 	case w1 == 0 && w2 == 0:

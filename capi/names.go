@@ -10,7 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// fields are the names in flashkit.h of the fields of package flashkit.
 var fields = func() map[string]string {
 	all := map[string]string{
 		"Batch": "batch", "Heads": "heads", "KVHeads": "kv_heads", "QLen": "q_len", "KVLen": "kv_len", "Dim": "dim", "VDim": "v_dim",
@@ -23,7 +22,8 @@ var fields = func() map[string]string {
 	return all
 }()
 
-// words are what a reason says otherwise than flashkit.h: fields, their last parts where these are a field's alone, and features.
+// words maps words of a flashkit.ProblemError's Reason to flashkit.h: fields, last parts of field
+// names if unambiguous, and features.
 var words = func() map[string]string {
 	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
 	for name, field := range fields {
@@ -34,18 +34,17 @@ var words = func() map[string]string {
 	return w
 }()
 
-// named finds them.
 var named = func() *regexp.Regexp {
 	names := make([]string, 0, len(words))
 	for name := range words {
 		names = append(names, regexp.QuoteMeta(name))
 	}
 	slices.Sort(names)
-	slices.Reverse(names) // a longer name before its beginning
+	slices.Reverse(names) // longer names before their prefixes
 	return regexp.MustCompile(`\b(` + strings.Join(names, "|") + `)\b`)
 }()
 
-// message returns the text of an error in the words of flashkit.h.
+// message returns the text of an error with the names of flashkit.h.
 func message(err error) string {
 	var p *flashkit.ProblemError
 	if !errors.As(err, &p) {
@@ -56,8 +55,8 @@ func message(err error) string {
 	return strings.Replace(err.Error(), p.Error(), renamed.Error(), 1)
 }
 
-// fieldName returns flashkit.h's name of a field: "KVHeads" is kv_heads, "Q.shape" q.shape,
-// "Seqs.QLens[3]" q_lens[3].
+// fieldName returns the flashkit.h name of a field: kv_heads for "KVHeads", q.shape for "Q.shape",
+// q_lens[3] for "Seqs.QLens[3]".
 func fieldName(field string) string {
 	if name, ok := fields[field]; ok {
 		return name

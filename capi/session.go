@@ -16,26 +16,26 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A session is what an fk_dispatcher stands for: the dispatcher, and the doors to the
-// memory of devices, each of which is opened by the first call that needs it.
+// A session is the value of an fk_dispatcher: the dispatcher, and GPUs whose memory holds tensors.
+// The first call that needs a GPU opens it.
 type session struct {
 	*dispatch.Dispatcher
-	paired   bool // for calls on the memory of a device, as Dispatcher is
+	paired   bool // for calls on GPU tensors; Dispatcher has its own
 	unpaired bool
-	anyOrder bool // sums dQ on the memory of a device so
+	anyOrder bool // sums dQ of GPU tensors in any order
 
 	mu      sync.Mutex
 	devices map[C.int32_t]*device
 }
 
-// A device is a GPU as calls on its memory see it.
+// A device is a GPU whose memory holds tensors.
 type device struct {
-	number  C.int32_t // FK_CUDA and up
+	number  C.int32_t // FK_CUDA + n
 	backend *cuda.Backend
-	memory  *cuda.Buffer // all of it: whose memory it is, is the C program's affair
+	memory  *cuda.Buffer // all device memory: ownership is the C program's responsibility
 }
 
-// wrap makes a buffer of memory of the device, if it is not that already.
+// wrap sets *b to a buffer of bytes at an address, or keeps it if equal.
 func (d *device) wrap(b **cuda.Buffer, at uintptr, bytes int) {
 	if x := *b; x == nil || x.Backend() != d.backend || x.Address() != cuda.Pointer(at) || x.Bytes() != bytes {
 		*b = d.backend.Wrap(cuda.Pointer(at), bytes)
@@ -69,7 +69,7 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0, unpaired: flags&C.FK_OPEN_UNPAIRED != 0, anyOrder: flags&C.FK_OPEN_ANY_ORDER != 0}, nil
 }
 
-// choose opens the backends that a choice needs, restricted to it.
+// choose opens the backends of a FLASHKIT_BACKEND choice and restricts the dispatcher to it.
 func choose(backend *C.char) (*dispatch.Dispatcher, error) {
 	name := C.GoString(backend)
 	opened, err := dispatch.Open(context.Background(), name)
@@ -91,7 +91,7 @@ func (s *session) close() error {
 	return err
 }
 
-// gpu returns a device, which it opens if that was not done.
+// gpu returns a device, opened at its first use.
 func (s *session) gpu(number C.int32_t) (*device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +127,7 @@ func (s *session) has(prefix string) bool {
 	return false
 }
 
-// kernel returns the one kernel of cuda that the dispatcher admits for a pass, "" if
-// there are several.
+// kernel returns the dispatcher's only cuda kernel for a pass, or "" if there are several.
 func (s *session) kernel(pass flashkit.Pass) (name string) {
 	n := 0
 	for _, k := range s.Kernels() {
@@ -142,7 +141,6 @@ func (s *session) kernel(pass flashkit.Pass) (name string) {
 	return name
 }
 
-// launch enqueues a pass on tensors of the device.
 func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
 	b := f.device.backend
 	o := cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Unpaired: s.unpaired, Nondeterministic: s.anyOrder}
@@ -152,19 +150,19 @@ func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stre
 	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, o)
 }
 
-// A ticket is what ends a call from another thread.
+// A ticket is the value of an fk_cancel.
 type ticket struct {
 	ctx context.Context
 	now context.CancelFunc
 }
 
-// What C programs hold.
 var (
 	sessions = table[*session]{kind: kindDispatcher}
 	tickets  = table[ticket]{kind: kindCancel}
 )
 
-// limits returns the context of a call, and what is to be released and stopped after it.
+// limits returns the context of a call. The caller releases held and calls stop if they are not
+// nil.
 func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop context.CancelFunc, err error) {
 	ctx = context.Background()
 	if a.timeout_ns < 0 {
@@ -182,7 +180,7 @@ func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop contex
 	return ctx, held, stop, nil
 }
 
-// stale returns the error of a handle that is not open.
+// stale returns the error of a handle that is not open or has the wrong type.
 func stale(field string, handle uintptr) error {
 	text := "is closed, or was never open"
 	switch {

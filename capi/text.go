@@ -12,8 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// print writes as much of a text as n bytes hold, a zero byte included, and returns the
-// length of all of it.
+// print writes s and a zero byte to buf, cut to n bytes, and returns len(s).
 func print(buf *C.char, n C.size_t, s string) int {
 	if buf != nil && n > 0 {
 		to := bytesAt(buf, int(min(n, C.size_t(len(s))+1)))
@@ -22,7 +21,6 @@ func print(buf *C.char, n C.size_t, s string) int {
 	return len(s)
 }
 
-// explanation returns a line for each verdict on a pass of a problem.
 func explanation(s *session, p flashkit.Problem, pass flashkit.Pass) (string, error) {
 	verdicts, err := s.Explain(p, pass)
 	if err != nil {
@@ -39,7 +37,6 @@ func explanation(s *session, p flashkit.Problem, pass flashkit.Pass) (string, er
 	return text.String(), nil
 }
 
-// listing returns a line for each kernel.
 func listing(s *session) string {
 	var text strings.Builder
 	for _, k := range s.Kernels() {
@@ -52,14 +49,13 @@ func listing(s *session) string {
 	return text.String()
 }
 
-// plain returns a text that has neither tabs nor newlines.
+// plain replaces tabs and newlines with spaces.
 func plain(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// bytesAt returns n bytes of a C program's memory.
 func bytesAt(at *C.char, n int) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(at)), n) }
 
-// word returns a pointer of a C structure as a number: it may be a handle, or an address
-// of a device, which Go must not take for one of its own.
+// word returns a pointer field of a C structure as a number. It may be a handle or a device
+// address, which Go must not treat as a pointer.
 func word[T any](p *T) uintptr { return *(*uintptr)(unsafe.Pointer(p)) }
 
 func duration(ns C.int64_t) time.Duration { return time.Duration(ns) }

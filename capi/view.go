@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// view makes a tensor of a C program's memory, which it does not touch.
+// view converts a C tensor to a flashkit tensor. It does not read its elements.
 func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	if word(&t.data) == 0 && t.shape == [4]C.int64_t{} {
 		return nil
@@ -36,7 +36,7 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST, or FK_CUDA and the number of a GPU, up to %d", lastDevice)
 	}
 	var mem unsafe.Pointer
-	if n > 0 { // else the address may be anything
+	if n > 0 { // an empty tensor's address is arbitrary
 		mem = t.data
 	}
 	switch dtype {
@@ -52,10 +52,9 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	return nil
 }
 
-// lastDevice bounds what fk_tensor.device may be: more GPUs than any machine has.
+// lastDevice bounds fk_tensor.device, far above the GPUs of any machine.
 const lastDevice = 1 << 10
 
-// owner returns what the memory of a tensor on a device belongs to.
 func (f *frame) owner(number C.int32_t) flashkit.Owner {
 	if f.device != nil && f.device.number == number {
 		return f.device.memory
@@ -63,13 +62,12 @@ func (f *frame) owner(number C.int32_t) flashkit.Owner {
 	return unopened(number - C.FK_CUDA)
 }
 
-// An unopened GPU owns tensors on another device than the one where Q says that all lie,
-// or where it does not matter.
+// An unopened GPU owns tensors on another device than Q's, or of calls that will not run.
 type unopened int
 
 func (n unopened) Device() string { return fmt.Sprintf("GPU %d", int(n)) }
 
-// length returns how many elements lie from the first one of a view to its last one.
+// length returns the number of elements from a view's first to its last one.
 func length(t *C.fk_tensor, size int, name string) (int, error) {
 	for d, n := range t.shape {
 		if n < 0 {
@@ -88,7 +86,7 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	if reason := addressFault(at, size); reason != "" {
 		return 0, wrong(C.FK_ERR_STRIDE, name+".data", hex(at), "%s", reason)
 	}
-	most := min(math.MaxInt64, uint64(math.MaxUint-at))/uint64(size) - 1 // the last index that there can be
+	most := min(math.MaxInt64, uint64(math.MaxUint-at))/uint64(size) - 1 // the last possible index
 	last := uint64(0)
 	for d, n := range t.shape {
 		stride := t.strides[d]
@@ -109,8 +107,8 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	return int(last + 1), nil
 }
 
-// addressFault says why a number is no address of elements of that size, "" if it is one.
-// Go takes small numbers in pointers for a sign of broken memory.
+// addressFault returns the reason that at cannot be an address of elements of size bytes, or "". Go
+// treats small numbers in pointers as memory corruption.
 func addressFault(at uintptr, size int) string {
 	switch {
 	case at < 4096:

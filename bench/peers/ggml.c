@@ -1,8 +1,9 @@
-// ggml's flash_attn_ext on the CPU, for bench/peers/forms.py to fill in and to time.
+// ggml's flash_attn_ext on the CPU, a library for bench/peers/forms.py, which fills in the tensors
+// and times calls.
 //
-// The shapes are [B, heads, rows, elements], row-major, which ggml writes the other way
-// around; O is [B, rows, heads, elements]. Sequences of unequal length are nodes of their
-// own in one graph, each with the tensors of a batch of one.
+// Shapes are row-major: [B, heads, rows, elements], which ggml writes in reverse order. O is [B,
+// rows, heads, elements]. Each sequence of unequal lengths is a node of the graph, with the tensors
+// of a batch of one.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ typedef struct {
 	struct ggml_cplan plan;
 	struct ggml_threadpool *pool;
 	int nodes;
-	struct ggml_tensor *tensors[]; // Q, K, V, mask, sinks, O of each node
+	struct ggml_tensor *tensors[]; // Q, K, V, mask, sinks and O of each node
 } attention;
 
 enum { Q, K, V, MASK, SINKS, O, TENSORS };
@@ -29,8 +30,8 @@ void attention_close(attention *a) {
 	free(a);
 }
 
-// attention_open builds a graph of nodes with sizes[node] = {B, H, G, N, M, D}. The mask has the shape
-// [mask_batch, mask_heads, N, M] of float16; without any its sizes are 0. It returns NULL if memory is short.
+// attention_open builds a graph of nodes with sizes[node] = {B, H, G, N, M, D}. The mask is float16
+// of shape [mask_batch, mask_heads, N, M], 0 without a mask. It returns NULL if memory is short.
 attention *attention_open(int nodes, const int64_t sizes[][6], int kv_type, int64_t mask_batch, int64_t mask_heads, int sinks,
                           float scale, float max_bias, float softcap, int threads) {
 	size_t bytes = 1 << 20;
@@ -75,13 +76,13 @@ attention *attention_open(int nodes, const int64_t sizes[][6], int kv_type, int6
 	return a;
 }
 
-// attention_data returns where the elements of a tensor of a node lie.
+// attention_data returns the elements of a node's tensor.
 void *attention_data(attention *a, int node, int which) {
 	struct ggml_tensor *t = a->tensors[TENSORS * node + which];
 	return t ? t->data : NULL;
 }
 
-// attention_run computes the graph: 0 is success.
+// attention_run computes the graph and returns 0 on success.
 int attention_run(attention *a) { return ggml_graph_compute(a->graph, &a->plan); }
 
 const char *attention_version(void) { return ggml_version(); }

@@ -1,5 +1,5 @@
 /*
- * What went wrong, by code, field and text; which kernel would run, and why not the
+ * Errors by code, field and message; the kernel that would run, and the reasons against the
  * others.
  *
  *     cc errors.c $(pkg-config --cflags --libs flashkit) -o errors && ./errors
@@ -26,7 +26,7 @@ int main(void)
 	a.q = fk_dense(q, FK_F32, 1, 1, 8, 8);
 	a.k = fk_dense(k, FK_F32, 1, 1, 8, 8);
 	a.v = fk_dense(v, FK_F32, 1, 1, 8, 8);
-	a.o = fk_dense(o, FK_F32, 1, 1, 8, 4); /* not the shape of the problem */
+	a.o = fk_dense(o, FK_F32, 1, 1, 8, 4); /* wrong: V has 8 elements per row */
 	fk_problem p = fk_problem_init();
 	if (fk_problem_of(&a, &p, &err) != FK_OK)
 		return tell("problem", err.code, &err), 1;
@@ -35,12 +35,12 @@ int main(void)
 		return 1;
 	tell("a wrong output", code, &err);
 
-	a.o = fk_dense(q, FK_F32, 1, 1, 8, 8); /* an output on an input */
+	a.o = fk_dense(q, FK_F32, 1, 1, 8, 8); /* the output overlaps an input */
 	if ((code = fk_forward(d, &p, &a, &err)) != FK_ERR_OVERLAP)
 		return 1;
 	tell("an output on an input", code, &err);
 
-	/* What a machine lacks is an error where it was asked for by name. */
+	/* A backend that the machine lacks is an error if requested by name. */
 	code = fk_open("cuda", 0, &gpu, &err);
 	if (code == FK_OK)
 		fk_close(gpu, NULL);
@@ -56,7 +56,7 @@ int main(void)
 	free(text);
 
 	fk_close(d, NULL);
-	code = fk_forward(d, &p, &a, &err); /* a closed handle is an error, too */
+	code = fk_forward(d, &p, &a, &err); /* a closed handle is an error */
 	tell("after close", code, &err);
 	return code != FK_ERR_HANDLE;
 }

@@ -1,5 +1,5 @@
 /*
- * Attention and its gradients on host memory: 8 query heads, 2 heads of K and V, causal.
+ * Attention and its gradients on host memory: 8 query heads, 2 KV heads, causal.
  *
  *     cc host.c $(pkg-config --cflags --libs flashkit) -o host && ./host
  */
@@ -29,7 +29,7 @@ int main(void)
 
 	fk_error err = fk_error_init();
 	fk_dispatcher *d;
-	if (fk_open(NULL, 0, &d, &err) != FK_OK) /* once in a program */
+	if (fk_open(NULL, 0, &d, &err) != FK_OK) /* once per program */
 		return fprintf(stderr, "%s\n", err.message), 1;
 
 	fk_args a = fk_args_init();
@@ -53,7 +53,7 @@ int main(void)
 
 	if (code != FK_OK)
 		fprintf(stderr, "%s: %s\n", fk_error_string(code), err.message);
-	else /* the first row sees the first key alone, so it is the first row of V */
+	else /* row 0 sees only key 0, so its output is row 0 of V */
 		printf("o[0] = %g, v[0] = %g, lse[1] = %g, d_v[0] = %g\n", o[0], v[0], lse[1], d_v[0]);
 	fk_close(d, NULL);
 	free(q), free(k), free(v), free(o), free(lse), free(d_o), free(d_q), free(d_k), free(d_v);

@@ -1,5 +1,5 @@
 /*
- * The smaller interface: dense float32, one length, one number of heads.
+ * The smaller interface: dense float32, one sequence length, one head count.
  *
  *     cc small.c $(pkg-config --cflags --libs flashkit) -o small && ./small
  */

@@ -6,16 +6,15 @@ import (
 	"strings"
 )
 
-// A field is one of a structure of flashkit.h. CType is that of ctypes, "" for a tensor.
+// A field of a structure of flashkit.h. CType is its ctypes type, "" for a tensor.
 type field struct{ Name, CType string }
 
-// A header is what flashkit.h declares, in its order.
 type header struct {
 	Problem, Args []field
 	Bits          []bit // of fk_problem.features
 }
 
-// A bit is FK_<Name> of the features.
+// A bit is FK_<Name> of fk_problem.features.
 type bit struct{ Name, Value string }
 
 var (
@@ -41,7 +40,6 @@ func parse(text string) (h *header, err error) {
 	return h, err
 }
 
-// structure returns the fields of a structure.
 func structure(text, name string) (list []field, err error) {
 	_, text, began := strings.Cut(text, "typedef struct "+name+" {")
 	text, _, ended := strings.Cut(text, "} "+name+";")
@@ -61,7 +59,7 @@ func structure(text, name string) (list []field, err error) {
 	return list, nil
 }
 
-// hold returns an error if flashkit.h lacks what is in the lists.
+// hold returns an error if flashkit.h lacks an entry of l.
 func (h *header) hold(l *lists) error {
 	has := map[string]bool{}
 	for _, f := range h.Problem {

@@ -1,6 +1,6 @@
 /*
- * What calls do beside numbers: sizes of structures, handles, threads, cancel, merge,
- * questions, signals, fork, and the smaller interface.
+ * Behavior other than numerics: structure sizes, handles, threads, cancellation, merge,
+ * explain and workspace, signals, fork, and the smaller interface.
  */
 #include <math.h>
 #include <pthread.h>
@@ -16,7 +16,6 @@
 
 static int failures;
 
-/* SAY is CHECK with what there is to say. */
 #define SAY(what, ...)                                                         \
 	do {                                                                   \
 		if (!(what)) {                                                 \
@@ -29,7 +28,7 @@ static int failures;
 
 #define CHECK(what) SAY(what, "%s", "")
 
-/* A problem of one sequence, with memory of its own. */
+/* A problem with one sequence, and its memory. */
 typedef struct work {
 	fk_problem p;
 	fk_args a;
@@ -81,7 +80,7 @@ static void test_sizes(fk_dispatcher *d)
 	longer.later[3] = 1;
 	SAY(fk_forward(d, &w.p, &longer.a, &e) == FK_ERR_SIZE && strcmp(e.field, "args.size") == 0, "%s", e.message);
 
-	/* A structure of before timeout_ns, followed by what has nothing to do with it. */
+	/* A structure without timeout_ns and later fields: the memory after it is unrelated. */
 	fk_args shorter = w.a;
 	shorter.size = offsetof(fk_args, timeout_ns);
 	shorter.timeout_ns = -1;
@@ -112,14 +111,14 @@ static void *cancel_soon(void *c)
 
 static void test_cancel(fk_dispatcher *d)
 {
-	work w = new_work(8, 8192, 8192, 64); /* seconds of work */
+	work w = new_work(8, 8192, 8192, 64); /* takes seconds */
 	fk_error e = fk_error_init();
 	pthread_t thread;
 	CHECK(fk_cancel_new(&w.a.cancel, &e) == FK_OK);
 	CHECK(pthread_create(&thread, NULL, cancel_soon, w.a.cancel) == 0);
 	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED && strcmp(e.field, "cancel") == 0, "%s", e.message);
 	pthread_join(thread, NULL);
-	SAY(fk_backward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED, "%s", e.message); /* also one that begins later */
+	SAY(fk_backward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED, "%s", e.message); /* a later call, too */
 	CHECK(fk_cancel_free(w.a.cancel, &e) == FK_OK);
 	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_HANDLE, "%s", e.message);
 	w.a.cancel = NULL;
@@ -137,7 +136,7 @@ static void narrow(void *to, const float *from, size_t n)
 	}
 }
 
-/* The first keys and the rest, merged, are all of them. */
+/* Merging the first keys with the rest gives the result over all keys. */
 static void test_merge(fk_dispatcher *d)
 {
 	enum { HEADS = 2, N = 6, M = 20, FIRST = 7, DIM = 8, SIZE = HEADS * N * DIM };
@@ -171,7 +170,8 @@ static void test_merge(fk_dispatcher *d)
 	for (int i = 0; i < HEADS * N; i++)
 		SAY(fabsf(lse[1][i] - values(&w.a.lse)[i]) < 1e-6f, "lse[%d] = %g, want %g", i, lse[1][i], values(&w.a.lse)[i]);
 
-	/* What saw no key counts nothing, whatever its o; two such are a row that sees none. */
+	/* A row without keys contributes nothing, whatever its o; merging two of them gives
+	   such a row. */
 	for (int i = 0; i < HEADS * N; i++)
 		lse[0][i] = -INFINITY;
 	for (int i = 0; i < SIZE; i++)
@@ -208,7 +208,7 @@ static void test_questions(fk_dispatcher *d)
 	free(w.memory);
 }
 
-/* A dispatcher for training takes the same calls. */
+/* Training flags do not change which calls are valid. */
 static void test_flags(void)
 {
 	work w = new_work(2, 1, 64, 32);
@@ -248,7 +248,7 @@ static void *call_often(void *x)
 	return NULL;
 }
 
-/* Eight threads, each with a problem of its own; then the same while the handle is closed. */
+/* Eight threads, each with its own problem; then again while the handle closes. */
 static void test_threads(fk_dispatcher *d)
 {
 	for (int closing = 0; closing < 2; closing++) {
@@ -288,11 +288,11 @@ static void handle(int number)
 {
 	struct sigaction s = {0};
 	s.sa_handler = on_signal;
-	s.sa_flags = SA_ONSTACK | SA_RESTART; /* as the Go runtime needs it */
+	s.sa_flags = SA_ONSTACK | SA_RESTART; /* required by the Go runtime */
 	CHECK(sigaction(number, &s, NULL) == 0);
 }
 
-/* The host's own handlers stay. A signal that comes during a call is the host's, too. */
+/* The host's handlers stay installed and receive signals during a call. */
 static void test_signals(fk_dispatcher *d)
 {
 	work w = new_work(4, 2048, 2048, 64);
@@ -335,7 +335,7 @@ static void test_fork(fk_dispatcher *d)
 	free(w.memory);
 }
 
-/* naive computes one head by the definition. */
+/* naive computes a head by definition. */
 static double naive(const float *q, const float *k, const float *v, const float *g, int n, int d, int causal, float *o)
 {
 	double loss = 0, *s = malloc((size_t)n * sizeof *s);
@@ -379,7 +379,7 @@ static void test_classic(void)
 			naive(q + h * size, k + h * size, v + h * size, g, n, d, p.causal, want + h * size);
 		for (int i = 0; i < 2 * size; i++)
 			SAY(fabsf(o[i] - want[i]) < 1e-5f, "d %d causal %d o[%d] = %g, want %g", d, p.causal, i, o[i], want[i]);
-		for (int which = 0; which < 3; which++) /* of the last head, by differences */
+		for (int which = 0; which < 3; which++) /* of the last head, by finite differences */
 			for (int i = 0; i < size; i += 1 + size / 7) {
 				float *at = &in[which][size + i], before = *at, step = 1.0f / 64;
 				double up, down;

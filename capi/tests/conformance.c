@@ -1,11 +1,11 @@
 /*
- * Runs the golden vectors through the C ABI: every trap in every type that it has bounds
- * for, and the grid, on every kernel that the machine can run and on what "auto" chooses.
+ * Runs the golden vectors through the C ABI: every trap in every type with bounds, and the
+ * grid, on every available kernel and on the choices of "auto".
  *
  *     conformance FILE.safetensors...
  *
- * A tensor lies between guards, which nobody may touch. Outputs begin as NaN. A second run
- * must give the same bits.
+ * Each tensor is between guard elements that must not change. Outputs begin as NaN. A
+ * second run must give the same bits.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,13 +15,12 @@
 
 enum { GUARD = 32, UNTOUCHED = 0xa5, POISON = 0xff };
 
-/* How a trap about memory is to lie in it. */
 typedef enum { DENSE, BSHD, GAPS, EXPANDED, ODD, PACKED } layout;
 
-/* Where the sequences of one side, queries or keys, lie. */
+/* The sequences of queries or keys. */
 typedef struct side {
 	int64_t batch, rows; /* of the tensors */
-	int32_t *lens;       /* NULL: all are full */
+	int32_t *lens;       /* NULL: full length */
 	int32_t *starts;     /* packed */
 	int32_t *pages;      /* paged */
 	int64_t width, page;
@@ -31,8 +30,8 @@ typedef struct placed {
 	const char *name;
 	fk_tensor t;
 	unsigned char *memory;
-	char *used; /* by element: it belongs to the tensor */
-	size_t n;   /* elements, guards included */
+	char *used; /* by element: part of the tensor */
+	size_t n;   /* elements with guards */
 	array dense;
 	const side *side; /* NULL: neither queries nor keys */
 	int output;
@@ -68,7 +67,7 @@ static int64_t place_of(const placed *x, int64_t b, int64_t h, int64_t r)
 	return at;
 }
 
-/* walk calls f with the number of each dense element and its place, or -1. */
+/* walk calls f with the index of each dense element and its index in memory, or -1. */
 static void walk(placed *x, void (*f)(placed *, size_t, int64_t))
 {
 	size_t i = 0;
@@ -95,7 +94,6 @@ static void fill(placed *x, size_t i, int64_t at)
 		store(x->memory, x->t.dtype, (size_t)at, x->dense.values[i]);
 }
 
-/* poison makes memory as it is before a call. */
 static void poison(placed *x)
 {
 	size_t size = size_of(x->t.dtype);
@@ -126,7 +124,7 @@ static void stride(placed *x, layout l, int kv)
 	x->n = 2 * GUARD + (empty ? 0 : (size_t)last + 1);
 }
 
-/* place lays an array out as a tensor of the call. An array of an output may have no values. */
+/* place adds a tensor with the contents of an array. An output's array may have no values. */
 static void place(call *c, const char *name, fk_tensor *to, array a, int32_t dtype, const side *s, layout l, int output)
 {
 	placed *x = &c->list[c->count++];
@@ -167,7 +165,7 @@ static void pack(side *s, int64_t batch, int64_t most)
 	s->rows = s->starts[batch] + 3;
 }
 
-/* paginate deals pages out from the end of a pool, which has one more at each end. */
+/* paginate assigns pages from the end of the pool, which has an unused page at each end. */
 static void paginate(side *s, int64_t batch, int64_t most, int64_t page)
 {
 	s->page = page;
@@ -208,7 +206,6 @@ static void sides(call *c, const vector *v, layout l)
 	c->args.pages_per_seq = c->kv.width;
 }
 
-/* input returns an array that the file has, or that it does by formula. */
 static array input(const vector *v, const fk_problem *p, const char *name, int64_t heads, int64_t rows, int64_t row, int grid)
 {
 	array a = stored(v, name);
@@ -226,7 +223,7 @@ static array output(const vector *v, const fk_problem *p, const char *name, int 
 	return grid && a.values ? spread(a, p->batch, p->heads) : a;
 }
 
-/* has_wide_bias tells the traps whose bias is float32 whatever the type of the problem. */
+/* has_wide_bias reports whether a trap's bias is float32 for all problem types. */
 static int has_wide_bias(const char *name)
 {
 	static const char *const wide[] = {"bias_type", "bias_min_f32", "bias_1e30", "bias_min_part", "bias_largest"};
@@ -263,7 +260,6 @@ static array blank(array a)
 	return a;
 }
 
-/* prepare lays all tensors of a pass out. */
 static void prepare(call *c, const vector *v, int pass, layout l, int grid)
 {
 	fk_problem *p = &c->p;
@@ -313,7 +309,8 @@ static void release(call *c)
 	free(c->q.lens), free(c->q.starts), free(c->kv.lens), free(c->kv.starts), free(c->kv.pages);
 }
 
-/* compare returns "" or what is wrong with an output. A wanted NaN is met by NaN alone. A large LSE has a bound of its own. */
+/* compare returns the error of an output, or "". A wanted NaN matches only NaN. A large LSE
+   has its own bound. */
 static const char *compare(const vector *v, placed *x, const fk_problem *p, const char *type, int grid)
 {
 	static char text[256];
@@ -349,7 +346,7 @@ static void report(const char *kernel, const vector *v, const char *type, int pa
 	printf("FAIL %s %s-%s %s: %s\n", kernel, v->name, type, pass ? "backward" : "forward", text);
 }
 
-/* run runs one pass of a case on a kernel, twice. */
+/* run runs a pass of a case twice on a kernel. */
 static void run(fk_dispatcher *d, const char *kernel, const vector *v, fk_problem p, const char *type, int pass, layout l, int grid)
 {
 	call c = {.p = p};
@@ -418,7 +415,7 @@ static void run_file(fk_dispatcher *d, const char *kernel, const vector *v)
 		p.dtype = t;
 		for (int pass = 0; pass <= backward; pass++) {
 			run(d, kernel, v, p, types[t], pass, layout_of(v->name), 0);
-			for (int64_t batch = 4; pattern && batch <= 8; batch += 4) { /* the corners and the largest of the grid */
+			for (int64_t batch = 4; pattern && batch <= 8; batch += 4) { /* corners and largest size of the grid */
 				fk_problem grid = p;
 				grid.batch = batch;
 				grid.heads = grid.kv_heads = batch == 4 ? 5 : 8;
@@ -461,9 +458,9 @@ int main(int argc, char **argv)
 	for (char *line = strtok(list, "\n"); line; line = strtok(NULL, "\n")) {
 		char kernel[64], pass[16], tab;
 		if (sscanf(line, "%63[^\t]\t%15[^\t]%c%*1[\t]", kernel, pass, &tab) != 3 || strcmp(pass, "forward") != 0)
-			continue; /* the variant of the other pass is run, too */
+			continue; /* its forward variant runs it, too */
 		if (strstr(line, "forward\t\t"))
-			run_kernel(kernel, files, argc - 1); /* else the machine lacks something */
+			run_kernel(kernel, files, argc - 1); /* the machine lacks nothing */
 	}
 	for (int i = 1; i < argc; i++)
 		free_vector(&files[i - 1]);

@@ -1,7 +1,7 @@
 /*
- * Tensors on a device, against the driver of tests/fake_cuda.c: a call enqueues on the
- * caller's stream and returns, errors of the driver have their codes, and memory of host and device
- * does not mix.
+ * Tensors on a device, with the driver of tests/fake_cuda.c: a call enqueues on the
+ * caller's stream and returns, driver errors have their codes, and host and device tensors
+ * do not mix.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void check(int good, const char *what, const fk_error *e)
 	printf("FAIL %s: %d, %s, %s; log:\n%s", what, e->code, e->field, e->message, fake_log());
 }
 
-/* count returns how often the log has a line of what, and on the stream alone if that is not NULL. */
+/* count returns the number of log lines of a call, and only on stream if it is not NULL. */
 static int count(const char *what, void *stream)
 {
 	char line[64];
@@ -46,7 +46,7 @@ int main(void)
 	static uint16_t memory[8][2 * 64 * 64];
 	static uint16_t many[2][2 * 4096 * 64];
 	static float lse[2 * 64];
-	char stream; /* any address will do */
+	char stream; /* its address is arbitrary */
 	fk_error e = fk_error_init();
 	fk_dispatcher *d, *host;
 	fk_args a = fk_args_init();
@@ -98,7 +98,8 @@ int main(void)
 		check((pass ? fk_backward : fk_forward)(d, &p, &other, &e) == FK_OK, "the second GPU", &e);
 		check(fake_launches(1) > 0 && fake_launches(0) == 0, "launches there", &e);
 	}
-	/* For training, few query rows are not for the decode kernel, which sums scores in an order of its own. */
+	/* With training, few query rows do not use the decode kernel, whose summation order
+	   differs. */
 	for (int how = 0; how < 4; how++) { /* by default calls with LSE are for training */
 		static const uint32_t flags[] = {FK_OPEN_UNPAIRED, FK_OPEN_PAIRED, 0, 0};
 		int paired = how == 1 || how == 2;
@@ -117,7 +118,7 @@ int main(void)
 		check((strstr(fake_log(), "decode_sm80") != NULL) == !paired && strstr(fake_log(), "_sm80_bf16_d64 ") != NULL, paired ? "paired" : "not paired", &e);
 		check(fk_close(few, &e) == FK_OK, "close", &e);
 	}
-	/* What sequences say is copied once for a stream, and again when it has changed. */
+	/* Sequence arrays are copied once per stream, and again after a change. */
 	fk_problem ragged = p;
 	fk_args two = a;
 	int32_t lens[1] = {60};

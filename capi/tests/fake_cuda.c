@@ -1,6 +1,6 @@
 /*
- * A libcuda.so.1 of two GPUs without any, for tests/device.c. Device memory is the host's. It writes
- * down what is enqueued, and on which stream, and computes nothing.
+ * A fake libcuda.so.1 with two GPUs, for tests/device.c. Device memory is host memory.
+ * Calls are logged with their streams. Kernels compute nothing.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -11,12 +11,11 @@ typedef unsigned long long address;
 
 static char text[1 << 14];
 static size_t length;
-static int failing; /* the code of every launch, 0 for success */
+static int failing; /* code of every launch, 0 for success */
 static int launches[2];
-static int ordered; /* what the last launch said in `deterministic` of struct Params */
-static __thread int current; /* the GPU of the context that was pushed last */
+static int ordered; /* `deterministic` of struct Params at the last launch */
+static __thread int current; /* GPU of the current context */
 
-/* What the test calls. */
 int fake_launches(int device) { return launches[device]; }
 int fake_ordered(void) { return ordered; }
 const char *fake_log(void) { return text; }

@@ -1,5 +1,5 @@
 /*
- * Bad inputs: each has its code and its field, and writes nothing. Built with
+ * Invalid inputs: each returns its code and field and writes nothing. Built with
  * AddressSanitizer.
  */
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { B = 2, H = 4, G = 2, N = 5, M = 7, D = 8, DV = 6 };
 
-/* Memory of a call, with room to spoil what a case wants. */
+/* Memory of a call, for cases to modify. */
 static float q[B * H * N * D], k[B * G * M * D], v[B * G * M * DV], o[B * H * N * DV], lse[B * H * N];
 static float d_o[B * H * N * DV], d_q[B * H * N * D], d_k[B * G * M * D], d_v[B * G * M * DV];
 static float bias[H * N * M], slopes[H], sink[H];
@@ -59,7 +59,7 @@ static void paged(void)
 	a.pages_per_seq = 2;
 }
 
-/* Whether a text has the header's words alone: a word with a capital letter is one of a few. */
+/* Whether a text uses only the header's names: few words may have capital letters. */
 static int in_our_words(const char *text)
 {
 	static const char *const fine[] = {"FK_", "NULL", "NaN", "Inf", "GPU"};
@@ -90,7 +90,7 @@ static void verdict(const char *what, int got, int code, const fk_error *e, cons
 	       wrote ? ", and wrote" : "", code, field);
 }
 
-/* One bad input: what changes in a good call of a pass, the code and the field. */
+/* An invalid input: changes to a valid call of a pass, and the expected code and field. */
 #define BAD(pass, code, field, ...)                                                        \
 	do {                                                                               \
 		fk_error e_ = fk_error_init();                                             \
@@ -233,7 +233,8 @@ static void calls(void)
 		failures++, puts("FAIL fk_open wrote a handle of what it did not open");
 }
 
-/* Handles of another type, numbers that are none, and what another process has: each is refused, and ends nothing. */
+/* Handles of the wrong type, arbitrary numbers and another process's handles are rejected
+   without effect. */
 static void handles(const char *program)
 {
 	fk_cancel *c = NULL;
@@ -299,7 +300,7 @@ static void classics(void)
 	CLASSIC(FLASH_ATTENTION_ERR_DIMENSION, (bad = good, bad.heads = -1, flash_attention_cpu_backward(x, x, x, x, y, z, z, &bad)));
 }
 
-/* What fails here would make the rest worth nothing: the call that cases spoil is good. */
+/* Checks that the calls which the cases modify are valid. */
 static void good(void)
 {
 	fk_error e = fk_error_init();
@@ -309,7 +310,7 @@ static void good(void)
 	reset(), paged();
 	if (fk_forward(dispatcher, &p, &a, &e))
 		failures++, printf("FAIL a good paged call: %s\n", e.message);
-	int32_t unmapped[B * 3] = {0, -1, -1, 1, 0, INT32_MAX}; /* what the lengths do not reach is not read */
+	int32_t unmapped[B * 3] = {0, -1, -1, 1, 0, INT32_MAX}; /* entries beyond the lengths are not read */
 	reset(), paged(), a.pages = unmapped, a.pages_per_seq = 3;
 	if (fk_forward(dispatcher, &p, &a, &e))
 		failures++, printf("FAIL a page table with entries of no pages: %s\n", e.message);
@@ -320,7 +321,7 @@ int main(int argc, char **argv)
 	fk_error e = fk_error_init();
 	if (fk_open("auto", 0, &dispatcher, &e) != FK_OK)
 		return puts(e.message), 1;
-	if (argc > 1) /* run by handles */
+	if (argc > 1) /* a child of handles */
 		return printf("%llu\n", (unsigned long long)(uintptr_t)dispatcher) < 0;
 	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), merges(), classics();
 	if (fk_close(dispatcher, &e) != FK_OK)

@@ -1,6 +1,6 @@
 /*
- * A program that installs handlers, and then loads the library: they still are the ones
- * that run. The library exports nothing but its interface. It cannot be unloaded.
+ * Installs signal handlers before loading the library: they must stay. The library exports
+ * only its interface and cannot be unloaded.
  */
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /*
- * What a call takes from C, in nanoseconds: the least of some rounds. overhead/main.go
+ * The minimum time of a call from C over several rounds, in nanoseconds. overhead/main.go
  * measures the same calls from Go.
  *
  *     overhead HEADS ROWS DIM CALLS

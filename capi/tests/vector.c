@@ -60,7 +60,7 @@ void free_vector(vector *v)
 	free(v->data);
 }
 
-/* find returns what follows a key and a character in the header, or NULL. */
+/* find returns the text after "key": and a character in the header, or NULL. */
 static const char *find(const vector *v, const char *key, char next)
 {
 	char quoted[80];
@@ -143,7 +143,7 @@ array spread(array p, int64_t batch, int64_t heads)
 	return x;
 }
 
-/* number reads a number after a key at the beginning of *at, and moves on. */
+/* number parses a key and a number at *at and advances *at. */
 static int number(const char **at, const char *key, double *x)
 {
 	size_t n = strlen(key);
@@ -191,7 +191,7 @@ fk_problem parse_problem(const char *name)
 		if (word(&at, "-causal"))
 			p.band = FK_BAND_CAUSAL;
 		else if (number(&at, "-window", &x)) {
-			/* "-window2.5" is two numbers, not one and a half. */
+			/* "-window2.5" is two numbers, 2 and 5. */
 			at = before + strlen("-window");
 			p.band = FK_BAND_WINDOW;
 			p.left = strncmp(at, "inf", 3) == 0 ? FK_UNLIMITED : strtoll(at, NULL, 10);
@@ -246,7 +246,7 @@ static uint16_t to_f16(float x)
 	frexp(a, &e);
 	if (a == 0 || e < -13) /* subnormal */
 		return sign | (uint16_t)nearbyint(ldexp(a, 24));
-	return sign | (uint16_t)(((e + 13) << 10) + (int)nearbyint(ldexp(a, 11 - e))); /* a carry goes to the exponent */
+	return sign | (uint16_t)(((e + 13) << 10) + (int)nearbyint(ldexp(a, 11 - e))); /* a carry increments the exponent */
 }
 
 static float from_f16(uint16_t h)

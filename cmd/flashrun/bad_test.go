@@ -17,8 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// Bad input gives one line that names the field and the value, exit status 2,
-// and nothing on stdout.
+// Bad input gives one line with the field and the value, exit status 2, and nothing on stdout.
 func TestBadInput(t *testing.T) {
 	q, k, v := f32("q", 0, 1, 4, 5, 8), f32("k", 0, 1, 2, 7, 8), f32("v", 0, 1, 2, 7, 8)
 	good := writeFile(t, "good.safetensors", q, k, v)

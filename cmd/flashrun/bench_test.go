@@ -76,8 +76,7 @@ func TestGrid(t *testing.T) {
 	require.ErrorContains(t, err, "more than 10000 problems")
 }
 
-// What a bench says of a problem must be what the problem says, and the numbers
-// must agree with each other. No time is held to anything.
+// The results of a bench must match the problem and each other. Times are not checked.
 func TestBenchJSON(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new.json")
 	r := benchResults(t, "--seq", "16,32", "--causal=both", "--head-dim", "8", "--kernels", "all", "--backend", "simd/fwd_generic,wasm", "--out", out)
@@ -153,8 +152,8 @@ func TestBenchCSV(t *testing.T) {
 	require.Equal(t, []string{"1", "2", "2", "16", "16", "64", "64", "f32"}, rows[1][6:14])
 }
 
-// A line of a Go benchmark is a name that ends in GOMAXPROCS, iterations, and
-// pairs of a number and a unit. benchstat takes key=value parts of the name apart.
+// A line of a Go benchmark is a name that ends in GOMAXPROCS, the iterations, and pairs of number
+// and unit. benchstat splits the key=value parts of the name.
 func TestBenchstat(t *testing.T) {
 	r := &bench.Results{Machine: machine.Info{OS: "linux", Arch: "amd64", CPU: "a CPU", GOMAXPROCS: 4}, Results: []bench.Result{
 		{Problem: "b1-h2-g2-n16-m16-d64-f32", Pass: "forward", Backend: "simd", Kernel: "simd/fwd_avx2", Memory: "host",
@@ -217,7 +216,7 @@ func TestCompareCommand(t *testing.T) {
 	}
 }
 
-// Ctrl-C keeps what is done: the results are written, marked, and valid.
+// Ctrl-C keeps finished cases: the results are written, marked, and valid.
 func TestBenchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

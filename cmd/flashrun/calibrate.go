@@ -17,7 +17,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateFlags are the flags of flashrun calibrate, as given.
 type calibrateFlags struct {
 	backend     string
 	problems    []string
@@ -63,7 +62,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := bench.Open(cmd.Context(), f.name()) // a bad profile is no news here
+	opened, d, err := bench.Open(cmd.Context(), f.name()) // an invalid profile is replaced, so no warning
 	if err != nil {
 		return err
 	}
@@ -98,7 +97,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	return failed(c.WriteTable(cmd.OutOrStdout()))
 }
 
-// path returns where to write the profile, and finds out now whether that is possible.
+// path returns the path of the profile. It fails now if the file cannot be created later.
 func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	if f.out != "" {
 		file, err := createOutput(f.out, outfile.Profile, nil)
@@ -126,11 +125,10 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	return file.Path(), nil
 }
 
-// name returns what --backend chooses, else the backend that the environment names: a program
-// under this environment opens no other, but may restrict itself to another kernel.
+// name returns the backend of --backend, else of the environment. Programs in this environment open
+// the same backend, perhaps restricted to another kernel.
 func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
-// heats returns what to measure.
 func (f *calibrateFlags) heats() ([]bench.Heat, error) {
 	if len(f.problems) == 0 {
 		return bench.CalibrateGrid(), nil

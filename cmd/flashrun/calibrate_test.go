@@ -60,7 +60,7 @@ func TestCalibrate(t *testing.T) {
 	require.FileExists(t, table)
 }
 
-// Nobody gets a profile who has not asked for one.
+// No command writes a profile without a request.
 func TestNoProfileUnasked(t *testing.T) {
 	path := profileAt(t)
 	ok(t, "run", "--problem", tiny, "--repeat", "1")
@@ -70,7 +70,7 @@ func TestNoProfileUnasked(t *testing.T) {
 	require.NoDirExists(t, filepath.Dir(path))
 }
 
-// A profile that cannot be used is ignored with one warning, and left as it is.
+// An invalid profile is ignored with one warning, and not changed.
 func TestBadProfile(t *testing.T) {
 	path := profileAt(t)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -88,7 +88,7 @@ func TestBadProfile(t *testing.T) {
 	require.Equal(t, "nonsense", string(text))
 
 	require.NoError(t, os.WriteFile(path, []byte("flashkit-profile 1 damaged"), 0o644))
-	ok(t, calibrateTiny()...) // replaces what was a profile
+	ok(t, calibrateTiny()...) // replaces the damaged profile
 	ok(t, "list")
 }
 

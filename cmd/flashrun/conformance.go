@@ -26,8 +26,8 @@ type tally struct {
 	Passed      int       `json:"passed"`
 	Failed      int       `json:"failed"`
 	Unsupported int       `json:"unsupported"`
-	Random      int       `json:"random,omitempty"` // problems, among all of these
-	Seed        uint64    `json:"seed,omitempty"`   // of the random problems
+	Random      int       `json:"random,omitempty"` // random problems, included in the counts above
+	Seed        uint64    `json:"seed,omitempty"`   // of random problems
 	Failures    []failing `json:"failures,omitempty"`
 }
 
@@ -121,7 +121,7 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.verdict(tallies)))
 }
 
-// setSweep checks what the flags say of random problems. A number of them, or none, takes the place of the budget.
+// setSweep checks the flags of random problems. --sweep and --quick replace the time budget.
 func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	flags, o := cmd.Flags(), &f.options
 	counted := flags.Changed("sweep")
@@ -140,7 +140,7 @@ func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	return nil
 }
 
-// runMutants runs every trap on the kernel that makes just its mistake.
+// runMutants runs each mutant kernel through its trap. A survivor is an error.
 func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 	survivors := 0
 	for _, name := range mutants.Names() {
@@ -166,7 +166,6 @@ func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// runAll runs the suite on every kernel that the choice admits.
 func (f *conformanceFlags) runAll(ctx context.Context, d *dispatch.Dispatcher, stderr io.Writer) ([]*tally, error) {
 	show := terminal.NewProgress(stderr)
 	defer show.Done()
@@ -234,8 +233,8 @@ func (f *conformanceFlags) printTallies(w io.Writer, tallies []*tally) error {
 	return err
 }
 
-// verdict returns an error if a case failed, or if the whole suite ran and a
-// required kernel passed nothing.
+// verdict returns an error if a case failed, or if the whole suite ran and a required kernel passed
+// no case.
 func (f *conformanceFlags) verdict(tallies []*tally) error {
 	failures, passed := 0, map[string]bool{}
 	for _, t := range tallies {

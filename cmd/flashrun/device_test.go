@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// With its tensors on the device, run has the kernel that is chosen for them there, or the
-// one that is asked for, and gives everything back.
+// With tensors on the device, run uses dispatch's choice for them, or the requested kernel, and
+// frees everything.
 func TestRunOnDevice(t *testing.T) {
 	for _, c := range []struct{ choice, problem, want, forward string }{
 		{"auto", "b1-h2-g1-n64-m64-d64-bf16-causal", "cuda/bwd_sm90", "cuda/fwd_sm90_short"},
@@ -47,7 +47,7 @@ func TestRunOnDevice(t *testing.T) {
 	}
 }
 
-// Where the GPU is full, the error names the tensor that found no room.
+// On a full GPU, the error names the tensor that did not fit.
 func TestRunOnFullDevice(t *testing.T) {
 	g := gputest.New()
 	driver := g.Driver()
@@ -70,7 +70,7 @@ func TestRunOnFullDevice(t *testing.T) {
 	require.Empty(t, g.Live)
 }
 
-// Where there is no GPU, or its kernels are not asked for, tensors cannot lie there.
+// Without a GPU, or without its kernels, tensors cannot be on a device.
 func TestRunOnNoDevice(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--memory disk":                                "--memory \"disk\": must be host or device",

@@ -13,7 +13,7 @@ import (
 var (
 	// flagTable is a table in docs/flashrun.md, with its marks and the name of its command.
 	flagTable = regexp.MustCompile(`(?s)<!-- flags of (\w+): made by make docs -->\n.*?<!-- end -->\n`)
-	// flagHelp is a line of a command's help: a flag, with its value, and what it is for.
+	// flagHelp matches a line of a command's help: a flag, its value, and its description.
 	flagHelp = regexp.MustCompile(`(?m)^ +((?:-\w, )?--\S+(?: \S+)?) {2,}(.+)$`)
 	inTables = strings.NewReplacer("|", `\|`, "*", `\*`, "<", `\<`)
 )

@@ -18,8 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// docs/kernels.md and the matrix of README.md are what the kernels say of
-// themselves, on every machine the same. make docs writes them.
+// docs/kernels.md and the matrix of README.md match the kernels, and are the same on every machine.
+// make docs writes them.
 func TestDocsOfKernels(t *testing.T) {
 	kernels := everyKernel(t)
 	readme := docText(t, "../../README.md")
@@ -34,7 +34,7 @@ func TestDocsOfKernels(t *testing.T) {
 	}
 }
 
-// everyKernel returns the kernels of all backends, also those that this machine lacks.
+// everyKernel returns the kernels of all backends, including unavailable ones.
 func everyKernel(t *testing.T) (list []flashkit.Kernel) {
 	sandbox, err := wasm.New(t.Context())
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func kernelsPage(kernels []flashkit.Kernel) string {
 	return b.String()
 }
 
-// featuresCell names what the kernel takes beyond a band on any diagonal, which all do.
+// featuresCell lists a kernel's features beyond bands, which all kernels support.
 func featuresCell(k flashkit.Kernel) string {
 	const all = flashkit.AllFeatures &^ flashkit.FeatureShift
 	switch takes := k.Takes &^ flashkit.FeatureShift; takes {
@@ -108,8 +108,7 @@ func limitCell(n int) string {
 
 func platformOf(k flashkit.Kernel) string { return cmp.Or(k.Requires, "any platform") }
 
-// kernelMatrix returns which element types each backend takes in which pass on which
-// machine.
+// kernelMatrix returns the element types of each backend, by pass and machine.
 func kernelMatrix(kernels []flashkit.Kernel) string {
 	type row struct {
 		backend, platform string
@@ -149,7 +148,7 @@ func kernelMatrix(kernels []flashkit.Kernel) string {
 	return b.String()
 }
 
-// replaceMarked returns the text with what is between its two marks replaced.
+// replaceMarked replaces the text between the two marks.
 func replaceMarked(t *testing.T, text, middle string) string {
 	const from, to = "<!-- made by make docs -->\n", "<!-- end -->\n"
 	before, rest, found := strings.Cut(text, from)

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The examples of docs/limitations.md are refused as its table says, and the limits
-// of head dims are those of the kernels.
+// The examples of docs/limitations.md are rejected as its table shows, and its limits of head dims
+// match the kernels.
 func TestLimitations(t *testing.T) {
 	page := docText(t, "../../docs/limitations.md")
 	kernels := everyKernel(t)

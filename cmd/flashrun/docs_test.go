@@ -21,10 +21,9 @@ var writeDocs = flag.Bool("write-docs", false, "write what is made from the comm
 // exampleResults are the runs that docs/report shows.
 var exampleResults = []string{"../../docs/report/grid.json", "../../docs/report/decode.json"}
 
-// The manual pages and the completions in docs/ are what the commands say of
-// themselves, and the example of a report is what flashrun makes of the results
-// beside it. It is a test that writes them, for make docs, so that flashrun does not
-// carry the writer of pages.
+// The manual pages and completions in docs/ match the commands, and the example report matches its
+// results. make docs writes them through this test, so that flashrun does not contain the writer of
+// manual pages.
 func TestDocs(t *testing.T) {
 	const folder = "../../docs"
 	want := docsFiles(t)
@@ -61,7 +60,7 @@ func docsFiles(t *testing.T) map[string][]byte {
 		files[name] = b.Bytes()
 	}
 	root := newRoot()
-	// A page is of the sources that it lies beside, not of the day it was made.
+	// A page depends on its sources, not on the date.
 	date := time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
 	for _, cmd := range append(root.Commands(), root) {
 		if cmd != root && !cmd.IsAvailableCommand() {
@@ -93,7 +92,7 @@ func docsFiles(t *testing.T) map[string][]byte {
 	return files
 }
 
-// preformatted moves indented lines so far in that a page keeps them as they are.
+// preformatted indents lines enough that a manual page keeps them unchanged.
 func preformatted(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {

@@ -18,8 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// answerLimit ends a program that hangs. A program that does not hang takes a few seconds, and many
-// times longer under the race detector on a busy machine.
+// answerLimit ends a program that hangs. Others take a few seconds, but many times longer under the
+// race detector on a busy machine.
 const answerLimit = 3 * time.Minute
 
 // hostsAtOnce bounds the programs that run at once: a driver has five seconds to answer.
@@ -64,7 +64,7 @@ type host struct {
 	env    []string
 }
 
-// install returns a host whose driver is the file.
+// install returns a host with the file as driver.
 func install(t *testing.T, library []byte, env ...string) *host {
 	h := &host{t.TempDir(), env}
 	require.NoError(t, os.WriteFile(filepath.Join(h.folder, "libcuda.so.1"), library, 0o755))
@@ -86,7 +86,7 @@ func (h *host) run(t *testing.T, program string, args ...string) (stdout, stderr
 
 const fourRows = "b1-h1-g1-n4-m4-d8-f32"
 
-// computes requires that a plain run computes on the CPU, and returns what it says on stderr.
+// computes requires that a plain run computes on the CPU, and returns its stderr.
 func (h *host) computes(t *testing.T) string {
 	stdout, stderr, err := h.run(t, "flashrun", "run", "--repeat", "1", "--problem", fourRows, "--check")
 	require.NoError(t, err, stderr)
@@ -134,7 +134,7 @@ func TestDriverThatHangs(t *testing.T) {
 	require.Regexp(t, `cuda +unavailable on this machine: driver does not answer`, stdout)
 }
 
-// A driver that no one asks for is not loaded, and cannot do harm.
+// A driver that is not requested is not loaded and cannot do harm.
 func TestDriverThatNoOneAsksFor(t *testing.T) {
 	slow.UnderRace(t)
 	library := fakeDriver(t, boundCalls(t))

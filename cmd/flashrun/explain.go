@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// An explained is one kernel's line of flashrun explain.
+// An explained is the line of a kernel in flashrun explain.
 type explained struct {
 	Name    string  `json:"name"`
 	Chosen  bool    `json:"chosen"`
@@ -23,17 +23,16 @@ type explained struct {
 	Last    float64 `json:"last_seconds,omitempty"` // measured
 
 	// Seconds are Own * Factor.
-	Own    float64 `json:"own_seconds,omitempty"` // what the kernel itself predicts
-	Factor float64 `json:"factor,omitempty"`      // measured over that
-	From   string  `json:"from,omitempty"`        // profile, probe or cost
+	Own    float64 `json:"own_seconds,omitempty"` // the kernel's own cost estimate
+	Factor float64 `json:"factor,omitempty"`      // measured time over Own
+	From   string  `json:"from,omitempty"`        // source of Factor: profile, probe or cost
 }
 
-// why says what the prediction is made of.
 func (l *explained) why() string {
 	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }
 
-// parameterList returns a line for each part that the name of a problem may end with.
+// parameterList returns a line for each optional suffix of a problem's name.
 func parameterList() string {
 	var b strings.Builder
 	for _, x := range flashkit.Parameters() {
@@ -42,7 +41,7 @@ func parameterList() string {
 	return b.String()
 }
 
-// parameterForm returns the form of a parameter in the name of a problem, such as -softcap{c}.
+// parameterForm returns the suffix form of a parameter, such as -softcap{c}.
 func parameterForm(x *flashkit.Parameter) string {
 	if x.Value == "" {
 		return "-" + x.Name
@@ -106,7 +105,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 	return cmd
 }
 
-// writeExplained writes a table with a line for each verdict, kernels that fit first.
+// writeExplained writes a table of the lines. Kernels that fit come first.
 func writeExplained(w io.Writer, lines []explained) error {
 	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	fits := func(l explained) bool { return l.Seconds > 0 }

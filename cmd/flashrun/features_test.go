@@ -16,11 +16,10 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// onAnyCPU names a kernel that takes every feature, on every machine.
+// onAnyCPU names a kernel that supports every feature on every machine.
 var onAnyCPU = []string{"--backend", "simd/fwd_generic", "--repeat", "1"}
 
-// Whatever a problem's name asks for, random input has it, and the result is that of the
-// oracle.
+// Random input has all features of a problem's name, and the result matches the oracle.
 func TestRunOfFeatures(t *testing.T) {
 	for _, features := range []string{"causal-shift-3", "softcap2.5", "alibi", "bias", "mask", "sink", "dropout0.25", "ragged", "ragged-page4", "carry",
 		"softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16-carry", "window5.2-topleft-shift4-softcap3-alibi-bias-mask-sink-dropout0.5-origin-ragged"} {
@@ -156,8 +155,7 @@ func TestFilesOfFeatures(t *testing.T) {
 	}
 }
 
-// packed returns the same sequences one after the other, with rows around them that
-// hold NaN.
+// packed returns the same sequences in packed form, surrounded by rows of NaN.
 func packed(in *input.Input) *input.Input {
 	p, args, s := in.Problem, in.Args, new(flashkit.Sequences)
 	lens := func(lens []int32) (starts []int32, total int) {
@@ -200,14 +198,14 @@ func packed(in *input.Input) *input.Input {
 	return &input.Input{Problem: p, Layout: in.Layout, Args: args}
 }
 
-// Packed sequences give what padded ones do: the rows of the output and of the gradients
-// are the same, and the rest of it is 0, as nothing was written there.
+// Packed sequences give the same rows of outputs and gradients as padded ones. All other rows are
+// 0: nothing was written there.
 func TestPackedFiles(t *testing.T) {
 	p, err := flashkit.ParseProblem(everything)
 	require.NoError(t, err)
 	for _, l := range []input.Layout{input.BHSD, input.BSHD} {
 		in := input.Random(p, 5, l, true)
-		in.Args.Seqs.QLens, in.Args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each as long as it may be
+		in.Args.Seqs.QLens, in.Args.Seqs.KVLens = []int32{7, 0, 3}, []int32{5, 24, 11} // the longest of each has the maximum length
 		dir := t.TempDir()
 		run := func(in *input.Input, name string) *safetensors.File {
 			flags := append(append([]string{"run", "--check", "--pass", "fwd,bwd", "--out", filepath.Join(dir, name)}, fileFor(t, in)...), onAnyCPU...)
@@ -261,7 +259,7 @@ func view(t *testing.T, f *safetensors.File, name string, l input.Layout) (x fla
 	return x
 }
 
-// Two halves of the keys, one continued by the other, are the whole.
+// The second half of the keys, continued from the first, gives the result over all keys.
 func TestCarryOfFiles(t *testing.T) {
 	q, out := f32("q", 0, 1, 2, 3, 4), filepath.Join(t.TempDir(), "whole")
 	k, v := values(2*6*4, .5), values(2*6*4, .25)
@@ -298,7 +296,7 @@ func TestShapesAndTypesOfFeatures(t *testing.T) {
 		}
 		require.Equal(t, want, got)
 	}
-	// The same numbers in bf16, beside float32 data, and beside f16 data.
+	// The same numbers in bf16, with float32 data and with f16 data.
 	bf16 := safetensors.FromUint16s("bias", "BF16", []int{m}, flashkit.ToBF16(bias))
 	require.Equal(t, want, floats(t, run([]safetensors.Tensor{bf16}), "o"))
 	require.Contains(t, run([]safetensors.Tensor{bf16}, "--dtype", "f16").Metadata["problem"], "f16-bias")
@@ -349,7 +347,7 @@ func TestNpyOfFeatures(t *testing.T) {
 	require.Less(t, got["max_abs_error"], 1e-5)
 }
 
-// Bad features give one line that names the field and the value.
+// Bad features give one line with the field and the value.
 func TestBadFeatures(t *testing.T) {
 	q, k, v := f32("q", 0, 2, 4, 5, 8), f32("k", 0, 2, 2, 7, 8), f32("v", 0, 2, 2, 7, 8)
 	pool := []safetensors.Tensor{f32("q", 0, 2, 4, 5, 8), f32("k", 0, 3, 2, 4, 8), f32("v", 0, 3, 2, 4, 8)}
@@ -444,10 +442,10 @@ func TestBadFeatures(t *testing.T) {
 	}
 }
 
-// Other commands take problems with features, and say which kernels do not.
+// Other commands accept problems with features, and name the kernels without them.
 func TestFeaturesElsewhere(t *testing.T) {
 	out := ok(t, "explain", "b1-h8-g2-n4-m512-d64-f32-softcap50-ragged-page16")
-	require.Regexp(t, `\* (simd|wasm)/(decode|fwd)_`, out) // the sandbox, where the CPU has no vectors
+	require.Regexp(t, `\* (simd|wasm)/(decode|fwd)_`, out) // wasm on a CPU without vectors
 	out = ok(t, "memory", "--backend", "simd/fwd_generic", "b1-h2-g2-n8-m16-d8-f32-bias-mask", "b1-h2-g2-n8-m16-d8-f32-ragged-page4")
 	require.Contains(t, out, "simd/fwd_generic")
 	for _, huge := range []string{"b1-h1-g1-n1-m1-d1-f32-ragged-page1152921504606846976", "b1125899906842624-h1-g1-n0-m0-d1-f32-ragged", "b1-h4194304-g1-n4194304-m4-d1-f32-alibi-bias-mask-sink"} {

@@ -59,7 +59,7 @@ func TestJSONShapes(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), b.String())
 }
 
-// machineFields depend on the machine, or on what else it does.
+// machineFields depend on the machine or its load.
 var machineFields = []string{"cpu", "gpu", "missing", "device", "requires", "reason", "note", "load", "busy", "doubt"}
 
 // shapeOf adds the path and type of every field of x.
@@ -83,8 +83,7 @@ func shapeOf(path string, x any, to map[string]bool) {
 	}
 }
 
-// Scripts read exit codes: 0 for success, 1 for what failed while running, 2 for a request that
-// makes no sense.
+// Scripts read exit codes: 0 success, 1 failure while running, 2 invalid request.
 func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	results := filepath.Join(dir, "r.json")

@@ -10,7 +10,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// gridFlags say which problems to measure, as given.
 type gridFlags struct {
 	problems []string
 	random   int
@@ -25,7 +24,7 @@ type gridFlags struct {
 	features string
 }
 
-// gridNames are the flags that --problem replaces.
+// gridNames are the flags that --problem and --random replace.
 var gridNames = append([]string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "dtype", "features"}, maskNames...)
 
 func (g *gridFlags) add(cmd *cobra.Command) {
@@ -43,8 +42,7 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&g.features, "features", "", "`what` each problem has beside, as the end of its name: softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16")
 }
 
-// grid returns the problems, each once, with the longest sequences last, random ones
-// as they are drawn.
+// grid returns distinct problems by increasing sequence length, random ones as drawn.
 func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, error) {
 	whole := ""
 	switch {
@@ -104,7 +102,7 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	return list, nil
 }
 
-// origin names the flag that a problem comes from.
+// origin returns the flag that a problem comes from, with its value.
 func (g *gridFlags) origin(p flashkit.Problem) string {
 	switch {
 	case len(g.problems) > 0:

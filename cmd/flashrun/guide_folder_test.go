@@ -17,8 +17,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// hurried makes a command that measures short, where the test of the guides asks for it:
-// its figures are not compared.
+// hurried shortens a command's measurements in the test of the guides, which does not compare
+// figures.
 func hurried(args []string) []string {
 	if os.Getenv("FLASHRUN_HURRY") == "" || len(args) < 2 {
 		return args
@@ -32,8 +32,8 @@ func hurried(args []string) []string {
 	return append(args, add[kind]...)
 }
 
-// guideFolder makes what the commands take for granted: files of tensors, good and
-// bad, and modules that use ours.
+// guideFolder creates the files that the commands expect: tensors, good and bad, and modules that
+// import this one.
 func guideFolder(env *testscript.Env) error {
 	repository, err := filepath.Abs("../..")
 	if err != nil {
@@ -104,8 +104,7 @@ func guideTensors(dir string) error {
 	return nil
 }
 
-// guideBackend writes the guide's backend, with the mistake that the guide makes
-// in it, as a module beside ours.
+// guideBackend writes the guide's backend, with its intended mistake, as a separate module.
 func guideBackend(dir, repository string) error {
 	if err := guideModule(dir, repository, map[string]string{"mine.go": "examples/backend/mine.go"}); err != nil {
 		return err
@@ -122,8 +121,8 @@ func guideBackend(dir, repository string) error {
 	return os.WriteFile(filepath.Join(dir, "mine_test.go"), []byte(test), 0o644)
 }
 
-// guideModule makes a module that has this repository in place of what is
-// published, with copies of some of its files.
+// guideModule creates a module that uses this repository in place of the published module, with
+// copies of some files.
 func guideModule(dir, repository string, files map[string]string) error {
 	mod, err := os.ReadFile(filepath.Join(repository, "go.mod"))
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// compare returns what of the guide's output and the command's is not alike, "" if
-// all is.
+// compare returns the difference between the guide's output and the command's, or "".
 func (c *guideCommand) compare(out string) string {
 	want, got := c.forms(c.want), c.forms(strings.Split(out, "\n"))
 	if slices.Equal(want, got) {
@@ -50,9 +49,8 @@ func (c *guideCommand) forms(lines []string) (list []string) {
 
 var kernelRow = regexp.MustCompile(`^(?:[* ]*|(?:forward|backward) +\S+ +)((?:simd|wasm|cuda)/[a-z]+_[a-z0-9]+)`)
 
-// lacks reports whether a line is about a kernel that this machine does not have, or
-// that the machine of the guides did not have. A bench of the chosen kernels has
-// another one in its place.
+// lacks reports whether a line is about a kernel that this machine or the guides' machine does not
+// have. A bench of chosen kernels has another kernel in its place.
 func (c *guideCommand) lacks(line string) bool {
 	row := kernelRow.FindStringSubmatch(line)
 	if row == nil || slices.Contains([]string{"bench chosen", "bench live", "explain chosen"}, c.kind()) {
@@ -70,7 +68,7 @@ func (c *guideCommand) lacks(line string) bool {
 	return !here[row[1]] || missed || (runtime.GOARCH != recordedOn || needsMore[row[1]]) && !shown("")
 }
 
-// kind returns what is run: run, bench chosen, bench all, bench live, go test.
+// kind returns the kind of the command: run, bench chosen, bench all, bench live, go test.
 func (c *guideCommand) kind() string {
 	words := strings.Fields(c.text)
 	for strings.Contains(words[0], "=") { // a variable
@@ -93,8 +91,8 @@ func (c *guideCommand) kind() string {
 	return words[1]
 }
 
-// ofThisMachine returns the names of the kernels that can run here, and of those that need more
-// than every processor has.
+// ofThisMachine returns the names of the kernels available here, and of those with special
+// requirements.
 var ofThisMachine = sync.OnceValues(func() (here, needsMore map[string]bool) {
 	here, needsMore = map[string]bool{}, map[string]bool{}
 	d := dispatch.All(context.Background())
@@ -105,7 +103,7 @@ var ofThisMachine = sync.OnceValues(func() (here, needsMore map[string]bool) {
 	return here, needsMore
 })
 
-// form returns a line without what depends on the machine or the moment.
+// form returns a line without the parts that depend on the machine or the moment.
 func (c *guideCommand) form(line string) string {
 	for _, r := range forms {
 		if slices.ContainsFunc(strings.Split(r.commands, "|"), func(s string) bool { return strings.HasPrefix(c.kind(), s) }) {
@@ -117,7 +115,7 @@ func (c *guideCommand) form(line string) string {
 
 // forms are replaced in this order.
 var forms = []struct {
-	commands string // only in the output of kinds that begin with one of these
+	commands string // prefixes of the kinds that it applies to
 	pattern  *regexp.Regexp
 	to       string
 }{
@@ -148,7 +146,7 @@ var forms = []struct {
 	{"bench", regexp.MustCompile(`^(The machine was busy: |\? \d+ of \d+ medians).*`), ""},
 	{"bench", regexp.MustCompile(`^(geometric mean of \d+|no geometric mean):.*`), "geometric mean"},
 	{"bench", regexp.MustCompile(` [~?] `), " "},
-	{"bench", regexp.MustCompile(` -( |$)`), " #$1"}, // a ratio of what is in doubt
+	{"bench", regexp.MustCompile(` -( |$)`), " #$1"}, // a ratio in doubt
 	{"bench", regexp.MustCompile(`after \d of`), "after # of"},
 	{"list", regexp.MustCompile(`^machine .*`), "machine"},
 	{"ring", regexp.MustCompile(`(efficiency|difference from one rank) [\d.e+-]+`), "$1 #"},

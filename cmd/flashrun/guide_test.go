@@ -26,13 +26,12 @@ var guides = []string{
 	"algorithm", "dispatch", "gpu", "numerics", "sandbox", contributing,
 }
 
-// The lines of a guide that begin with a prompt are a script. This test runs each
-// command in turn, a page in one folder, and compares its output with the page.
-// Measured figures need only have the same form, and rows of kernels that this
-// machine lacks may be absent.
+// Lines of a guide that begin with a prompt are a script. This test runs each command in turn, a
+// page in one folder, and compares its output with the page. Measured figures need only have the
+// same form. Rows of kernels that this machine lacks may be absent.
 //
-// With -write-docs it runs the commands at full length instead and writes their
-// output into the pages, so that a page shows one machine.
+// With -write-docs it runs the commands at full length and writes their output into the pages, so
+// that a page shows one machine.
 func TestGuides(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs every command of the guides")
@@ -69,11 +68,11 @@ type guideCommand struct {
 	line int // of the page
 	text string
 	want []string
-	got  []string // what a run that records has printed
+	got  []string // output of a recording run
 }
 
-// bareCommand is a line that looks like a command without a prompt. A page must not
-// have one, so that none escapes.
+// bareCommand matches a command without a prompt. Pages must not have any, as they would not be
+// tested.
 var bareCommand = regexp.MustCompile(`^    (flashrun|make|go|man|sudo|source|perf|ncu|nsys|node|FLASHKIT_\w+=\S+|GODEBUG=\S+) `)
 
 // readGuide returns a page with its commands in order.
@@ -178,7 +177,7 @@ func (g *guide) recorded() string {
 	return strings.Join(append(list, g.lines[from:]...), "\n")
 }
 
-// cannotRun returns why the command is not run here, "" if it is.
+// cannotRun returns the reason not to run the command here, or "".
 func (c *guideCommand) cannotRun() string {
 	if reason := notRun[c.text]; reason != "" {
 		return reason
@@ -196,7 +195,7 @@ func (c *guideCommand) cannotRun() string {
 // interrupted reports whether the page ends the command with Ctrl-C.
 func (c *guideCommand) interrupted() bool { return len(c.want) > 0 && c.want[0] == "^C" }
 
-// fails reports whether the page shows the command failing, as one that is interrupted does.
+// fails reports whether the page shows a failure or an interruption of the command.
 func (c *guideCommand) fails() bool {
 	return c.interrupted() || !strings.Contains(c.text, "|") && slices.ContainsFunc(c.want, func(line string) bool {
 		return strings.HasPrefix(line, "flashrun: ") && !strings.HasPrefix(line, "flashrun: warning") || line == "FAIL"

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// where has the folder of a section's commands, or of a page's. It is $WORK for others.
+// where maps sections or pages to the folders of their commands. The default is $WORK.
 var where = map[string]string{
 	"quickstart#Install":                         "$REPOSITORY",
 	"quickstart#First call":                      "$WORK/first",
@@ -40,13 +40,13 @@ var notRun = map[string]string{
 	`FLASHKIT_FIT="$PWD/choice.log" FLASHKIT_FIT_CHECK="$PWD/other.log" go test ./backends/cuda -count=1 -run 'TestFitCosts$' -v`: "it needs times of a GPU, and writes sources",
 }
 
-// instead has what a test runs in place of a command.
+// instead maps commands to their replacements in tests.
 var instead = map[string]string{
-	"go get github.com/flashkit-go/flashkit": "cp ../hello/* hello", // a module that has this repository in place of what is published
+	"go get github.com/flashkit-go/flashkit": "cp ../hello/* hello", // a module that uses this repository in place of the published one
 	"go run .":                               "go run -C hello .",
 }
 
-// needs says what this machine lacks for commands with a part.
+// needs maps parts of commands to requirements that this machine lacks.
 var needs = []struct {
 	part    string
 	missing func() string
@@ -58,7 +58,7 @@ var needs = []struct {
 		return ""
 	}},
 	{"Kernels/simd/fwd_avx512/", avx512Missing},
-	{"bin/cpu.prof", avx512Missing}, // what the benchmark above writes
+	{"bin/cpu.prof", avx512Missing}, // output of the benchmark above
 	{"bin/perf.data", avx512Missing},
 	{"perf ", perfMissing},
 	{"ldd ", func() string { return notFound("ldd") }},

@@ -6,14 +6,14 @@ import (
 	"github.com/flashkit-go/flashkit/internal/replay"
 )
 
-// newBurn is the process of a crowd.
+// newBurn is the process of replay.Burn.
 func newBurn() *cobra.Command {
 	return &cobra.Command{Use: "burn", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return failed(replay.Burn(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 	}}
 }
 
-// newReplay is the process that replays a trace.
+// newReplay is the process of replay.Serve.
 func newReplay() *cobra.Command {
 	return &cobra.Command{Use: "replay", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return runError(replay.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))

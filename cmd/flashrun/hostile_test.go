@@ -18,7 +18,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// Powers of two beyond all memory: smaller ones where an int has 32 bits.
+// Powers of two beyond all memory, smaller for 32-bit ints.
 const (
 	e33 = math.MaxInt>>30 + 1
 	e50 = math.MaxInt>>13 + 1
@@ -26,8 +26,8 @@ const (
 	e60 = math.MaxInt>>3 + 1
 )
 
-// hostileProblems returns problems with zeros in some dimensions and one or two huge
-// ones in the others, which are free in a file and in a name.
+// hostileProblems returns problems with zeros in some dimensions and one or two huge others. Such
+// shapes cost nothing in a file or a name.
 func hostileProblems() (list []flashkit.Problem) {
 	dims := func(p *flashkit.Problem) []*int {
 		return []*int{&p.Batch, &p.Heads, &p.QLen, &p.KVLen, &p.Dim, &p.VDim}
@@ -57,7 +57,7 @@ func hostileProblems() (list []flashkit.Problem) {
 	return list
 }
 
-// hostileFeatures gives a problem some features, which ones as n says.
+// hostileFeatures adds features to a problem, selected by n.
 func hostileFeatures(p flashkit.Problem, n, size int) flashkit.Problem {
 	switch n % 5 {
 	case 0:
@@ -74,7 +74,7 @@ func hostileFeatures(p flashkit.Problem, n, size int) flashkit.Problem {
 	return p
 }
 
-// fileOf returns a file with the tensors of p, "" if one of them holds anything large.
+// fileOf returns a file with the tensors of p, "" if one of them is large.
 func fileOf(t *testing.T, p flashkit.Problem) string {
 	var tensors []safetensors.Tensor
 	for name, shape := range map[string][4]int{"q": p.QShape(), "k": p.KShape(), "v": p.VShape(), "do": p.OShape()} {
@@ -137,7 +137,7 @@ func TestHostileProblems(t *testing.T) {
 	require.Greater(t, files, 30)
 }
 
-// What other commands are asked about such problems costs nothing either.
+// Questions of other commands about such problems cost nothing either.
 func TestHostileProblemsElsewhere(t *testing.T) {
 	for _, p := range hostileProblems() {
 		for _, args := range [][]string{{"explain"}, {"explain", "--pass", "bwd"}, {"memory", "--formula"}} {
@@ -159,7 +159,7 @@ func TestHostileProblemsElsewhere(t *testing.T) {
 	require.Contains(t, stderr, "free")
 }
 
-// The same as processes that may have little memory: whoever runs out of that crashes.
+// The same in processes with little memory, which crash if they allocate too much.
 func TestHostileProcesses(t *testing.T) {
 	slow.UnderRace(t)
 	if runtime.GOOS != "linux" {

@@ -25,8 +25,8 @@ func TestTensorOfAnUnknownType(t *testing.T) {
 	require.Contains(t, ok(t, "run", "--in", path, "--repeat", "1", "--out", filepath.Join(t.TempDir(), "o")), "b1-h1-g1-n2-m2-d4-f32")
 }
 
-// NaN in the input is told in one line, with the tensors and how many: results show it otherwise
-// as NaN of their own, or not at all where a mask hides it.
+// NaN in the input gives one warning with the tensors and counts: otherwise it shows only as NaN in
+// results, or not at all under a mask.
 func TestNaNInTheInput(t *testing.T) {
 	nan := float32(math.NaN())
 	q, k, v := f32("q", 0, 1, 1, 2, 4), f32("k", 0, 1, 1, 2, 4), f32("v", 0, 1, 1, 2, 4)

@@ -10,13 +10,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// patience is how long the command may take to end by itself after the first signal,
-// with what it has measured so far. Then the program ends, whatever it waits for or
-// computes: a pipe that nobody writes to, the oracle, a file on a slow disk.
+// patience is the time between the first signal and the forced end of the program. Meanwhile the
+// command may report its measurements so far. Reads of a pipe, the oracle and slow disks do not
+// respond to the context.
 const patience = 700 * time.Millisecond
 
 // interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP. A second
-// one ends the program at once.
+// signal ends the program at once.
 func interruptible() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	received := make(chan os.Signal, 2)

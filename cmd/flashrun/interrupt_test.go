@@ -24,7 +24,7 @@ func TestSignalEndsEveryStage(t *testing.T) {
 	out := filepath.Join(dir, "o.safetensors")
 	for name, test := range map[string]struct {
 		args  []string
-		ready func() bool // it is in the stage
+		ready func() bool // whether the stage is reached
 	}{
 		"opening a pipe":         {[]string{"run", "--in", pipe}, nil},
 		"the standard input":     {[]string{"run", "--in", "-"}, nil},
@@ -102,7 +102,7 @@ func TestHangUp(t *testing.T) {
 	end(kept, syscall.SIGTERM)
 }
 
-// starting is how long a process may take to start.
+// starting is the time for a process to start.
 func starting() time.Duration {
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {
 		return 3 * time.Second
@@ -116,7 +116,7 @@ func present(dir, pattern string) bool {
 	return len(found) > 0
 }
 
-// What is written into a pipe is read like a file, and a device is not read at all.
+// A pipe is read like a file, and a device is not read at all.
 func TestInputFromPipes(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, "in.safetensors", f32("q", 0, 1, 1, 2, 4), f32("k", 0, 1, 1, 2, 4), f32("v", 0, 1, 1, 2, 4))
@@ -148,7 +148,7 @@ func TestInputFromPipes(t *testing.T) {
 	}
 }
 
-// Links are followed, and what no link leads to is not made.
+// Links are followed. The target of a dangling link is not created.
 func TestOutputThroughLinks(t *testing.T) {
 	dir := t.TempDir()
 	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")

@@ -21,19 +21,18 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A listed is one line of flashrun list.
 type listed struct {
-	Name      string   `json:"name"` // kernel, or backend when it is unavailable
+	Name      string   `json:"name"` // kernel, or backend if unavailable
 	Pass      string   `json:"pass,omitempty"`
 	DTypes    []string `json:"dtypes,omitempty"`
 	About     string   `json:"about,omitempty"`
-	Requires  string   `json:"requires,omitempty"` // of a machine
+	Requires  string   `json:"requires,omitempty"` // machine requirements
 	Available bool     `json:"available"`
-	Reason    string   `json:"reason,omitempty"` // why it is not available
-	Device    *gpu     `json:"device,omitempty"` // of a line that is a GPU, not a kernel
+	Reason    string   `json:"reason,omitempty"` // reason if not available
+	Device    *gpu     `json:"device,omitempty"` // set for a GPU, nil for a kernel
 }
 
-// A gpu is a device as flashrun list shows it. Its number is what --device takes.
+// A gpu is the description of a GPU in flashrun list. Its number is for --device.
 type gpu struct {
 	Number     int    `json:"number"`
 	Name       string `json:"name"`
@@ -42,7 +41,6 @@ type gpu struct {
 	SMs        int    `json:"multiprocessors"`
 }
 
-// listDevices returns a line for each GPU.
 func listDevices(devices []cuda.Device) (lines []listed) {
 	for i := range devices {
 		d := &devices[i]
@@ -65,7 +63,7 @@ func newList() *cobra.Command {
 			d := dispatch.All(cmd.Context())
 			defer d.Close()
 			warnOfProfile(cmd, d)
-			devices, _ := cuda.Devices() // what d misses says why there are none
+			devices, _ := cuda.Devices() // the reason for none is in d.Missing
 			lines := append(listDevices(devices), list(d)...)
 			if backend != "" && backend != "auto" {
 				lines = slices.DeleteFunc(lines, func(l listed) bool { return !l.of(backend) })
@@ -90,12 +88,12 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// of reports whether the line belongs to a backend, or is the kernel of that name.
+// of reports whether the line is of a backend, or of the kernel name.
 func (l *listed) of(name string) bool {
 	return l.Name == name || bench.BackendOf(l.Name) == name || l.Device != nil && name == "cuda"
 }
 
-// printed returns the table of the lines, with what the kernels are if about says so.
+// printed returns the lines as a table, with a column of descriptions if about is set.
 func printed(lines []listed, about bool) []byte {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
@@ -116,7 +114,6 @@ func printed(lines []listed, about bool) []byte {
 	return b.Bytes()
 }
 
-// widest returns the columns of the widest line.
 func widest(table []byte) (n int) {
 	for line := range bytes.Lines(table) {
 		n = max(n, utf8.RuneCount(bytes.TrimRight(line, "\n")))
@@ -140,7 +137,6 @@ func list(d *dispatch.Dispatcher) []listed {
 	return lines
 }
 
-// typeNames returns the names of the element types that a kernel takes.
 func typeNames(k flashkit.Kernel) (names []string) {
 	for _, t := range k.DTypes {
 		names = append(names, t.String())

@@ -14,10 +14,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// notWithTraces are the flags that say nothing of traces.
+// notWithTraces are the flags without a meaning for traces.
 var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "baseline", "time-per-case", "rounds", "compare", "out", "csv", "benchstat"}, gridNames...)
 
-// checkLive refuses flags that do not go together.
+// checkLive rejects conflicting flags.
 func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
@@ -36,7 +36,7 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 	return nil
 }
 
-// live replays the traces, each run in a process of its own.
+// live replays the traces. Each run is a process.
 func (f *benchFlags) live(cmd *cobra.Command) error {
 	traces, err := replay.Read(f.traces)
 	if err != nil {
@@ -56,8 +56,7 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 	return failed(errors.Join(write(cmd.OutOrStdout()), ended))
 }
 
-// machine describes where the traces run. What it opens for that is closed again,
-// so that the processes of the runs have the machine for themselves.
+// machine describes the machine. It closes all devices again: the replay's processes need them.
 func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {

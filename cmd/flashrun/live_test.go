@@ -86,7 +86,7 @@ func TestTraceCompletion(t *testing.T) {
 	require.NotContains(t, out, "replay", "it is for flashrun itself")
 }
 
-// allOfTrace has everything that a trace may say.
+// allOfTrace has every statement of traces.
 const allOfTrace = `procs 1
 godebug cpu.avx512f=off
 fwd b1-h2-g1-n1-m6-d8-f32 calls=6 grow=1   # two powers of two

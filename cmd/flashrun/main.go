@@ -24,18 +24,17 @@ import (
 // Exit codes, stable.
 const (
 	exitOK          = 0
-	exitFailed      = 1  // something failed while running
-	exitUsage       = 2  // the request makes no sense: flags, files, shapes
-	exitCrashed     = 70 // a bug of flashrun
+	exitFailed      = 1  // a failure while running
+	exitUsage       = 2  // an invalid request: flags, files, shapes
+	exitCrashed     = 70 // a bug in flashrun
 	exitInterrupted = 130
 )
 
 func main() {
-	debug.SetTraceback("crash") // a panic that cannot be recovered ends with SIGABRT, where there is one, not with status 2
+	debug.SetTraceback("crash") // an unrecoverable panic ends with SIGABRT if the system has it, not with status 2
 	os.Exit(execute(interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// execute runs the command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if x := recover(); x != nil {
@@ -68,14 +67,12 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	return exitUsage
 }
 
-// A failure is an error while running, as opposed to a request that makes no
-// sense.
+// A failure is an error while running, in contrast to an invalid request.
 type failure struct{ err error }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// failed marks err as a failure while running.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -83,7 +80,7 @@ func failed(err error) error {
 	return &failure{err}
 }
 
-// runError marks an error of running: a failure, unless the request was wrong.
+// runError returns err as a failure, unless the request was invalid.
 func runError(err error) error {
 	var wrong *flashkit.ProblemError
 	if errors.As(err, &wrong) {
@@ -122,7 +119,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 	return root
 }
 
-// setDevice lets cuda.Open find what --device says.
+// setDevice passes --device to cuda.Open through the environment.
 func setDevice(cmd *cobra.Command, _ []string) error {
 	numbers, err := devices(cmd)
 	if err != nil || len(numbers) == 0 || cmd.Name() == ringName {
@@ -131,7 +128,7 @@ func setDevice(cmd *cobra.Command, _ []string) error {
 	return os.Setenv(cuda.DeviceVariable, strconv.Itoa(numbers[0]))
 }
 
-// devices returns the GPUs that --device names, none if it is not given. Ring takes several.
+// devices returns the GPU numbers of --device. Only ring accepts several.
 func devices(cmd *cobra.Command) (list []int, err error) {
 	text, err := cmd.Flags().GetString("device")
 	if err != nil || text == "" {
@@ -151,8 +148,8 @@ func devices(cmd *cobra.Command) (list []int, err error) {
 	return list, nil
 }
 
-// missingDevice returns why the GPU that --device or FLASHKIT_DEVICE names is missing, and
-// says in a line why one is left out that nobody named and that does not work.
+// missingDevice returns an error if the GPU of --device or FLASHKIT_DEVICE is missing. It warns
+// about a broken GPU that was not requested.
 func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	for _, m := range d.Missing() {
 		switch name := os.Getenv(cuda.DeviceVariable); {
@@ -166,15 +163,14 @@ func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// warnOfProfile says why the profile is not used, if there is one.
 func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 	if err := d.ProfileErr(); err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "flashrun: warning:", message(err.Error()), "(flashrun calibrate writes a new one)")
 	}
 }
 
-// openDispatch returns the dispatcher for a --backend flag, or for the
-// environment when the flag is "". The caller closes it.
+// openDispatch returns the dispatcher for a --backend flag, or for the environment if the flag is
+// "". The caller closes it.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
 	name := backendChoice(backend)
 	opened, chosen, err := bench.Open(cmd.Context(), name)
@@ -192,13 +188,11 @@ func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, err
 	return chosen, nil
 }
 
-// backendChoice returns what the --backend flag says or, when it is "", the
-// environment; "auto" when neither says anything.
+// backendChoice returns the value of --backend, else of FLASHKIT_BACKEND, else "auto".
 func backendChoice(flag string) string {
 	return cmp.Or(flag, os.Getenv("FLASHKIT_BACKEND"), "auto")
 }
 
-// addBackendFlag adds --backend with completion.
 func addBackendFlag(cmd *cobra.Command, to *string, usage string) {
 	cmd.Flags().StringVar(to, "backend", "", usage)
 	cmd.RegisterFlagCompletionFunc("backend", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -26,7 +26,7 @@ func flashrun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// ok runs a command line that must succeed and say nothing on stderr.
+// ok runs a command line that must succeed without output on stderr.
 func ok(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := flashrun(t, args...)
@@ -112,8 +112,7 @@ func TestRunBackward(t *testing.T) {
 	require.Less(t, got["max_abs_error"], 1e-4)
 }
 
-// A file in BSHD must give the same numbers as the same data in BHSD, each in
-// its own layout.
+// A BSHD file must give the same numbers as the BHSD file, each in its layout.
 func TestFilesInBothLayouts(t *testing.T) {
 	const b, h, g, n, m, d, dv = 2, 4, 2, 5, 7, 8, 6
 	bhsdFile := writeFile(t, "in.safetensors", f32("q", 0, b, h, n, d), f32("k", .5, b, g, m, d), f32("v", .25, b, g, m, dv), f32("do", 0, b, h, n, dv))
@@ -163,7 +162,7 @@ func TestTypes(t *testing.T) {
 		f := readFile(t, out)
 		require.Equal(t, file, f.Tensors[0].DType)
 		require.Equal(t, "F32", f.Tensors[1].DType, "lse is always float32")
-		// What was written can be read again.
+		// The output is valid input.
 		again := writeFile(t, "again.safetensors", rename(f.Tensors[0], "q"), rename(f.Tensors[0], "k"), rename(f.Tensors[0], "v"))
 		require.Contains(t, ok(t, "run", "--in", again, "--dtype", dtype, "--repeat", "1"), "-"+dtype+"\n")
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// maskFlags are the flags of a mask by position, as given.
 type maskFlags struct {
 	causal  causalFlag
 	window  string
@@ -19,10 +18,9 @@ type maskFlags struct {
 	shift   int
 }
 
-// maskNames are the flags of maskFlags.
 var maskNames = []string{"causal", "window", "top-left", "shift"}
 
-// add adds the flags. Where both is set, --causal=both stands for two masks.
+// add adds the flags. With both, --causal=both stands for two masks.
 func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags := cmd.Flags()
 	m.causal.both = both
@@ -40,7 +38,7 @@ func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags.IntVar(&m.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
 }
 
-// bands returns the masks, one unless --causal=both.
+// bands returns one mask, or two for --causal=both.
 func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 	switch {
 	case m.causal.yes && m.window != "":
@@ -67,9 +65,9 @@ func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 	return list, nil
 }
 
-// A causalFlag is the value of --causal: with the mask, without it or, where that is allowed, both.
+// A causalFlag is the value of --causal: true, false or both.
 type causalFlag struct {
-	both    bool // is allowed
+	both    bool // both is allowed
 	yes, no bool
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// memoryFlags are the flags of flashrun memory, as given.
 type memoryFlags struct {
 	backend string
 	pass    passList
@@ -73,7 +72,6 @@ A problem is named as for flashrun explain.`,
 	return cmd
 }
 
-// completeProblem offers a few problems to begin from.
 func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return []string{
 		"b1-h8-g8-n1024-m1024-d64-f32\tself-attention",
@@ -82,7 +80,7 @@ func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	}, cobra.ShellCompDirectiveNoFileComp
 }
 
-// check returns the problems, or an error that names the argument at fault.
+// check returns the problems of args, or an error that names the argument at fault.
 func (f *memoryFlags) check(args []string) ([]flashkit.Problem, error) {
 	if f.meter.Limit < 0 {
 		return nil, fmt.Errorf("--limit %s: must not be negative", f.meter.Limit)

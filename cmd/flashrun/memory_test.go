@@ -114,7 +114,7 @@ func TestMemoryNotMeasured(t *testing.T) {
 	}
 }
 
-// Sizes go beyond what 64 bits count, exactly.
+// Sizes beyond 64 bits are exact.
 func TestMemoryOfHugeProblems(t *testing.T) {
 	out := ok(t, "memory", "--formula", "--csv", "--backend", "simd", "--pass", "bwd", "b1-h1-g1-n1073741824-m1073741824-d1-f32")
 	records, err := csv.NewReader(strings.NewReader(out)).ReadAll()
@@ -205,7 +205,7 @@ func TestMemoryHelpAndCompletion(t *testing.T) {
 	}
 }
 
-// The table of docs/algorithm.md is what the command prints.
+// The table of docs/algorithm.md is the command's output.
 func TestMemoryTableOfTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/algorithm.md")
 	require.NoError(t, err)
@@ -233,9 +233,9 @@ func TestMemoryTableOfTheDocs(t *testing.T) {
 	require.Equal(t, 4, rows)
 }
 
-// What the literature prints, and what it is a figure of. A table that is often
-// copied says "one head, float32, N x N x 4 bytes, m and l N x 2 x 4 bytes" above
-// sums of four heads: its figures are 4 times those of its own formulas.
+// Published figures and their meaning. A table that is often copied claims "one head, float32, N x
+// N x 4 bytes, m and l N x 2 x 4 bytes", but its figures are 4 times its formulas: sums of four
+// heads.
 func TestMemoryOfPublishedTables(t *testing.T) {
 	const one, all = true, false
 	for _, c := range []struct {
@@ -250,12 +250,12 @@ func TestMemoryOfPublishedTables(t *testing.T) {
 		{"b1-h4-g4-n4096-m4096-d64-f32", "one matrix", "f32", all, 256 << 20}, {"b1-h4-g4-n4096-m4096-d64-f32", "m, l", "f32", all, 128 << 10},
 		{"b1-h4-g4-n4096-m4096-d64-f32", "one matrix", "f32", one, 64 << 20}, {"b1-h4-g4-n4096-m4096-d64-f32", "m, l", "f32", one, 32 << 10},
 
-		// Another one, which is right: one matrix and m and l of one head in float32.
+		// Another table, which is right: one matrix, and m and l, of one head in float32.
 		{"b1-h1-g1-n1024-m1024-d64-f32", "one matrix", "f32", one, 4 << 20}, {"b1-h1-g1-n1024-m1024-d64-f32", "m, l", "f32", one, 8 << 10},
 		{"b1-h1-g1-n4096-m4096-d64-f32", "one matrix", "f32", one, 64 << 20}, {"b1-h1-g1-n4096-m4096-d64-f32", "m, l", "f32", one, 32 << 10},
 		{"b1-h1-g1-n16384-m16384-d64-f32", "one matrix", "f32", one, 1 << 30}, {"b1-h1-g1-n16384-m16384-d64-f32", "m, l", "f32", one, 128 << 10},
 
-		// "32 heads, about 2 GB for S and P" at 4096: so it is in 16 bits, and twice that in float32.
+		// "32 heads, about 2 GB for S and P" at 4096: right in 16 bits; float32 takes twice that.
 		{"b1-h32-g32-n4096-m4096-d64-f16", "S, P", "f16", all, 2 << 30}, {"b1-h32-g32-n4096-m4096-d64-f16", "S, P", "f32", all, 4 << 30},
 
 		// One matrix of one head in bf16, against the 99 KB of a multiprocessor.

@@ -9,12 +9,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// longest is the characters of a message: what a file or an argument holds may have
-// any number of them.
+// longest is the maximum length of a message in characters: texts of files and arguments are
+// unbounded.
 const longest = 300
 
-// message returns s in one line of printable characters, without its middle if it is
-// long: the field is at the beginning, what is wrong with it at the end.
+// message returns s on one line of printable characters. A long message loses its middle: the field
+// at fault is at the beginning, the reason at the end.
 func message(s string) string {
 	const end = 100
 	s = terminal.Printable(strings.ReplaceAll(s, "\n", "; "))
@@ -26,8 +26,8 @@ func message(s string) string {
 	return string(r[:longest-end-len(gap)]) + gap + string(r[len(r)-end:])
 }
 
-// crashed returns the message for a panic: it is a bug, wherever the input came from.
-// It is called by the deferred function that has recovered the value.
+// crashed returns the message for a panic, which is always a bug. Only the deferred function that
+// recovers may call it.
 func crashed(value any) string {
 	where := ""
 	var callers [32]uintptr

@@ -46,8 +46,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// Whatever an argument, a name or a file holds, what is printed is one line that no
-// terminal obeys.
+// Any argument, name or file content prints as one line without terminal controls.
 func TestHostileText(t *testing.T) {
 	const escape = "\x1b]0;title\a\x1b[31m"
 	in := writeFile(t, "in.safetensors", f32(escape, 0, 1))
@@ -66,12 +65,12 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-// A faulty is a context that panics when it is asked.
+// A faulty is a context whose methods panic.
 type faulty struct{ context.Context }
 
 func (faulty) Err() error { panic("no luck with \x1b[31m") }
 
-// A bug ends the command with a status of its own, and with one line that says where.
+// A bug ends the command with its own status and one line with the location.
 func TestCrash(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "o.safetensors")
 	var stdout, stderr bytes.Buffer

@@ -49,7 +49,7 @@ var (
 	typePattern   = regexp.MustCompile(`F32|F16|BF16|BOOL|I32|<f4|<f2`)
 )
 
-// damage returns a changed copy of a file whose first bytes are a header.
+// damage returns a modified copy of a file that begins with a header.
 func (m mutator) damage(b []byte, header int) []byte {
 	b = bytes.Clone(b)
 	for range 1 + m.IntN(4)/3 {
@@ -154,8 +154,8 @@ func (m mutator) mutated(t *testing.T, dir string) []string {
 	return args
 }
 
-// A layout is how a file has its sequences: the batch and the length of tensors of rows and of
-// keys, and the tensors that say where sequences lie.
+// A layout is the storage of sequences in a file: batch and length of query and key tensors, and
+// the sequence tensors.
 type layout struct {
 	b, n, keys int // sequences, and their most rows and keys
 	q, kv      [2]int
@@ -186,7 +186,7 @@ func (m mutator) layout() layout {
 		l.q, l.kv = [2]int{1, l.b * l.n}, [2]int{1, l.b * l.keys}
 		ints("q_starts", []int{l.b + 1}, func(i int) int { return i * l.n })
 		ints("kv_starts", []int{l.b + 1}, func(i int) int { return i * l.keys })
-	case 2: // paged, two pages a sequence and one that nothing needs
+	case 2: // paged, two pages per sequence and an unused page
 		page := l.keys
 		l.keys, l.kv = 2*page, [2]int{2*l.b + 1, page}
 		ints("kv_lens", []int{l.b}, func(i int) int { lens[i] = m.IntN(l.keys + 1); return lens[i] })
@@ -213,7 +213,7 @@ func (m mutator) features(b, h, n, keys int) (list []safetensors.Tensor) {
 	return list
 }
 
-// flagSets are what damaged files are run with.
+// flagSets are the flags to run damaged files with.
 var flagSets = [][]string{
 	{}, {"--causal"}, {"--pass", "fwd,bwd"}, {"--check"}, {"--pass", "fwd,bwd", "--check"}, {"--layout", "bshd"}, {"--dtype", "bf16"}, {"--dtype", "f16", "--pass", "fwd,bwd"},
 	{"--window", "3,0", "--check"}, {"--causal", "--top-left"}, {"--scale", "0.3"}, {"--json"}, {"--json", "--check"}, {"--backend", "simd/fwd_generic"},
@@ -221,8 +221,7 @@ var flagSets = [][]string{
 	{"--backend", "wasm"}, {"--backend", "wasm", "--pass", "fwd,bwd", "--check"}, {"--backend", "simd", "--layout", "bshd", "--check"},
 }
 
-// A damaged file gives one clear error, or is run for what it says, and nothing half
-// written is left.
+// A damaged file gives one clear error or is computed, and no partial output remains.
 func TestMutatedFiles(t *testing.T) {
 	n, processes := tries(), false
 	if text := os.Getenv(mutationsVariable); text != "" {
@@ -267,8 +266,7 @@ func TestMutatedFiles(t *testing.T) {
 	}
 }
 
-// process runs flashrun as a process of its own. It returns a bound of the most memory
-// that it had, where the system says so.
+// process runs flashrun as a process. peak bounds its maximum memory, 0 if unknown.
 func process(t *testing.T, args ...string) (code int, stdout, stderr string, peak int64) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "flashrun", args...)

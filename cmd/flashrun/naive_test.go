@@ -12,8 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// Time and memory of the baseline stand beside those of the kernels. Dispatch neither
-// runs it nor knows it.
+// Time and memory of the baseline are listed with the kernels. Dispatch never chooses it.
 func TestBenchBaseline(t *testing.T) {
 	r := benchResults(t, "--seq", "64", "--causal=both", "--dtype", "f32,bf16", "--backend", "simd", "--baseline", "naive")
 	found := 0
@@ -46,7 +45,7 @@ func TestBenchBaseline(t *testing.T) {
 	require.Regexp(t, `(?m)^forward +b1-h2-g2-n16-m16-d64-f32 +naive/fwd_matrices .*KiB$`, table)
 }
 
-// A problem whose matrices do not fit is refused before anything is measured.
+// A problem whose matrices do not fit is rejected before measuring.
 func TestBenchBaselineBadInput(t *testing.T) {
 	for _, test := range []struct {
 		args string

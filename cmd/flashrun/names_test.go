@@ -83,7 +83,7 @@ func (m mutator) damageName(name string) string {
 	return name
 }
 
-// nameCommands are what problems' names are given to; the last ones compute nothing.
+// nameCommands are commands with a problem argument. The last ones compute nothing.
 var nameCommands = [][]string{
 	{"run", "--repeat", "1", "--problem"}, {"run", "--repeat", "1", "--check", "--problem"}, {"run", "--repeat", "1", "--pass", "fwd,bwd", "--check", "--problem"},
 	{"run", "--repeat", "1", "--json", "--backend", "wasm", "--problem"}, {"run", "--repeat", "1", "--backend", "simd/fwd_generic", "--layout", "bshd", "--check", "--problem"},
@@ -93,9 +93,9 @@ var nameCommands = [][]string{
 
 const computingCommands = 6
 
-// Any text as the name of a problem gives one clear error, or is computed.
+// Any text as a problem name gives one clear error or is computed.
 func TestRandomNames(t *testing.T) {
-	const mostFLOPs = 1e8 // beyond, a name is explained alone: it may take minutes
+	const mostFLOPs = 1e8 // larger problems are only explained: computing may take minutes
 	m, codes, args := newMutator(t), map[int]int{}, []string(nil)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -23,8 +23,7 @@ const noticesPath = "../../THIRD_PARTY_NOTICES.md"
 // releases are the platforms of make release.
 var releases = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
-// embedded says where every file that flashrun embeds comes from, by the start of
-// its name in the repository.
+// embedded maps path prefixes of embedded files to their origins.
 var embedded = map[string]string{
 	"backends/cuda/images/":                       "compiled from `backends/cuda/kernels` by NVIDIA's nvcc",
 	"backends/wasm/kernel/kernel.wasm":            "compiled from `backends/wasm/kernel/kernel.c` by Clang",
@@ -37,7 +36,7 @@ var embedded = map[string]string{
 	"conformance/testdata/":                       "random numbers, and results of `conformance/oracle`",
 }
 
-// A listed package is what go list says of one.
+// A listedPackage is a package in the output of go list.
 type listedPackage struct {
 	ImportPath, Dir string
 	Standard        bool
@@ -109,8 +108,8 @@ func notices(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// listPackages returns what goes into flashrun on a platform. Only make docs may ask
-// a module proxy for what is not there.
+// listPackages returns the packages of flashrun on a platform. Only make docs may download missing
+// modules.
 func listPackages(t *testing.T, platform string) (list []listedPackage) {
 	goos, goarch, _ := strings.Cut(platform, "/")
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,Standard,EmbedFiles,Module", ".")
@@ -136,8 +135,7 @@ func listPackages(t *testing.T, platform string) (list []listedPackage) {
 	}
 }
 
-// addLicenses adds the license files beside a package and above it, up to its
-// module's root.
+// addLicenses adds the license files of a package's folder and its parents, up to the module root.
 func addLicenses(t *testing.T, to map[string]bool, root, dir string) {
 	for ; ; dir = filepath.Dir(dir) {
 		entries, err := os.ReadDir(dir)
@@ -166,8 +164,8 @@ func licenseText(t *testing.T, root, file string) string {
 	return strings.Trim(strings.Join(lines, "\n"), "\n")
 }
 
-// licenseNames returns the SPDX names of a module's licenses. One that is not known
-// here has to be read by somebody first.
+// licenseNames returns the SPDX names of a module's licenses. An unknown license fails: a person
+// must read it first.
 func licenseNames(t *testing.T, root string, files map[string]bool) string {
 	var names []string
 	for _, file := range slices.Sorted(maps.Keys(files)) {
@@ -198,7 +196,7 @@ func platformNames(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// writeEmbedded lists the embedded files by where they come from.
+// writeEmbedded lists the embedded files by origin.
 func writeEmbedded(t *testing.T, b *bytes.Buffer, files map[string]bool) {
 	used := map[string]bool{}
 	for file := range files {
@@ -222,8 +220,7 @@ func writeEmbedded(t *testing.T, b *bytes.Buffer, files map[string]bool) {
 	}
 }
 
-// checkGoLicense checks, for make docs, that the Go tool at hand has the license that
-// the notices give for its library.
+// checkGoLicense checks for make docs that the Go tool has the license in the notices.
 func checkGoLicense(t *testing.T, want string) {
 	if !*writeDocs {
 		return

@@ -13,34 +13,31 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// sampleBound is how far the output on the embedded sample may be from the
-// stored one.
 const sampleBound = 1e-5
 
-// An outcome is what flashrun run has to say. The JSON names are stable.
+// An outcome is the result of flashrun run. The JSON names are stable.
 type outcome struct {
 	Problem        string             `json:"problem"`
 	Pass           string             `json:"pass"`
 	Backend        string             `json:"backend"`
 	Kernel         string             `json:"kernel"`
 	Reason         string             `json:"reason"`
-	Memory         string             `json:"memory,omitempty"` // device if the tensors lay there
+	Memory         string             `json:"memory,omitempty"` // device, if the tensors were there
 	Seconds        float64            `json:"seconds"`          // median
-	Calls          int                `json:"calls"`            // how many were timed
+	Calls          int                `json:"calls"`            // timed calls
 	GFLOPS         float64            `json:"gflops"`
 	ExtraBytes     int64              `json:"extra_bytes"`
 	Device         *bench.DeviceBytes `json:"device_bytes,omitempty"`
 	ForwardKernel  string             `json:"forward_kernel,omitempty"`
 	ForwardSeconds float64            `json:"forward_seconds,omitempty"`
-	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // against the oracle
-	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // of o against the sample's stored output
+	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // from the oracle
+	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // of o from the sample's stored output
 	Source         string             `json:"source"`
 
 	checked []input.CheckedOutput
-	nans    string // of the input
+	nans    string // NaN in the input
 }
 
-// set fills in the measurement of one pass.
 func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	pass := m.Kernel.Pass
 	r.Pass, r.Kernel, r.Reason = pass.String(), m.Kernel.Name, m.Reason
@@ -52,15 +49,15 @@ func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	}
 }
 
-// setChecked fills in the distances from the oracle.
+// setChecked fills in the errors against the oracle.
 func (r *outcome) setChecked(list []input.CheckedOutput) {
 	r.checked, r.MaxAbsError = list, new(input.Distance)
 	for _, c := range list {
-		*r.MaxAbsError = max(*r.MaxAbsError, c.Error) // NaN wins
+		*r.MaxAbsError = max(*r.MaxAbsError, c.Error) // max propagates NaN
 	}
 }
 
-// verdict returns an error if what was computed is wrong beyond doubt.
+// verdict returns an error if an output is certainly wrong.
 func (r *outcome) verdict() error {
 	for _, c := range r.checked {
 		if c.Wrong != "" {

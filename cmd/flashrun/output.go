@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// createOutput prepares to write the file of --out, which must not be one of the inputs, and
-// finds out now whether that is possible.
+// createOutput opens the file of --out. It fails now if the path is an input or cannot be written
+// later.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
 	if path == input.Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
@@ -34,7 +34,6 @@ func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.Fil
 	return file, nil
 }
 
-// commit writes the file of --out.
 func commit(file *outfile.File, write func(io.Writer) error) error {
 	if err := file.Commit(write); err != nil {
 		return fmt.Errorf("--out %w", err)
@@ -42,8 +41,7 @@ func commit(file *outfile.File, write func(io.Writer) error) error {
 	return nil
 }
 
-// The kinds of files that the command writes, besides profiles. Each is known by what its
-// writer puts at the beginning.
+// Kinds of output files other than profiles, recognized by their beginning.
 var (
 	outputKind  = outfile.Kind{Name: "an output of flashrun run", Is: isOutput}
 	resultsKind = outfile.Kind{Name: "a result of flashrun bench", Is: isResults}
@@ -51,9 +49,9 @@ var (
 	imageKind   = outfile.Kind{Name: "an image of flashrun report", Is: containing(`<svg `, `<metadata>Made by flashrun report.</metadata>`)}
 )
 
-// isOutput reports whether a safetensors file has no metadata but what work.file writes.
+// isOutput reports whether a safetensors file has only the metadata of input.Work.File.
 func isOutput(begin []byte) bool {
-	const length = 8 // of the header's own length
+	const length = 8 // size of the header's length field
 	_, text, ok := bytes.Cut(begin[min(length, len(begin)):], []byte(`{"__metadata__":`))
 	var metadata map[string]string
 	if !ok || json.NewDecoder(bytes.NewReader(text)).Decode(&metadata) != nil {
@@ -68,7 +66,7 @@ func isOutput(begin []byte) bool {
 	return err == nil && metadata["kernel"] != ""
 }
 
-// isResults reports whether the first members of a JSON object are those of results.
+// isResults reports whether a JSON object begins with the members of bench.Results.
 func isResults(begin []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(begin))
 	for _, want := range []json.Token{json.Delim('{'), "format", nil, "started"} {
@@ -79,7 +77,7 @@ func isResults(begin []byte) bool {
 	return true
 }
 
-// containing returns a function that finds a mark in text that begins with first.
+// containing returns a function that reports whether text begins with first and contains mark.
 func containing(first, mark string) func([]byte) bool {
 	return func(begin []byte) bool {
 		return bytes.HasPrefix(begin, []byte(first)) && bytes.Contains(begin, []byte(mark))

@@ -14,12 +14,12 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A writing is a command line that writes a file, and what the file's kind is called.
+// A writing is a command line that writes a file, with the name of the file's kind.
 type writing struct {
 	name string
 	kind string
 	args func(file string) []string
-	env  string // the variable that names the file, where the arguments do not
+	env  string // variable that names the file, if not in the arguments
 }
 
 func writings(results string) []writing {
@@ -42,8 +42,7 @@ func writings(results string) []writing {
 	}
 }
 
-// No command replaces a file that is not of the kind that it writes, however the file is named.
-// What it has written itself it replaces.
+// No command replaces a file of another kind, by any name. It replaces its own files.
 func TestForeignFilesStay(t *testing.T) {
 	dir := t.TempDir()
 	results := filepath.Join(t.TempDir(), "results.json")
@@ -102,7 +101,7 @@ func (w *writing) named() string {
 	return "--out"
 }
 
-// foreignFiles returns what others have in files with names like ours.
+// foreignFiles returns files of other programs with names like ours.
 func foreignFiles(t *testing.T) map[string]string {
 	tensors := func(metadata map[string]string) string {
 		var text strings.Builder

@@ -10,13 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// passNames are what --pass takes.
 var passNames = []string{"fwd", "bwd"}
 
-// A passList is the value of --pass: passes with commas, each once.
+// A passList is the value of --pass: a comma-separated list without repetitions.
 type passList []flashkit.Pass
 
-// addPassFlag adds --pass. Its initial value is the default.
+// addPassFlag adds --pass. The initial value of to is the default.
 func addPassFlag(cmd *cobra.Command, to *passList, usage string) {
 	cmd.Flags().Var(to, "pass", usage)
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions(append(passNames, "fwd,bwd"), cobra.ShellCompDirectiveNoFileComp))
@@ -50,5 +49,4 @@ func (l *passList) String() string {
 // Type implements pflag.Value.
 func (l *passList) Type() string { return "list" }
 
-// backward reports whether the list has the backward pass.
 func (l passList) backward() bool { return slices.Contains(l, flashkit.PassBackward) }

@@ -5,9 +5,8 @@ import (
 	"syscall"
 )
 
-// peakMemory returns a bound of the most memory that a process had, in bytes, and
-// what this one had: Linux counts the memory of the process that starts another. An
-// emulator's own memory says nothing of the program.
+// peakMemory returns a bound of a process's maximum memory in bytes, and this process's own: Linux
+// counts the memory of a parent at fork. An emulator's memory does not count.
 func peakMemory(s *os.ProcessState) (bound, own int64) {
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {
 		return 0, 0

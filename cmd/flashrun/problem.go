@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// shape applies the flags that change a problem to an input that was read.
+// shape applies to an input the flags that change its problem.
 func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 	before := in.Problem
 	if err := f.convert(in); err != nil {
@@ -40,18 +40,17 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 		in.Args.Slopes, p.Score.ALiBi = input.AlibiSlopes(p.Heads), true
 	}
 	if *p != before {
-		in.Expected = flashkit.Tensor{} // it is for the sample as it is
+		in.Expected = flashkit.Tensor{} // the stored output is of the unchanged sample
 	}
 	return nil
 }
 
-// A numberFlag is the flag of a parameter of problems that is a number, as given.
+// A numberFlag is the flag of a numeric problem parameter.
 type numberFlag struct {
 	flashkit.Parameter
 	text *string
 }
 
-// addNumberFlags adds a flag for each such parameter.
 func addNumberFlags(flags *pflag.FlagSet) (list []numberFlag) {
 	for _, x := range flashkit.Parameters() {
 		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
@@ -63,7 +62,7 @@ func addNumberFlags(flags *pflag.FlagSet) (list []numberFlag) {
 	return list
 }
 
-// set sets the parameter of p. 0 is no number to ask for, but for dropout.
+// set sets the parameter of p. Only dropout may be 0.
 func (x *numberFlag) set(p *flashkit.Problem) error {
 	from, most, want := math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"
 	if x.Feature == flashkit.FeatureDropout {
@@ -77,8 +76,8 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 	return nil
 }
 
-// convert applies --dtype: the rows of queries and keys get other types. A bias that is
-// of no such type becomes float32.
+// convert rounds queries and keys to the types of --dtype. A bias that then matches neither becomes
+// float32.
 func (f *runFlags) convert(in *input.Input) error {
 	p := &in.Problem
 	if f.dtype != "" {

@@ -36,8 +36,8 @@ func TestReadmeCommands(t *testing.T) {
 	}
 }
 
-// What README.md says of features is what the kernels say: which kernels have none, and which
-// features have no backward pass.
+// README.md's list of features matches the kernels: kernels without features, and features without
+// a backward pass.
 func TestReadmeFeatures(t *testing.T) {
 	_, text, found := strings.Cut(docText(t, "../../README.md"), "- **Features**: ")
 	require.True(t, found)
@@ -54,8 +54,7 @@ func TestReadmeFeatures(t *testing.T) {
 	require.Regexp(t, `Paged caches, .Carry. and K and V of another type than Q have no\s+backward pass`, text)
 }
 
-// What docs/troubleshooting.md quotes of messages is in strings of the sources: all of it but
-// numbers and names.
+// Messages quoted in docs/troubleshooting.md are in the sources, except for numbers and names.
 func TestTroubleshootingQuotes(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../../*.go", "../../dispatch/*.go", "../../backends/*/*.go"} {
@@ -95,7 +94,7 @@ func readmeCommand(t *testing.T, words []string) {
 	switch words[0] {
 	case "make":
 		require.Len(t, words, 2)
-		name := regexp.QuoteMeta(words[1]) // a target, or one that is passed on to a folder's Makefile
+		name := regexp.QuoteMeta(words[1]) // a target, or one passed on to a folder's Makefile
 		require.Regexp(t, `(?m)^(`+name+`:.*## |[a-z0-9/]+ *:= (.* )?`+name+`( |$))`, docText(t, "../../Makefile"))
 	case "go":
 		require.Len(t, words, 3)
@@ -123,7 +122,7 @@ func readmeCommand(t *testing.T, words []string) {
 	}
 }
 
-// packageFolder returns where a package of the module lies.
+// packageFolder returns the folder of a package of the module.
 func packageFolder(name string) (folder string, ok bool) {
 	const module = "github.com/flashkit-go/flashkit"
 	name, _, _ = strings.Cut(name, "@")

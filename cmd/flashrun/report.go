@@ -12,7 +12,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/report"
 )
 
-// reportFlags are the flags of flashrun report, as given.
 type reportFlags struct {
 	out    string
 	format string

@@ -25,7 +25,7 @@ func TestReportCommand(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(page), "What the machine does at most was not measured.")
 
-	// A second file adds cases, and replaces those that it has again.
+	// A second file adds cases and replaces repeated ones.
 	more := filepath.Join(dir, "more.json")
 	ok(t, quickBench("--seq", "32,64", "--causal=both", "--backend", "simd,wasm", "--out", more)...)
 	require.Equal(t, out+": 24 results\n", ok(t, "report", in, more, "-o", out))
@@ -41,7 +41,7 @@ func TestReportCommand(t *testing.T) {
 	require.Len(t, left, 5)
 }
 
-// Bad input is one line that names what is wrong with which value, and no file.
+// Bad input gives one line with the field and the value, and no file.
 func TestReportBadInput(t *testing.T) {
 	dir := t.TempDir()
 	good := bench.Results{Format: bench.Format, Limits: []machine.Limit{}, Results: []bench.Result{{Problem: "b1-h1-g1-n100-m100-d64-f32", Pass: "forward",

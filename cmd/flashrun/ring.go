@@ -24,7 +24,6 @@ import (
 	"github.com/flashkit-go/flashkit/ring/nccl"
 )
 
-// ringFlags are those of flashrun ring.
 type ringFlags struct {
 	how                ranks.Run
 	pass               passList
@@ -38,7 +37,7 @@ type ringFlags struct {
 	timeout            time.Duration
 }
 
-// ringName is the one command that takes several GPUs.
+// ringName is the name of the only command that accepts several GPUs.
 const ringName = "ring"
 
 func newRing() *cobra.Command {
@@ -136,7 +135,7 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	return f.overProcesses(ctx, cmd, list)
 }
 
-// overNCCL is one rank, in a process of its own.
+// overNCCL runs this process as a rank that communicates by NCCL.
 func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ranks.Problem, launch ring.Launch) error {
 	if launch.Launcher == "MPI" {
 		if watched, err := watch(cmd); watched {
@@ -157,7 +156,7 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ran
 	return failed(f.how.OverNCCL(ctx, list, gpu, launch))
 }
 
-// overGPUs is all ranks, whose tensors lie on GPUs.
+// overGPUs runs all ranks in this process, their tensors on GPUs.
 func (f *ringFlags) overGPUs(ctx context.Context, list []ranks.Problem) (err error) {
 	gpus, err := f.openGPUs()
 	defer func() {
@@ -171,7 +170,7 @@ func (f *ringFlags) overGPUs(ctx context.Context, list []ranks.Problem) (err err
 	return failed(f.how.OverGPUs(ctx, list, gpus))
 }
 
-// overGoroutines is all ranks, a goroutine each.
+// overGoroutines runs each rank as a goroutine.
 func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	runners, err := f.open(cmd)
 	defer func() {
@@ -185,12 +184,12 @@ func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list
 	return failed(f.how.OverGoroutines(ctx, list, runners))
 }
 
-// overProcesses is one rank of MPI's.
+// overProcesses runs this process as a rank of MPI.
 func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	if watched, err := watch(cmd); watched {
 		return err
 	}
-	if len(f.devices) == 1 { // which all ranks of this machine share
+	if len(f.devices) == 1 { // shared by all ranks of the machine
 		if err := os.Setenv(cuda.DeviceVariable, fmt.Sprint(f.devices[0])); err != nil {
 			return err
 		}
@@ -203,8 +202,7 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 	return failed(f.how.OverProcesses(ctx, list, d))
 }
 
-// watch starts the process of a rank again, where MPI has to be watched, and returns how that
-// ended.
+// watch restarts this process as a watched child if MPI needs it. It returns the child's error.
 func watch(cmd *cobra.Command) (watched bool, err error) {
 	status, watched := mpi.Watch(cmd.ErrOrStderr())
 	if watched && status != 0 {
@@ -213,7 +211,6 @@ func watch(cmd *cobra.Command) (watched bool, err error) {
 	return watched, err
 }
 
-// parse returns the problems that the flags name.
 func (f *ringFlags) parse() (list []ranks.Problem, err error) {
 	if len(f.problems) == 0 {
 		return nil, errors.New("--problem names nothing: it must be a problem, as flashrun explain --help has them")
@@ -244,7 +241,7 @@ func (f *ringFlags) parse() (list []ranks.Problem, err error) {
 	return list, nil
 }
 
-// packedLengths returns the sequences of those lengths.
+// packedLengths returns packed sequences of the given lengths.
 func packedLengths(lengths []int) (*flashkit.Sequences, error) {
 	starts := []int32{0}
 	for i, n := range lengths {
@@ -256,7 +253,7 @@ func packedLengths(lengths []int) (*flashkit.Sequences, error) {
 	return &flashkit.Sequences{QStarts: starts, KVStarts: starts}, nil
 }
 
-// open returns what each rank computes with: its GPU, or the machine's kernels.
+// open returns a dispatcher for each rank: for its GPU, or for the machine's kernels.
 func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
 	if len(f.devices) == 0 {
 		for range cmp.Or(f.ranks, 2) {
@@ -275,8 +272,8 @@ func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err e
 	return list, err
 }
 
-// openDispatch returns a dispatcher for the passes. The ranks merge by LSE, so all of their
-// forward passes ask for it.
+// openDispatch returns a dispatcher for the passes. Ranks merge by LSE, so every forward pass
+// returns it: Paired or Unpaired tells dispatch whether a backward pass follows.
 func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, error) {
 	d, err := openDispatch(cmd, f.backend)
 	switch {
@@ -288,7 +285,6 @@ func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, erro
 	return d.Unpaired(), nil
 }
 
-// openGPUs opens the GPUs of --device.
 func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	for _, n := range f.devices {
 		gpu, err := cuda.OpenDevice(n)
@@ -300,7 +296,7 @@ func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	return list, nil
 }
 
-// The transports of ranks on GPUs. auto is the fastest: peer in one process.
+// Transports of ranks on GPUs. auto chooses the fastest, peer in one process.
 const (
 	transportAuto = "auto"
 	transportPeer = "peer"
@@ -309,8 +305,8 @@ const (
 
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
-// localDevice returns the GPU of a process: that which --device has at its number on the machine, or
-// the one of that number.
+// localDevice returns this process's GPU: the entry of --device at its number on the machine, or
+// without --device the GPU of that number.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:
@@ -321,7 +317,7 @@ func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	return f.devices[launch.Local], nil
 }
 
-// checkTransport refuses a transport that has no GPUs to go over.
+// checkTransport rejects a transport without GPUs.
 func (f *ringFlags) checkTransport(launch ring.Launch) error {
 	switch {
 	case f.transport == transportAuto:

@@ -17,7 +17,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// runFlags are the flags of flashrun run, as given.
 type runFlags struct {
 	in          []string
 	out         string
@@ -89,7 +88,6 @@ These tensors of the input are taken into account if they are there:
 	return cmd
 }
 
-// add adds the flags to the command.
 func (f *runFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.in, "in", nil, "input `file`; repeat for .npy files")
@@ -147,7 +145,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if d.GPU == nil {
 		bench.SaveToProfile(d.Dispatch)
 	}
-	wrong := rep.verdict() // nobody should go on with an output that is
+	wrong := rep.verdict() // a wrong output is not written
 	if file != nil && wrong == nil {
 		out, err := w.File(rep.Kernel, rep.ForwardKernel)
 		if err == nil {
@@ -171,7 +169,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	return failed(wrong)
 }
 
-// written returns the name of the file that was written.
+// written returns the name of the file, or "" if the output was wrong and not written.
 func written(out string, wrong error) string {
 	if wrong != nil {
 		return ""
@@ -191,7 +189,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	if f.pass.backward() {
 		d.Dispatch = d.Dispatch.Paired()
 	} else {
-		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // it reports LSE, and trains nothing
+		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // LSE is only reported: no backward pass follows
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.Args); err != nil {
@@ -239,7 +237,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	return rep, w, nil
 }
 
-// outputBytes returns what the outputs take, with the bytes that go to a file.
+// outputBytes returns the size of the outputs in memory and in the output file.
 func (f *runFlags) outputBytes(in *input.Input) float64 {
 	bytes := in.OutputBytes(f.pass.backward())
 	if f.out != "" {
@@ -248,7 +246,7 @@ func (f *runFlags) outputBytes(in *input.Input) float64 {
 	return bytes
 }
 
-// input reads or makes the tensors and applies the flags to the problem.
+// input reads or generates the tensors and applies the flags to the problem.
 func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	l, err := input.ParseLayout(f.layout)
 	if err != nil {
@@ -287,7 +285,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	return in, f.finishInput(cmd, in)
 }
 
-// problemFlags are the flags that --problem replaces, as it replaces every flag of a number.
+// problemFlags are the flags that conflict with --problem, as all number flags do.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
 func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input, error) {
@@ -314,7 +312,7 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input
 	return in, f.finishInput(cmd, in)
 }
 
-// finishInput sets the seed of dropout, and refuses a backward pass that there is not.
+// finishInput sets the dropout seed and rejects unsupported backward passes.
 func (f *runFlags) finishInput(cmd *cobra.Command, in *input.Input) error {
 	if in.Args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
 		if in.Problem.Score.Dropout == 0 {
@@ -337,7 +335,7 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 	return nil
 }
 
-// open opens what --memory and --backend say.
+// open opens the backend of --backend on the memory of --memory.
 func (f *runFlags) open(cmd *cobra.Command) (*bench.Place, error) {
 	switch f.memory {
 	case machine.Host:

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/replay"
 )
 
-// Scripts run flashrun as a process of its own: this test binary under that name.
-// withoutProfile keeps tests within this process off the user's profile.
+// Scripts run flashrun as a process: this test binary under that name. withoutProfile keeps
+// in-process tests off the user's profile.
 type withoutProfile struct{ *testing.M }
 
 func (m withoutProfile) Run() int {
@@ -49,13 +49,13 @@ func TestMain(m *testing.M) {
 	}})
 }
 
-// scriptCommands are what our scripts need beside testscript's own.
+// scriptCommands are additional commands of testscript.
 var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"sleep": func(ts *testscript.TestScript, _ bool, args []string) {
 		d, err := time.ParseDuration(args[0])
 		ts.Check(err)
 		if os.Getenv("FLASHKIT_EMULATOR") != "" {
-			d *= 5 // what is waited for is emulated, too
+			d *= 5 // the awaited process is emulated, too
 		}
 		time.Sleep(d)
 	},

@@ -9,10 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What cobra says of a request that makes no sense, in the form of all messages: the flag or the argument,
-// its value, the reason.
-
-// usage sets how root and its commands refuse.
+// usage rewrites cobra's usage errors to the form of all messages: flag or argument, value, reason.
 func usage(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.InitDefaultCompletionCmd()
@@ -22,7 +19,7 @@ func usage(root *cobra.Command) {
 	}
 }
 
-// flagError says what is wrong with the value of a flag.
+// flagError returns the error of a flag's value.
 func flagError(err error) error {
 	var e interface {
 		error
@@ -35,7 +32,7 @@ func flagError(err error) error {
 		}
 		return err
 	}
-	_, name, _ := strings.Cut(err.Error(), ` for "`) // of the flag, after its letter if it has one; the value is quoted before
+	_, name, _ := strings.Cut(err.Error(), ` for "`) // the flag's name, after its shorthand if any; the value before it is quoted
 	name, _, _ = strings.Cut(name, `"`)
 	cause := e.Unwrap()
 	var number *strconv.NumError
@@ -45,8 +42,8 @@ func flagError(err error) error {
 	return fmt.Errorf("%s %q: %w", name[strings.LastIndex(name, " ")+1:], e.GetValue(), cause)
 }
 
-// knownCommand refuses arguments that name no command. Those of a command are its own affair, and what
-// shells ask for completions is cobra's.
+// knownCommand rejects unknown commands. It leaves the arguments of commands and the shells'
+// completion requests to cobra.
 func knownCommand(root *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return nil
@@ -61,7 +58,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestion puts what cobra suggests into the line of the error.
+// suggestion moves cobra's suggestions into the error's first line.
 func suggestion(err error) error {
 	text, names, found := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	if !found {
@@ -70,7 +67,7 @@ func suggestion(err error) error {
 	return fmt.Errorf("%s: did you mean %s?", text, strings.Join(strings.Fields(names), " or "))
 }
 
-// noArguments refuses arguments of a command that has flags alone.
+// noArguments rejects arguments of a command that has only flags.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && args[0] == "both" && cmd.Flags().Changed("causal") {
 		return fmt.Errorf("argument %q: it is --causal=both", args[0])
@@ -81,7 +78,6 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// oneProblem requires the name of a problem.
 func oneProblem(cmd *cobra.Command, args []string) error {
 	switch len(args) {
 	case 0:

@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// newVersion prints what --version prints.
 func newVersion() *cobra.Command {
 	return &cobra.Command{Use: "version", Short: "Print version, commit, compiler and platform", Args: noArguments, RunE: func(cmd *cobra.Command, _ []string) error {
 		_, err := fmt.Fprint(cmd.OutOrStdout(), versionLine())
@@ -19,13 +18,11 @@ func newVersion() *cobra.Command {
 	}}
 }
 
-// versionLine says the version, and how this program was built.
 func versionLine() string {
 	return "flashrun version " + machine.Version() + " (" + build() + ")\n"
 }
 
-// build returns what --version prints after the version: the commit that the Go tool
-// recorded, the compiler, the platform and the build tags.
+// build returns the commit recorded by the Go tool, the compiler, the platform and the build tags.
 func build() string {
 	info, _ := debug.ReadBuildInfo()
 	return buildText(info)

@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// width is that of all figures, in the units of their coordinates: a phone shows text
-// of 11 units so that it can be read, and a desk shows it half as large again.
+// width is the width of all figures in their units. On a phone text of 11 units is readable; on a
+// desktop the image is zoom times as large.
 const (
 	width = 380
 	zoom  = 1.5
 )
 
-// A drawing is an image that grows downwards.
 type drawing struct {
 	title string
 	body  strings.Builder
@@ -34,7 +33,6 @@ color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--dim:#5c6370;--line:#e3e5e8;--fr
 .tnaive{fill:var(--orange);font-weight:600}.tflash{fill:var(--blue);font-weight:600}
 `
 
-// svg returns the image.
 func (d *drawing) svg() []byte {
 	h := d.high + 8
 	return fmt.Appendf(nil, `<svg class="figure" xmlns="http://www.w3.org/2000/svg" style="max-width:100%%;height:auto" viewBox="0 0 %d %s" width="%s" height="%s" role="img" aria-label="%s">
@@ -45,7 +43,7 @@ func (d *drawing) svg() []byte {
 `, width, number(h), number(width*zoom), number(h*zoom), html.EscapeString(d.title), look, width, number(h), d.body.String())
 }
 
-// number prints a length with no more digits than a screen shows.
+// number formats a length with one decimal, enough for a screen.
 func number(x float64) string {
 	return strconv.FormatFloat(math.Round(x*10)/10, 'f', -1, 64)
 }
@@ -62,7 +60,7 @@ func (d *drawing) text(class string, x, y float64, format string, args ...any) {
 	fmt.Fprintf(&d.body, "<text class=\"%s\" x=\"%s\" y=\"%s\">%s</text>\n", class, number(x), number(y), html.EscapeString(fmt.Sprintf(format, args...)))
 }
 
-// path draws lines from point to point.
+// path draws lines between consecutive points.
 func (d *drawing) path(class string, xy ...float64) {
 	var b strings.Builder
 	for i := 0; i < len(xy); i += 2 {
@@ -72,7 +70,6 @@ func (d *drawing) path(class string, xy ...float64) {
 	fmt.Fprintf(&d.body, "<path class=\"%s\" d=\"%s\"/>\n", class, b.String())
 }
 
-// arrow draws a line with a tip at its end.
 func (d *drawing) arrow(x1, y1, x2, y2 float64) {
 	const size = 5
 	long := math.Hypot(x2-x1, y2-y1)
@@ -81,7 +78,6 @@ func (d *drawing) arrow(x1, y1, x2, y2 float64) {
 	d.path("tip", x2, y2, x2-1.6*dx-.7*dy, y2-1.6*dy+.7*dx, x2-1.6*dx+.7*dy, y2-1.6*dy-.7*dx)
 }
 
-// lines writes text below each other.
 func (d *drawing) lines(class string, x, y float64, text ...string) {
 	for i, s := range text {
 		d.text(class, x, y+16*float64(i), "%s", s)

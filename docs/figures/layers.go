@@ -1,12 +1,12 @@
 package main
 
-// layers draws the data flow of a transformer layer, with its two residual connections.
+// layers draws the data flow of a transformer layer and its two residual connections.
 func layers() *drawing {
 	d := &drawing{title: "A transformer layer: norms, projections and attention are added to the input, then a norm and two linear layers are added to that."}
 	const (
 		left, wide = 66., 214.
 		high, step = 22., 34.
-		side       = 340. // of the residual connections
+		side       = 340. // x of the residual connections
 		mid        = left + wide/2
 	)
 	y := 14.
@@ -31,7 +31,7 @@ func layers() *drawing {
 		}
 		y += step
 	}
-	add := func(from float64) { // the end of a residual connection
+	add := func(from float64) { // draws the end of a residual connection
 		d.path("arrow", mid, from, side, from, side, y+high/2, left+wide+2, y+high/2)
 		d.arrow(left+wide+14, y+high/2, left+wide, y+high/2)
 		d.rect("edge", left, y, wide, high)

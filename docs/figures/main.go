@@ -2,7 +2,7 @@
 //
 //	go run ./docs/figures docs/figures
 //
-// They are the same bytes on every machine.
+// The bytes are the same on every machine.
 package main
 
 import (
@@ -15,13 +15,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// figures are the files, and what draws them.
 var figures = map[string]func() *drawing{"tile.svg": tile, "memory.svg": memory, "skip.svg": skip, "layers.svg": layers}
 
-// kind is the kind of the figures: svg begins so.
+// kind matches files that begin like svg's output.
 var kind = outfile.Kind{Name: "a figure", Is: func(begin []byte) bool { return bytes.HasPrefix(begin, []byte(`<svg class="figure" `)) }}
 
-// workers is how many the figures assume: the workspace of a kernel grows with them.
+// workers is the GOMAXPROCS of the figures: a kernel's workspace grows with it.
 const workers = 8
 
 func main() {

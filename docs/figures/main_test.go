@@ -15,13 +15,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Before any kernel is asked, as it may remember how many workers there are.
+// Before kernels are used: they may cache the number of workers.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(workers)
 	os.Exit(m.Run())
 }
 
-// The figures are what the program draws, and XML.
+// The figures match the program and are valid XML.
 func TestFigures(t *testing.T) {
 	files, err := os.ReadDir(".")
 	require.NoError(t, err)

@@ -8,23 +8,22 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// A line is bytes against length.
+// A line is a function from sequence length to bytes.
 type line struct {
 	class, label string
 	bytes        func(n int) float64
 }
 
-// problem is that of the figure, of n rows and keys.
 func problem(n int) flashkit.Problem {
 	return flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: n, KVLen: n, Dim: 64, VDim: 64}
 }
 
-// elements returns the size of a tensor of float32.
+// elements returns the bytes of a float32 tensor.
 func elements(shape [4]int) float64 {
 	return 4 * float64(shape[0]) * float64(shape[1]) * float64(shape[2]) * float64(shape[3])
 }
 
-// workspace returns what the portable kernel says that it takes.
+// workspace returns the Needs of the named simd kernel.
 func workspace(name string) func(p flashkit.Problem) float64 {
 	b := simd.New()
 	defer b.Close()
@@ -36,7 +35,7 @@ func workspace(name string) func(p flashkit.Problem) float64 {
 	panic(name + " is not there")
 }
 
-// memory draws bytes besides the tensors against sequence length, for both passes.
+// memory draws memory without the tensors against sequence length, for both passes.
 func memory() *drawing {
 	d := &drawing{title: "Bytes against sequence length: stored matrices grow with its square, LSE and a workspace of tiles stay below the tensors."}
 	y := 18.
@@ -56,13 +55,12 @@ func memory() *drawing {
 	return d
 }
 
-// bytes draws lines on logarithmic axes.
 func (d *drawing) bytes(y float64, title string, lines []line) {
 	const (
 		left, right      = 62., 270.
 		high             = 200.
-		from, to         = 9, 17  // powers of two of lengths
-		lowest, greatest = 16, 42 // and of bytes
+		from, to         = 9, 17  // log2 of the lengths
+		lowest, greatest = 16, 42 // log2 of the bytes
 	)
 	top := y + 14
 	at := func(n int, bytes float64) (float64, float64) {
@@ -93,7 +91,6 @@ func (d *drawing) bytes(y float64, title string, lines []line) {
 	}
 }
 
-// size prints a number of bytes.
 func size(bytes float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
 		if bytes < 1000 {

@@ -6,10 +6,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// side is how many rows and keys a tile of the figure has.
+// side is the number of rows and keys in a tile of the figure.
 const side = 4
 
-// skip draws which tiles of S a kernel skips, for a few masks.
+// skip draws the tiles of S that a kernel skips, for several masks.
 func skip() *drawing {
 	d := &drawing{title: "Which tiles of S are skipped, computed whole, or tested pair by pair, for causal masks and windows."}
 	panels := []struct {
@@ -38,10 +38,9 @@ func skip() *drawing {
 	return d
 }
 
-// cell is the side of a pair in the figure.
+// cell is the size of a row-key pair.
 const cell = 10.
 
-// masked draws the tiles of a problem, as its mask has them.
 func (d *drawing) masked(x, y float64, title string, p flashkit.Problem) {
 	d.text("bold", x, y, "%s", title)
 	top := y + 10
@@ -64,7 +63,7 @@ func (d *drawing) masked(x, y float64, title string, p flashkit.Problem) {
 	d.text("dim", x, top+cell*float64(p.QLen)+16, "%d full, %d edge, %d skipped", found["now"], found["edge"], found["none"])
 }
 
-// tileClass says what a kernel does with the tile that begins at a row and a key.
+// tileClass returns the class of a tile that begins at row and key: skipped, full or edge.
 func tileClass(p flashkit.Problem, row, key int) string {
 	seen := 0
 	for i := row; i < row+side; i++ {

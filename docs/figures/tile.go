@@ -5,12 +5,11 @@ import (
 	"math"
 )
 
-// tile draws how a tile of query rows meets the tiles of keys, and the numbers of one
-// row that does.
+// tile draws a tile of query rows with the tiles of keys, and the online softmax of one row.
 func tile() *drawing {
 	d := &drawing{title: "A tile of query rows visits the tiles of K and V one after the other. Only the current tile of S exists; m, l and A stay with the rows."}
 	const (
-		step, tiles          = 35., 5. // keys of a tile, and how many there are
+		step, tiles          = 35., 5. // keys per tile; number of tiles
 		left, top            = 86., 70.
 		thick, high          = 34., 120.
 		row, rows            = 106., 36. // the tile of query rows
@@ -61,7 +60,7 @@ func tile() *drawing {
 	return d
 }
 
-// online draws what one row keeps while it visits three tiles of two keys.
+// online draws the state of a row over three tiles of two keys.
 func (d *drawing) online(y float64) {
 	scores := [][]float64{{1, 3}, {2, 5}, {4, 0}}
 	values := [][]float64{{10, 20}, {30, 40}, {50, 60}}
@@ -97,7 +96,7 @@ func (d *drawing) online(y float64) {
 	d.text("mono end", 366, y+102, "%.3f", top/bottom)
 }
 
-// align puts numbers to the right of their column, lists to the left.
+// align right-aligns numbers and left-aligns lists.
 func align(column int) string {
 	if column < 2 {
 		return ""

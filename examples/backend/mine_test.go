@@ -14,10 +14,10 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// One test holds a backend to everything that flashkit asks of its own.
+// This test checks everything that flashkit requires of a backend.
 func TestConformance(t *testing.T) { conformance.Run(t, New()) }
 
-// A backend of one's own stands beside ours.
+// A new backend works together with flashkit's own.
 func Example() {
 	d := dispatch.New(New(), simd.New())
 	defer d.Close()
@@ -40,7 +40,7 @@ func Example() {
 	// mine/fwd_plain: does not support b1-h8-g2-n128-m512-d64-bf16-causal: takes f32 only
 }
 
-// The backend says no word about features, so it is given none of them.
+// The backend declares no features, so it gets no problem with features.
 func TestRefusesFeatures(t *testing.T) {
 	k := New().Kernels()[0]
 	for name, said := range map[string]string{

@@ -1,8 +1,8 @@
-// Embed computes attention in a program of one's own: open, describe, call. The
-// fastest kernel of the machine runs.
+// Embed computes attention in a Go program: open, describe, call. The fastest kernel of the machine
+// runs.
 //
-// The keys are those of a small dictionary, one direction for each word, and a
-// large scale makes a query read the value of the key that it points at.
+// The keys are a small dictionary, one direction per word. A large scale makes each query read the
+// value of the matching key.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 		20, -20,
 		60, -60,
 	}
-	o := make([]float32, 1*1*2*2) // [B, H, N, DV], written
+	o := make([]float32, 1*1*2*2) // [B, H, N, DV], the output
 	err = d.Forward(ctx, p, &flashkit.Args{
 		Q: flashkit.F32(q, 1, 1, 2, 3), K: flashkit.F32(k, 1, 1, 3, 3),
 		V: flashkit.F32(v, 1, 1, 3, 2), O: flashkit.F32(o, 1, 1, 2, 2),

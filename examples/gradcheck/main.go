@@ -2,9 +2,9 @@
 //
 //	go run ./examples/gradcheck b1-h4-g2-n9-m12-d16-f32-causal
 //
-// The loss is sum(O*dO) + sum(LSE*dLSE) for random dO and dLSE, which are then
-// what the backward pass is given. A few elements of Q, K and V are moved up and
-// down, and the change of the loss must be what the gradient says.
+// The loss is sum(O*dO) + sum(LSE*dLSE), for random dO and dLSE that are also inputs of the
+// backward pass. The check moves some elements of Q, K and V up and down and compares the change of
+// the loss with the gradient.
 package main
 
 import (
@@ -19,12 +19,11 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// What is asked of an element, and how far it is moved. The loss is computed in
-// float32, so a smaller step would show its rounding and no slope.
+// Parameters of the check. The loss is float32: a smaller step would measure its rounding.
 const (
 	step     = 1.0 / 64
-	bound    = 0.02 // of the largest element of the gradient
-	elements = 24   // of each tensor
+	bound    = 0.02 // relative to the largest element of the gradient
+	elements = 24   // per tensor
 )
 
 func main() {
@@ -51,14 +50,14 @@ func run(ctx context.Context, w io.Writer, name string) error {
 	return check(ctx, w, d, p)
 }
 
-// An attention computes both passes: a dispatcher does.
+// An attention computes both passes. A dispatcher is one.
 type attention interface {
 	Forward(context.Context, flashkit.Problem, *flashkit.Args) error
 	Backward(context.Context, flashkit.Problem, *flashkit.Args) error
 }
 
-// check prints how far each gradient is from the slope of the loss, and returns
-// an error if that is too far.
+// check prints each gradient's distance from the slope of the loss. It returns an error if one is
+// too large.
 func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) error {
 	if p.DType != flashkit.Float32 {
 		return fmt.Errorf("%s: finite differences drown in the rounding of 16 bits: use f32", p)
@@ -93,7 +92,7 @@ func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) er
 		if err != nil {
 			return err
 		}
-		if !(worst <= bound) { // NaN is not
+		if !(worst <= bound) { // also fails for NaN
 			return fmt.Errorf("%s is off by %.2g of its largest element; at most %g is allowed", t.name, worst, bound)
 		}
 		fmt.Fprintf(w, "%s: %d elements agree with the slope of the loss\n", t.name, n)
@@ -101,8 +100,8 @@ func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) er
 	return nil
 }
 
-// compare moves n random elements of x and returns how far the gradient is from
-// the slope of the loss, at worst, as a part of the gradient's largest element.
+// compare moves n random elements of x. It returns the largest difference between the gradient and
+// the slope of the loss, relative to the gradient's largest element.
 func compare(r *rand.Rand, n int, x, gradient []float32, loss func() (float64, error)) (worst float64, err error) {
 	largest := 0.0
 	for _, g := range gradient {
@@ -127,8 +126,7 @@ func compare(r *rand.Rand, n int, x, gradient []float32, loss func() (float64, e
 	return worst, nil
 }
 
-// dot returns the sum of the products, without rows that see no key: their LSE
-// is -Inf whatever is moved.
+// dot returns the sum of products. It skips rows that see no key, whose LSE is always -Inf.
 func dot(x, y flashkit.Tensor) float64 {
 	sum := 0.0
 	for i, a := range x.Float32s() {

@@ -38,7 +38,7 @@ func TestProblems(t *testing.T) {
 	require.Error(t, run(t.Context(), io.Discard, "b1"))
 }
 
-// A wrong is an attention whose gradient of K lacks a factor.
+// A wrong is an attention with a wrong gradient of K.
 type wrong struct{ *dispatch.Dispatcher }
 
 func (w wrong) Backward(ctx context.Context, p flashkit.Problem, b *flashkit.Args) error {

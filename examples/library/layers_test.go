@@ -47,7 +47,7 @@ func trainModel(ctx context.Context, batch func(number uint64) (nn.Tokens, []int
 	return nil
 }
 
-// A step would take a second here, and many without vectors: the context ends before the first one.
+// A step takes seconds without vectors: the context ends before the first one.
 func TestTrain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	begun := 0

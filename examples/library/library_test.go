@@ -264,7 +264,7 @@ func Example_sandbox() {
 	// Output: true
 }
 
-// The page has the workspace of one worker of the portable kernels.
+// The page shows the workspace of one worker of the portable kernels.
 func TestWorkspace(t *testing.T) {
 	page, err := os.ReadFile("../../docs/library.md")
 	require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// device is the sample of docs/gpu.md. It needs a GPU, so it is only compiled.
+// device is the sample of docs/gpu.md. It is only compiled, as it needs a GPU.
 func device(p flashkit.Problem, host []uint16, bytes, batch, heads, rows, dim int) error {
 	b, err := cuda.Open()            // or OpenDevice(n)
 	s, err := b.NewStream()          // or WrapStream, for a stream of another library

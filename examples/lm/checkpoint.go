@@ -17,7 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// state returns all that a checkpoint has, with room for the losses of so many steps.
+// state returns all tensors of a checkpoint, with space for the losses of steps.
 func (t *trainer) state(steps int) []*nn.Param {
 	if len(t.history) != steps {
 		t.history = make([]float32, steps)
@@ -26,13 +26,13 @@ func (t *trainer) state(steps int) []*nn.Param {
 	return append(list, &nn.Param{Name: "losses", Shape: []int{steps}, Data: t.history})
 }
 
-// recipe is what must be the same in a run that goes on.
+// recipe returns the settings that a resumed run must share, as JSON.
 func (t *trainer) recipe() (string, error) {
 	b, err := json.Marshal(map[string]any{"model": t.options.model, "batch": t.options.batch, "lr": t.lr, "seed": t.seed, "bytes": len(t.text.ids), "symbols": t.text.symbols})
 	return string(b), err
 }
 
-// The kinds of files that a run writes, by their beginnings: it replaces no other file.
+// Kinds of files that a run writes, by their beginnings. It replaces no other file.
 const (
 	lossesBegin = "# loss of each step, by examples/lm\n"
 	curveTitle  = "Loss against step"
@@ -48,20 +48,19 @@ func containing(mark string) func([]byte) bool {
 	return func(begin []byte) bool { return bytes.Contains(begin, []byte(mark)) }
 }
 
-// checksum returns the SHA-256 of the values of a state in the order of its list, in hexadecimal.
+// checksum returns the SHA-256 of a state's values in order, in hexadecimal.
 func checksum(state []*nn.Param) string {
 	h := sha256.New()
 	for _, p := range state {
-		binary.Write(h, binary.LittleEndian, p.Data) // a hash returns no error
+		binary.Write(h, binary.LittleEndian, p.Data) // a hash never fails
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// part is at the end of a checkpoint's name until it is complete.
+// part is the suffix of an incomplete checkpoint.
 const part = ".part"
 
-// writable returns an error if a file of the options cannot be written, so that no run finds
-// out at its end.
+// writable returns an error if an output file cannot be written. It runs first.
 func (o *options) writable() error {
 	files := []struct {
 		path, suffix string
@@ -80,8 +79,8 @@ func (o *options) writable() error {
 	return nil
 }
 
-// save writes the checkpoint. It is written beside its place and then moved, so that a run
-// that is killed leaves the one before it, and an unfinished one that the next run replaces.
+// save writes the checkpoint to a partial file and renames it. A killed run leaves the previous
+// checkpoint, and the next run replaces the partial file.
 func (t *trainer) save() error {
 	if t.checkpoint == "" {
 		return nil
@@ -101,7 +100,7 @@ func (t *trainer) save() error {
 	})
 }
 
-// load goes on from the checkpoint, if it is there.
+// load resumes from the checkpoint, if it exists.
 func (t *trainer) load() error {
 	if t.checkpoint == "" {
 		return nil
@@ -140,7 +139,7 @@ func (t *trainer) load() error {
 	return nil
 }
 
-// first returns the first of joined errors, in one line, and how many there are besides it.
+// first returns the first of several joined errors in one line, with the number of others.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		if list := joined.Unwrap(); len(list) > 1 {

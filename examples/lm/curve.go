@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// draw writes the losses to the files that were asked for.
+// draw writes the losses to the files of the options.
 func (t *trainer) draw() error {
 	if t.losses != "" {
 		b := bytes.NewBufferString(lossesBegin)
@@ -24,7 +24,7 @@ func (t *trainer) draw() error {
 	return outfile.Write(t.curve, curveKind, curve(t.history, t.text.entropy()))
 }
 
-// curve returns the losses as an SVG image, with a line where unigrams are.
+// curve returns the losses as an SVG image, with a line at the unigram loss.
 func curve(losses []float32, unigrams float64) []byte {
 	const (
 		left, top, wide, high = 50., 20., 560., 300.

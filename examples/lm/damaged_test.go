@@ -56,7 +56,7 @@ func damage(r *rand.Rand, file []byte) []byte {
 	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), data...)
 }
 
-// A damaged checkpoint gives one line that names it, and is left as it is.
+// A damaged checkpoint gives one line with its name, and is not changed.
 func TestDamagedCheckpoints(t *testing.T) {
 	n := 50
 	if !testing.Short() {
@@ -75,7 +75,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 		bad := damage(r, good)
 		require.NoError(t, os.WriteFile(checkpoint, bad, 0o644))
 		out, err := lm(t, t.Context(), small("--steps=1", "--checkpoint="+checkpoint)...)
-		if err == nil { // no value is another one
+		if err == nil { // the damage changed no value
 			require.Contains(t, out, "going on after step 1 of ", "file %d", i)
 			continue
 		}

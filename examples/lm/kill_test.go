@@ -20,7 +20,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// argsVariable holds the arguments of the program, where the test is to be the program.
+// argsVariable holds the program's arguments if the test binary runs as the program.
 const argsVariable = "FLASHKIT_LM_ARGS"
 
 func TestMain(m *testing.M) {
@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A program that is killed at any moment, also while it writes a checkpoint, goes on to the
-// bits of one that is not, and leaves no other file.
+// A program killed at any moment, also while writing a checkpoint, resumes to the same bits as an
+// uninterrupted one and leaves no other file.
 func TestKilled(t *testing.T) {
 	dir, kills := t.TempDir(), 5
 	if !testing.Short() {
@@ -44,7 +44,7 @@ func TestKilled(t *testing.T) {
 	t.Logf("seed %d", seed)
 	checkpoint, last := filepath.Join(dir, "killed"), 0
 	for n := range kills {
-		lines := r.IntN(4) // to wait for; each step writes one, and then a checkpoint
+		lines := r.IntN(4) // lines to wait for; each step writes a line, then a checkpoint
 		after := time.Duration(r.IntN(6000)) * time.Microsecond
 		if n == 0 {
 			lines = 1 // so that there is something to go on from
@@ -70,7 +70,7 @@ func TestKilled(t *testing.T) {
 	require.Len(t, left, 2, "a file is left behind: %v", left)
 }
 
-// kill runs the program, and kills it some time after it has written so many lines of progress.
+// kill runs the program, and kills it a while after a number of progress lines.
 func kill(t *testing.T, lines int, after time.Duration, args ...string) {
 	c := exec.CommandContext(t.Context(), os.Args[0])
 	c.Env = append(os.Environ(), argsVariable+"="+strings.Join(args, " "))
@@ -91,7 +91,7 @@ func kill(t *testing.T, lines int, after time.Duration, args ...string) {
 	require.Zero(t, lines, "it ended before it was killed")
 }
 
-// Each signal that asks the program to end makes it save what it has.
+// Each termination signal makes the program save a checkpoint.
 func TestSignalsSave(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals between processes")
@@ -120,7 +120,7 @@ func TestSignalsSave(t *testing.T) {
 	}
 }
 
-// stepOf returns the step of a checkpoint, 0 where there is none yet.
+// stepOf returns the step of a checkpoint, 0 without one.
 func stepOf(t *testing.T, file string) int {
 	b, err := os.ReadFile(file)
 	if os.IsNotExist(err) {

@@ -1,10 +1,10 @@
-// Lm trains a language model on a text, byte by byte, and then writes a text of its own:
+// Lm trains a language model on the bytes of a text, then generates text:
 //
 //	go run ./examples/lm --steps 300 --curve loss.svg
 //	go run ./examples/lm --text FILE --checkpoint model.safetensors
 //
-// A checkpoint is written now and then, and a run that finds one goes on from it to the
-// same bits that it would have had without the interruption.
+// It regularly writes a checkpoint. A run that finds one resumes from it, with the same bits as an
+// uninterrupted run.
 package main
 
 import (
@@ -21,7 +21,6 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// Options are what the flags say.
 type options struct {
 	text, checkpoint, curve, losses string
 	steps, batch, every, save       int
@@ -122,7 +121,6 @@ func run(ctx context.Context, w io.Writer, o options) error {
 	return nil
 }
 
-// progress prints a line.
 func (t *trainer) progress(w io.Writer, loss float64, tokens int, took time.Duration) {
 	rate := float64(tokens) / took.Seconds()
 	left := float64((t.steps-t.optimizer.Steps)*t.tokens.Count()) / rate

@@ -52,8 +52,8 @@ func losses(t *testing.T, file string) (list []float64) {
 	return list
 }
 
-// The model learns more than how often each byte occurs: 300 steps bring the loss below what
-// any model reaches that knows no more.
+// The model learns more than byte frequencies: after 300 steps the loss is below the unigram
+// entropy.
 func TestLearns(t *testing.T) {
 	dir, steps, below := t.TempDir(), 300, .4
 	if testing.Short() {
@@ -87,8 +87,7 @@ func TestLearns(t *testing.T) {
 	require.NotContains(t, string(image), "NaN")
 }
 
-// A run that is interrupted goes on to the same bits, wherever it was; so does one with
-// another number of workers.
+// An interrupted run resumes to the same bits, whatever the step or the number of workers.
 func TestResume(t *testing.T) {
 	dir := t.TempDir()
 	whole := filepath.Join(dir, "whole")
@@ -137,8 +136,8 @@ func (c *ending) Err() error {
 	return nil
 }
 
-// The first losses are those of the same training with PyTorch, which tools/lm_torch.py has
-// written: the same weights, batches and optimizer, by either way of attention.
+// The first losses match PyTorch's in the file of tools/lm_torch.py, with the same weights, batches
+// and optimizer, for both kinds of attention.
 func TestLossesOfPyTorch(t *testing.T) {
 	want := losses(t, "testdata/losses.txt")
 	require.Len(t, want, 50)
@@ -197,8 +196,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A file that another program wrote stays, and the run says so before it trains. Files of an
-// earlier run are replaced.
+// A file of another program is kept, with an error before training. Files of an earlier run are
+// replaced.
 func TestForeignFilesStay(t *testing.T) {
 	for _, flag := range []string{"--checkpoint=", "--losses=", "--curve="} {
 		dir := t.TempDir()
@@ -223,8 +222,8 @@ func TestForeignFilesStay(t *testing.T) {
 	}
 }
 
-// The sample goes on when the caches are full, and its first bytes are those of a model that
-// reads everything anew for each byte.
+// The sample continues after the caches are full. Its first bytes match a model that rereads
+// everything for each byte.
 func TestSample(t *testing.T) {
 	o, err := parse(small("--length=8", "--temperature=0.01"), io.Discard)
 	require.NoError(t, err)

@@ -12,18 +12,18 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// plays are Hamlet, A Midsummer Night's Dream and The Tempest: README.md has their source.
+// plays are Hamlet, A Midsummer Night's Dream and The Tempest. Their source is in README.md.
 //
 //go:embed plays.txt.gz
 var plays []byte
 
-// A corpus is a text as tokens, one for each of its bytes.
+// A corpus is a text as tokens, one per byte.
 type corpus struct {
 	ids     []int32
-	symbols []byte // that there are; a token is a place in it
+	symbols []byte // distinct bytes; a token is an index of symbols
 }
 
-// readCorpus reads a file, or the plays if there is none.
+// readCorpus reads a file, or the plays if file is "".
 func readCorpus(file string) (*corpus, error) {
 	if file != "" {
 		text, err := os.ReadFile(file)
@@ -65,8 +65,8 @@ func newCorpus(text []byte) (*corpus, error) {
 	return c, nil
 }
 
-// batch fills tokens with parts of the text that begin at random places, and targets with
-// what follows each token. It depends on the seed and the number of the step alone.
+// batch fills tokens with sequences from random positions of the text, and targets with each
+// token's successor. It depends only on the seed and the step.
 func (c *corpus) batch(tokens nn.Tokens, targets []int32, seed, step uint64) error {
 	places := len(c.ids) - tokens.T
 	if places < 1 {
@@ -80,7 +80,7 @@ func (c *corpus) batch(tokens nn.Tokens, targets []int32, seed, step uint64) err
 	return nil
 }
 
-// mix is a step of SplitMix64 (Steele, Lea and Flood, 2014): three lines in any language.
+// mix is a step of SplitMix64 (Steele, Lea and Flood, 2014), portable to any language.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

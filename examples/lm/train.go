@@ -11,7 +11,6 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// A trainer is a model that learns a text.
 type trainer struct {
 	options
 	text      *corpus
@@ -21,10 +20,10 @@ type trainer struct {
 	step      *nn.Step
 	tokens    nn.Tokens
 	targets   []int32
-	history   []float32 // the loss of each step
+	history   []float32 // loss of each step
 }
 
-// newTrainer returns a trainer that is where its checkpoint is, if there is one.
+// newTrainer returns a trainer, resumed from its checkpoint if there is one.
 func newTrainer(e *nn.Engine, o options) (*trainer, error) {
 	text, err := readCorpus(o.text)
 	if err != nil {
@@ -44,8 +43,8 @@ func newTrainer(e *nn.Engine, o options) (*trainer, error) {
 	return t, t.load()
 }
 
-// train runs the steps that are left. Where the context ends it saves what there is: the
-// parameters change only after a whole step.
+// train runs the remaining steps. If ctx ends it saves a checkpoint: parameters change only after a
+// whole step.
 func (t *trainer) train(ctx context.Context, w io.Writer) error {
 	start, since := time.Now(), t.optimizer.Steps
 	first := since
@@ -71,7 +70,6 @@ func (t *trainer) train(ctx context.Context, w io.Writer) error {
 	return errors.Join(t.save(), t.draw())
 }
 
-// once runs a step of training.
 func (t *trainer) once(ctx context.Context) (loss float64, err error) {
 	number := uint64(t.optimizer.Steps)
 	if err := t.text.batch(t.tokens, t.targets, t.seed, number); err != nil {
@@ -91,9 +89,8 @@ func (t *trainer) once(ctx context.Context) (loss float64, err error) {
 	return loss, nil
 }
 
-// sample returns text that the model goes on with after an empty line. It reads each byte
-// once: keys and values stay in caches until they are full, and then it begins anew with the
-// last half of what it has written.
+// sample generates text after an empty line. It reads each byte once, with keys and values in
+// caches. When they are full, it restarts with the last half of a sequence.
 func (t *trainer) sample(ctx context.Context, e *nn.Engine, n int) (string, error) {
 	caches, err := t.model.NewCaches(1)
 	if err != nil {
@@ -125,7 +122,7 @@ func (t *trainer) sample(ctx context.Context, e *nn.Engine, n int) (string, erro
 	return string(text), nil
 }
 
-// choose returns the token at which the sum of probabilities passes at, from 0 to 1.
+// choose returns the token at which the cumulative probability exceeds at, in [0, 1).
 func (t *trainer) choose(logits []float32, at float64) int32 {
 	m, sum := math.Inf(-1), 0.0
 	for _, x := range logits {
@@ -143,7 +140,7 @@ func (t *trainer) choose(logits []float32, at float64) int32 {
 	return int32(len(logits) - 1)
 }
 
-// token returns the token of a byte, or the first one.
+// token returns the token of a byte, or 0 for an unknown one.
 func (c *corpus) token(b byte) int32 {
 	for id, symbol := range c.symbols {
 		if symbol == b {
@@ -153,8 +150,7 @@ func (c *corpus) token(b byte) int32 {
 	return 0
 }
 
-// entropy returns the least loss of a model that knows how often each byte occurs, and
-// nothing of what was before it.
+// entropy returns the minimum loss of a unigram model, which knows only the frequency of each byte.
 func (c *corpus) entropy() (sum float64) {
 	count := make([]int, len(c.symbols))
 	for _, id := range c.ids {

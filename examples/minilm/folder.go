@@ -12,16 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A Folder is a model as it is published: config.json, vocab.txt or tokenizer.json,
-// model.safetensors, and where they are the files of sentence-transformers and of the tokenizer.
+// A Folder is a published model: config.json, vocab.txt or tokenizer.json, model.safetensors, and
+// optional files of sentence-transformers and the tokenizer.
 type Folder struct {
 	Model     *bert.Model
 	Tokenizer *wordpiece.Tokenizer
-	MaxTokens int // of a text, [CLS] and [SEP] included; the rest is cut off
+	MaxTokens int // per text, with [CLS] and [SEP]; longer texts are truncated
 }
 
-// openFolder reads a model, and refuses one whose vectors would not be those of its makers, but
-// for the precision of products.
+// openFolder reads a model. It rejects a model whose vectors would differ from its authors', except
+// by the precision of products.
 func openFolder(dir, precision string) (*Folder, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
@@ -51,8 +51,7 @@ func openFolder(dir, precision string) (*Folder, error) {
 	return f, err
 }
 
-// openWeights reads model.safetensors. Where it is missing, the error names the weights that
-// are there.
+// openWeights reads model.safetensors. If it is missing, the error names weights in other formats.
 func openWeights(dir string, c bert.Config) (*bert.Model, error) {
 	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
 		return nil, fmt.Errorf("%s: adapters are not supported", name)

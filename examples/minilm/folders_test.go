@@ -52,7 +52,7 @@ var current = map[string]string{
 	"tokenizer.json": fast(""),
 }
 
-// fast returns a tokenizer.json with a list of replacements, old and new one after the other.
+// fast returns a tokenizer.json with replacements, alternately old and new text.
 func fast(replacements ...string) string {
 	vocab := map[string]int{}
 	for i, token := range strings.Fields(tinyVocab()) {
@@ -93,21 +93,20 @@ func merged(base map[string]string, over map[string]string) map[string]string {
 	return all
 }
 
-// changed is merged with one file edited.
+// changed is merged with one edited file.
 func changed(base map[string]string, name string, replacements ...string) map[string]string {
 	return merged(base, map[string]string{name: edit(base[name], replacements...)})
 }
 
 const longText = "The weather is fine . coldest weather ! the cold is fine . the weather is cold . the WEATHER is fin\u00e9 . the cold is fine . the a"
 
-// vectorsOf returns what the program prints for some texts, one of which is longer than 30
-// tokens and shorter than 40.
+// vectorsOf returns the program's output for some texts, one of which has between 30 and 40 tokens.
 func vectorsOf(t *testing.T, files map[string]string) (code int, out, errs string) {
 	return start(t, "", "--model", folder(t, files), "--json", "The weather is fine!", "Cold", "[MASK] \u00e9", longText)
 }
 
-// Folders that say the same in the words of other makers have the same vectors, to the bit.
-// Those of the tiny model are held to transformers in nn/bert.
+// Equivalent folders of different tools give the same bits. Package nn/bert compares the tiny model
+// with transformers.
 func TestFoldersLoad(t *testing.T) {
 	code, want, errs := vectorsOf(t, published)
 	require.Zero(t, code, errs)
@@ -145,8 +144,7 @@ func TestFoldersLoad(t *testing.T) {
 	}
 }
 
-// Folders whose makers would compute other vectors are refused: the error names the file, the
-// key and the value.
+// Folders for other vectors are rejected: the error names the file, the key and the value.
 func TestFoldersRefused(t *testing.T) {
 	pooling, modules, bert := "1_Pooling/config.json", "modules.json", "sentence_bert_config.json"
 	for want, files := range map[string]map[string]string{
@@ -221,7 +219,7 @@ func TestFoldersRefused(t *testing.T) {
 	}
 }
 
-// No file is read with a key that nobody knows, at whatever depth.
+// An unknown key is rejected at any depth.
 func TestUnknownKeys(t *testing.T) {
 	files := merged(current, map[string]string{"config.json": tinyConfig(t), "special_tokens_map.json": published["special_tokens_map.json"], "added_tokens.json": `{}`})
 	skipped := []string{`"__version__": {`, `"prompts": {`, `"truncation":{`, `"decoder":{`, `"vocab":{`, `"SpecialToken":{`, `"Sequence":{`, `"special_tokens":{`, `"[CLS]":{`, `"[SEP]":{`}
@@ -262,7 +260,7 @@ func renamed(t *testing.T, weights []byte) string {
 	return b.String()
 }
 
-// withF4 returns weights with one more tensor, whose type is F4.
+// withF4 returns weights with an additional tensor of type F4.
 func withF4(t *testing.T, weights []byte) string {
 	n := binary.LittleEndian.Uint64(weights)
 	header, data := strings.TrimRight(string(weights[8:8+n]), " "), string(weights[8+n:])

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// A rule takes the value of a key, or says what it must be.
+// A rule accepts and stores the value of a key, or returns an error with the allowed values.
 type rule func(value json.RawMessage) error
 
-// Rules are the keys that a JSON object may have. A key that is not among them is an error:
-// it may change vectors.
+// Rules are the allowed keys of a JSON object. An unknown key is an error, because it may change
+// vectors.
 type rules map[string]rule
 
-// harmless takes any value: the key changes no vector.
+// harmless accepts any value of a key that changes no vector.
 func harmless(json.RawMessage) error { return nil }
 
 // harmlessKeys adds keys that change no vector.
@@ -30,7 +30,7 @@ func (r rules) harmlessKeys(names string) rules {
 	return r
 }
 
-// only takes the given values, each JSON without white space.
+// only accepts the given values, JSON without white space.
 func only(values ...string) rule {
 	return func(value json.RawMessage) error {
 		if slices.Contains(values, compact(value)) {
@@ -40,7 +40,6 @@ func only(values ...string) rule {
 	}
 }
 
-// both takes what two rules take.
 func both(a, b rule) rule {
 	return func(value json.RawMessage) error {
 		if err := a(value); err != nil {
@@ -50,7 +49,7 @@ func both(a, b rule) rule {
 	}
 }
 
-// into sets a variable. Null is no value, but for a pointer.
+// into stores the value in a variable. Null is invalid, except for a pointer.
 func into[T any](to *T) rule {
 	return func(value json.RawMessage) error {
 		if compact(value) == "null" && !strings.HasPrefix(fmt.Sprintf("%T", *to), "*") {
@@ -63,7 +62,7 @@ func into[T any](to *T) rule {
 	}
 }
 
-// object takes an object of known keys, some of which must be there.
+// object accepts an object of known keys that has the required ones.
 func object(r rules, required ...string) rule {
 	return func(value json.RawMessage) error {
 		seen, err := r.check(value)
@@ -76,7 +75,7 @@ func object(r rules, required ...string) rule {
 	}
 }
 
-// list takes a list, each element of which another rule takes.
+// list accepts a list whose elements a rule accepts.
 func list(each rule) rule {
 	return func(value json.RawMessage) error {
 		var elements []json.RawMessage
@@ -92,7 +91,7 @@ func list(each rule) rule {
 	}
 }
 
-// A keyError names a value within a file.
+// A keyError is an error with the path and value of a JSON element.
 type keyError struct {
 	path, value string
 	err         error
@@ -100,7 +99,7 @@ type keyError struct {
 
 func (e *keyError) Error() string { return e.path + " = " + e.value + ": " + e.err.Error() }
 
-// within adds a key, or the place in a list, to an error.
+// within prepends a key or list index to an error's path.
 func within(key string, value json.RawMessage, err error) error {
 	var inner *keyError
 	if !errors.As(err, &inner) {
@@ -112,7 +111,7 @@ func within(key string, value json.RawMessage, err error) error {
 	return &keyError{key + inner.path, inner.value, inner.err}
 }
 
-// check holds an object to the rules, and returns the keys that it has.
+// check applies the rules to an object and returns its keys.
 func (r rules) check(value json.RawMessage) (seen map[string]bool, err error) {
 	d := json.NewDecoder(bytes.NewReader(value))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
@@ -124,7 +123,7 @@ func (r rules) check(value json.RawMessage) (seen map[string]bool, err error) {
 		if err != nil {
 			return nil, err
 		}
-		key := name.(string) // an object has no others
+		key := name.(string) // object keys are strings
 		var x json.RawMessage
 		if err := d.Decode(&x); err != nil {
 			return nil, err
@@ -144,7 +143,7 @@ func (r rules) check(value json.RawMessage) (seen map[string]bool, err error) {
 	return seen, nil
 }
 
-// read holds a file of a folder to a rule, and returns whether it is there.
+// read applies a rule to a file of a folder. It reports whether the file exists.
 func read(dir, name string, r rule) (bool, error) {
 	name = filepath.Join(dir, name)
 	text, err := os.ReadFile(name)

@@ -1,6 +1,5 @@
-// Minilm turns sentences into vectors, and compares them: all-MiniLM-L6-v2, or any model of
-// its family, in pure Go. The layers are those of package nn/bert, the tokenizer is beside it
-// in wordpiece.
+// Minilm computes and compares sentence vectors: all-MiniLM-L6-v2 or any model of its family, in
+// pure Go. Package nn/bert has the layers, package wordpiece the tokenizer.
 package main
 
 import (
@@ -42,7 +41,7 @@ FLASHKIT_BACKEND chooses what computes the attention, as in flashrun. Exit codes
 Flags:
 `
 
-// Options are what the flags say.
+// Options are the flags.
 type Options struct {
 	model, file   string
 	precision     string
@@ -61,7 +60,6 @@ func main() {
 	os.Exit(command(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// command runs the program and returns its exit code.
 func command(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	err := run(ctx, args, in, out)
 	switch {

@@ -32,8 +32,8 @@ func tinyVocab() string {
 	return vocab
 }
 
-// folder makes a model of the tiny weights of nn/bert and a vocabulary of 50 tokens, with
-// files over those. An empty file is none.
+// folder creates a model of the tiny weights of nn/bert and a vocabulary of 50 tokens, with some
+// files replaced. An empty file is removed.
 func folder(t testing.TB, files map[string]string) string {
 	dir := t.TempDir()
 	weights, err := os.ReadFile("../../nn/bert/testdata/tiny.safetensors")
@@ -144,7 +144,7 @@ func TestMaxTokens(t *testing.T) {
 	}
 }
 
-// Each error says what is wrong, and with what.
+// Each error names the problem and its object.
 func TestErrors(t *testing.T) {
 	broken := func(name, text string) []string {
 		return []string{"--model", folder(t, map[string]string{name: text}), "a", "b"}

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/nn/bert"
 )
 
-// sentence reads what sentence-transformers adds to a model, and refuses a model whose vectors
-// are not the mean of its tokens, of length 1.
+// sentence reads the files of sentence-transformers. It rejects a model whose vectors are not the
+// normalized mean of the token vectors.
 func (f *Folder) sentence(dir string, c *bert.Config, lowercase bool) error {
 	pooling, normalize, err := modules(dir)
 	if err != nil {
@@ -36,13 +36,12 @@ func (f *Folder) sentence(dir string, c *bert.Config, lowercase bool) error {
 	return f.transformer(dir, lowercase, c.Positions)
 }
 
-// A module of modules.json.
 type module struct {
 	path, kind string
 }
 
-// modules reads modules.json and returns the folders of Pooling and Normalize. Without the
-// file a folder has no word on either: vectors are the mean, of length 1.
+// modules reads modules.json and returns the folders of Pooling and Normalize. Without the file
+// they are the default: the mean, normalized.
 func modules(dir string) (pooling, normalize string, err error) {
 	var chain []module
 	each := func(value json.RawMessage) error {
@@ -76,7 +75,7 @@ func modules(dir string) (pooling, normalize string, err error) {
 	return chain[1].path, chain[2].path, nil
 }
 
-// poolingRules are the keys of a Pooling's config.json, of old and of new files.
+// poolingRules are the keys of Pooling's config.json, in old and new files.
 func poolingRules(hidden int) rules {
 	width := only(fmt.Sprint(hidden))
 	return rules{
@@ -87,8 +86,8 @@ func poolingRules(hidden int) rules {
 	}
 }
 
-// prompts reads config_sentence_transformers.json. Prompts that are used only where they are
-// asked for change nothing.
+// prompts reads config_sentence_transformers.json. It accepts prompts that are used only on
+// request.
 func prompts(dir string) error {
 	var byName map[string]*string
 	var name *string
@@ -111,7 +110,7 @@ func (f *Folder) transformer(dir string, lowercase bool, positions int) error {
 	var most *int
 	empty := only("{}", "null")
 	lower := only("false")
-	if lowercase { // it is done already
+	if lowercase { // the tokenizer already lowercases
 		lower = only("false", "true")
 	}
 	found, err := read(dir, name, object(rules{
@@ -137,7 +136,7 @@ func (f *Folder) transformer(dir string, lowercase bool, positions int) error {
 	return nil
 }
 
-// otherSettings refuses a file of settings that has the name of another family.
+// otherSettings rejects a settings file named for another family.
 func otherSettings(dir, name string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {

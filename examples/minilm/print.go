@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// A printer prints results as they come, and what is left at the end.
+// A printer prints each result, and the rest at the end.
 type printer interface {
 	print(*result) error
 	end() error
@@ -27,8 +27,7 @@ func (o *Options) printer(w *bufio.Writer, hidden int) printer {
 	return &table{w: w, hidden: hidden}
 }
 
-// lines prints each result on a line: as JSON, or the numbers of its vector. Whoever reads it
-// gets it when it is there.
+// lines prints each result as a line, JSON or the numbers of its vector, and flushes it.
 type lines struct {
 	w    *bufio.Writer
 	json *json.Encoder // nil for numbers
@@ -54,10 +53,10 @@ func (l *lines) print(r *result) error {
 
 func (l *lines) end() error { return nil }
 
-// mostInTable is how many texts a table has at most: as many columns are hardly read.
+// mostInTable is the maximum number of texts in a table. More columns would be unreadable.
 const mostInTable = 50
 
-// A table has the cosine similarities of all texts.
+// A table prints the cosine similarities of all texts.
 type table struct {
 	w       *bufio.Writer
 	hidden  int
@@ -100,7 +99,7 @@ func dot(a, b []float32) (sum float64) {
 	return sum
 }
 
-// short returns the beginning of a text as a terminal can take it.
+// short returns the beginning of a text in printable characters.
 func short(text string) string {
 	const most = 60
 	clean := strings.Map(func(r rune) rune {

@@ -17,7 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn/bert"
 )
 
-// A reference is what tools/minilm_reference.py writes.
+// A reference is the output of tools/minilm_reference.py.
 type reference struct {
 	Published [][3]any // two texts and their similarity
 	Sets      []struct {
@@ -72,7 +72,7 @@ func TestReference(t *testing.T) {
 		ran++
 		sets := len(want.Sets)
 		if !strings.HasPrefix(k.Name, "simd/") {
-			sets = 1 // the sandbox takes minutes for the long one
+			sets = 1 // the long one takes minutes in the sandbox
 		}
 		t.Run(k.Name, func(t *testing.T) { want.compare(t, f, d, sets) })
 	}

@@ -12,17 +12,17 @@ import (
 	"github.com/flashkit-go/flashkit/nn/bert"
 )
 
-// longestLine is how many bytes a line may have.
+// longestLine is the maximum length of a line in bytes.
 const longestLine = 1 << 20
 
-// batchTexts and batchTokens bound what is computed at once. A batch is so large that its
-// sequences can share groups, and so small that results come while texts are still read.
+// batchTexts and batchTokens bound a batch: large, so that sequences share groups, but small enough
+// for prompt results.
 const (
 	batchTexts  = 256
 	batchTokens = 8192
 )
 
-// source returns a function that returns the next text, or io.EOF, and one that ends it.
+// source returns a function that returns the next text or io.EOF, and one that closes the input.
 func (o *Options) source(in io.Reader) (next func() (string, error), end func() error, err error) {
 	end = func() error { return nil }
 	if len(o.texts) > 0 {
@@ -59,15 +59,14 @@ func (o *Options) source(in io.Reader) (next func() (string, error), end func() 
 	}, end, nil
 }
 
-// A result is a text and its vector.
 type result struct {
 	Text      string    `json:"text"`
-	Tokens    int       `json:"tokens"`    // that the model saw
-	Truncated bool      `json:"truncated"` // whether that is not all
+	Tokens    int       `json:"tokens"`    // tokens that the model reads
+	Truncated bool      `json:"truncated"` // whether the text was truncated
 	Vector    []float32 `json:"vector"`
 }
 
-// embed gives each text, in the order in which they come, to print.
+// embed computes the vectors of the texts and prints them in order.
 func embed(ctx context.Context, f *Folder, s *bert.Step, next func() (string, error), p printer) error {
 	h := f.Model.Config().Hidden
 	var b bert.Batch
@@ -84,7 +83,7 @@ func embed(ctx context.Context, f *Folder, s *bert.Step, next func() (string, er
 				return err
 			}
 			from := len(b.IDs)
-			b.IDs = f.Tokenizer.Encode(b.IDs, text, f.MaxTokens+1) // one more shows that there are more
+			b.IDs = f.Tokenizer.Encode(b.IDs, text, f.MaxTokens+1) // one more token detects truncation
 			r := result{Text: text, Tokens: len(b.IDs) - from}
 			if r.Truncated = r.Tokens > f.MaxTokens; r.Truncated {
 				b.IDs = f.Tokenizer.Encode(b.IDs[:from], text, f.MaxTokens)

@@ -17,36 +17,36 @@ import (
 	"github.com/flashkit-go/flashkit/examples/minilm/wordpiece"
 )
 
-// A tokenizerFolder is what the files of a folder say about the tokenizer.
+// A tokenizerFolder is the tokenizer's settings in the files of a folder.
 type tokenizerFolder struct {
 	dir       string
 	class     string
 	lowercase *bool            // of tokenizer_config.json
-	strip     *bool            // likewise
-	most      *float64         // tokens of a text, likewise; 1e30 is no limit
-	fast      bool             // whether there is a tokenizer.json
+	strip     *bool            // of tokenizer_config.json
+	most      *float64         // maximum tokens of a text, of tokenizer_config.json; 1e30 is no limit
+	fast      bool             // tokenizer.json exists
 	vocab     map[string]int32 // of tokenizer.json
-	fastLower bool             // likewise
-	fastStrip *bool            // likewise
+	fastLower bool             // of tokenizer.json
+	fastStrip *bool            // of tokenizer.json
 	added     []addedToken     // of all files
-	lower     bool             // whether letters become lowercase
-	source    string           // of the vocabulary
+	lower     bool             // lowercase letters and strip accents
+	source    string           // file of the vocabulary
 }
 
-// An addedToken stands for itself in a text.
+// An addedToken is a token that matches literally in a text.
 type addedToken struct {
 	id      int32
 	content string
 	source  string // file and key
 }
 
-// specials are the added tokens that package wordpiece knows, by the key of each.
+// specials are the special tokens of package wordpiece by key.
 var specials = map[string]string{
 	"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
 }
 
-// openTokenizer reads vocab.txt, or the vocabulary of tokenizer.json, and refuses a folder of
-// which package wordpiece would make other ids.
+// openTokenizer reads vocab.txt, or the vocabulary of tokenizer.json. It rejects a folder for which
+// package wordpiece would compute wrong ids.
 func openTokenizer(dir string) (*wordpiece.Tokenizer, *tokenizerFolder, error) {
 	f := &tokenizerFolder{dir: dir}
 	_, err := read(dir, "tokenizer_config.json", object(f.configRules()))
@@ -72,7 +72,8 @@ func openTokenizer(dir string) (*wordpiece.Tokenizer, *tokenizerFolder, error) {
 	return t, f, f.checkAdded(t.Vocab())
 }
 
-// letters returns whether letters become lowercase and lose their accents, which go together.
+// letters reports whether letters become lowercase and lose their accents. The two settings must
+// agree.
 func (f *tokenizerFolder) letters() (lowercase bool, err error) {
 	config := filepath.Join(f.dir, "tokenizer_config.json")
 	generic := f.class == "PreTrainedTokenizerFast" || f.class == "TokenizersBackend"
@@ -95,7 +96,7 @@ func (f *tokenizerFolder) letters() (lowercase bool, err error) {
 	return lowercase, nil
 }
 
-// checkAdded refuses a token that is added to the vocabulary.
+// checkAdded rejects tokens added to the vocabulary.
 func (f *tokenizerFolder) checkAdded(vocab map[string]int32) error {
 	slices.SortFunc(f.added, func(a, b addedToken) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.content, b.content), cmp.Compare(a.source, b.source))
@@ -114,7 +115,7 @@ func (f *tokenizerFolder) checkAdded(vocab map[string]int32) error {
 	return nil
 }
 
-// open reads the vocabulary. Where two files have one, both must be the same.
+// open reads the vocabulary. If two files have one, both must be equal.
 func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
 	f.source = "vocab.txt"
 	name := filepath.Join(f.dir, f.source)
@@ -143,8 +144,8 @@ func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
 	return t, nil
 }
 
-// difference returns a token that two vocabularies do not both have with one id. One that ends
-// in a space is in no text.
+// difference returns a token whose id differs between two vocabularies. It ignores tokens that end
+// in a space, which no text contains.
 func difference(a, b map[string]int32) string {
 	var apart []string
 	for i, x := range []map[string]int32{a, b} {
@@ -161,7 +162,6 @@ func difference(a, b map[string]int32) string {
 	return slices.Min(apart)
 }
 
-// configRules are the keys of tokenizer_config.json.
 func (f *tokenizerFolder) configRules() rules {
 	class := func(value json.RawMessage) error {
 		err := only(`"BertTokenizer"`, `"BertTokenizerFast"`, `"PreTrainedTokenizerFast"`, `"TokenizersBackend"`, `null`)(value)
@@ -185,7 +185,7 @@ func (f *tokenizerFolder) configRules() rules {
 		pad_to_multiple_of pad_token_type_id`)
 }
 
-// tokenRules are the special tokens of tokenizer_config.json and special_tokens_map.json.
+// tokenRules are the keys of special tokens in tokenizer_config.json and special_tokens_map.json.
 func tokenRules() rules {
 	none := only("[]", "{}", "null")
 	r := rules{"additional_special_tokens": none, "extra_special_tokens": none, "bos_token": only("null", `"[CLS]"`), "eos_token": only("null", `"[SEP]"`)}
@@ -195,7 +195,7 @@ func tokenRules() rules {
 	return r
 }
 
-// token takes a special token: a string, or an object with it as its content.
+// token accepts a special token: a string, or an object with it as content.
 func token(content rule) rule {
 	return func(value json.RawMessage) error {
 		if len(value) == 0 || value[0] != '{' {
@@ -205,12 +205,12 @@ func token(content rule) rule {
 	}
 }
 
-// tokenKeys are the keys of an added token, which a text must have literally, alone or not.
+// tokenKeys are the keys of an added token that matches literally, also within words.
 func tokenKeys(content rule) rules {
 	return rules{"content": content, "normalized": only("false"), "lstrip": only("false"), "rstrip": only("false"), "single_word": only("false")}
 }
 
-// addedTokens reads added_tokens.json, a map of ids.
+// addedTokens reads added_tokens.json, a map from tokens to ids.
 func (f *tokenizerFolder) addedTokens(value json.RawMessage) error {
 	var ids map[string]int32
 	if json.Unmarshal(value, &ids) != nil {
@@ -222,7 +222,7 @@ func (f *tokenizerFolder) addedTokens(value json.RawMessage) error {
 	return nil
 }
 
-// decoderTokens reads added_tokens_decoder of tokenizer_config.json, a map from ids.
+// decoderTokens reads added_tokens_decoder of tokenizer_config.json, a map from ids to tokens.
 func (f *tokenizerFolder) decoderTokens(value json.RawMessage) error {
 	var tokens map[int32]json.RawMessage
 	if json.Unmarshal(value, &tokens) != nil {
@@ -238,7 +238,6 @@ func (f *tokenizerFolder) decoderTokens(value json.RawMessage) error {
 	return nil
 }
 
-// fastRules are the keys of tokenizer.json.
 func (f *tokenizerFolder) fastRules() rules {
 	const sequence = `[{"SpecialToken":{"id":"[CLS]","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"[SEP]","type_id":0}}]`
 	bert := func(value json.RawMessage) error { // ["[SEP]", 102]
@@ -267,7 +266,7 @@ func (f *tokenizerFolder) fastRules() rules {
 	}.harmlessKeys("version truncation padding decoder")
 }
 
-// fastToken reads one of added_tokens.
+// fastToken reads an element of added_tokens.
 func (f *tokenizerFolder) fastToken(value json.RawMessage) error {
 	a := addedToken{source: "tokenizer.json: added_tokens"}
 	r := tokenKeys(into(&a.content)).harmlessKeys("special")
@@ -292,8 +291,7 @@ func (f *tokenizerFolder) templateTokens(value json.RawMessage) error {
 	return nil
 }
 
-// limit returns the most tokens of a text that tokenizer_config.json allows, for a model of
-// so many positions.
+// limit returns the maximum tokens of a text for a model with this number of positions.
 func (f *tokenizerFolder) limit(positions int) (int, error) {
 	if f.most == nil || *f.most >= float64(positions) {
 		return positions, nil

@@ -1,4 +1,4 @@
-// Ring trains the projections of one attention layer, whose sequence lies on all ranks of MPI:
+// Ring trains the projections of an attention layer whose sequence is split over the ranks of MPI:
 //
 //	mpiexec -n 4 go run ./examples/ring
 package main
@@ -35,7 +35,7 @@ func main() {
 		err = g.Close()
 	}
 	if err != nil {
-		log.Fatal(err) // the program ends, and mpiexec the other ranks
+		log.Fatal(err) // the program ends, and mpiexec ends the other ranks
 	}
 }
 
@@ -78,8 +78,8 @@ func train(ctx context.Context, g ring.Group) error {
 	return nil
 }
 
-// layer returns the rank's rows of the tensors and of the input x [rows, dim], and the weights w [3, dim, dim]
-// of Q, K and V, which are the same on every rank.
+// layer returns the rank's rows of the tensors and of the input x [rows, dim]. The weights w [3,
+// dim, dim] of Q, K and V are equal on all ranks.
 func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	cut, err := ring.NewCut(problem, nil, g.Size(), false)
 	if err != nil {
@@ -88,7 +88,7 @@ func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	whole := flashkit.NewArgs(problem, flashkit.PassBackward)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range whole.Q.Float32s() {
-		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the input of the layer, for now
+		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the layer's input, for now
 	}
 	for range 3 * dim * dim {
 		w = append(w, float32(random.NormFloat64())/4)
@@ -99,7 +99,7 @@ func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	return a, append(x, a.Q.Float32s()...), w, nil
 }
 
-// loss returns the rank's part of it, and writes dO: the layer learns to say 0.1 of its input.
+// loss returns the rank's part of the loss and writes dO. The target is 0.1 times the input.
 func loss(a *flashkit.Args, x []float32) (sum float32) {
 	for i, o := range a.O.Float32s() {
 		off := o - x[i]/10
@@ -109,7 +109,7 @@ func loss(a *flashkit.Args, x []float32) (sum float32) {
 	return sum
 }
 
-// multiply writes x w, transposed adds xᵀ y.
+// multiply computes y = x w, transposed adds xᵀ y to w.
 func multiply(y, x, w []float32) {
 	clear(y)
 	for i := range y {
@@ -127,7 +127,7 @@ func transposed(w, x, y []float32) {
 	}
 }
 
-// sum adds what all ranks have, in their order.
+// sum adds the values of all ranks, in rank order.
 func sum(ctx context.Context, g ring.Group, x []float32) error {
 	mine := make([]byte, 4*len(x))
 	for i, f := range x {

@@ -10,33 +10,32 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits are what a Server takes upon itself. All must be positive.
+// Limits are a Server's limits. All must be positive.
 type Limits struct {
-	Connections int           // open at a time, idle ones included
-	Requests    int           // admitted at a time
-	Bytes       int64         // that all of them take: tensors, and what their kernels need beside them
-	Request     int64         // that one of them may take
-	Timeout     time.Duration // the latest deadline of a request, and that of one that names none
-	Short       time.Duration // predicted time up to which a request is computed beside the long ones
-	Batch       int           // requests of one call
-	Copied      int64         // bytes of Q, K and V up to which a request may be copied to share a call
+	Connections int           // maximum open connections, idle ones included
+	Requests    int           // maximum admitted requests
+	Bytes       int64         // maximum bytes of all requests: tensors and kernel workspace
+	Request     int64         // maximum bytes of a request
+	Timeout     time.Duration // latest and default deadline of a request
+	Short       time.Duration // requests with a longer predicted time go to the second lane
+	Batch       int           // maximum requests per call
+	Copied      int64         // maximum bytes of Q, K and V of a request that is copied to share a call
 }
 
-// An Outcome is how a request ended. All but OK are errors, and every error of a
-// Server is one of them, wrapped with what there is to say.
+// An Outcome is the end of a request. All but OK are errors. Every error of a Server wraps one.
 type Outcome string
 
 // Each outcome has one reaction of the client.
 const (
 	OK          Outcome = "ok"
-	ErrBad      Outcome = "bad"       // the request makes no sense: do not come back
-	ErrTooLarge Outcome = "too_large" // for this server: ask for less
-	ErrBusy     Outcome = "busy"      // refused, too much is in work: come back in a while
-	ErrLate     Outcome = "late"      // refused, predicted to miss a deadline: have more patience, or ask another server
-	ErrMissed   Outcome = "missed"    // admitted, and missed its deadline after all
+	ErrBad      Outcome = "bad"       // the request is invalid: do not retry
+	ErrTooLarge Outcome = "too_large" // for this server: send a smaller one
+	ErrBusy     Outcome = "busy"      // rejected for load: retry later
+	ErrLate     Outcome = "late"      // rejected, predicted to miss a deadline: allow more time, or use another server
+	ErrMissed   Outcome = "missed"    // admitted, but missed its deadline
 	ErrGone     Outcome = "gone"      // the client left
-	ErrClosed   Outcome = "closed"    // the server closes: ask another one
-	ErrFailed   Outcome = "failed"    // a defect of this side
+	ErrClosed   Outcome = "closed"    // the server is closing: use another one
+	ErrFailed   Outcome = "failed"    // a bug in the server
 )
 
 func (o Outcome) Error() string { return string(o) }
@@ -50,7 +49,7 @@ func outcome(err error) Outcome {
 	return o
 }
 
-// over returns the error of a request whose context is done.
+// over returns the error of a request whose context has ended.
 func over(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%w: the time is over", ErrMissed)
@@ -58,19 +57,19 @@ func over(ctx context.Context) error {
 	return ErrGone
 }
 
-// check says what a request would take, before anything is allocated for it. Whoever
-// asks has paid for nothing yet, so its claims are held against the limits only.
+// check returns the bytes and the predicted time of a request. It allocates nothing: the client has
+// sent no tensors yet, and may claim any size.
 func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
 	}
 	known := flashkit.Problem{Batch: 1, Heads: p.Heads, KVHeads: p.KVHeads, QLen: p.QLen, KVLen: p.KVLen,
 		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Band: p.Band, Scale: p.Scale}
-	if p != known { // whatever else a Problem may say, this server does not know it
+	if p != known { // this server supports no other fields of a Problem
 		return 0, 0, fmt.Errorf("%w: %s: must be plain, of batch 1 and type f32", ErrBad, p)
 	}
 	size := tensorBytes(p)
-	if size > float64(s.limits.Request) { // before Pick, so that no kernel plans for it
+	if size > float64(s.limits.Request) { // before Pick, so that no kernel plans it
 		return 0, 0, s.tooLarge(p, size)
 	}
 	k, err := s.attention.Pick(p, flashkit.PassForward)
@@ -90,8 +89,8 @@ func (s *Server) tooLarge(p flashkit.Problem, size float64) error {
 	return fmt.Errorf("%w: %s takes %.3g bytes; a request may take %d", ErrTooLarge, p, size, s.limits.Request)
 }
 
-// tensorBytes returns the bytes of Q, K, V and O. A zero counts as one, so that it
-// does not hide a huge dimension beside it. The sum is of floats, as it may overflow.
+// tensorBytes returns the bytes of Q, K, V and O. A zero counts as 1: it must not hide a huge other
+// dimension. The sum is a float, as it may overflow.
 func tensorBytes(p flashkit.Problem) (sum float64) {
 	for _, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()} {
 		n := 4.0
@@ -103,10 +102,9 @@ func tensorBytes(p flashkit.Problem) (sum float64) {
 	return sum
 }
 
-// Admit takes a request in before its tensors are there, or says at once why not: the
-// problem makes no sense or is too large, the server is full or closes, or the request
-// is predicted to miss its deadline or to make another one miss it. Admit may be
-// called from several goroutines. The caller must Close the ticket.
+// Admit admits a request before its tensors arrive, or returns the reason against it at once. The
+// problem is invalid or too large, the server is full or closing, or this or another request would
+// probably miss its deadline. Admit is safe for concurrent use. The caller must Close the ticket.
 func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error) {
 	if ctx.Err() != nil {
 		return nil, over(ctx)
@@ -148,7 +146,7 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 	return t, nil
 }
 
-// scaled returns a time times a factor.
+// scaled returns t times by, bounded.
 func scaled(t time.Duration, by float64) time.Duration {
 	return time.Duration(min(float64(t)*by, math.MaxInt64/4))
 }

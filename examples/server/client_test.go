@@ -31,7 +31,7 @@ type client struct {
 }
 
 func newClient(t testing.TB, url string) *client {
-	// The body is sent once the server says that it wants it.
+	// The body is sent only when the server requests it.
 	transport := &http.Transport{MaxIdleConnsPerHost: 100, ExpectContinueTimeout: time.Minute}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &client{url, http.Client{Transport: transport}}
@@ -174,7 +174,7 @@ func cpu(t testing.TB) *dispatch.Dispatcher {
 	return d
 }
 
-// start runs a server until the test ends, and checks that nothing of it is left.
+// start runs a server until the test ends, and checks that nothing of it remains.
 func start(t testing.TB, a attention, l Limits) *Server {
 	s := NewServer(a, l)
 	t.Cleanup(func() {
@@ -205,8 +205,8 @@ func stacks() string {
 	return string(text[:runtime.Stack(text, true)])
 }
 
-// online serves until the test ends, and then drains. A client that is stopped along with
-// the server, by the machine, is not one that dawdles.
+// online serves until the test ends, then drains. A client that the machine stalls together with
+// the server is not slow.
 func online(t testing.TB, s *Server) *client {
 	listener, err := net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)

@@ -18,17 +18,17 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// header is the name of the HTTP header that says what is asked for. It is no part of
-// the body, so that the server refuses before it reads.
+// header is the HTTP header with the request's parameters. The server can reject it without reading
+// the body.
 const header = "Attention"
 
-// An ask is the JSON of that header.
 type ask struct {
-	Problem   string `json:"problem"`    // a problem's name, such as b1-h8-g2-n1-m1024-d64-f32-causal
-	TimeoutMS int64  `json:"timeout_ms"` // from the header's arrival to the answer; 0 is the server's limit
+	Problem   string `json:"problem"`    // a problem name, such as b1-h8-g2-n1-m1024-d64-f32-causal
+	TimeoutMS int64  `json:"timeout_ms"` // from the header's arrival to the answer; 0: the server's limit
 }
 
-// statuses of outcomes. The body of all but OK is a line that begins with the outcome.
+// statuses maps outcomes to HTTP statuses. Except for OK, the body is a line that begins with the
+// outcome.
 var statuses = map[Outcome]int{
 	OK:          http.StatusOK,
 	ErrBad:      http.StatusBadRequest,
@@ -36,25 +36,24 @@ var statuses = map[Outcome]int{
 	ErrBusy:     http.StatusServiceUnavailable,
 	ErrLate:     http.StatusGatewayTimeout,
 	ErrMissed:   http.StatusGatewayTimeout,
-	ErrGone:     http.StatusBadRequest, // which nobody reads
+	ErrGone:     http.StatusBadRequest, // never read
 	ErrClosed:   http.StatusServiceUnavailable,
 	ErrFailed:   http.StatusInternalServerError,
 }
 
-// A front is the HTTP side of a server.
 type front struct {
 	server  *Server
 	metrics metrics
 }
 
-// NewHandler returns POST /attention, GET /healthz and GET /metrics for a server.
+// NewHandler returns a handler of POST /attention, GET /healthz and GET /metrics.
 func NewHandler(s *Server) http.Handler {
 	f := &front{server: s, metrics: metrics{outcomes: map[Outcome]uint64{}}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /attention", f.attention)
 	mux.HandleFunc("GET /healthz", f.health)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		var text bytes.Buffer // so that a slow reader holds no lock
+		var text bytes.Buffer // a slow reader must not hold a lock
 		f.metrics.write(&text, s)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		w.Write(text.Bytes())
@@ -62,13 +61,12 @@ func NewHandler(s *Server) http.Handler {
 	return unread(mux)
 }
 
-// linger is how long a client may send a body that nobody reads: some see no answer until they
-// have sent it.
+// linger is the time that a client has to send a body that the server ignores: some clients see no
+// answer before.
 const linger = time.Second
 
-// unread answers at once whatever is answered before its body is read, a refusal or another
-// page, and ends the connection soon. By itself net/http would wait for the body, without an
-// end if none comes. A handler that reads the body undoes both.
+// unread answers before the body is read, and soon ends the connection. Otherwise net/http would
+// wait for the body, possibly forever. A handler that reads the body reverts both settings.
 func unread(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -103,7 +101,7 @@ func (f *front) attention(w http.ResponseWriter, r *http.Request) {
 	f.metrics.ended(o, time.Since(start))
 }
 
-// line returns an error as one line that a terminal can show, whatever a client sent.
+// line returns an error as a line of printable characters.
 func line(err error) string {
 	const most = 300
 	text := strings.Map(func(c rune) rune {
@@ -118,7 +116,7 @@ func line(err error) string {
 	return text
 }
 
-// attend answers a request. Nothing is read or allocated before it is admitted.
+// attend answers a request. It reads and allocates nothing before admission.
 func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) error {
 	p, timeout, err := f.parse(r)
 	if err != nil {
@@ -136,8 +134,8 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 		return fmt.Errorf("%w: Content-Length: %d: Q, K and V of %s have %d bytes", ErrBad, r.ContentLength, p, t.body)
 	}
 	rc := http.NewResponseController(w)
-	// Late bodies are cut between chunks. A client that stalls is cut a little later, as
-	// net/http then ends the connection, and the client may not see the answer.
+	// Late bodies are cut between chunks. A stalled client is cut a second later: net/http then
+	// ends the connection, and the client may not see the answer.
 	rc.SetReadDeadline(deadline.Add(time.Second))
 	r.Body = http.MaxBytesReader(w, r.Body, r.ContentLength)
 	var tensors [3][]float32
@@ -147,7 +145,7 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 		}
 	}
 	w.Header().Del("Connection")
-	rc.SetReadDeadline(time.Time{}) // else it would end the connection while the request waits
+	rc.SetReadDeadline(time.Time{}) // it would end the connection while the request waits
 	o, err := t.Attend(tensors[0], tensors[1], tensors[2])
 	if err != nil {
 		return err
@@ -155,7 +153,6 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 	return writeFloats(w, o)
 }
 
-// parse reads the header of a request.
 func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duration, err error) {
 	values := r.Header.Values(header)
 	if len(values) != 1 {
@@ -183,11 +180,11 @@ func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duratio
 	return p, timeout, err
 }
 
-// chunk is how many numbers are read or written at a time.
+// chunk is the maximum number of floats per read or write.
 const chunk = 16 << 10
 
-// readFloats reads n little-endian numbers. Memory grows with what
-// arrives, which arrived is told and may refuse, not with n.
+// readFloats reads n little-endian numbers. It allocates as data arrives, independent of n. arrived
+// gets the bytes of each read, and its error ends readFloats.
 func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, error) {
 	raw := make([]byte, 4*min(n, chunk))
 	x := make([]float32, 0, min(n, chunk))
@@ -210,7 +207,6 @@ func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, e
 	return x, nil
 }
 
-// writeFloats answers with little-endian numbers.
 func writeFloats(w http.ResponseWriter, x []float32) error {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(4*len(x)))

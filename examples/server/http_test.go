@@ -46,7 +46,7 @@ func TestBitsTravel(t *testing.T) {
 	require.True(t, math.IsNaN(float64(o[0])) && math.IsNaN(float64(o[1])))
 }
 
-const small = "b1-h1-g1-n1-m2-d1-f32" // whose body has 20 bytes
+const small = "b1-h1-g1-n1-m2-d1-f32" // its body has 20 bytes
 
 // hostile requests, and the status and the words that answer them.
 var hostile = []struct {
@@ -88,8 +88,7 @@ var hostile = []struct {
 	{"long header", `{"problem":"` + strings.Repeat("x", 1<<20) + `"}`, 0, 431, ""},
 }
 
-// Each gets one line that says what is wrong, nothing is allocated for it, and the
-// server lives on.
+// Each request gets one line with the reason, allocates nothing, and does not harm the server.
 func TestHostileRequests(t *testing.T) {
 	c := online(t, start(t, cpu(t), roomy))
 	for _, h := range hostile {
@@ -115,7 +114,7 @@ func TestHostileRequests(t *testing.T) {
 	require.Empty(t, x.differ(o))
 }
 
-// raw sends what no client would, and returns the status line and the last line.
+// raw sends an invalid request, and returns the status line and the last line.
 func raw(t *testing.T, c *client, request string) (status, text string) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
 	require.NoError(t, err)
@@ -139,7 +138,7 @@ func TestHostileBytes(t *testing.T) {
 	require.Contains(t, status, "400")
 	status, _ = raw(t, c, head+"Content-Length: -20\r\n\r\n")
 	require.Contains(t, status, "400")
-	// A body that ends early: the claim is 48 MB, and what is kept is what came.
+	// A body that ends early: the request claims 48 MB, but only the received bytes are allocated.
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	big := strings.Replace(head, small, "b1-h1-g1-n0-m100000-d60-f32", 1)
@@ -148,8 +147,7 @@ func TestHostileBytes(t *testing.T) {
 	require.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(4<<20))
 }
 
-// A client that sends its body slowly is let go at its deadline, and one that leaves
-// has its request ended.
+// A slow client is cut at its deadline, and the request of a client that leaves ends.
 func TestSlowClients(t *testing.T) {
 	s := start(t, newGate(), roomy)
 	c := online(t, s)
@@ -174,7 +172,7 @@ func TestSlowClients(t *testing.T) {
 	settle(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.admitted == 0 })
 }
 
-// held are requests whose body never comes, and what answers them.
+// held maps requests whose body never arrives to their answers.
 var held = map[string]string{
 	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: bad\r\nContent-Length: 200000\r\n":                                      "400",
 	"POST /attention HTTP/1.1\r\nHost: x\r\nAttention: bad\r\nContent-Length: 20000000\r\n":                                    "400",
@@ -190,8 +188,8 @@ var held = map[string]string{
 	"PRI * HTTP/2.0\r\n": "400",
 }
 
-// What is answered before its body is read is answered at once, and its connection ends; a
-// body that never comes holds neither a connection nor the drain.
+// A request answered before its body is read gets the answer at once, and its connection ends. A
+// body that never arrives holds neither a connection nor the drain.
 func TestBodiesThatNeverCome(t *testing.T) {
 	s := start(t, cpu(t), Limits{Connections: 1000, Requests: 256, Bytes: 1 << 30, Request: 1 << 20, Timeout: 30 * time.Second, Short: time.Millisecond, Batch: 8, Copied: 1 << 10})
 	listener, err := net.Listen("tcp", "localhost:0")
@@ -231,8 +229,8 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	}
 }
 
-// A body that was read whole leaves the connection for the next request, also where the answer
-// is a refusal.
+// After reading the whole body, the connection serves the next request, even if this one was
+// rejected.
 func TestConnectionsAreKept(t *testing.T) {
 	c := online(t, start(t, cpu(t), roomy))
 	x := answered(t, small)
@@ -251,8 +249,8 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// Connections above the limit are answered and closed at once, whatever the others do, and an
-// ended one makes room.
+// Connections above the limit are answered and closed at once, and a closed connection frees a
+// place.
 func TestConnectionsAreLimited(t *testing.T) {
 	limits := roomy
 	limits.Connections = 3
@@ -297,7 +295,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	})
 }
 
-// A client that sends no request, and one that stays after its answer, is cut.
+// A client that sends no request, or stays idle after its answer, is disconnected.
 func TestIdleConnectionsEnd(t *testing.T) {
 	s := start(t, cpu(t), roomy)
 	front := newFront(s)
@@ -331,7 +329,7 @@ func TestRun(t *testing.T) {
 	require.Error(t, run(t.Context(), []string{"-addr", "nowhere:-1"}, &text))
 }
 
-// When it is told to end, a server answers what it has admitted, and says so meanwhile.
+// On shutdown, a server answers the admitted requests and reports that it drains.
 func TestServeDrains(t *testing.T) {
 	g := newGate()
 	s := start(t, g, roomy)

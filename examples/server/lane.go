@@ -8,28 +8,27 @@ import (
 	"time"
 )
 
-// A lane is the requests that one goroutine computes, one call after the other, in
-// the order of their deadlines. There are two, so that a short request need not wait
-// for the end of a long call: the two calls then share the processors. Nobody is
-// starved, as nobody is admitted who would make another one late.
-// Server.mu guards everything here.
+// A lane is the requests of a goroutine, which computes one call after another in order of
+// deadlines. There are two, so that a short request need not wait for a long call: both calls share
+// the processors. No request starves, because admission keeps all deadlines. Server.mu guards all
+// fields.
 type lane struct {
-	waiting []*Ticket // by deadline; some are not ready, as their tensors are being read
+	waiting []*Ticket // by deadline; some still receive their tensors
 	changed *sync.Cond
 	busy    bool
-	free    time.Time // when the call in progress is predicted to end
-	pace    estimate  // what calls of this lane took, over what was predicted
+	free    time.Time // predicted end of the call in progress
+	pace    estimate  // measured over predicted time of the lane's calls
 }
 
 func newLane(mu sync.Locker) *lane {
 	return &lane{changed: sync.NewCond(mu), pace: estimate{normal: 1, most: 32}}
 }
 
-// admits reports whether t and everything that waits are predicted to make their
-// deadlines, and a little before. Those that would not anyway do not count.
+// admits reports whether t and all waiting requests are predicted to end when due. Requests that
+// would be late anyway do not count.
 func (l *lane) admits(t *Ticket, now time.Time) bool {
 	pace, end := l.pace.at(now), now
-	expect := func(t *Ticket, from time.Time) time.Time { // when t ends that may start at from
+	expect := func(t *Ticket, from time.Time) time.Time { // the end of t if it can start at from
 		if t.readable.After(from) {
 			from = t.readable
 		}
@@ -74,9 +73,9 @@ func (l *lane) remove(t *Ticket) {
 	}
 }
 
-// take removes and returns the requests of the next call: the first that is ready, and
-// those for the same problem that can share its call and make nobody late whom they
-// pass. It answers those whose time has run out.
+// take removes and returns the requests of the next call: the first ready one, and ready ones of
+// the same problem that can join without making an overtaken request late. It answers requests that
+// can no longer end in time.
 func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 	pace, end, spare := l.pace.at(now), now, time.Duration(math.MaxInt64)
 	keep := l.waiting[:0]
@@ -85,7 +84,7 @@ func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 		switch {
 		case !t.ready:
 			keep = append(keep, t)
-		case now.Add(scaled(t.cost, min(pace, 1))).After(t.deadline): // even at best
+		case now.Add(scaled(t.cost, min(pace, 1))).After(t.deadline): // even at the fastest pace
 			t.answer <- answer{err: fmt.Errorf("%w: %s waited too long", ErrMissed, t.problem)}
 		case batch == nil:
 			batch, end = append(batch, t), now.Add(cost)

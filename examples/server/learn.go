@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// An estimate follows samples, and goes back to what is normal while there are none:
-// who is refused for it gives no sample, so nothing else would ever correct it.
+// An estimate follows samples and decays to normal without them. A rejected request yields no
+// sample, so a high value would otherwise never fall.
 type estimate struct {
-	normal, most float64 // most is of a sample, so that one stall does not refuse everybody
+	normal, most float64 // most bounds a sample: one stall must not reject all requests
 	value        float64
-	since        time.Time // of the value
+	since        time.Time // time of the last sample
 }
 
 func (e *estimate) at(now time.Time) float64 {
@@ -18,8 +18,8 @@ func (e *estimate) at(now time.Time) float64 {
 	return e.normal + (e.value-e.normal)*math.Exp2(-float64(now.Sub(e.since))/float64(half))
 }
 
-// learn takes a sample. Bad news are believed sooner than good ones, as an answer that
-// comes late was computed for nothing.
+// learn adds a sample. High samples have more weight than low ones, as late answers are wasted
+// work.
 func (e *estimate) learn(sample float64, now time.Time) {
 	value, weight := e.at(now), 0.125
 	if sample = min(sample, e.most); sample > value {
@@ -28,17 +28,16 @@ func (e *estimate) learn(sample float64, now time.Time) {
 	e.value, e.since = value+weight*(sample-value), now
 }
 
-// arrivals know how fast tensors arrive. Reading 8 MB takes longer than to decode over
-// them. Small bodies say nothing about it and are left out.
+// arrivals estimates the speed at which tensors arrive: reading 8 MB takes longer than a decode
+// step over them. Small bodies are not measured.
 type arrivals struct {
-	unread   int64    // bytes of those admitted that are still to come
-	slowness estimate // nanoseconds for one byte, of all that arrives together
+	unread   int64    // outstanding bytes of admitted requests
+	slowness estimate // nanoseconds per byte of all bodies together
 	since    time.Time
-	came     int64 // since then
+	came     int64 // bytes since then
 }
 
-// expect returns when a body that is asked for now is predicted to have come, behind
-// all others.
+// expect returns the predicted arrival of a new body, behind all others.
 func (a *arrivals) expect(body int64, now time.Time) time.Time {
 	if body < 4*chunk {
 		return now
@@ -46,7 +45,7 @@ func (a *arrivals) expect(body int64, now time.Time) time.Time {
 	return now.Add(scaled(time.Duration(a.unread+body), a.slowness.at(now)))
 }
 
-// add expects a body, and returns what there is to count of it.
+// add adds an expected body and returns its measured bytes.
 func (a *arrivals) add(body int64, now time.Time) int64 {
 	if body < 4*chunk {
 		return 0
@@ -58,9 +57,9 @@ func (a *arrivals) add(body int64, now time.Time) int64 {
 	return body
 }
 
-// arrived counts n bytes that have come.
+// arrived counts n bytes of a body.
 func (a *arrivals) arrived(n int64, now time.Time) {
-	const enough = 4 << 20 // bytes, to tell a speed
+	const enough = 4 << 20 // bytes for a sample
 	a.unread -= n
 	if a.came += n; a.came >= enough {
 		a.slowness.learn(float64(now.Sub(a.since))/float64(a.came), now)

@@ -33,7 +33,7 @@ func (w *witness) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.A
 	return w.attention.Forward(ctx, p, f)
 }
 
-// look counts what must never be.
+// look counts violations.
 func (w *witness) look() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
@@ -42,9 +42,8 @@ func (w *witness) look() {
 	}
 }
 
-// Many clients ask for more than the server has room for. Each request is answered
-// once, with the right numbers or one refusal; what the server counts is what the
-// clients saw; and in the end nothing is left.
+// Many clients exceed the server's limits. Each request gets one answer, either the right numbers
+// or one error. The server's counts match the clients', and in the end nothing remains.
 func TestLoad(t *testing.T) {
 	w := &witness{attention: cpu(t)}
 	limits := roomy
@@ -81,7 +80,7 @@ func TestLoad(t *testing.T) {
 				case errors.As(err, &r):
 					saw(r.outcome())
 				case err != nil && time.Since(asked) > patience:
-					saw(ErrMissed) // HTTP may lose the answer when a body is cut, as it is after the deadline
+					saw(ErrMissed) // HTTP may lose the answer when a body is cut after the deadline
 				case err != nil:
 					t.Error(err)
 				default:
@@ -102,7 +101,7 @@ func TestLoad(t *testing.T) {
 	agree(t, s, c, total, clients*each)
 }
 
-// agree drains a server, and checks that it counted what its clients saw.
+// agree drains a server, and checks its counts against the clients'.
 func agree(t *testing.T, s *Server, c *client, total map[Outcome]int, sent int) {
 	sum := 0
 	for o, n := range total {
@@ -129,7 +128,7 @@ func counted(text string) (sum int) {
 	return sum
 }
 
-// A crew is clients that ask for one problem, one request after the other.
+// A crew is clients that send requests for one problem, one after another.
 type crew struct {
 	clients  int
 	problem  string
@@ -140,7 +139,7 @@ func decoders(clients, keys int, patience time.Duration) crew {
 	return crew{clients, fmt.Sprintf("b1-h8-g2-n1-m%d-d64-f32", keys), patience}
 }
 
-// loads are the rows of README.md's table. The last crew is the one that is measured.
+// loads are the rows of README.md's table. The last crew is measured.
 var loads = []struct {
 	name  string
 	crews []crew
@@ -154,8 +153,8 @@ var loads = []struct {
 	{"8x1024,100ms_beside_3x8192rows", []crew{{3, "b1-h8-g2-n8192-m8192-d64-f32", 30 * time.Second}, decoders(8, 1024, 100*time.Millisecond)}},
 }
 
-// BenchmarkLoad measures what clients see, for a few seconds each: over HTTP, with the
-// server in a process of its own, and in one process, where nothing is sent.
+// BenchmarkLoad measures the clients' times for a few seconds each: over HTTP, with the server in a
+// separate process, and within one process.
 //
 //	go test ./examples/server -run '^$' -bench Load -benchtime 1x
 func BenchmarkLoad(b *testing.B) {

@@ -1,6 +1,6 @@
-// Server answers requests for attention over HTTP. It admits what it can answer in
-// time, says at once what it cannot, and on SIGTERM answers what it has admitted.
-// README.md says what is sent.
+// Server answers requests for attention over HTTP. It admits requests that it can answer in time
+// and rejects others at once. On SIGTERM it answers the admitted requests. README.md describes the
+// protocol.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// run serves until the context is done, and then drains.
+// run serves until ctx ends, then drains.
 func run(ctx context.Context, args []string, w io.Writer) error {
 	limits := Limits{Short: 5 * time.Millisecond, Batch: 8, Copied: 128 << 10}
 	flags := flag.NewFlagSet("server", flag.ContinueOnError)
@@ -63,20 +63,21 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // what is admitted, and some for the collector
+	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // admitted requests, and a reserve for the garbage collector
 	fmt.Fprintf(w, "server: listening on http://%s\n", listener.Addr())
 	s := NewServer(d, limits)
 	return serve(ctx, listener, newFront(s), s, *drain)
 }
 
-// newFront returns the HTTP side of a server, which bounds connections and the time of each phase.
+// newFront returns the HTTP side of a server, with limits of connections and of the time of each
+// phase.
 func newFront(s *Server) *http.Server {
 	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, ConnState: atMost(s.limits.Connections),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // of an admitted body its request's deadline instead
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // replaced by the request's deadline on admission
 		WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
 }
 
-// full is the answer on a connection above the limit.
+// full is the answer to a connection above the limit.
 const full = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 27\r\n\r\nbusy: too many connections\n"
 
 // atMost returns a hook that answers and closes each new connection above n.
@@ -96,8 +97,7 @@ func atMost(n int) func(net.Conn, http.ConnState) {
 	}
 }
 
-// serve serves on a listener until the context is done, and then drains. While it
-// does, /healthz says so.
+// serve serves on a listener until ctx ends, then drains. /healthz reports draining.
 func serve(ctx context.Context, listener net.Listener, front *http.Server, s *Server, drain time.Duration) error {
 	failed := make(chan error, 1)
 	go func() { failed <- front.Serve(listener) }()

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// bounds are the upper ends of a histogram's buckets, in seconds.
+// bounds are the upper bounds of a histogram's buckets, in seconds.
 var bounds = [...]float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30}
 
 // A histogram counts times. The zero value is empty.
 type histogram struct {
 	mu    sync.Mutex
-	count [len(bounds) + 1]uint64 // the last bucket has no upper end
+	count [len(bounds) + 1]uint64 // the last bucket is unbounded
 	sum   time.Duration
 }
 
@@ -27,8 +27,7 @@ func (h *histogram) add(t time.Duration) {
 	h.sum += t
 }
 
-// write writes the histogram in the text format of Prometheus, whose buckets count
-// all times up to their end.
+// write writes the histogram in Prometheus's text format, whose buckets are cumulative.
 func (h *histogram) write(w io.Writer, name, help string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,11 +44,10 @@ func (h *histogram) write(w io.Writer, name, help string) {
 	fmt.Fprintf(w, "%s_sum %g\n%[1]s_count %[3]d\n", name, h.sum.Seconds(), total)
 }
 
-// metrics count how requests ended.
 type metrics struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]uint64
-	answered histogram // of those that were answered, from header to answer
+	answered histogram // time from header to answer
 }
 
 func (m *metrics) ended(o Outcome, took time.Duration) {
@@ -61,7 +59,6 @@ func (m *metrics) ended(o Outcome, took time.Duration) {
 	}
 }
 
-// write writes everything that /metrics shows.
 func (m *metrics) write(w io.Writer, s *Server) {
 	fmt.Fprintf(w, "# HELP attention_requests_total Requests that ended, by outcome.\n# TYPE attention_requests_total counter\n")
 	m.mu.Lock()

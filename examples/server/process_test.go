@@ -51,7 +51,7 @@ func newProcess(t testing.TB) *process {
 	return &process{newClient(t, url), c}
 }
 
-// memory returns the most MiB that a process has held, 0 where Linux does not say.
+// memory returns the maximum memory of a process in MiB, 0 if unknown.
 func memory(pid int) float64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, line, _ := strings.Cut(string(text), "VmHWM:")

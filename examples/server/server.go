@@ -12,37 +12,37 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An attention computes forward passes and says how: a dispatcher does.
+// An attention computes forward passes and predicts them. A dispatcher is one.
 type attention interface {
 	Pick(flashkit.Problem, flashkit.Pass) (flashkit.Kernel, error)
 	Forward(context.Context, flashkit.Problem, *flashkit.Args) error
 }
 
-// A Server computes requests in two lanes. It promises to answer whom it admits.
+// A Server computes requests in two lanes. It answers every request that it admits.
 type Server struct {
 	attention attention
 	limits    Limits
-	base      context.Context // of all calls
+	base      context.Context // parent of all calls' contexts
 	stop      context.CancelFunc
 	lanes     sync.WaitGroup
 	calls     histogram
 
-	mu          sync.Mutex // guards what follows, lanes and tickets included
+	mu          sync.Mutex // guards the fields below, lanes and tickets included
 	short, long *lane
 	admitted    int
-	bytes       int64 // of those admitted
+	bytes       int64 // of admitted requests
 	arrivals    arrivals
-	draining    bool       // nobody is admitted any more
-	ended       bool       // nobody is left
-	left        *sync.Cond // somebody
+	draining    bool       // no more admission
+	ended       bool       // all requests have ended
+	left        *sync.Cond // signals the end of a request
 }
 
-// NewServer returns a server at work. Drain ends it.
+// NewServer starts a server. Drain ends it.
 func NewServer(a attention, l Limits) *Server {
 	s := &Server{attention: a, limits: l}
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.left = sync.NewCond(&s.mu)
-	s.arrivals.slowness.most = 100 // a client that dawdles must not close the server
+	s.arrivals.slowness.most = 100 // a slow client must not block admission
 	s.short = newLane(&s.mu)
 	s.long = newLane(&s.mu)
 	s.lanes.Go(func() { s.work(s.short) })
@@ -50,9 +50,8 @@ func NewServer(a attention, l Limits) *Server {
 	return s
 }
 
-// Drain admits nobody any more, answers whom it has admitted, and ends the server.
-// When ctx is done first it stops the calls, tells whom it has not answered ErrClosed,
-// and returns an error.
+// Drain stops admission, answers the admitted requests and ends the server. If ctx ends first it
+// stops the calls, answers the remaining requests with ErrClosed, and returns an error.
 func (s *Server) Drain(ctx context.Context) error {
 	unanswered := 0
 	defer context.AfterFunc(ctx, func() {
@@ -86,18 +85,18 @@ type Ticket struct {
 	lane     *lane
 	problem  flashkit.Problem
 	bytes    int64
-	cost     time.Duration // predicted
+	cost     time.Duration // predicted time
 	deadline time.Time
-	due      time.Time       // when it must be predicted to end; the rest is for what nobody predicts
-	ctx      context.Context // done at the deadline
+	due      time.Time       // latest predicted end; the rest until the deadline is a reserve
+	ctx      context.Context // ends at the deadline
 	leave    context.CancelFunc
-	answer   chan answer // with room for one, so that nobody waits for a client that has gone
+	answer   chan answer // buffered, so that no call waits for a client that left
 
-	readable time.Time // when its tensors are expected
+	readable time.Time // predicted arrival of its tensors
 	body     int64     // bytes of Q, K and V
-	unread   int64     // of them, as far as they are counted
-	ready    bool      // its tensors are there
-	holders  int       // of its memory: the client, the call
+	unread   int64     // bytes not arrived yet, if measured
+	ready    bool      // its tensors have arrived
+	holders  int       // holders of its memory: the client, the call
 	q, k, v  []float32
 }
 
@@ -106,9 +105,9 @@ type answer struct {
 	err error
 }
 
-// Attend returns O, [1, H, N, DV], as soon as it is computed, or an error as soon as
-// the context or the server ends. It may be called once. The tensors are dense and
-// belong to the server from now on, which may read them after the client has gone.
+// Attend returns O, [1, H, N, DV], or an error when the context or the server ends. It may be
+// called once. The server owns the dense tensors from now on and may read them after the client
+// left.
 func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	s, p := t.server, t.problem
 	for _, x := range [...]struct {
@@ -139,12 +138,10 @@ func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	return nil, ErrClosed
 }
 
-// copied returns the bytes that are copied if the request shares a call.
 func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
 
-// arrived counts bytes of the body that have come. A client of Admit that reads them
-// from somewhere calls it now and then, so that the server knows how long it takes, and
-// stops when it returns an error: the time is over.
+// arrived counts n bytes of the body. Clients that stream it call arrived regularly, so that the
+// server learns the speed. They stop on an error: the request's time is over.
 func (t *Ticket) arrived(n int) error {
 	t.server.mu.Lock()
 	defer t.server.mu.Unlock()
@@ -157,7 +154,7 @@ func (t *Ticket) arrived(n int) error {
 	return nil
 }
 
-// Close ends the ticket. What Attend returned is no longer counted from now on.
+// Close ends the ticket. The result of Attend no longer counts toward the limits.
 func (t *Ticket) Close() {
 	t.leave()
 	t.server.mu.Lock()
@@ -167,7 +164,7 @@ func (t *Ticket) Close() {
 	t.server.release(t)
 }
 
-// release takes a holder from a ticket. The last one frees its place.
+// release removes a holder of a ticket. The last one frees its place.
 func (s *Server) release(t *Ticket) {
 	if t.holders--; t.holders == 0 {
 		s.admitted--
@@ -176,7 +173,6 @@ func (s *Server) release(t *Ticket) {
 	}
 }
 
-// work computes what comes into a lane.
 func (s *Server) work(l *lane) {
 	var shared buffers
 	for batch := s.next(l); batch != nil; batch = s.next(l) {
@@ -184,7 +180,7 @@ func (s *Server) work(l *lane) {
 	}
 }
 
-// next waits for the next call of a lane. It returns nil at the server's end.
+// next waits for the lane's next call. It returns nil when the server ends.
 func (s *Server) next(l *lane) []*Ticket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +196,7 @@ func (s *Server) next(l *lane) []*Ticket {
 	return nil
 }
 
-// call computes a batch and answers it. Once all its clients have gone, it stops.
+// call computes a batch and answers it. It stops if all clients leave.
 func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	ctx, cancel := context.WithCancel(s.base)
 	defer cancel()
@@ -223,7 +219,7 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	defer s.mu.Unlock()
 	l.busy = false
 	ratio := float64(took) / float64(max(predicted, time.Microsecond))
-	if now := start.Add(took); err == nil || ratio > l.pace.at(now) { // a call that was stopped may only say that it is slow
+	if now := start.Add(took); err == nil || ratio > l.pace.at(now) { // a stopped call is only a lower bound
 		l.pace.learn(ratio, now)
 	}
 	for i, t := range batch {
@@ -238,12 +234,12 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	}
 }
 
-// buffers hold the inputs of requests that share a call. Each lane has its own, which
-// grow to Limits.Batch * Limits.Copied bytes at most.
+// buffers hold the inputs of requests that share a call. Each lane has its own, of at most
+// Limits.Batch * Limits.Copied bytes.
 type buffers struct{ q, k, v []float32 }
 
-// compute runs one call. A request that is alone is computed where it lies. Those
-// that share a call are copied, as a batch is one array.
+// compute runs one call. A single request is computed in place. Requests that share a call are
+// copied into one batch.
 func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) ([]float32, error) {
 	p := batch[0].problem
 	p.Batch = len(batch)
@@ -260,9 +256,9 @@ func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) 
 		V: tensor(v, p.VShape()), O: tensor(o, p.OShape())})
 }
 
-// forward makes a panic of the call an error, which costs the clients of one call
-// their answer and nobody else. A panic in a goroutine that the call started, and an
-// end of memory, cannot be caught: the checks before are what prevents them.
+// forward turns a panic of the call into an error, so that only its clients lose their answers. It
+// cannot catch panics of other goroutines or a lack of memory, which the earlier checks must
+// prevent.
 func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -274,7 +270,7 @@ func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Ar
 	switch {
 	case err != nil && s.base.Err() != nil:
 		return ErrClosed
-	case err != nil && ctx.Err() == nil: // nobody stopped it
+	case err != nil && ctx.Err() == nil: // not stopped
 		log.Printf("server: %v", err)
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}

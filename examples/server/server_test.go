@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// In a call of their own or in one that they share, the numbers are right.
+// Single and shared calls give the right numbers.
 func TestAnswers(t *testing.T) {
 	s := start(t, cpu(t), roomy)
 	var clients sync.WaitGroup
@@ -33,8 +33,7 @@ func TestAnswers(t *testing.T) {
 	clients.Wait()
 }
 
-// A gate is an attention whose calls wait until it opens. It predicts a millisecond
-// for each key.
+// A gate is an attention whose calls wait until it opens. It predicts a millisecond per key.
 type gate struct {
 	open    chan struct{}
 	entered chan flashkit.Problem
@@ -60,13 +59,13 @@ func (g *gate) Forward(ctx context.Context, p flashkit.Problem, _ *flashkit.Args
 	}
 }
 
-// keys returns a request that a gate predicts to take as many milliseconds.
+// keys returns a request that a gate predicts to take n milliseconds.
 func keys(t testing.TB, n int) *sample {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: n, Dim: 1, VDim: 1}
 	return newSample(t, p.String())
 }
 
-// crowd asks in goroutines, each request once the one before waits.
+// crowd sends requests in goroutines, each after the previous one waits.
 type crowd struct {
 	sync.WaitGroup
 	t *testing.T
@@ -96,8 +95,8 @@ func (c *crowd) answered(err error) {
 	}
 }
 
-// Each lane computes one call at a time, the earliest deadline first, and a short
-// request is answered while a long one is computed.
+// Each lane computes one call at a time, by deadline. A short request is answered during a long
+// one.
 func TestOrder(t *testing.T) {
 	g := newGate()
 	limits := roomy
@@ -148,7 +147,7 @@ func TestRequestsShareACall(t *testing.T) {
 	require.Empty(t, g.entered)
 }
 
-// What does not fit, and who would be late, is told so at once, by what is known.
+// A request that does not fit or would be late is rejected at once, by predictions.
 func TestRefusals(t *testing.T) {
 	g := newGate()
 	limits := roomy
@@ -169,10 +168,10 @@ func TestRefusals(t *testing.T) {
 	c := crowd{t: t, s: s}
 	c.ask(keys(t, 100e3), time.Hour, c.answered)
 	<-g.entered
-	refused(100, 150*time.Second, ErrLate) // after the one that is computed
+	refused(100, 150*time.Second, ErrLate) // behind the running one
 	c.ask(keys(t, 290e3), 430*time.Second, c.answered)
 	refused(150, time.Hour, ErrBusy)      // of bytes
-	refused(60, 400*time.Second, ErrLate) // would be in time, and make another one late
+	refused(60, 400*time.Second, ErrLate) // would be in time, but make another request late
 	c.ask(keys(t, 30e3), 400*time.Second, c.answered)
 	refused(1, time.Hour, ErrBusy) // of requests
 	close(g.open)
@@ -245,7 +244,7 @@ func TestDrain(t *testing.T) {
 	require.EqualValues(t, 5, answers.Load())
 }
 
-// A drain that takes too long stops what is computed, and says how many had no answer.
+// A drain past its limit stops the running calls, and returns the number of unanswered requests.
 func TestDrainInHaste(t *testing.T) {
 	g := newGate() // which never opens
 	s := start(t, g, roomy)
@@ -278,7 +277,7 @@ func TestEstimate(t *testing.T) {
 	require.Equal(t, 16.5, e.at(now.Add(time.Hour)))
 }
 
-// A lane admits by what it has learned and by when tensors are expected.
+// A lane admits by learned pace and expected arrivals.
 func TestPace(t *testing.T) {
 	l, now := newLane(&sync.Mutex{}), time.Now()
 	due := now.Add(2 * time.Millisecond)
@@ -295,7 +294,7 @@ func TestPace(t *testing.T) {
 	require.False(t, l.admits(x, now))
 }
 
-// What arrives together shares a line. Small bodies tell nothing, nor does an idle time.
+// Concurrent bodies share the bandwidth. Small bodies and idle times are not measured.
 func TestArrivals(t *testing.T) {
 	const mega = 4 << 20
 	a := arrivals{slowness: estimate{most: 100}}

@@ -11,10 +11,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// Limit is the most problems of a grid, and the most numbers of a list.
+// Limit is the maximum number of problems in a grid, and of numbers in a list.
 const Limit = 10000
 
-// ParseProblems parses the names that --problem gives, each once.
+// ParseProblems parses the names of --problem, without repetitions.
 func ParseProblems(names []string) ([]flashkit.Problem, error) {
 	var problems []flashkit.Problem
 	for _, name := range names {
@@ -29,7 +29,7 @@ func ParseProblems(names []string) ([]flashkit.Problem, error) {
 	return problems, nil
 }
 
-// AsOther stands for a number that another axis gives.
+// AsOther stands for the value of another axis.
 const AsOther = 0
 
 // Axes are the values of each dimension of a grid.
@@ -43,13 +43,13 @@ func (a *Axes) size() int {
 	n := 1
 	for _, axis := range []int{len(a.Batch), len(a.Heads), len(a.KvHeads), len(a.Seq), len(a.QLen), len(a.HeadDim), len(a.Masks), len(a.Dtypes)} {
 		if n *= axis; n > Limit {
-			return n // no later axis may overflow
+			return n // stop before the product overflows
 		}
 	}
 	return n
 }
 
-// Problems returns every combination, the first axis changing slowest.
+// Problems returns every combination. The first axis varies slowest.
 func (a *Axes) Problems() ([]flashkit.Problem, error) {
 	if a.size() > Limit {
 		return nil, fmt.Errorf("--seq and the other lists make more than %d problems", Limit)
@@ -94,8 +94,8 @@ func orElse(to *int, value int) {
 	}
 }
 
-// ParseNumbers parses 128, 128,256 and 128:16384:x2 and 64:256:+64, in any mix,
-// each number once.
+// ParseNumbers parses lists and ranges: 128, 128,256, 128:16384:x2, 64:256:+64 or any mix. It drops
+// repetitions.
 func ParseNumbers(s string) ([]int, error) {
 	var list []int
 	for _, part := range strings.Split(s, ",") {
@@ -144,7 +144,7 @@ func parseRange(s string) ([]int, error) {
 			return nil, fmt.Errorf("more than %d numbers", Limit)
 		}
 		if n > (to-plus)/factor {
-			break // the next one is beyond the end, and perhaps beyond an int
+			break // the next number is beyond the end and may overflow
 		}
 	}
 	return list, nil
@@ -158,7 +158,7 @@ func parseNumber(s string) (int, error) {
 	return n, nil
 }
 
-// types are those of a problem.
+// types are a problem's DType and KVDType.
 type types struct{ all, kv flashkit.DType }
 
 // ParseDTypes parses a list of types.

@@ -57,8 +57,7 @@ func TestRandomProblems(t *testing.T) {
 	require.Greater(t, min(row, masked, shared, batches), 20)
 }
 
-// The grids are sound, large enough, and do not share a problem: what calibrate
-// has measured is not what regret asks for.
+// The grids are valid, large enough and disjoint: regret must not measure calibrated problems.
 func TestGrids(t *testing.T) {
 	types, passes, n := map[flashkit.DType]bool{}, map[flashkit.Pass]bool{}, 0
 	asked := map[flashkit.Problem]bool{}

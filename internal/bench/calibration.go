@@ -17,9 +17,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateForward and calibrateBoth are the problems of flashrun calibrate, each
-// in every type: short ones first, so that what they tell saves long calls of
-// slow kernels. No problem is one of RegretGrid's.
+// calibrateForward and calibrateBoth are the problems of flashrun calibrate, in every type. Short
+// ones come first: they predict the long calls of slow kernels, which are skipped. RegretGrid has
+// none of them.
 var (
 	calibrateForward = []string{
 		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",
@@ -43,26 +43,26 @@ func CalibrateGrid() []Heat {
 	return append(heats(calibrateForward, flashkit.PassForward), heats(calibrateBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }
 
-// A Calibration is what flashrun calibrate prints. The JSON names are stable.
+// A Calibration is the output of flashrun calibrate. The JSON names are stable.
 type Calibration struct {
 	Profile string             `json:"profile"`
-	Seconds float64            `json:"seconds"` // that it took
+	Seconds float64            `json:"seconds"` // duration of the calibration
 	Machine machine.Info       `json:"machine"`
 	Kernels []calibratedKernel `json:"kernels"`
 }
 
-// A calibratedKernel says how far off a kernel's own predictions are, over the
-// problems that were measured and that it fits.
+// A calibratedKernel compares a kernel's own predictions with its measured times, over the measured
+// problems that it fits.
 type calibratedKernel struct {
 	Kernel   string  `json:"kernel"`
 	Problems int     `json:"problems"`
-	Least    float64 `json:"least"` // time over prediction
+	Least    float64 `json:"least"` // measured over predicted
 	Median   float64 `json:"median"`
 	Most     float64 `json:"most"`
 }
 
-// Calibrate races the kernels over the problems, each for about the given time; d learns what
-// each takes.
+// Calibrate races the kernels over the problems, each for about per, and passes their times to
+// d.Learn.
 func Calibrate(ctx context.Context, d *dispatch.Dispatcher, list []Heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {
@@ -78,7 +78,7 @@ func Calibrate(ctx context.Context, d *dispatch.Dispatcher, list []Heat, per tim
 	})
 }
 
-// NewCalibration sums up what d has learned of the problems, and wrote to path.
+// NewCalibration summarizes the times that d has learned for the problems. path is d's profile.
 func NewCalibration(d *dispatch.Dispatcher, list []Heat, path string, took time.Duration) *Calibration {
 	c := &Calibration{Profile: path, Seconds: took.Seconds(), Machine: machine.Describe(d, nil)}
 	own := d.Blank().Kernels()

@@ -1,5 +1,5 @@
-// Package bench measures kernels over grids of problems: times, memory and rates, what dispatch's
-// choices lose, and the profile of a machine. It reads and writes its results.
+// Package bench measures kernels over grids of problems: times, memory and rates, the regret of
+// dispatch's choices, and the machine's profile. It reads and writes results.
 package bench
 
 import (
@@ -22,11 +22,11 @@ import (
 
 // A Run measures kernels on problems.
 type Run struct {
-	Dispatch *dispatch.Dispatcher // over everything that this machine has; it makes no call
+	Dispatch *dispatch.Dispatcher // over all of the machine's kernels; the bench itself calls kernels directly
 	inputs   input.Maker
-	kernels  []flashkit.Kernel // that may be measured
-	baseline []flashkit.Kernel // that is measured beside them
-	gpu      *cuda.Backend     // nil without one
+	kernels  []flashkit.Kernel // kernels that may be measured
+	baseline []flashkit.Kernel // kernels of the baseline
+	gpu      *cuda.Backend     // nil without a GPU
 	Passes   []flashkit.Pass
 	memories []string
 	settings Settings
@@ -36,20 +36,19 @@ type Run struct {
 	Results  *Results
 }
 
-// A timedCase is a kernel on a pass of a problem.
 type timedCase struct {
 	problem flashkit.Problem
 	kernel  flashkit.Kernel
 	memory  string
-	flops   float64                                      // of a call
-	call    func(context.Context) (time.Duration, error) // one call, and what it took
+	flops   float64                                      // per call
+	call    func(context.Context) (time.Duration, error) // makes a call and returns its time
 	close   func() error
 	extra   int64             // allocated by the first call
 	rounds  [][]time.Duration // of timed calls
-	done    bool              // it needs no more calls
+	done    bool              // no more calls needed
 }
 
-// Measure measures the limits of the machine if asked, and then the problems, until ctx ends.
+// Measure measures the machine's limits if requested, then the problems, until ctx ends.
 func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits bool, show *terminal.Progress) error {
 	b.show = show
 	load := machine.NewLoadMeter()
@@ -67,11 +66,10 @@ func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits b
 	b.Results.Interrupted = err != nil
 	b.Results.Load = load.Load()
 	b.Results.Judge()
-	return cmp.Or(ctx.Err(), err) // wherever it was interrupted
+	return cmp.Or(ctx.Err(), err) // ctx's error, even if a call failed because of it
 }
 
-// run measures every problem. Results are complete for the problems that it has
-// left behind when ctx ends or a kernel fails.
+// run measures every problem. If ctx ends or a kernel fails, earlier results are complete.
 func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	for _, p := range problems {
 		b.plan.add(b.expect(p))
@@ -84,8 +82,8 @@ func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	return nil
 }
 
-// choose returns the kernels to measure on a pass: all that fit, or those of each
-// backend that predict the shortest time.
+// choose returns the kernels to measure for a pass: all that fit, or each backend's fastest by
+// prediction.
 func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
@@ -104,7 +102,7 @@ func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kerne
 	return list
 }
 
-// expect predicts how long the cases of a problem take, and how many there are.
+// expect predicts the duration of a problem's cases and returns their number.
 func (b *Run) expect(p flashkit.Problem) (t time.Duration, cases int) {
 	for _, s := range b.Passes {
 		for _, k := range b.choose(p, s) {
@@ -125,7 +123,7 @@ func (b *Run) perCase() time.Duration {
 	return time.Duration(b.settings.TimePerCase * 1e9)
 }
 
-// memoriesOf returns where the tensors of a kernel are to lie.
+// memoriesOf returns the memories to measure a kernel with.
 func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
 		if m == machine.Host || b.gpu != nil && BackendOf(k.Name) == b.gpu.Name() {
@@ -135,8 +133,7 @@ func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	return list
 }
 
-// measureProblem measures all kernels of a problem: each warms up, and then they take
-// turns.
+// measureProblem measures all kernels of a problem: first each warms up, then they take turns.
 func (b *Run) measureProblem(ctx context.Context, p flashkit.Problem) error {
 	data, err := b.inputs.Make(ctx, p, b.backward())
 	if err != nil {
@@ -168,14 +165,13 @@ func (b *Run) measureProblem(ctx context.Context, p flashkit.Problem) error {
 			}
 		}
 	}
-	runtime.GC() // of what making and warming up left, so that no call pays for it
+	runtime.GC() // collect the garbage of setup and warm-up before timed calls
 	err = b.takeTurns(ctx, cases)
 	b.keep(cases)
 	return err
 }
 
-// note records the error of a kernel. It returns one only if nothing more is to
-// be measured.
+// note records the error of a kernel. It returns only the error of ctx, which ends the bench.
 func (b *Run) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, err error) error {
 	if err != nil && ctx.Err() == nil {
 		b.Results.Failures = append(b.Results.Failures, CaseError{p.String(), k.Pass.String(), k.Name, err.Error()})
@@ -183,7 +179,7 @@ func (b *Run) note(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, e
 	return ctx.Err()
 }
 
-// skip records that no kernel takes a pass of a problem.
+// skip records that no kernel fits a pass of a problem.
 func (b *Run) skip(p flashkit.Problem, s flashkit.Pass) {
 	var errs []error
 	for _, k := range b.kernels {
@@ -200,9 +196,8 @@ func (b *Run) skip(p flashkit.Problem, s flashkit.Pass) {
 	b.Results.Skipped = append(b.Results.Skipped, CaseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
 }
 
-// openCase prepares a case. A kernel on the host's memory gets a backend of its own,
-// whose workspace nobody has used, so that what the first call allocates is what
-// the kernel needs.
+// openCase prepares a case. On host memory the kernel gets a new backend, whose workspace is empty,
+// so that its first call allocates everything it needs.
 func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
 	if memory == machine.Device {
 		return openDevice(ctx, data, b.gpu, k)
@@ -218,9 +213,8 @@ func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kern
 	return c, nil
 }
 
-// warmUp makes the kernel ready on a problem of one row, calls it once, and looks
-// at what that allocates. A call of which MinCalls exceed the patience is timed as
-// the only one.
+// warmUp calls the kernel on a problem of one row, then once on the case's problem, and records the
+// latter's allocation. It is the only timed call if MinCalls such calls would exceed the patience.
 func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
@@ -246,10 +240,10 @@ func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	return nil
 }
 
-// patience returns the most time that a slow case gets for MinCalls calls.
+// patience is the time limit of a slow case's MinCalls calls.
 func (b *Run) patience() time.Duration { return 10 * b.perCase() }
 
-// short reports whether a case has fewer calls than a median needs, and time for more.
+// short reports whether a case has fewer than MinCalls calls and time for more.
 func (b *Run) short(c *timedCase) bool {
 	calls, spent := 0, time.Duration(0)
 	for _, times := range c.rounds {
@@ -261,12 +255,11 @@ func (b *Run) short(c *timedCase) bool {
 	return !c.done && calls < MinCalls && spent < b.patience()
 }
 
-// callsPerRound is the most calls of a case that a round times.
+// callsPerRound is the maximum number of a case's calls per round.
 const callsPerRound = 10000
 
-// takeTurns times the cases in rounds. Each round takes them in another order, so
-// that what changes on the machine meanwhile hits all of them alike. Cases of too few
-// calls get more rounds.
+// takeTurns times the cases in rounds, each in another order, so that changes on the machine affect
+// all cases alike. Cases with fewer than MinCalls calls get extra rounds.
 func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	slice := b.perCase() / time.Duration(b.settings.Rounds)
 	for round := 0; round < b.settings.Rounds || slices.ContainsFunc(cases, b.short); round++ {
@@ -287,7 +280,7 @@ func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	return nil
 }
 
-// turn times calls for about the given time, at least one.
+// turn times calls for about slice, at least one.
 func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	var times []time.Duration
 	defer func() { c.rounds = append(c.rounds, times) }()
@@ -302,7 +295,6 @@ func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	return nil
 }
 
-// keep adds the cases that have a timed call to the results.
 func (b *Run) keep(cases []*timedCase) {
 	for _, c := range cases {
 		r, ok := newResult(c.problem, c.kernel, c.flops, c.rounds)
@@ -319,7 +311,7 @@ func (b *Run) keep(cases []*timedCase) {
 	}
 }
 
-// A plan is how much there is to do, as predicted, and how much of it is done.
+// A plan is the predicted duration of all cases, and the completed part.
 type plan struct {
 	cases       int
 	total, done time.Duration
@@ -333,11 +325,9 @@ func (l *plan) add(t time.Duration, cases int) {
 
 func (l *plan) spend(t time.Duration) { l.done = min(l.total, l.done+t) }
 
-// share returns the fraction that is done.
 func (l *plan) share() float64 { return float64(l.done) / float64(max(1, l.total)) }
 
-// left predicts the remaining time: as planned and, when there is something to
-// learn from, as fast as it went so far.
+// left predicts the remaining time: as planned, and after the first results at the speed so far.
 func (l *plan) left() time.Duration {
 	left := l.total - l.done
 	if l.share() > .02 {

@@ -20,8 +20,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// On the device's memory the time is that of its events, kernels are called by
-// name, and everything is given back.
+// On device memory, times are from events, kernels are called by name, and everything is freed.
 func TestBenchOnDevice(t *testing.T) {
 	g := gputest.New()
 	gpu, err := cuda.OpenWith(g.Driver(), 0)

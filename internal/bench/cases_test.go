@@ -45,8 +45,8 @@ func TestPlan(t *testing.T) {
 	require.Zero(t, l.left())
 }
 
-// Making inputs and measuring teaches dispatch nothing: what it predicts, and the
-// kernel that the results mark, are those of a dispatcher that has made no call.
+// Inputs and measurements do not teach dispatch: predictions and marked choices are of a dispatcher
+// without calls.
 func TestBenchTeachesNothing(t *testing.T) {
 	problems, err := ParseProblems([]string{"b1-h2-g2-n16-m16-d64-f32", "b1-h2-g1-n40-m40-d32-bf16-causal"})
 	require.NoError(t, err)

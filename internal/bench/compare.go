@@ -2,17 +2,15 @@ package bench
 
 import "github.com/flashkit-go/flashkit/internal/machine"
 
-// A comparison sets results beside earlier ones.
 type comparison struct {
 	File    string       `json:"file"`
 	Machine machine.Info `json:"machine"` // of the earlier results
 	Pairs   []pair       `json:"pairs"`
-	Mean    *meanRatio   `json:"geometric_mean,omitempty"` // nil if there is no ratio
-	OnlyOld int          `json:"only_old"`                 // cases that are not in both
+	Mean    *meanRatio   `json:"geometric_mean,omitempty"` // nil without a ratio
+	OnlyOld int          `json:"only_old"`                 // cases that only the earlier results have
 	OnlyNew int          `json:"only_new"`
 }
 
-// A pair is a case that was measured both times.
 type pair struct {
 	Problem string  `json:"problem"`
 	Pass    string  `json:"pass"`
@@ -20,18 +18,17 @@ type pair struct {
 	Memory  string  `json:"memory"`
 	Old     float64 `json:"old_seconds"`
 	New     float64 `json:"new_seconds"`
-	Ratio   float64 `json:"ratio,omitempty"` // new over old: below 1 is faster than before; none if one is in doubt
-	Doubt   string  `json:"doubt,omitempty"` // why there is no ratio
+	Ratio   float64 `json:"ratio,omitempty"` // new over old, below 1 is faster; 0 if a median is in doubt
+	Doubt   string  `json:"doubt,omitempty"` // reason for no ratio
 	Apart   bool    `json:"apart"`           // the ranges from p10 to p90 do not overlap
 }
 
-// A meanRatio is the geometric mean of n ratios.
 type meanRatio struct {
 	Ratio float64 `json:"ratio"`
 	Cases int     `json:"cases"`
 }
 
-// Compare pairs the results that have problem, pass, kernel and memory in common.
+// Compare pairs the results with the same problem, pass, kernel and memory.
 func Compare(file string, before, now *Results) *comparison {
 	type key struct{ problem, pass, kernel, memory string }
 	earlier := map[key]Result{}

@@ -8,24 +8,24 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// The rule of honest figures, for tables, comparisons, regret and the report alike.
+// The rule of honest figures, for tables, comparisons, regret and reports.
 //
-// A median is a figure if MinCalls calls or more were timed, and their quartiles are at most
-// MaxSpread of the median apart. Any other median is in doubt: it is printed with a mark, but it
-// is no headline and part of no ratio. What speaks for a busy machine is said once, in a sentence.
+// A median is a figure if at least MinCalls calls were timed and their quartiles are at most
+// MaxSpread of the median apart. Any other median is in doubt: it is printed with a mark, but is no
+// headline and enters no ratio. Signs of a busy machine are reported once, in a sentence.
 const (
 	MinCalls  = 5
 	MaxSpread = .2
 )
 
-// doubtOf returns why a median is in doubt, "" if it is a figure.
+// doubtOf returns the reason that a median is in doubt, or "".
 func doubtOf(calls int, median, p25, p75 float64) string {
 	switch spread := (p75 - p25) / median; {
 	case calls == 1:
 		return "1 call"
 	case calls < MinCalls:
 		return fmt.Sprintf("%d calls", calls)
-	case !(spread > MaxSpread): // NaN of a median of 0: no clock saw the calls
+	case !(spread > MaxSpread): // NaN for a median of 0, below the clock's resolution
 		return ""
 	case spread > 10:
 		return "quartiles over 1000% apart"
@@ -34,26 +34,26 @@ func doubtOf(calls int, median, p25, p75 float64) string {
 	}
 }
 
-// wide reports whether it is the spread that is in doubt.
+// wide reports whether the spread of the calls, not their number, is in doubt.
 func (x *Result) wide() bool { return x.Doubt != "" && x.Calls >= MinCalls }
 
-// Judge sets what the rule says of the results, and of the machine.
+// Judge sets the doubt of each result, and Busy.
 func (r *Results) Judge() {
 	for i := range r.Results {
 		r.Results[i].judge()
 	}
-	r.Busy = r.unrest()
+	r.Busy = r.busyText()
 }
 
 func (x *Result) judge() {
 	p25, p75 := x.P25, x.P75
-	if p25 == 0 && p75 == 0 { // results of an older version: of a normal distribution, half of this range
+	if p25 == 0 && p75 == 0 { // older files lack quartiles: in a normal distribution they span half of p10 to p90
 		p25, p75 = x.Seconds-(x.P90-x.P10)/4, x.Seconds+(x.P90-x.P10)/4
 	}
 	x.Doubt = doubtOf(x.Calls, x.Seconds, p25, p75)
 }
 
-// Doubtful returns how many results are in doubt.
+// Doubtful returns the number of results in doubt.
 func (r *Results) Doubtful() (n int) {
 	for _, x := range r.Results {
 		if x.Doubt != "" {
@@ -63,14 +63,14 @@ func (r *Results) Doubtful() (n int) {
 	return n
 }
 
-// What speaks for a busy machine.
+// Thresholds for the signs of a busy machine.
 const (
-	freeShare = .9  // of the processors that kernels may use, fewer are free of other programs
-	mostSteal = .02 // of the time
-	wideShare = .25 // of the cases of enough calls are wide
+	freeShare = .9  // less than this share of usable processors is free of other programs
+	mostSteal = .02 // more than this share of time is stolen by the hypervisor
+	wideShare = .25 // more than this share of the cases with enough calls is wide
 )
 
-// loadSigns returns the signs of a busy machine in its load; kernels may use procs processors.
+// loadSigns returns signs of a busy machine from its load. Kernels may use procs processors.
 func loadSigns(l *machine.Load, procs int) (signs []string) {
 	if l == nil {
 		return nil
@@ -84,15 +84,15 @@ func loadSigns(l *machine.Load, procs int) (signs []string) {
 	return signs
 }
 
-// widely returns the sign that the calls of many cases differ.
-func widely(wide, judged int) (signs []string) {
+// spreadSigns returns a sign of a busy machine if many cases are wide.
+func spreadSigns(wide, judged int) (signs []string) {
 	if float64(wide) > wideShare*float64(judged) {
 		signs = []string{fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged)}
 	}
 	return signs
 }
 
-// busySentence returns a sentence of the signs of a busy machine, "" if there is none.
+// busySentence joins the signs of a busy machine into a sentence, "" without signs.
 func busySentence(signs []string) string {
 	if len(signs) == 0 {
 		return ""
@@ -100,8 +100,8 @@ func busySentence(signs []string) string {
 	return "The machine was busy: " + strings.Join(signs, "; ") + "."
 }
 
-// unrest returns a sentence if something speaks for a busy machine, else "".
-func (r *Results) unrest() string {
+// busyText returns a sentence with the signs of a busy machine, or "".
+func (r *Results) busyText() string {
 	signs := loadSigns(r.Load, r.Machine.GOMAXPROCS)
 	wide, judged, beyond := 0, 0, 0
 	for i := range r.Results {
@@ -116,14 +116,14 @@ func (r *Results) unrest() string {
 			beyond++
 		}
 	}
-	signs = append(signs, widely(wide, judged)...)
+	signs = append(signs, spreadSigns(wide, judged)...)
 	if beyond > 0 {
 		signs = append(signs, fmt.Sprintf("rates of %d of %d cases exceed the limits", beyond, len(r.Results)))
 	}
 	return busySentence(signs)
 }
 
-// beyond reports whether a kernel does more than what was measured as the most.
+// beyond reports whether the kernel's rate exceeds the machine's measured limit.
 func (x *Result) beyond(limits []machine.Limit) bool {
 	p, err := flashkit.ParseProblem(x.Problem)
 	most, _ := machine.Most(limits, x.Place(), p.DType)

@@ -37,7 +37,7 @@ func TestDoubt(t *testing.T) {
 	require.Equal(t, []float64{2e-9, 4e-9}, []float64{r.P25, r.P75})
 }
 
-// What speaks for a busy machine is one sentence.
+// The signs of a busy machine form one sentence.
 func TestUnrest(t *testing.T) {
 	case1 := func(gflops, quartile float64) Result {
 		return Result{Problem: "b1-h1-g1-n8-m8-d8-f32", Memory: machine.Host, Calls: 9, Seconds: 1, P25: 1 - quartile, P75: 1 + quartile, GFLOPS: gflops}
@@ -64,8 +64,8 @@ func TestUnrest(t *testing.T) {
 	require.Equal(t, "", large.Busy, "two of 64 processors are free")
 }
 
-// A slow kernel gets five calls where ten times the time of a case is enough for them, else one,
-// which is in doubt.
+// A slow kernel gets five calls if they fit into ten times the time of a case. Otherwise it gets
+// one, in doubt.
 func TestFewCalls(t *testing.T) {
 	problems, err := ParseProblems([]string{"b1-h1-g1-n4-m4-d4-f32"})
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestCompareDoubt(t *testing.T) {
 	require.Contains(t, out.String(), "no geometric mean: a median of every case is in doubt")
 }
 
-// A problem whose choice or best kernel is in doubt has no part in the sums.
+// A problem whose choice or best kernel is in doubt is not in the sums.
 func TestRegretDoubt(t *testing.T) {
 	racers := func(chosen, best []time.Duration) []*racer {
 		return []*racer{{kernel: flashkit.Kernel{Name: "x/chosen"}, times: chosen}, {kernel: flashkit.Kernel{Name: "x/best"}, times: best}, {kernel: flashkit.Kernel{Name: "x/once"}, times: []time.Duration{90}}}

@@ -13,19 +13,19 @@ import (
 // A Measurement holds the times of a kernel on a problem.
 type Measurement struct {
 	Kernel flashkit.Kernel
-	Reason string        // why this kernel
+	Reason string        // reason for choosing this kernel
 	Median time.Duration // of the timed calls
-	Calls  int           // how many were timed
-	Bytes  int64         // allocated during the first call: workspace, above inputs and outputs
+	Calls  int           // timed calls
+	Bytes  int64         // host allocation of the first call: workspace, without inputs and outputs
 }
 
-// Without a --repeat, measure goes on for this long, or this many calls.
+// Without --repeat, Run stops after this time or number of calls.
 const (
 	enoughTime  = time.Second
 	enoughCalls = 100
 )
 
-// Affordable returns an error if memory is short of the allocations of the kernel.
+// Affordable returns an error if the kernel's workspace exceeds free memory.
 func (m *Measurement) Affordable(p flashkit.Problem) error {
 	if k := m.Kernel; k.Needs != nil {
 		return machine.Affordable("the arrays of "+k.Name+" for "+p.String(), k.Needs(p.Ask(k.Pass)).Host)
@@ -33,8 +33,8 @@ func (m *Measurement) Affordable(p flashkit.Problem) error {
 	return nil
 }
 
-// Run calls the kernel of m once to warm up and then repeat times, or for about a
-// second when repeat is 0. A first call that is already long counts as the only one.
+// Run calls the kernel once to warm up, then repeat times, or for a second if repeat is 0. In that
+// case a longer first call is the only one.
 func (m *Measurement) Run(p flashkit.Problem, repeat int, show *terminal.Progress, call func(flashkit.Kernel) error) (err error) {
 	show.Start(m.Kernel.Name, m.Kernel.Cost(p.Ask(m.Kernel.Pass)))
 	var first time.Duration
@@ -62,7 +62,7 @@ func (m *Measurement) Run(p flashkit.Problem, repeat int, show *terminal.Progres
 	return nil
 }
 
-// allocated returns the bytes that f allocates in the host's memory.
+// allocated returns the bytes that f allocates in host memory.
 func allocated(f func() error) (int64, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -77,7 +77,7 @@ func timed(f func() error) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// ReasonFor returns why dispatch chooses the kernel that it chooses.
+// ReasonFor returns the reason for dispatch's choice.
 func ReasonFor(d *dispatch.Dispatcher, p flashkit.Problem, s flashkit.Pass) string {
 	verdicts, err := d.Explain(p, s)
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// TensorLimit is the most that the tensors of a measured call may take.
+// TensorLimit is the maximum size of a measured call's tensors.
 const TensorLimit = 4 << 30
 
-// A MemoryMeter measures what kernels allocate.
+// A MemoryMeter measures the memory that kernels allocate.
 type MemoryMeter struct {
-	Formula bool          // nothing is measured
-	Limit   time.Duration // of a call
+	Formula bool          // only formulas, no measurement
+	Limit   time.Duration // time limit of a call
 }
 
-// Measure returns what k says and what it is measured to take.
+// Measure returns k's workspace, by formula and as measured.
 func (f *MemoryMeter) Measure(ctx context.Context, p flashkit.Problem, k flashkit.Kernel) (*MemoryLine, error) {
 	line := &MemoryLine{Name: k.Name, Kind: KindKernel}
 	if line.Note = k.Fits(p.Ask(k.Pass)); line.Note != "" {
@@ -49,13 +49,13 @@ func (f *MemoryMeter) Measure(ctx context.Context, p flashkit.Problem, k flashki
 	return line, nil
 }
 
-// formulaOnly is why nothing is measured with --formula.
+// formulaOnly is the reason for no measurement with --formula.
 const formulaOnly = "by formula only"
 
-// whyNot returns why a call of k is not measured, or "".
+// whyNot returns the reason not to measure a call of k, or "".
 func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), input.Bytes(p, k.Pass == flashkit.PassBackward)
-	full := machine.Affordable("its tensors", bytes) // asked once: what is free may change
+	full := machine.Affordable("its tensors", bytes) // called once: free memory may change
 	switch {
 	case f.Formula:
 		return formulaOnly
@@ -63,15 +63,14 @@ func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 		return fmt.Sprintf("its tensors take %s; up to %s are measured", terminal.Bytes(bytes), terminal.Bytes(TensorLimit))
 	case full != nil:
 		return full.Error()
-	case cost > f.Limit || cost < 0: // negative: more nanoseconds than a Duration counts
+	case cost > f.Limit || cost < 0: // a negative cost has overflowed a Duration
 		return fmt.Sprintf("predicted to take longer than %s", f.Limit)
 	}
 	return ""
 }
 
-// firstCall returns the bytes that a first call of k allocates in the host's
-// memory on a backend that has run nothing before. Compiling the sandbox's
-// module, once for all calls, is not counted.
+// firstCall returns the host memory that the first call of k allocates on a new backend, without
+// the sandbox's compiled module, which all calls share.
 func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit time.Duration) (int64, error) {
 	k, done, err := unused(ctx, k)
 	if err != nil {
@@ -84,8 +83,8 @@ func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit
 	return allocated(func() error { return call(ctx) })
 }
 
-// unused returns k of a new backend, and what closes that. Where opening a second
-// backend is dear, as on a device, it returns k itself.
+// unused returns k of a new backend and a function that closes it. For a device, where a second
+// backend is expensive, it returns k itself.
 func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() error, error) {
 	var b flashkit.Backend
 	switch BackendOf(k.Name) {
@@ -112,8 +111,7 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 	return k, b.Close, nil
 }
 
-// zeroCall returns a call of k on zeros: what they hold does not change what it
-// takes.
+// zeroCall returns a call of k on zeros: memory does not depend on the values.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
 	backward := k.Pass == flashkit.PassBackward
 	args := input.Empty(p, 0, input.BHSD, backward).WithOutputs(backward)

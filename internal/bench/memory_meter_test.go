@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a kernel takes of a device counts too, and the tensors there do not.
+// A kernel's device workspace counts, its device tensors do not.
 func TestMemoryOfADevice(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h2-g1-n100-m90-d16-f32")
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func TestMemoryOfADevice(t *testing.T) {
 	require.Equal(t, "LSE + 700 B of the device, besides 4.9 KiB of tensors there", l.from())
 }
 
-// A call that takes longer than the limit is not measured, and a kernel that fails is an error.
+// A call beyond the time limit is not measured. A kernel that fails is an error.
 func TestMemoryLimit(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h2-g1-n70-m90-d16-f32")
 	require.NoError(t, err)

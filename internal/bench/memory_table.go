@@ -17,8 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Size returns a size. Sizes are of any length: the matrices of a problem that an int can
-// count may have more bytes than an int can.
+// Size converts x to a big.Int, because the matrices of a valid problem may exceed an int in bytes.
 func Size(x float64) *big.Int {
 	n, _ := big.NewFloat(x).Int(nil)
 	return n
@@ -42,44 +41,44 @@ func sum(terms ...*big.Int) *big.Int {
 	return n
 }
 
-// A MemoryTable is what flashrun memory says of one pass of a problem. The JSON
-// names are stable.
+// A MemoryTable is the output of flashrun memory for a pass of a problem. The JSON names are
+// stable.
 type MemoryTable struct {
 	Problem string        `json:"problem"`
 	Pass    string        `json:"pass"`
-	Heads   *big.Int      `json:"heads"`        // query heads of the whole batch
-	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O, what features add and, backward, their gradients
+	Heads   *big.Int      `json:"heads"`        // query heads times batch
+	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O and tensors of features; in the backward pass also gradients
 	Lines   []*MemoryLine `json:"lines"`
 
 	p    flashkit.Problem
 	lse  *big.Int
-	full *big.Int // the matrices in the problem's type
+	full *big.Int // size of the matrices in the problem's type
 }
 
 // The kinds of lines.
 const (
-	kindMatrices = "matrices"   // what the plain form writes out
-	kindStats    = "statistics" // what the tiled form keeps of a row
+	kindMatrices = "matrices"   // matrices of the naive form
+	kindStats    = "statistics" // row statistics of the tiled form
 	KindKernel   = "kernel"
-	kindMissing  = "missing" // a backend that this machine cannot run
+	kindMissing  = "missing" // a backend unavailable on this machine
 )
 
-// A MemoryLine is one form of the pass and what it takes besides the tensors.
+// A MemoryLine is one form of the pass and its memory, without the tensors.
 type MemoryLine struct {
-	Name       string       `json:"name"` // S,P or LSE or the kernel
+	Name       string       `json:"name"` // S,P or LSE or a kernel
 	Kind       string       `json:"kind"`
-	DType      string       `json:"dtype,omitempty"` // of what is counted
+	DType      string       `json:"dtype,omitempty"` // type of the matrices or statistics
 	OneHead    *big.Int     `json:"one_head_bytes,omitempty"`
 	Bytes      *big.Int     `json:"bytes,omitempty"`
-	Ratio      float64      `json:"ratio,omitempty"` // the matrices in the problem's type to Bytes
+	Ratio      float64      `json:"ratio,omitempty"` // size of the matrices in the problem's type over Bytes
 	Formula    *big.Int     `json:"workspace_formula_bytes,omitempty"`
 	Measured   *big.Int     `json:"workspace_measured_bytes,omitempty"`
-	Unmeasured string       `json:"unmeasured,omitempty"` // why Measured is not there
+	Unmeasured string       `json:"unmeasured,omitempty"` // reason for no Measured
 	Device     *DeviceBytes `json:"device_bytes,omitempty"`
 	Note       string       `json:"note,omitempty"`
 }
 
-// NewMemoryTable returns the table of a pass, with the lines of the plain form.
+// NewMemoryTable returns the table of a pass with the lines of the naive form.
 func NewMemoryTable(p flashkit.Problem, s flashkit.Pass) *MemoryTable {
 	elem := p.DType.Size()
 	t := &MemoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
@@ -107,7 +106,7 @@ func NewMemoryTable(p flashkit.Problem, s flashkit.Pass) *MemoryTable {
 	return t
 }
 
-// rows adds a line for count arrays of so many elements for each query row.
+// rows adds a line for count arrays of elements entries per query row.
 func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count int) {
 	line := &MemoryLine{Name: name, Kind: kind, DType: x.String(), OneHead: product(t.p.QLen, elements, x.Size(), count)}
 	line.Bytes = new(big.Int).Mul(line.OneHead, t.Heads)
@@ -121,8 +120,7 @@ func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count 
 	t.compare(line)
 }
 
-// Add adds the line of a kernel: LSE and its workspace, which is what was
-// measured or else the formula.
+// Add adds a kernel's line: LSE plus its workspace, as measured or else by formula.
 func (t *MemoryTable) Add(line *MemoryLine) {
 	workspace := line.Measured
 	if workspace == nil {
@@ -143,7 +141,6 @@ func (t *MemoryTable) Add(line *MemoryLine) {
 	t.compare(line)
 }
 
-// compare adds the line, with its ratio.
 func (t *MemoryTable) compare(line *MemoryLine) {
 	if line.Bytes.Sign() > 0 {
 		line.Ratio, _ = new(big.Rat).SetFrac(t.full, line.Bytes).Float64()
@@ -151,14 +148,14 @@ func (t *MemoryTable) compare(line *MemoryLine) {
 	t.Lines = append(t.Lines, line)
 }
 
-// AddMissing adds a line for each backend that is missing.
+// AddMissing adds a line for each missing backend.
 func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	for _, m := range missing {
 		t.Lines = append(t.Lines, &MemoryLine{Name: m.Backend, Kind: kindMissing, Note: machine.Reason(m)})
 	}
 }
 
-// from says where a figure comes from.
+// from returns the parts and sources of a figure as text.
 func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note
@@ -202,7 +199,7 @@ func FormatRatio(x float64) string {
 	return strconv.FormatFloat(x, 'f', 0, 64)
 }
 
-// WriteMemoryText prints the tables for people.
+// WriteMemoryText prints the tables as text.
 func WriteMemoryText(w io.Writer, tables []*MemoryTable) error {
 	w = terminal.Writer(w)
 	for i, t := range tables {
@@ -226,7 +223,7 @@ func WriteMemoryText(w io.Writer, tables []*MemoryTable) error {
 	return nil
 }
 
-// WriteMemoryCSV prints a line for each figure.
+// WriteMemoryCSV prints the tables as CSV.
 func WriteMemoryCSV(w io.Writer, tables []*MemoryTable) error {
 	c := csv.NewWriter(w)
 	c.Write([]string{"problem", "pass", "name", "kind", "dtype", "one_head_bytes", "bytes", "ratio",

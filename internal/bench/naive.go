@@ -12,23 +12,20 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// Naive is attention as its formula reads. It is of no backend, so dispatch
-// never runs it.
+// Naive is the baseline: attention with its matrices in memory. It is not a dispatch backend.
 //
 //	S = scale Q K^T    P = softmax(S)    O = P V
 //	dP = dO V^T        dS = P * (dP - delta + dLSE)
 //	dQ = scale dS K    dK = scale dS^T Q              dV = P^T dO
 //
-// Each product and the softmax is a step of its own over all heads, and its matrix of
-// rows times keys is stored whole, in float32. Otherwise it is written as well as the
-// portable kernels are: plain Go in tiles that stay in the cache, four products at a
-// time, all cores, and no product of a pair that the mask hides.
+// Each product and the softmax is a step over all heads, and each [N, M] matrix is stored whole in
+// float32. Otherwise the code matches the portable kernels: plain Go, tiles that stay in the cache,
+// four products at a time, all cores, and no products of masked pairs.
 const Naive = "naive"
 
-// Peer is the backend of results that another library computed, such as peer/pytorch.
+// Peer is the backend of another library's results, such as peer/pytorch.
 const Peer = "peer"
 
-// naiveKernels returns a kernel for each pass.
 func naiveKernels() []flashkit.Kernel {
 	kernel := func(name string, pass flashkit.Pass, run func(context.Context, flashkit.Problem, *flashkit.Args) error) flashkit.Kernel {
 		return flashkit.Kernel{
@@ -44,14 +41,14 @@ func naiveKernels() []flashkit.Kernel {
 	}
 }
 
-// naiveCost is about what a core does, for the progress line.
+// naiveCost estimates a call's time, for the progress line.
 func naiveCost(p flashkit.Problem, s flashkit.Pass) time.Duration {
 	const flopsPerNanosecond = 4
 	return time.Duration(min(p.FLOPs(s)/flopsPerNanosecond/float64(runtime.GOMAXPROCS(0)), math.MaxInt64/2))
 }
 
-// naiveMemory returns the bytes of the matrices, S and P or S, P, dP and dS, and of
-// copies of 16-bit tensors in float32.
+// naiveMemory returns the bytes of the matrices (S and P; backward also dP and dS) and of float32
+// copies of 16-bit tensors.
 func naiveMemory(p flashkit.Problem, s flashkit.Pass) float64 {
 	heads, matrices := float64(p.Batch)*float64(p.Heads), 2.
 	copies := heads*float64(p.QLen)*float64(p.Dim) + float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)*float64(p.Dim+p.VDim)
@@ -67,10 +64,9 @@ func naiveMemory(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// naiveTile is how many rows or keys a tile has.
 const naiveTile = 64
 
-// A naive is a call of the baseline: the inputs in float32, rows dense.
+// A naive is a call of the baseline: float32 inputs with dense rows.
 type naive struct {
 	flashkit.Problem
 	ctx         context.Context
@@ -124,13 +120,13 @@ func naiveBackward(ctx context.Context, p flashkit.Problem, b *flashkit.Args) er
 	return n.overKeys(n.keyGradients)
 }
 
-// A rowTile is the rows [from, to) of a query head, and the head that they read.
+// A rowTile is rows [from, to) of query head h, and its KV head.
 type rowTile struct{ b, h, kvHead, from, to int }
 
-// row returns the number of row i among the rows of all heads.
+// row returns the index of row i among the rows of all heads.
 func (n *naive) row(t rowTile, i int) int { return (t.b*n.Heads+t.h)*n.QLen + i }
 
-// keyRow returns the number of key j among the keys of all heads.
+// keyRow returns the index of key j among the keys of all heads.
 func (n *naive) keyRow(b, g, j int) int { return (b*n.KVHeads+g)*n.KVLen + j }
 
 // overRows calls step for every tile of rows, on all cores.
@@ -142,7 +138,7 @@ func (n *naive) overRows(step func(rowTile)) error {
 	})
 }
 
-// overKeys calls step for every tile of the keys of a key/value head, on all cores.
+// overKeys calls step for every tile of keys of every KV head, on all cores.
 func (n *naive) overKeys(step func(b, g, from, to int)) error {
 	tiles := (n.KVLen + naiveTile - 1) / naiveTile
 	return onAllCores(n.ctx, n.Batch*n.KVHeads*tiles, func(item int) {
@@ -151,7 +147,7 @@ func (n *naive) overKeys(step func(b, g, from, to int)) error {
 	})
 }
 
-// onAllCores calls f with 0 to n-1, each once, until ctx is done.
+// onAllCores calls f once with each of 0..n-1, until ctx is done.
 func onAllCores(ctx context.Context, n int, f func(item int)) error {
 	var next atomic.Int64
 	var running sync.WaitGroup

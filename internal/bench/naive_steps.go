@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// keyTiles calls f for each tile of keys and each row of t that sees some of it, with
-// what it sees: a tile of K or V stays in the cache for all rows.
+// keyTiles calls f for each tile of keys and each row i of t that sees keys [lo, hi) of it. The
+// tile of K or V stays in the cache for all rows.
 func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	for from := 0; from < n.KVLen; from += naiveTile {
 		for i := t.from; i < t.to; i++ {
@@ -20,8 +20,7 @@ func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	}
 }
 
-// products sets c[i][j] to x_i·y_j by for the pairs that the mask lets through, and
-// to hidden for the others.
+// products sets c[i][j] = by·(x_i·y_j) for visible pairs, and hidden for masked ones.
 func (n *naive) products(t rowTile, c, x, y []float32, dim int, by, hidden float32) {
 	m := n.KVLen
 	for i := n.row(t, t.from) * m; i < n.row(t, t.to)*m; i++ {
@@ -58,7 +57,7 @@ func (n *naive) softmax(t rowTile) {
 			p[j] = float32(float64(p[j]) / sum)
 		}
 		if lse := n.args.LSE; !lse.IsZero() {
-			lse.Float32s()[lse.Offset(t.b, t.h, i)] = float32(most + math.Log(sum)) // -Inf without a key
+			lse.Float32s()[lse.Offset(t.b, t.h, i)] = float32(most + math.Log(sum)) // -Inf without keys
 		}
 	}
 }
@@ -66,7 +65,7 @@ func (n *naive) softmax(t rowTile) {
 // values computes O.
 func (n *naive) values(t rowTile) { n.weighted(t, n.p, n.v, n.VDim, 1, n.args.O) }
 
-// weighted writes by c y to the rows of out: the sums over the keys that they see.
+// weighted sets row i of out to by·Σ c[i][j] y_j, over visible keys j.
 func (n *naive) weighted(t rowTile, c, y []float32, dim int, by float32, out flashkit.Tensor) {
 	sums, part := make([]float32, (t.to-t.from)*dim), make([]float32, dim)
 	keys := y[n.keyRow(t.b, t.kvHead, 0)*dim:]
@@ -98,7 +97,7 @@ func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VD
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)
-		var sum [1]float32 // summed as dP is: where one key has all the weight they must cancel
+		var sum [1]float32 // summed in the same order as dP: they must cancel if one key has all the weight
 		dots(sum[:], n.do[row*n.VDim:(row+1)*n.VDim], n.o[row*n.VDim:(row+1)*n.VDim], 1)
 		delta := sum[0]
 		if d := n.args.DLSE; !d.IsZero() {
@@ -115,8 +114,8 @@ func (n *naive) scoreGradients(t rowTile) {
 // queryGradients computes dQ.
 func (n *naive) queryGradients(t rowTile) { n.weighted(t, n.ds, n.k, n.Dim, n.scale, n.args.DQ) }
 
-// keyGradients computes dK and dV of a tile of keys: sums over the rows that see them,
-// of all query heads that read this one.
+// keyGradients computes dK and dV of a tile of keys, summed over the rows that see them in all
+// query heads of KV head g.
 func (n *naive) keyGradients(b, g, from, to int) {
 	dk, dv := make([]float32, (to-from)*n.Dim), make([]float32, (to-from)*n.VDim)
 	group, part := n.Heads/n.KVHeads, make([]float32, max(n.Dim, n.VDim))
@@ -141,13 +140,12 @@ func (n *naive) keyGradients(b, g, from, to int) {
 	}
 }
 
-// matrixRow returns a row of a matrix.
 func (n *naive) matrixRow(c []float32, t rowTile, i int) []float32 {
 	row := n.row(t, i) * n.KVLen
 	return c[row : row+n.KVLen]
 }
 
-// dots sets c[j] to by x·y_j, where y holds the rows y_j: four at a time.
+// dots sets c[j] = by·(x·y_j), four rows y_j at a time.
 func dots(c, x, y []float32, by float32) {
 	dim, j := len(x), 0
 	for ; j+4 <= len(c); j += 4 {
@@ -170,9 +168,8 @@ func dots(c, x, y []float32, by float32) {
 	}
 }
 
-// addRows adds the rows of y to sum, each times its weight: four at a time. Weights
-// are step elements apart. The rows are added to part first, so that a long sum is one
-// of the sums of tiles.
+// addRows adds the weighted rows of y to sum, four at a time. Weights are step elements apart. Rows
+// are summed in part first, so that a long sum is a sum of tile sums.
 func addRows(sum, part, weights []float32, step int, y []float32) {
 	dim, j := len(sum), 0
 	rows := len(y) / dim
@@ -196,8 +193,7 @@ func addRows(sum, part, weights []float32, step int, y []float32) {
 	}
 }
 
-// dense returns the tensor's elements in float32, in order: its own memory if that is
-// so, else a copy.
+// dense returns the tensor's elements as dense float32: its own memory if possible, else a copy.
 func dense(t flashkit.Tensor) []float32 {
 	s := t.Shape()
 	if t.DType() == flashkit.Float32 && t.Strides() == [4]int{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1} {
@@ -216,7 +212,7 @@ func dense(t flashkit.Tensor) []float32 {
 	return out
 }
 
-// store writes by x to a row of the tensor.
+// store writes by·x to a row of the tensor.
 func store(t flashkit.Tensor, b, h, r int, x []float32, by float32) {
 	at := t.Offset(b, h, r)
 	for e, v := range x {

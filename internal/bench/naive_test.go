@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// The baseline computes what every kernel must: all grid problems and traps, in every
-// dtype and layout, with masks and grouped heads, against the oracle.
+// The baseline conforms: all grid problems and traps, every dtype and layout, masks and grouped
+// heads, against the oracle.
 func TestNaiveConforms(t *testing.T) {
 	slow.UnderRace(t)
 	o := conformance.Options{Sweep: 20, Seed: 23}
@@ -29,8 +29,7 @@ func TestNaiveConforms(t *testing.T) {
 	require.Greater(t, ran, 50)
 }
 
-// What the baseline says that it takes is what flashrun memory says of the matrices,
-// and what a call allocates.
+// The baseline's Needs match the matrices of flashrun memory and the allocation of a call.
 func TestNaiveMemory(t *testing.T) {
 	for _, name := range []string{"b2-h4-g2-n100-m300-d32-f32", "b1-h2-g1-n257-m65-d64-dv32-f32-causal", "b1-h2-g2-n200-m200-d32-bf16"} {
 		p, err := flashkit.ParseProblem(name)

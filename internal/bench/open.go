@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// New returns a bench of the passes, with tensors in the memories. open opens it.
+// New returns a bench of the passes, with tensors in the memories. Call Open next.
 func New(how Settings, passes []flashkit.Pass, memories []string, baseline bool) *Run {
 	b := &Run{settings: how, Passes: passes, memories: memories, order: rand.New(rand.NewPCG(how.Seed, 1))}
 	if baseline {
@@ -25,7 +25,7 @@ func New(how Settings, passes []flashkit.Pass, memories []string, baseline bool)
 	return b
 }
 
-// Open opens the backends and admits the kernels of a list with commas, such as --backend gives.
+// Open opens the backends and selects the kernels of choice, the comma-separated list of --backend.
 func (b *Run) Open(ctx context.Context, choice string) error {
 	names := strings.Split(choice, ",")
 	for i := range names {
@@ -35,7 +35,7 @@ func (b *Run) Open(ctx context.Context, choice string) error {
 	}
 	var err error
 	if b.Dispatch, err = dispatch.Open(ctx, names...); err != nil {
-		var wrong *flashkit.ProblemError // names the one of them that there is not
+		var wrong *flashkit.ProblemError // its Value is the unknown name
 		if errors.As(err, &wrong) {
 			choice = fmt.Sprint(wrong.Value)
 		}
@@ -62,7 +62,7 @@ func (b *Run) Open(ctx context.Context, choice string) error {
 	return nil
 }
 
-// OpenGPU opens the GPU again, for what only its backend offers, nil if dispatch has none.
+// OpenGPU opens the GPU again, for calls of package cuda. It returns nil if d has no cuda kernels.
 func OpenGPU(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
 	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return BackendOf(k.Name) == "cuda" }) {
 		return nil
@@ -74,7 +74,7 @@ func OpenGPU(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
 	return gpu
 }
 
-// Close closes what Open opened.
+// Close closes the GPU and the dispatcher.
 func (b *Run) Close() error {
 	var err error
 	if b.gpu != nil {
@@ -83,7 +83,7 @@ func (b *Run) Close() error {
 	return errors.Join(err, b.Dispatch.Close())
 }
 
-// Affordable refuses a problem that does not fit into memory.
+// Affordable returns an error if the problem exceeds free memory.
 func (b *Run) Affordable(p flashkit.Problem) error {
 	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, b.backward())); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (b *Run) Affordable(p flashkit.Problem) error {
 	return nil
 }
 
-// Possible refuses a bench without a single case.
+// Possible returns an error if no kernel fits any of the problems.
 func (b *Run) Possible(problems []flashkit.Problem) error {
 	for _, p := range problems {
 		if _, cases := b.expect(p); cases > 0 {
@@ -107,7 +107,7 @@ func (b *Run) Possible(problems []flashkit.Problem) error {
 	return fmt.Errorf("no kernel takes any of the problems; %s: %s", problems[0], b.Results.Skipped[0].Error)
 }
 
-// roomFor refuses a problem whose matrices do not fit into memory beside its tensors.
+// roomFor returns an error if the tensors and the baseline's matrices exceed free memory.
 func (b *Run) roomFor(p flashkit.Problem, k flashkit.Kernel) error {
 	if !slices.Contains(b.Passes, k.Pass) {
 		return nil
@@ -136,7 +136,6 @@ func typesOf(problems []flashkit.Problem) (list []flashkit.DType) {
 	return list
 }
 
-// openDevice prepares a case on the device's memory.
 func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flashkit.Kernel) (*timedCase, error) {
 	if t.Device == nil {
 		t.Device = new(input.DeviceTensors)
@@ -155,8 +154,8 @@ func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flas
 
 func (b *Run) backward() bool { return slices.Contains(b.Passes, flashkit.PassBackward) }
 
-// Open opens the backends that a choice needs, and no other. It returns a dispatcher over
-// all their kernels, which the caller closes, and one that is restricted to the choice.
+// Open opens only the backends of a choice. It returns a dispatcher over all their kernels, which
+// the caller closes, and one restricted to the choice.
 func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
 	if opened, err = dispatch.Open(ctx, name); err != nil {
 		return nil, nil, err
@@ -168,7 +167,7 @@ func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher
 	return opened, chosen, nil
 }
 
-// BackendOf returns the backend's part of a kernel's name.
+// BackendOf returns the backend in a kernel's name.
 func BackendOf(kernel string) string {
 	backend, _, _ := strings.Cut(kernel, "/")
 	return backend
@@ -177,7 +176,7 @@ func BackendOf(kernel string) string {
 // An Unfinished is the error of a measurement that ended early.
 type Unfinished struct {
 	Done string // such as "3 of 5 cases"
-	Err  error  // that ended it
+	Err  error  // the cause
 }
 
 func (u *Unfinished) Error() string {
@@ -186,8 +185,8 @@ func (u *Unfinished) Error() string {
 
 func (u *Unfinished) Unwrap() error { return u.Err }
 
-// Interruption returns the message of a command whose context was canceled: how far a measurement
-// came, and never which kernel or reader saw the cancellation.
+// Interruption returns the message of a canceled command: the progress of its measurement,
+// whichever kernel or reader returned the cancellation.
 func Interruption(err error) string {
 	var u *Unfinished
 	if errors.As(err, &u) {

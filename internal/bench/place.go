@@ -13,17 +13,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A Place is where flashrun run has its tensors, and who chooses kernels for them: on the
-// host, or on a GPU, which alone computes with them.
+// A Place holds the tensors of flashrun run, on the host or a GPU, and the dispatcher that chooses
+// their kernels.
 type Place struct {
 	Dispatch *dispatch.Dispatcher
-	Args     *flashkit.Args // what kernels get
+	Args     *flashkit.Args // for kernels
 
 	GPU     *cuda.Backend // nil on the host
-	Tensors input.Tensors // there
+	Tensors input.Tensors // on the GPU
 }
 
-// OnGPU returns the place on a GPU, where kernels of that name run, or for auto any.
+// OnGPU returns the place on a GPU, restricted to the kernels of a name, or "auto".
 func OnGPU(gpu *cuda.Backend, name string) (*Place, error) {
 	all := dispatch.New(gpu)
 	d, err := all.With(name)
@@ -33,10 +33,10 @@ func OnGPU(gpu *cuda.Backend, name string) (*Place, error) {
 	return &Place{Dispatch: d.Frozen(), GPU: gpu}, nil
 }
 
-// Close closes the dispatcher, and frees what lies on the GPU.
+// Close closes the dispatcher and frees device memory.
 func (d *Place) Close() error { return errors.Join(d.Tensors.Close(), d.Dispatch.Close()) }
 
-// Memory returns what the JSON says of the place.
+// Memory returns the memory field of the JSON.
 func (d *Place) Memory() string {
 	if d.GPU == nil {
 		return ""
@@ -44,7 +44,7 @@ func (d *Place) Memory() string {
 	return machine.Device
 }
 
-// Put brings the tensors to where they are to be.
+// Put copies the tensors to the GPU, if there is one.
 func (d *Place) Put(ctx context.Context, w *input.Work) error {
 	if d.Args = &w.Args; d.GPU == nil {
 		return nil
@@ -57,7 +57,7 @@ func (d *Place) Put(ctx context.Context, w *input.Work) error {
 	return nil
 }
 
-// Pick returns the kernel that dispatch chooses for the tensors, and why.
+// Pick returns dispatch's kernel for the tensors and the reason.
 func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
 	if d.GPU == nil {
 		if m.Kernel, err = d.Dispatch.Pick(p, s); err != nil {
@@ -84,8 +84,8 @@ func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 	return m, nil
 }
 
-// Finish makes the result that of one call, where every call continues the one before,
-// and brings it back to the host. On the host dispatch learns what the calls took.
+// Finish leaves the result of a single call in w's host tensors: with Carry each call has continued
+// the previous one. For host tensors, dispatch learns the measured time.
 func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error {
 	p := w.Problem
 	if p.Carry {

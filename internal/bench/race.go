@@ -16,39 +16,37 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A race times kernels on the same tensors, one problem and pass after the other.
-// Those that are hopelessly slower than the fastest are called a few times or not at all.
+// A race times kernels on the same tensors, one problem and pass after another. Kernels much slower
+// than the fastest get few calls or none.
 type race struct {
-	dispatch *dispatch.Dispatcher // computes what a backward pass needs
-	kernels  []flashkit.Kernel    // that take part
-	slice    time.Duration        // of a kernel in a round
+	dispatch *dispatch.Dispatcher // computes inputs of backward passes
+	kernels  []flashkit.Kernel    // contestants
+	slice    time.Duration        // time per kernel and round
 	rounds   int
 	order    *rand.Rand
 }
 
-// raceRounds is in how many turns a kernel's time is cut: many short ones, so that
-// what else happens on the machine hits all kernels alike.
+// raceRounds is the number of rounds. Many short rounds spread disturbances over all kernels.
 const raceRounds = 15
 
-// A racer is a kernel in a race.
 type racer struct {
 	kernel    flashkit.Kernel
 	predicted time.Duration
-	times     []time.Duration // of its calls
-	out       bool            // it is not called any more
-	err       error           // that ended it
-	note      string          // why it was not timed as the others
+	times     []time.Duration // of timed calls
+	out       bool            // gets no more calls
+	err       error           // the error that ended it
+	note      string          // reason for fewer calls
 }
 
-// A kernel is out when it takes, or is predicted to take, so many times as long as
-// the fastest one. A prediction may be wrong, and is tried if it does not cost much.
+// A kernel is out if its time exceeds outTaken times the fastest, or its prediction outPredicted
+// times. Predictions may be wrong: below cheapTry the kernel is tried anyway.
 const (
 	outTaken     = 3
 	outPredicted = 20
 	cheapTry     = 100 * time.Millisecond
 )
 
-// run times the kernels that fit the problem, the fastest by prediction first.
+// run times the kernels that fit the problem, in order of predicted time.
 func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([]*racer, error) {
 	var list []*racer
 	for _, k := range r.kernels {
@@ -70,13 +68,12 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 			best = slices.Min(x.times)
 		}
 	}
-	runtime.GC() // of what warming up left
+	runtime.GC() // collect the garbage of warm-up
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp makes the kernel ready on a tiny problem, calls it once, and then up to
-// three times, to see whether it has a chance against the best so far. A failure
-// leaves it out.
+// warmUp calls the kernel on a tiny problem, then up to four times on data, to compare it with the
+// best so far. A failed kernel is out.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
@@ -101,7 +98,6 @@ func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensor
 	return nil
 }
 
-// fail leaves the kernel out, unless it was the context that ended.
 func (x *racer) fail(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		x.out, x.err, x.note, x.times = true, err, "failed: "+err.Error(), nil
@@ -109,7 +105,6 @@ func (x *racer) fail(ctx context.Context, err error) error {
 	return ctx.Err()
 }
 
-// call times a call. A failure leaves the kernel out.
 func (x *racer) call(ctx context.Context, data *input.Tensors) (time.Duration, error) {
 	t, err := timed(func() error { return data.Call(ctx, x.kernel) })
 	if err != nil {
@@ -119,7 +114,7 @@ func (x *racer) call(ctx context.Context, data *input.Tensors) (time.Duration, e
 	return t, nil
 }
 
-// turns times those that are not out, each for a slice of every round.
+// turns times the kernels that are not out, each for a slice per round.
 func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, rounds int) error {
 	for range rounds {
 		for _, i := range r.order.Perm(len(list)) {
@@ -136,7 +131,7 @@ func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, ro
 	return nil
 }
 
-// seconds returns the median, 0 if there is no call.
+// seconds returns the median time, 0 without calls.
 func (x *racer) seconds() float64 {
 	if len(x.times) == 0 {
 		return 0
@@ -161,13 +156,13 @@ func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat)
 // dtypes are the element types of the heats, and of the baseline.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// heats parses problems, each for every type, with the passes.
+// heats parses problems and returns each in every type, with the passes.
 func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	for _, name := range names {
 		for _, t := range dtypes {
 			p, err := flashkit.ParseProblem(name)
 			if err != nil {
-				panic(err) // of a table in this program, which a test reads
+				panic(err) // names are constants, covered by a test
 			}
 			p.DType = t
 			list = append(list, Heat{p, passes})
@@ -176,8 +171,8 @@ func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	return list
 }
 
-// each races every heat that this machine has the memory for, and calls done with
-// each pass. It stops when the context ends.
+// each races every heat that fits into memory and calls done after each pass. It stops when ctx
+// ends.
 func (r *race) each(ctx context.Context, list []Heat, show *terminal.Progress, done func(*input.Tensors, flashkit.Pass, []*racer) error) error {
 	started, inputs := time.Now(), input.NewMaker(r.dispatch, 1)
 	for i, h := range list {

@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// What a kernel does once, such as compiling, is in no time of a race, wherever the kernel comes
-// in the order: profiles are made from these times.
+// One-time work of a kernel, such as compilation, is not in a race's times, in any order of
+// kernels: they make profiles.
 func TestRaceChargesNoCompilation(t *testing.T) {
 	const compiling = 300 * time.Millisecond
 	b := simd.New()

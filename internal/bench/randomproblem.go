@@ -6,15 +6,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a random problem may need: a second or so of a portable kernel.
+// Limits of random problems: about a second of a portable kernel.
 const (
 	randomFLOPs = 3e9 // of the forward pass
 	randomBytes = 256 << 20
 )
 
-// RandomProblems draws problems outside the tables of tuning: to decode and to prefill,
-// short and long, of batches, of grouped heads, with masks, of odd head dims. The
-// same seed draws the same ones.
+// RandomProblems draws problems outside the tuning tables, a function of the seed: decode and
+// prefill, short and long, batches, GQA, masks, odd head dims.
 func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for len(list) < n {
@@ -28,7 +27,7 @@ func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 
 func randomProblem(r *rand.Rand) flashkit.Problem {
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
-	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) } // as many short as long ones
+	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) } // logarithmic: as likely short as long
 	p := flashkit.Problem{Batch: 1, KVHeads: pick(1, 2, 3, 4, 6, 8, 12, 16), DType: flashkit.DType(r.IntN(3))}
 	p.Heads = p.KVHeads * pick(1, 1, 1, 2, 4, 8)
 	p.Dim = pick(32, 40, 64, 64, 64, 72, 80, 96, 128, 128, 128, 160, 192, 256)
@@ -39,7 +38,7 @@ func randomProblem(r *rand.Rand) flashkit.Problem {
 	switch r.IntN(3) {
 	case 0: // decode, or a few rows
 		p.QLen, p.KVLen = pick(1, 1, 1, 2, 4, 8, 16), upTo(14)
-	case 1: // one sequence with itself
+	case 1: // self-attention
 		p.QLen = upTo(12)
 		p.KVLen = p.QLen
 	default:

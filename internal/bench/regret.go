@@ -15,10 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Regret is what dispatch's choices take over what the best kernels take.
-
-// regretForward and regretBoth are the problems of RegretGrid, from decode to
-// long sequences, each in every type. No problem is one of flashrun calibrate's.
+// regretForward and regretBoth are the problems of RegretGrid, from decode to long sequences, in
+// every type.
 var (
 	regretForward = []string{
 		"b1-h8-g8-n1-m100-d64-f32",
@@ -44,18 +42,19 @@ var (
 	}
 )
 
-// RegretGrid returns the problems of which regret is measured.
+// RegretGrid returns the problems for regret: the time of dispatch's choices over the fastest
+// kernels' time.
 func RegretGrid() []Heat {
 	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }
 
-// A RegretReport is the regret of problems, as JSON and as a table.
+// A RegretReport is the regret on a list of problems. It prints as JSON and as a table.
 type RegretReport struct {
 	Format      int            `json:"format"`
 	Interrupted bool           `json:"interrupted"`
 	Machine     machine.Info   `json:"machine"`
 	Busy        string         `json:"busy,omitempty"`
-	Sum         float64        `json:"sum_ratio"`      // of the times of the choices over those of the best kernels
+	Sum         float64        `json:"sum_ratio"`      // total time of the choices over total time of the fastest kernels
 	Mean        float64        `json:"geometric_mean"` // of the ratios
 	Worst       float64        `json:"worst_ratio"`
 	Problems    []regretResult `json:"problems"`
@@ -68,9 +67,9 @@ type regretResult struct {
 	Pass    string        `json:"pass"`
 	Chosen  string        `json:"chosen"`
 	Best    string        `json:"best"`
-	Ratio   float64       `json:"ratio,omitempty"` // none if a median is in doubt
-	Doubt   string        `json:"doubt,omitempty"` // why
-	Kernels []regretTimes `json:"kernels"`         // the fastest by prediction first
+	Ratio   float64       `json:"ratio,omitempty"` // 0 if a median is in doubt
+	Doubt   string        `json:"doubt,omitempty"` // the reason
+	Kernels []regretTimes `json:"kernels"`         // by predicted time
 }
 
 type regretTimes struct {
@@ -78,12 +77,12 @@ type regretTimes struct {
 	Predicted float64 `json:"predicted_seconds"`
 	Seconds   float64 `json:"seconds,omitempty"` // median
 	Calls     int     `json:"calls"`
-	Doubt     string  `json:"doubt,omitempty"` // why the median is no figure
+	Doubt     string  `json:"doubt,omitempty"` // reason if the median is in doubt
 	Note      string  `json:"note,omitempty"`
 }
 
-// Regret measures a kernel for about RegretTime, unless it is told otherwise. A choice that seems
-// worse than doubtful is measured longer, up to Looks times; all calls count then.
+// RegretTime is the default time per kernel. A choice with a ratio above doubtful is measured up to
+// Looks times more. All calls count.
 const (
 	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15
@@ -127,8 +126,8 @@ func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *
 	return report, nil
 }
 
-// settle calls the choice and the best kernel until both have enough calls for a median, and returns
-// the result: without a ratio if a median is in doubt all the same.
+// settle calls the choice and the best kernel until both have MinCalls calls, and returns the
+// result. It has no ratio if a median is still in doubt.
 func (r *race) settle(ctx context.Context, data *input.Tensors, s flashkit.Pass, racers []*racer) (regretResult, error) {
 	for {
 		x, more := newRegret(data.Problem, s, racers), false
@@ -149,8 +148,8 @@ func (r *race) settle(ctx context.Context, data *input.Tensors, s flashkit.Pass,
 	}
 }
 
-// newRegret sums up a race. Dispatch runs the first one, whose prediction is the
-// shortest. There is no ratio if that has failed.
+// newRegret summarizes a race. racers[0] has the shortest prediction and is dispatch's choice. If
+// it failed there is no ratio.
 func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResult {
 	x := regretResult{Problem: p.String(), Pass: s.String()}
 	best, took := 0.0, 0.0
@@ -175,7 +174,7 @@ func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResul
 	return x
 }
 
-// doubt returns why the racer's median is in doubt, "" if it is a figure.
+// doubt returns the reason that the racer's median is in doubt, or "".
 func (x *racer) doubt() string {
 	if len(x.times) == 0 {
 		return ""
@@ -201,7 +200,7 @@ func (x *regretResult) Times() (chosen, best float64) {
 	return chosen, best
 }
 
-// sum sums up the problems that have a ratio, and says if the machine was busy.
+// sum sets the totals over the problems with a ratio, and Busy.
 func (r *RegretReport) sum(load *machine.Load) {
 	var chosen, best float64
 	var ratios []float64
@@ -215,10 +214,10 @@ func (r *RegretReport) sum(load *machine.Load) {
 	if best > 0 {
 		r.Sum, r.Mean = chosen/best, GeometricMean(ratios)
 	}
-	r.Busy = busySentence(append(loadSigns(load, r.Machine.GOMAXPROCS), widely(len(r.Problems)-len(ratios), len(r.Problems))...))
+	r.Busy = busySentence(append(loadSigns(load, r.Machine.GOMAXPROCS), spreadSigns(len(r.Problems)-len(ratios), len(r.Problems))...))
 }
 
-// Doubtful returns how many problems have no ratio.
+// Doubtful returns the number of problems without a ratio.
 func (r *RegretReport) Doubtful() (n int) {
 	for _, x := range r.Problems {
 		if x.Doubt != "" {
@@ -228,8 +227,7 @@ func (r *RegretReport) Doubtful() (n int) {
 	return n
 }
 
-// WriteTable prints every problem, those with the largest ratio last, where they
-// are seen.
+// WriteTable prints every problem, the largest ratios last, next to the totals.
 func (r *RegretReport) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)

@@ -11,17 +11,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// What flashrun measures is added to the profile of the machine, if flashrun
-// calibrate has made one: nobody gets a file that he has not asked for.
+// Measurements extend the machine's profile only if flashrun calibrate has created it: no command
+// writes an unexpected file.
 
-// Learn tells dispatch the time of a call.
+// Learn passes the time of a call to dispatch.
 func Learn(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
-	if took > 0 && !p.Ragged { // whose lengths the prediction does not know
-		d.Learn(k.Name, p, took) // it knows the kernel and the problem
+	if took > 0 && !p.Ragged { // a prediction does not depend on sequence lengths
+		d.Learn(k.Name, p, took) // no error: d has the kernel and the problem is valid
 	}
 }
 
-// Remember tells dispatch what was measured with host tensors.
+// Remember passes the times measured with host tensors to dispatch and saves the profile.
 func (b *Run) Remember() {
 	for _, r := range b.Results.Results {
 		p, err := flashkit.ParseProblem(r.Problem)
@@ -34,8 +34,8 @@ func (b *Run) Remember() {
 	SaveToProfile(b.Dispatch)
 }
 
-// SaveToProfile writes what d knows to the profile, if there is one that could be
-// read. That it cannot be written is no failure of what was asked for.
+// SaveToProfile saves the times that d has learned to an existing, valid profile. It ignores write
+// errors.
 func SaveToProfile(d *dispatch.Dispatcher) {
 	path, err := d.ProfilePath()
 	if err != nil || d.ProfileErr() != nil {

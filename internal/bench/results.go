@@ -13,19 +13,18 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// Format is the version of the JSON. It changes when a field changes its
-// meaning or goes.
+// Format is the version of the JSON. It increases if a field changes its meaning or disappears.
 const Format = 1
 
-// Results are what flashrun bench found. The JSON names are stable.
+// Results are the output of flashrun bench. The JSON names are stable.
 type Results struct {
 	Format      int             `json:"format"`
 	Started     time.Time       `json:"started"`
-	Interrupted bool            `json:"interrupted"` // some cases are missing, or have fewer calls
+	Interrupted bool            `json:"interrupted"` // cases are missing, or have fewer calls
 	Machine     machine.Info    `json:"machine"`
 	Settings    Settings        `json:"settings"`
-	Load        *machine.Load   `json:"load,omitempty"` // of other programs meanwhile
-	Busy        string          `json:"busy,omitempty"` // a sentence, if something speaks for a busy machine
+	Load        *machine.Load   `json:"load,omitempty"` // of other programs during the measurement
+	Busy        string          `json:"busy,omitempty"` // a sentence if the machine seemed busy
 	Limits      []machine.Limit `json:"limits"`
 	Results     []Result        `json:"results"`
 	Failures    []CaseError     `json:"failures,omitempty"`
@@ -33,40 +32,40 @@ type Results struct {
 	Comparison  *comparison     `json:"comparison,omitempty"`
 }
 
-// Settings are how it was measured.
+// Settings are the parameters of the measurement.
 type Settings struct {
 	Kernels     string  `json:"kernels"` // chosen or all
 	Rounds      int     `json:"rounds"`
 	TimePerCase float64 `json:"seconds_per_case"`
-	Seed        uint64  `json:"seed"` // of the random normal inputs and of the order of cases
+	Seed        uint64  `json:"seed"` // of random inputs and of the order of cases
 }
 
-// A Result is one kernel on one pass of a problem.
+// A Result is a kernel on a pass of a problem.
 type Result struct {
 	Problem        string       `json:"problem"`
 	Pass           string       `json:"pass"`
 	Backend        string       `json:"backend"`
 	Kernel         string       `json:"kernel"`
 	Memory         string       `json:"memory"`
-	Chosen         bool         `json:"chosen"`            // it is the one that dispatch runs
-	Predicted      float64      `json:"predicted_seconds"` // by the kernel itself, with host tensors
+	Chosen         bool         `json:"chosen"`            // dispatch's choice
+	Predicted      float64      `json:"predicted_seconds"` // by the kernel itself, for host tensors
 	Seconds        float64      `json:"seconds"`           // median
 	P10            float64      `json:"p10_seconds"`
 	P25            float64      `json:"p25_seconds"`
 	P75            float64      `json:"p75_seconds"`
 	P90            float64      `json:"p90_seconds"`
-	Doubt          string       `json:"doubt,omitempty"` // why the median is no figure
+	Doubt          string       `json:"doubt,omitempty"` // reason if the median is in doubt
 	Calls          int          `json:"calls"`
-	Rounds         []float64    `json:"round_seconds"` // the median of each round
+	Rounds         []float64    `json:"round_seconds"` // median of each round
 	GFLOPS         float64      `json:"gflops"`
-	Intensity      float64      `json:"intensity"` // operations for each byte that must move at least
+	Intensity      float64      `json:"intensity"` // operations per byte of minimum traffic
 	BytesPerSecond float64      `json:"bytes_per_second"`
-	ExtraBytes     int64        `json:"extra_bytes"` // of the host, besides inputs and outputs
-	PeakBytes      int64        `json:"peak_bytes"`  // that a call holds at most: inputs, outputs and what it allocates, on a device too
+	ExtraBytes     int64        `json:"extra_bytes"` // on the host, without inputs and outputs
+	PeakBytes      int64        `json:"peak_bytes"`  // maximum during a call: inputs, outputs and workspace, including a device's
 	Device         *DeviceBytes `json:"device_bytes,omitempty"`
 }
 
-// A CaseError is a case without a result, and why.
+// A CaseError is a case without a result and the reason.
 type CaseError struct {
 	Problem string `json:"problem"`
 	Pass    string `json:"pass"`
@@ -74,7 +73,7 @@ type CaseError struct {
 	Error   string `json:"error"`
 }
 
-// newResult sums up the calls of each round, if there is any, which do so many operations.
+// newResult summarizes the timed calls of each round. ok is false without calls. flops is per call.
 func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]time.Duration) (r Result, ok bool) {
 	var all []float64
 	r = Result{Problem: p.String(), Pass: k.Pass.String(), Backend: BackendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: machine.Host}
@@ -109,7 +108,7 @@ func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]
 // WriteJSON writes the JSON: one object.
 func (r *Results) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
-// ReadFile reads what WriteJSON wrote.
+// ReadFile reads a file written by WriteJSON.
 func ReadFile(path string) (*Results, error) {
 	text, err := input.ReadWhole(path)
 	if err != nil {
@@ -122,7 +121,7 @@ func ReadFile(path string) (*Results, error) {
 	return r, nil
 }
 
-// Parse parses what WriteJSON wrote.
+// Parse parses the output of WriteJSON.
 func Parse(text []byte) (*Results, error) {
 	var r Results
 	if err := json.Unmarshal(text, &r); err != nil {
@@ -141,13 +140,13 @@ func Parse(text []byte) (*Results, error) {
 	return &r, nil
 }
 
-// A DeviceBytes is the bytes of a device's memory that a call takes.
+// A DeviceBytes is a call's device memory in bytes.
 type DeviceBytes struct {
 	Tensors   int64 `json:"tensors"`
 	Workspace int64 `json:"workspace"`
 }
 
-// DeviceBytesOf returns what a call of k takes there, nil for the kernels of the host.
+// DeviceBytesOf returns the device memory of a call of k, nil for host kernels.
 func DeviceBytesOf(p flashkit.Problem, k flashkit.Kernel) *DeviceBytes {
 	if k.Needs == nil {
 		return nil

@@ -8,8 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// check returns an error that names the first field which bench would not have
-// written, and its value.
+// check returns an error that names the first field that bench cannot have written, and its value.
 func (r *Results) check() error {
 	for i, l := range r.Limits {
 		if err := l.Check(); err != nil {
@@ -61,8 +60,7 @@ func (x *Result) check() error {
 	return nil
 }
 
-// ReadFiles reads the results of several files of one machine as if they were of one
-// run. A case that was measured again is that of the last file.
+// ReadFiles merges result files of one machine. If several have the same case, the last one counts.
 func ReadFiles(paths []string) (all *Results, err error) {
 	for _, path := range paths {
 		r, err := ReadFile(path)
@@ -82,7 +80,6 @@ func ReadFiles(paths []string) (all *Results, err error) {
 	return all, nil
 }
 
-// add adds the results of a later run.
 func (r *Results) add(more *Results) {
 	for _, l := range more.Limits {
 		if !slices.ContainsFunc(r.Limits, func(m machine.Limit) bool { return m.Memory == l.Memory && m.Name == l.Name }) {

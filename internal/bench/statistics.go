@@ -15,15 +15,14 @@ func GeometricMean(values []float64) float64 {
 	return math.Exp(logs / float64(len(values)))
 }
 
-// Median returns the median, and sorts the times.
+// Median sorts the times and returns their median.
 func Median(times []time.Duration) time.Duration {
 	slices.Sort(times)
 	n := len(times)
 	return (times[(n-1)/2] + times[n/2]) / 2
 }
 
-// Quantile returns the value below which the fraction q of the sorted values
-// lies, between two of them in proportion.
+// Quantile returns the q-quantile of sorted values, interpolated.
 func Quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	i := int(at)

@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// WriteTable prints results for people.
+// WriteTable prints results as text.
 func (r *Results) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
@@ -30,7 +30,7 @@ func (r *Results) WriteTable(w io.Writer) error {
 	rows := [][]string{{"pass", "problem", "kernel", "memory", "median", "p10", "p90", "calls", "GFLOP/s", "of limit", "FLOP/B", "GB/s", "extra", "peak"}}
 	besideNaive := slices.ContainsFunc(r.Results, func(x Result) bool { return x.Backend == Naive })
 	for _, x := range r.Results {
-		peak := "" // it says something beside a call that holds matrices
+		peak := "" // of interest only next to the baseline, which holds matrices
 		if besideNaive {
 			peak = terminal.Bytes(float64(x.PeakBytes))
 		}
@@ -68,10 +68,10 @@ func (r *Results) WriteTable(w io.Writer) error {
 	return out.Flush()
 }
 
-// notHost returns "" for the host, so that a column which says nothing is left out.
+// notHost returns "" for the host, so that tables drop an empty column.
 func notHost(memory string) string { return strings.TrimPrefix(memory, machine.Host) }
 
-// Extra returns the bytes besides inputs and outputs, those of a device included.
+// Extra returns the bytes allocated on the host and a device, without inputs and outputs.
 func (x *Result) Extra() float64 {
 	if x.Device == nil {
 		return float64(x.ExtraBytes)
@@ -79,8 +79,7 @@ func (x *Result) Extra() float64 {
 	return float64(x.ExtraBytes + x.Device.Workspace)
 }
 
-// PeakOf returns the bytes that a call of the pass holds at most: its tensors, with
-// their copies on a device, and what it takes besides.
+// PeakOf returns the maximum bytes during a call: its tensors, their device copies, and Extra.
 func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	bytes := p.Bytes(s) + x.Extra()
 	if x.Device != nil && x.Memory == machine.Host {
@@ -89,7 +88,8 @@ func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// Place returns where the kernel computes. A GPU computes what lies on the host too.
+// Place returns the memory of the processor that computes. A GPU's kernels compute host tensors,
+// too.
 func (x *Result) Place() string {
 	if x.Device != nil {
 		return machine.Device
@@ -97,8 +97,8 @@ func (x *Result) Place() string {
 	return x.Memory
 }
 
-// OfLimit returns the rate as a part of the limit of where the kernel computes,
-// "" if that was not measured, and "-" if the rate is in doubt.
+// OfLimit returns the rate as a percentage of the processor's limit, "" if the limit was not
+// measured, and "-" if the rate is in doubt.
 func (x *Result) OfLimit(limits []machine.Limit) string {
 	p, err := flashkit.ParseProblem(x.Problem)
 	limit, _ := machine.Most(limits, x.Place(), p.DType)
@@ -111,7 +111,6 @@ func (x *Result) OfLimit(limits []machine.Limit) string {
 	return fmt.Sprintf("%.0f%%", 100*x.GFLOPS/limit)
 }
 
-// writeTable prints the ratios and their geometric mean.
 func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 	fmt.Fprintf(w, "\ntime over that in %s; ~ where the ranges from p10 to p90 overlap, - where a median is in doubt\n", c.File)
 	if then := c.Machine; then.CPU != now.CPU || then.GPU != now.GPU || then.GOMAXPROCS != now.GOMAXPROCS || then.Arch != now.Arch {
@@ -143,14 +142,13 @@ func (c *comparison) writeTable(w io.Writer, now machine.Info) {
 	}
 }
 
-// csvHeader is the columns of writeCSV.
 var csvHeader = []string{"problem", "pass", "kernel", "backend", "memory", "chosen", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_dim", "dtype",
 	"calls", "seconds", "p10_seconds", "p90_seconds", "predicted_seconds", "gflops", "intensity", "bytes_per_second", "extra_bytes", "peak_bytes", "p25_seconds", "p75_seconds", "doubt"}
 
 // WriteCSV prints a header and a line for each result.
 func (r *Results) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
-	out.Write(csvHeader) // Error has the first error of all
+	out.Write(csvHeader) // Error returns the first write error
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	for _, x := range r.Results {
 		p, err := flashkit.ParseProblem(x.Problem)
@@ -168,8 +166,8 @@ func (r *Results) WriteCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// WriteBenchstat prints a line of a Go benchmark for each round of each result,
-// which benchstat takes for repeated runs.
+// WriteBenchstat prints each round as a line of a Go benchmark. benchstat reads rounds as repeated
+// runs.
 func (r *Results) WriteBenchstat(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "goos: %s\ngoarch: %s\npkg: github.com/flashkit-go/flashkit/cmd/flashrun\n", r.Machine.OS, r.Machine.Arch)

@@ -1,3 +1,3 @@
-// Package guarded has memory whose first and last bytes lie at pages without access, so that a routine that touches
-// what lies outside its operands faults. Tests and the conformance suite place tensors there.
+// Package guarded provides memory between inaccessible pages, so that a routine that accesses
+// memory outside its operands faults. Tests and the conformance suite place tensors there.
 package guarded

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Memory returns pieces of memory, each of the bytes asked for rounded up to whole pages. A page without access lies
-// before and behind each piece. The caller frees them.
+// Memory returns pieces of memory, each of bytes rounded up to whole pages, between inaccessible
+// pages. The caller frees them.
 func Memory(pieces, bytes int) (list [][]byte, free func(), err error) {
 	page := syscall.Getpagesize()
 	each := (bytes+page-1)/page*page + page

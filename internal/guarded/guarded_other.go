@@ -4,7 +4,7 @@ package guarded
 
 import "errors"
 
-// Memory returns an error: pages without access are for Linux.
+// Memory returns an error: this system has no inaccessible pages.
 func Memory(_, _ int) (list [][]byte, free func(), err error) {
 	return nil, nil, errors.New("pages without access are for Linux")
 }

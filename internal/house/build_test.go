@@ -26,7 +26,7 @@ func TestProgramsWithoutCUDA(t *testing.T) {
 	}
 }
 
-// The limits are on stripped programs. wazero alone takes 4.9 MB.
+// The limits are for stripped programs. wazero takes a large part.
 func TestSizesOfPrograms(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		t.Skip("links programs for linux/amd64")

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The limits on what go get downloads of this module, in bytes: the GPU images, which are
-// compressed already, and all else.
+// The limits on the download of this module in bytes: GPU images, which are compressed, and other
+// files.
 const (
 	images     = "backends/cuda/images"
 	mostImages = 10_300_000
@@ -29,8 +29,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// go get downloads a zip of all tracked files outside nested modules. It is small, and
-// the test prints the folders that make it large.
+// go get downloads a zip of all tracked files outside nested modules. The test limits it and prints
+// its largest folders.
 func TestDownload(t *testing.T) {
 	files := tracked(t)
 	var all counter
@@ -66,7 +66,7 @@ func TestDownload(t *testing.T) {
 	require.LessOrEqual(t, int64(all)-sizes[images], int64(mostOthers))
 }
 
-// nested reports whether a file is in a module within this one.
+// nested reports whether a file is in a nested module.
 func nested(files []string, file string) bool {
 	for folder := path.Dir(file); folder != "."; folder = path.Dir(folder) {
 		if slices.Contains(files, folder+"/go.mod") {

@@ -15,11 +15,11 @@ import (
 
 const module = "github.com/flashkit-go/flashkit"
 
-// anything, as a row's imports, holds no one back.
+// anything allows all imports in a row.
 const anything = "*"
 
-// rooms says which packages of this module each folder, or file, may import.
-// The first row that matches counts. Imports point to the root.
+// rooms lists the packages of this module that each folder or file may import. The first matching
+// row counts. Imports point to the root.
 var rooms = []struct {
 	where   string
 	imports []string
@@ -72,7 +72,7 @@ var rooms = []struct {
 	{"examples/*", []string{anything}},
 }
 
-// room returns what the file may import, and whether it has a row at all.
+// room returns the allowed imports of a file, and whether it has a row.
 func room(file string) (imports []string, ok bool) {
 	for _, r := range rooms {
 		if r.where == file || matches(r.where, path.Dir(file)) {

@@ -41,8 +41,7 @@ func TestBrokenLinks(t *testing.T) {
 	require.Len(t, wrong, 13, "%v", wrong)
 }
 
-// brokenLinks returns what is wrong with the links of the Markdown files, and how
-// many links there are.
+// brokenLinks returns the errors of the links in Markdown files, and the number of links.
 func brokenLinks(t *testing.T, root fs.FS) (wrong []string, links int) {
 	pages := map[string]string{}
 	require.NoError(t, fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -102,7 +101,7 @@ func linksOf(text string) (targets []string) {
 	return targets
 }
 
-// follow returns what is wrong with a link on a page, "" if nothing.
+// follow returns the error of a link on a page, or "".
 func follow(root fs.FS, pages map[string]string, page, target string) string {
 	u, err := url.Parse(target)
 	switch {

@@ -23,7 +23,7 @@ func folders(t *testing.T) (list []string) {
 	return list
 }
 
-// targets returns the targets of the root's Makefile, those that it passes on included.
+// targets returns the targets of the root's Makefile, including those of folders.
 func targets(t *testing.T) map[string]bool {
 	all, text := map[string]bool{}, read(t, "Makefile")
 	for _, m := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(text, -1) {
@@ -57,7 +57,8 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return files
 }
 
-// The root's Makefile is short: a newcomer's twelve targets, with their descriptions. The others are beside what they serve.
+// The root's Makefile is short: a newcomer's twelve targets with descriptions. Others are in their
+// folders' Makefiles.
 func TestMakefile(t *testing.T) {
 	text := read(t, "Makefile")
 	require.LessOrEqual(t, strings.Count(text, "\n"), 150)

@@ -74,7 +74,7 @@ func cFiles(t *testing.T) (files []string) {
 	return files
 }
 
-// isGenerated reports whether the text says so before its first declaration.
+// isGenerated reports whether a comment before the first declaration marks the text as generated.
 func isGenerated(text []byte) bool {
 	head, _, _ := bytes.Cut(text, []byte("\npackage "))
 	return regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`).Match(head)
@@ -145,8 +145,8 @@ var (
 	cName      = regexp.MustCompile(`\b([A-Za-z]\w*)\s*\(`)
 )
 
-// cFunctions returns the lines of each function of a C or CUDA text, from the line of its
-// opening brace to the line of its closing one. Namespaces and types may hold functions.
+// cFunctions returns the line counts of the functions of a C or CUDA text, from opening to closing
+// brace. Namespaces and types may contain functions.
 func cFunctions(text string) map[string]int {
 	text = cNoise.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) })
 	lines := map[string]int{}

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A workflow names actions by commit, which nobody can move, and targets that the
-// Makefile has.
+// A workflow pins actions by commit and uses existing targets of the Makefile.
 func TestWorkflows(t *testing.T) {
 	targets := targets(t)
 	files, err := filepath.Glob(".github/workflows/*.yml")
@@ -39,8 +38,8 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
-// A run of all tests says how long it may take: a busy machine needs several times the ten
-// minutes that go test gives a package.
+// Runs of all tests set a timeout: on a busy machine a package may exceed go test's default of ten
+// minutes.
 func TestTimeouts(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*.yml")
 	require.NoError(t, err)

@@ -11,21 +11,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// oracleLimit is the most memory that --check may take for its matrices.
+// oracleLimit is the maximum size of the oracle's matrices for --check.
 const oracleLimit = 4 << 30
 
-// Checkable returns an error if the oracle cannot check the input: it has no memory for that.
+// Checkable returns an error if the oracle cannot check the input for lack of memory.
 func Checkable(in *Input, backward bool) error {
 	p := in.Problem
-	matrices := 4.0 // scores, their slopes, weights, and what dropout left of them
+	matrices := 4.0 // scores, their slopes, weights, weights after dropout
 	if backward {
-		matrices = 10 // and their gradients, and these transposed
+		matrices = 10 // also their gradients and transposes
 	}
 	bytes := matrices * 8 * float64(p.QLen) * float64(p.KVLen)
 	if bytes > oracleLimit {
 		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", terminal.Bytes(bytes), p, terminal.Bytes(oracleLimit))
 	}
-	const copies = 4 // of every element: as float64, by head, transposed, and what appending leaves behind
+	const copies = 4 // of every element: as float64, by head, transposed, and garbage of append
 	p.Score.Bias, p.Score.Mask, p.KVDType = false, false, 0
 	elements := Bytes(p, backward)/float64(p.DType.Size()) + float64(in.Args.Bias.Len()+in.Args.Mask.Len())
 	bytes += copies * 8 * elements
@@ -35,23 +35,22 @@ func Checkable(in *Input, backward bool) error {
 	return nil
 }
 
-// A padding is the arguments of a call as the oracle has them: every sequence in a batch
-// of its own.
-type padding struct{ call *flashkit.Call }
+// An oracleView presents the arguments of a call to the oracle: each sequence is a batch.
+type oracleView struct{ call *flashkit.Call }
 
-// shape returns the shape that an argument has there.
-func (x padding) shape(a *flashkit.Argument) [4]int {
+// shape returns the padded shape of an argument.
+func (x oracleView) shape(a *flashkit.Argument) [4]int {
 	if s := SideOf(a.Name); s == Queries || s == Keys {
 		return a.Shape(&x.call.Problem)
 	}
 	return a.Of(x.call.Args).Shape()
 }
 
-// offset returns where row r of head h of sequence b lies in the memory of t, -1 for
-// nowhere.
-func (x padding) offset(s side, t *flashkit.Tensor, b, h, r int) int {
+// offset returns the index in t's memory of row r of head h of sequence b, or -1 beyond the
+// sequence.
+func (x oracleView) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 	c := x.call
-	switch { // biases, slopes and sinks have batches where there is no sequence
+	switch { // other sides do not depend on sequences
 	case s == Queries && c.Traits.PackedQ:
 		if seq := c.Seq(b); r < seq.N {
 			return t.Offset(seq.QBatch, h, seq.Q0+r)
@@ -67,12 +66,11 @@ func (x padding) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 	return t.Offset(b, h, r)
 }
 
-// numbers returns the elements of t as those of the argument, with 0 where there is
-// nothing.
-func (x padding) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
+// numbers returns the padded elements of an argument, whose tensor is t. Padding is 0.
+func (x oracleView) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if t.IsZero() || IsEmpty(shape) {
-		return nil // any number of heads without rows
+		return nil // an empty shape may have any number of heads
 	}
 	list := make([]float64, shape[0]*shape[1]*shape[2]*shape[3])
 	for i := 0; i < len(list); i += shape[3] {
@@ -85,8 +83,8 @@ func (x padding) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 	return list
 }
 
-// oracle returns what the oracle reads. With Carry, O and LSE are those of start.
-func (x padding) oracle(start *flashkit.Args) (in oracle.Inputs) {
+// oracle returns the oracle's inputs. With Carry, O and LSE are from start.
+func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	in.Seed = x.call.Args.Seed
 	o := &x.call.Args.Origin
 	in.Origin = [4]int{o.Batch, o.Head, o.Row, o.Key}
@@ -107,10 +105,9 @@ func (x padding) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	return in
 }
 
-// AgainstOracle compares what the passes wrote with what they should have. The call is the
-// last one that ran.
+// AgainstOracle compares the outputs with the oracle's. c is the last call.
 func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
-	x := padding{c}
+	x := oracleView{c}
 	in := x.oracle(&w.Input.Args)
 	want := map[string][]float64{}
 	want["o"], want["lse"] = oracle.Forward(c.Problem, in)
@@ -142,27 +139,26 @@ func (w *Work) AgainstStored() Distance {
 	return d.Error
 }
 
-// A difference finds the distance of an output from what it should be. A NaN, or an
-// infinity of the same sign, is equal to its twin, and an infinity to what the output's
-// type has no other number for.
+// A difference accumulates the maximum error of an output. Two NaNs are equal, and so are
+// infinities of the same sign. An infinite output equals a value that its type rounds to infinity.
 type difference struct {
 	CheckedOutput
 	shape [4]int
-	one   flashkit.Tensor // of the output's type
+	one   flashkit.Tensor // one element of the output's type
 }
 
 func newDifference(name string, t *flashkit.Tensor, shape [4]int) *difference {
 	return &difference{CheckedOutput{Name: name}, shape, NewTensor(t.DType(), [4]int{1, 1, 1, 1}, BHSD)}
 }
 
-// add compares element i in the order of the shape.
+// add compares element i, counted in the order of the shape.
 func (d *difference) add(i int, got, want float64) {
 	special := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 	SetValue(&d.one, 0, float32(want))
 	switch rounded := float64(Value(&d.one, 0)); {
 	case got == want || math.IsNaN(got) && math.IsNaN(rounded) || math.IsInf(got, 0) && got == rounded:
 	case !special(got) && !special(rounded):
-		d.Error = max(d.Error, Distance(math.Abs(got-want))) // NaN stays
+		d.Error = max(d.Error, Distance(math.Abs(got-want))) // max propagates NaN
 	case d.Wrong == "":
 		h, n, c := d.shape[1], d.shape[2], d.shape[3]
 		d.Wrong = fmt.Sprintf("%s%v is %.6g where the oracle has %.6g", d.Name, [4]int{i / c / n / h, i / c / n % h, i / c % n, i % c}, got, want)
@@ -170,15 +166,15 @@ func (d *difference) add(i int, got, want float64) {
 	}
 }
 
-// A CheckedOutput is how far an output is from the oracle.
+// A CheckedOutput is an output's distance from the oracle.
 type CheckedOutput struct {
 	Name  string
 	Error Distance
-	Wrong string // where it is NaN or infinite, or should be; "" for nowhere
+	Wrong string // first element whose NaN or infinity does not match, or ""
 }
 
-// A Distance is the largest difference between two arrays: NaN, in JSON null,
-// if one of them holds a NaN or an infinity without its twin.
+// A Distance is the largest difference between two arrays. It is NaN, null in JSON, if a NaN or an
+// infinity of one has no match in the other.
 type Distance float64
 
 // MarshalJSON implements json.Marshaler.

@@ -11,8 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// DeviceTensors are a problem's tensors on the device, and a stream and two
-// events to time calls there.
+// DeviceTensors are a problem's tensors on the device, with a stream and two events for timing.
 type DeviceTensors struct {
 	Stream   *cuda.Stream
 	from, to *cuda.Event
@@ -20,7 +19,7 @@ type DeviceTensors struct {
 	Args     flashkit.Args
 }
 
-// Timed returns the device's time of what launch enqueues.
+// Timed returns the device time of the work that launch enqueues.
 func (d *DeviceTensors) Timed(ctx context.Context, launch func(context.Context) error) (time.Duration, error) {
 	if err := d.Stream.Record(d.from); err != nil {
 		return 0, err
@@ -34,7 +33,7 @@ func (d *DeviceTensors) Timed(ctx context.Context, launch func(context.Context) 
 	return d.to.Since(d.from)
 }
 
-// Fill copies the inputs to the device and makes room for the outputs.
+// Fill copies the inputs to the device and allocates the outputs.
 func (d *DeviceTensors) Fill(ctx context.Context, gpu *cuda.Backend, t *Tensors) (err error) {
 	if d.Stream, err = gpu.NewStream(); err != nil {
 		return err
@@ -61,7 +60,7 @@ func (d *DeviceTensors) Fill(ctx context.Context, gpu *cuda.Backend, t *Tensors)
 	return nil
 }
 
-// upload copies a tensor to the device, with what lies between its rows.
+// upload copies a tensor to the device, gaps between rows included.
 func (d *DeviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.Tensor, error) {
 	m, err := gpu.Alloc(t.Len() * t.DType().Size())
 	if err != nil {
@@ -73,7 +72,7 @@ func (d *DeviceTensors) upload(gpu *cuda.Backend, t *flashkit.Tensor) (flashkit.
 	return there, cuda.UploadTensor(d.Stream, m, *t)
 }
 
-// Close frees what lies on the device, if anything does.
+// Close frees the device tensors, if any.
 func (t *Tensors) Close() error {
 	d := t.Device
 	if d == nil {

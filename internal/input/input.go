@@ -1,5 +1,5 @@
-// Package input makes and reads the tensors of problems: random ones, those of files, and the sample;
-// on the host and on a GPU.
+// Package input makes and reads the tensors of problems: random, from files, or the embedded
+// sample, on the host or a GPU.
 package input
 
 import (
@@ -17,17 +17,17 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// An Input is what to compute on.
+// An Input holds a problem and its input tensors.
 type Input struct {
 	Problem  flashkit.Problem
 	Layout   Layout
-	Source   string          // for people
-	Args     flashkit.Args   // what the passes read; with Carry, O and LSE of earlier keys
-	Expected flashkit.Tensor // O by an independent implementation, the zero Tensor unless known
+	Source   string          // description for people
+	Args     flashkit.Args   // inputs of the passes; with Carry also O and LSE of earlier keys
+	Expected flashkit.Tensor // O by an independent implementation, zero if unknown
 }
 
-// sample is Q, K, V of an attention layer of a real transformer on a real text,
-// with O and LSE by an independent implementation: sample/PROVENANCE.md.
+// sample holds Q, K and V of a real transformer layer on real text, and O and LSE by an independent
+// implementation: sample/PROVENANCE.md.
 //
 //go:embed sample/attention.safetensors
 var sample []byte
@@ -54,7 +54,7 @@ func Sample() (*Input, error) {
 // A tensorSet holds the tensors of all input files by name.
 type tensorSet map[string]fileTensor
 
-// A fileTensor knows which file it came from.
+// A fileTensor is a tensor with the path of its file.
 type fileTensor struct {
 	safetensors.Tensor
 	path string
@@ -70,8 +70,8 @@ func (s tensorSet) addFile(path string, f *safetensors.File) error {
 	return nil
 }
 
-// ReadFiles reads the files of --in: one safetensors file, or .npy files named
-// after their tensor or given as name=path.
+// ReadFiles reads the files of --in: a safetensors file, or .npy files named after their tensors or
+// given as name=path.
 func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
 	set := tensorSet{}
 	for _, arg := range args {
@@ -99,7 +99,7 @@ func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
 	return in, nil
 }
 
-// SplitArg parts name=path. Without a name, a .npy file is named after itself.
+// SplitArg splits name=path. Without a name, a .npy file's base name is the name.
 func SplitArg(arg string) (name, path string) {
 	if name, path, named := strings.Cut(arg, "="); named {
 		return name, path
@@ -110,7 +110,7 @@ func SplitArg(arg string) (name, path string) {
 	return name, arg
 }
 
-// parseFile parses b, a .npy file if it has a name and else a safetensors file.
+// parseFile parses a .npy file if name is set, else a safetensors file.
 func parseFile(name string, b []byte) (*safetensors.File, error) {
 	if name == "" {
 		return safetensors.Parse(b)
@@ -122,7 +122,7 @@ func parseFile(name string, b []byte) (*safetensors.File, error) {
 	return &safetensors.File{Tensors: []safetensors.Tensor{{Name: name, DType: a.DType, Shape: a.Shape, Data: a.Data}}}, nil
 }
 
-// input gathers the arguments that are there, and derives the problem.
+// input collects the arguments and derives the problem.
 func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 	in := &Input{Layout: l}
 	for _, a := range flashkit.Arguments() {
@@ -132,7 +132,7 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 			given = true
 		case "O", "LSE":
 			given = carry
-		case "DQ", "DK", "DV", "DBias", "DSink": // which somebody has computed
+		case "DQ", "DK", "DV", "DBias", "DSink": // results in the file
 		default:
 			given = there
 		}
@@ -156,8 +156,7 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 	return in, in.checkShapes()
 }
 
-// checkShapes refuses tensors of rows and of keys that do not go together, in the
-// order of dimensions that the file has them in.
+// checkShapes rejects inconsistent shapes. Its errors show them in the file's layout.
 func (in *Input) checkShapes() error {
 	q, k, v := in.Args.Q.Shape(), in.Args.K.Shape(), in.Args.V.Shape()
 	keys := k
@@ -187,9 +186,9 @@ func (in *Input) checkShapes() error {
 	return nil
 }
 
-// argument returns an argument's tensor: of rank 4 in one of the three types, but for
-// what has no elements in a row, and for biases and masks, which may leave out dimensions
-// in front.
+// argument returns the tensor of an argument: rank 4, of one of three types. Exceptions: LSE and
+// DLSE lack the last dimension, arguments of heads are shorter, biases and masks may lack leading
+// dimensions, and masks are boolean.
 func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flashkit.Tensor, err error) {
 	t, ok := s[name]
 	if !ok {
@@ -236,7 +235,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flas
 	return x, nil
 }
 
-// names says which tensors there are.
+// names returns a list of the tensors for messages.
 func (s tensorSet) names() string {
 	const most = 6
 	var list []string
@@ -252,7 +251,6 @@ func (s tensorSet) names() string {
 	return "there are " + strings.Join(list, ", ")
 }
 
-// sequences reads where the sequences of a ragged problem lie, if anything says it.
 func (s tensorSet) sequences(args *flashkit.Args) error {
 	seqs := new(flashkit.Sequences)
 	for _, x := range []struct {
@@ -280,7 +278,7 @@ func (s tensorSet) sequences(args *flashkit.Args) error {
 	return s.checkSequences(seqs, args)
 }
 
-// checkSequences refuses lengths and pages that are not those of the other tensors.
+// checkSequences rejects lengths and pages that do not match the other tensors.
 func (s tensorSet) checkSequences(seqs *flashkit.Sequences, args *flashkit.Args) error {
 	packed := max(len(seqs.QStarts), len(seqs.KVStarts)) > 2 // several sequences
 	switch {

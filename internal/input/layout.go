@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A Layout is the order of the dimensions of tensors of rows and of keys, in memory and
-// in files. That of other tensors is always the same.
+// A Layout is the order of dimensions of query and key tensors, in memory and in files. Other
+// tensors have a fixed order.
 type Layout string
 
 const (
@@ -24,7 +24,7 @@ func ParseLayout(s string) (Layout, error) {
 	return "", fmt.Errorf("--layout %q: must be bhsd or bshd", s)
 }
 
-// swap turns a shape from one order to the other; it is its own inverse.
+// swap converts a shape between the layout and BHSD. It is its own inverse.
 func (l Layout) swap(shape [4]int) [4]int {
 	if l == BSHD {
 		shape[1], shape[2] = shape[2], shape[1]
@@ -33,13 +33,13 @@ func (l Layout) swap(shape [4]int) [4]int {
 }
 
 const (
-	Queries side = iota // rows of one query each
-	Keys                // rows of one key each
-	pairs               // query rows, of one element for each key
-	Neither             // nothing: there is a number for each head
+	Queries side = iota // query rows
+	Keys                // key rows
+	pairs               // query rows, with an element per key
+	Neither             // no rows: a number per head
 )
 
-// NewTensor returns a tensor of zeros. Its shape is logical, whatever the layout.
+// NewTensor returns a tensor of zeros. s is in BHSD order for any layout.
 func NewTensor(t flashkit.DType, s [4]int, l Layout) flashkit.Tensor {
 	x := flashkit.Zeros(t, s[0], s[1], s[2], s[3])
 	if l == BSHD {
@@ -48,13 +48,12 @@ func NewTensor(t flashkit.DType, s [4]int, l Layout) flashkit.Tensor {
 	return x
 }
 
-// IsEmpty reports whether a shape has no elements: its other dimensions may then be of
-// any length.
+// IsEmpty reports whether a shape has no elements. Its other dimensions may then be of any size.
 func IsEmpty(shape [4]int) bool {
 	return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0
 }
 
-// Value returns an element of a tensor's memory; those of a Bool are 0 and 1.
+// Value returns an element of a tensor's memory, 0 or 1 for Bool.
 func Value(t *flashkit.Tensor, i int) float32 {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -71,7 +70,7 @@ func Value(t *flashkit.Tensor, i int) float32 {
 	return half.FromBF16(t.Uint16s()[i])
 }
 
-// SetValue sets an element of a tensor's memory, rounded.
+// SetValue sets an element of a tensor's memory to x, rounded to its type.
 func SetValue(t *flashkit.Tensor, i int, x float32) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -85,7 +84,7 @@ func SetValue(t *flashkit.Tensor, i int, x float32) {
 	}
 }
 
-// Converted returns the tensor in another type, rounded.
+// Converted returns the tensor rounded to another type.
 func Converted(t flashkit.Tensor, to flashkit.DType) flashkit.Tensor {
 	if t.IsZero() || t.DType() == to {
 		return t
@@ -98,7 +97,6 @@ func Converted(t flashkit.Tensor, to flashkit.DType) flashkit.Tensor {
 	return x
 }
 
-// copied returns a tensor of its own memory with the same elements.
 func copied(t flashkit.Tensor) flashkit.Tensor {
 	s := t.Strides()
 	x := NewTensor(t.DType(), t.Shape(), BHSD).WithStrides(s[0], s[1], s[2])
@@ -106,17 +104,17 @@ func copied(t flashkit.Tensor) flashkit.Tensor {
 	return x
 }
 
-// restore copies the memory of one tensor into that of another of the same type.
+// restore copies the elements of from to to, of the same type and strides.
 func restore(to, from *flashkit.Tensor) {
 	copy(to.Float32s(), from.Float32s())
 	copy(to.Uint16s(), from.Uint16s())
 }
 
-// elements returns the elements in the order of the tensor's shape.
+// elements returns the elements in order of the shape.
 func elements(t *flashkit.Tensor) []float64 {
 	shape := t.Shape()
 	if IsEmpty(shape) {
-		return nil // any number of heads without rows
+		return nil // an empty shape may have any number of heads
 	}
 	x := make([]float64, 0, shape[0]*shape[1]*shape[2]*shape[3])
 	for b := range shape[0] {
@@ -131,7 +129,6 @@ func elements(t *flashkit.Tensor) []float64 {
 	return x
 }
 
-// bytesOf returns what tensors of a shape take.
 func bytesOf(t flashkit.DType, shape [4]int) float64 {
 	bytes := float64(t.Size())
 	for _, d := range shape {

@@ -7,13 +7,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// tensorNames has the tensors of files by the fields that they become.
+// tensorNames maps fields of errors to tensors of files.
 var tensorNames = map[string]string{
 	"Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts", "Seqs.Pages": "pages",
 }
 
-// OfFile returns an error of a call on an input with the name of the file's tensor in place of
-// the field.
+// OfFile replaces the field of a ProblemError by the name of the file's tensor.
 func OfFile(err error) error {
 	var wrong *flashkit.ProblemError
 	if !errors.As(err, &wrong) {

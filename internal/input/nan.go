@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// NaNs says which tensors of the input have elements that are NaN, and how many; "" if there
-// are none. Elements outside all sequences are not counted.
+// NaNs lists the input tensors with NaN elements and their counts, "" if none. Elements outside all
+// sequences do not count.
 func (w *Work) NaNs(c *flashkit.Call) string {
 	var list []string
 	for _, a := range flashkit.Arguments() {
@@ -16,18 +16,18 @@ func (w *Work) NaNs(c *flashkit.Call) string {
 		if t.IsZero() || t.DType() == flashkit.Bool {
 			continue
 		}
-		if n, of := (padding{c}).countNaNs(&a, t); n > 0 {
+		if n, of := (oracleView{c}).countNaNs(&a, t); n > 0 {
 			list = append(list, fmt.Sprintf("%d of %d elements of %s", n, of, strings.ToLower(a.Name)))
 		}
 	}
 	return strings.Join(list, ", ")
 }
 
-// countNaNs counts the elements of an argument that are NaN, and all elements.
-func (x padding) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
+// countNaNs returns the number of NaN elements of an argument, and of all its elements.
+func (x oracleView) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if IsEmpty(shape) {
-		return 0, 0 // any number of heads without rows
+		return 0, 0 // an empty shape may have any number of heads
 	}
 	for b := range shape[0] {
 		rows := shape[2]

@@ -8,12 +8,12 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// NewWork returns the passes on an input.
+// NewWork returns a Work with zero outputs.
 func NewWork(in *Input, backward bool) *Work {
 	return &Work{in, in.WithOutputs(backward), backward}
 }
 
-// eachOutput calls f with every tensor that the passes write, under its name in files.
+// eachOutput calls f with every output of the passes and its name in files.
 func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(name string, a *flashkit.Argument, t *flashkit.Tensor)) {
 	for _, a := range flashkit.Arguments() {
 		if writes(&a, p, backward) {
@@ -22,8 +22,8 @@ func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(
 	}
 }
 
-// File returns the outputs as a safetensors file, in the layout of the input;
-// lse has rank 3 and dsink rank 1.
+// File returns the outputs as a safetensors file in the input's layout. lse has rank 3, dsink rank
+// 1.
 func (w *Work) File(kernel, forward string) (*safetensors.File, error) {
 	p := w.Problem
 	f := &safetensors.File{Metadata: map[string]string{"problem": p.String(), "kernel": kernel, "layout": string(w.Layout)}}

@@ -8,10 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Random makes all that the passes of a problem read from a seed: normal numbers;
-// a bias for all sequences and a mask for all heads, three of four pairs of which take part;
-// the slopes of ALiBi; lengths from half of what they may be; pages in any order; an origin
-// as of a part behind another one of this size.
+// Random generates all inputs of a problem's passes from a seed. Numbers are normal. Sequences
+// share a bias, and heads share a mask that keeps three of four pairs. Sequence lengths are at least
+// half the maximum, pages are shuffled, and an origin is behind one part of the same size.
 func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := Empty(p, seed, l, backward)
 	in.Source = fmt.Sprintf("random, seed %d", seed)
@@ -20,7 +19,7 @@ func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 		t := a.Of(&in.Args)
 		for i := range t.Len() {
 			x := r.NormFloat64()
-			if a.Name == "Mask" && x < -.6745 { // the first quarter of normal numbers
+			if a.Name == "Mask" && x < -.6745 { // the first quartile
 				x = 0
 			}
 			SetValue(t, i, float32(x))
@@ -33,8 +32,7 @@ func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	return in
 }
 
-// Empty makes zeros of what Random makes numbers of. Sequences are as long as
-// they may be.
+// Empty returns zeros in place of Random's numbers. Sequences have the maximum length.
 func Empty(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := &Input{Problem: p, Layout: l}
 	if in.Args.Seed = seed; p.Score.Origin {
@@ -61,7 +59,7 @@ func Empty(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	return in
 }
 
-// shuffle makes sequences differ.
+// shuffle randomizes lengths and pages.
 func shuffle(s *flashkit.Sequences, r *rand.Rand, p *flashkit.Problem) {
 	if s == nil {
 		return
@@ -79,7 +77,7 @@ func shuffle(s *flashkit.Sequences, r *rand.Rand, p *flashkit.Problem) {
 	r.Shuffle(len(s.Pages), func(i, j int) { s.Pages[i], s.Pages[j] = s.Pages[j], s.Pages[i] })
 }
 
-// Reads reports whether the passes of a problem need an argument from their caller.
+// Reads reports whether the passes of a problem require an argument from the caller.
 func Reads(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	role := a.Role(p, flashkit.PassForward)
 	if backward && role == 0 {
@@ -88,7 +86,7 @@ func Reads(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	return role&flashkit.Input != 0 && role&flashkit.Optional == 0
 }
 
-// ShapeIn returns the shape of an argument of random input.
+// ShapeIn returns the shape of an argument in Random's input.
 func ShapeIn(a *flashkit.Argument, p *flashkit.Problem) [4]int {
 	s := a.Shape(p)
 	switch a.Name {
@@ -104,7 +102,7 @@ func ShapeIn(a *flashkit.Argument, p *flashkit.Problem) [4]int {
 	return s
 }
 
-// pages returns how many pages a sequence may have.
+// pages returns the number of pages of the longest sequence.
 func pages(p *flashkit.Problem) int {
 	if p.KVLen == 0 {
 		return 0
@@ -112,9 +110,9 @@ func pages(p *flashkit.Problem) int {
 	return (p.KVLen-1)/p.Page + 1
 }
 
-// AlibiSlopes returns the slopes of Press, Smith and Lewis (Train short, test long, 2022):
-// powers of 2^(-8/n) for n heads and, where n is no power of two, those of the next
-// smaller one and then every other one of twice as many.
+// AlibiSlopes returns the slopes of Press, Smith and Lewis (Train short, test long, 2022): powers
+// of 2^(-8/n) if the number n of heads is a power of two. Otherwise they are the slopes for the
+// next smaller power, then every other slope for twice that power.
 func AlibiSlopes(heads int) flashkit.Tensor {
 	n := 1
 	for 2*n <= heads {

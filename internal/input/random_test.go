@@ -19,8 +19,7 @@ func TestAlibiSlopes(t *testing.T) {
 	}
 }
 
-// The lengths of random input are within what the problem says, and its table has each
-// page once.
+// The lengths of random input are within the problem's, and its table has each page once.
 func TestRandomSequences(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 200 {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	Stdin     = "-"     // as a file to read: the standard input
-	mostPiped = 1 << 30 // bytes that are read from a pipe: it does not say how many will come
+	Stdin     = "-"     // path of the standard input
+	mostPiped = 1 << 30 // maximum bytes of a pipe, whose size is unknown
 )
 
-// ReadWhole reads a regular file, or a pipe up to a limit. What has no end, or no
-// content, is refused before it is opened.
+// ReadWhole reads a regular file, or a pipe up to a limit. It rejects endless and empty files
+// before opening them.
 func ReadWhole(path string) ([]byte, error) {
 	if path == Stdin {
 		info, err := os.Stdin.Stat()
@@ -55,7 +55,7 @@ func readable(info fs.FileInfo) error {
 	return nil
 }
 
-// readStream reads f, which info describes.
+// readStream reads f, whose info is given.
 func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 	if err := readable(info); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 		size = int(info.Size())
 		limit = max(limit, size)
 	}
-	b := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead)) // with the room that finding the end takes
+	b := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead)) // ReadFrom needs MinRead free bytes to find the end
 	if _, err := b.ReadFrom(io.LimitReader(f, int64(limit)+1)); err != nil {
 		return nil, withoutPath(err)
 	}
@@ -78,7 +78,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// withoutPath returns what is wrong with a file that the message names already.
+// withoutPath returns err without the path, which the message already has.
 func withoutPath(err error) error {
 	var named *fs.PathError
 	if errors.As(err, &named) {

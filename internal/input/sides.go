@@ -1,9 +1,9 @@
 package input
 
-// A side says what the third dimension of an argument counts.
+// A side is the meaning of an argument's third dimension.
 type side uint8
 
-// SideOf returns what the third dimension of the argument of that name counts.
+// SideOf returns the side of the argument with a name.
 func SideOf(argument string) side {
 	switch argument {
 	case "K", "V", "DK", "DV":
@@ -16,7 +16,7 @@ func SideOf(argument string) side {
 	return Queries
 }
 
-// Of returns the layout of an argument: that of the tensors that have a choice.
+// Of returns the layout of an argument: l for queries and keys, else BHSD.
 func (l Layout) Of(argument string) Layout {
 	if s := SideOf(argument); s == Queries || s == Keys {
 		return l

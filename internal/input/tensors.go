@@ -7,26 +7,24 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// Tensors are a problem's inputs, random normal, and outputs.
+// Tensors are a problem's random normal inputs, and its outputs.
 type Tensors struct {
 	Problem flashkit.Problem
-	Args    flashkit.Args  // with O and LSE of a forward pass, if the passes need them
-	Device  *DeviceTensors // nil until a case needs them
+	Args    flashkit.Args  // with O and LSE of a forward pass if a backward pass follows
+	Device  *DeviceTensors // nil until the first case on the device
 }
 
-// A Maker makes tensors. A backward pass needs O and LSE: they are computed by a
-// copy that learns nothing, so that what is measured, and what dispatch is said to
-// choose, is as if no tensors had been made.
+// A Maker makes tensors. Inputs of a backward pass include O and LSE. A frozen dispatcher computes
+// them, so that this forward pass does not affect measurements and choices.
 type Maker struct {
 	Frozen *dispatch.Dispatcher
 	seed   uint64
 }
 
-// NewMaker returns a maker of random tensors from a seed.
+// NewMaker returns a maker of random tensors.
 func NewMaker(d *dispatch.Dispatcher, seed uint64) Maker { return Maker{d.Frozen(), seed} }
 
-// Make makes the tensors of a problem, with those of the backward pass if that
-// is to be called.
+// Make makes the tensors of a problem, including the backward pass's if backward.
 func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Tensors, error) {
 	backward = backward && HasBackward(&p)
 	t := &Tensors{Problem: p, Args: Random(p, m.seed, BHSD, backward).WithOutputs(backward)}
@@ -39,8 +37,8 @@ func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Te
 // HasBackward reports whether a problem has a backward pass.
 func HasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
-// WithOutputs returns the arguments of the passes: the input's, with zeros for all that
-// they write. What they also read is the input's again, as a copy.
+// WithOutputs returns the input's arguments with zero tensors for all outputs. With Carry, outputs
+// are copies of the input's O and LSE.
 func (in *Input) WithOutputs(backward bool) flashkit.Args {
 	args := in.Args
 	for _, a := range flashkit.Arguments() {
@@ -57,7 +55,7 @@ func (in *Input) WithOutputs(backward bool) flashkit.Args {
 	return args
 }
 
-// Restart makes what the passes read and write what it was at first.
+// Restart restores O and LSE of earlier keys, which a pass with Carry overwrites.
 func (in *Input) Restart(args *flashkit.Args) {
 	if in.Problem.Carry {
 		restore(&args.O, &in.Args.O)
@@ -70,7 +68,7 @@ func writes(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	return (a.Role(p, flashkit.PassForward)|a.Role(p, pass(backward)))&flashkit.Output != 0
 }
 
-// pass returns the pass that is the last one to run.
+// pass returns the last pass to run.
 func pass(backward bool) flashkit.Pass {
 	if backward {
 		return flashkit.PassBackward
@@ -78,8 +76,7 @@ func pass(backward bool) flashkit.Pass {
 	return flashkit.PassForward
 }
 
-// outputLike returns the type and shape of what a pass writes: a gradient is like what
-// it is one of.
+// outputLike returns the type and shape of an output. A gradient is like its argument.
 func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]int) {
 	shape := args.Q.Shape()
 	switch a.Name {
@@ -98,13 +95,13 @@ func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]i
 	return 0, [4]int{}
 }
 
-// Call runs a kernel on the tensors. A forward pass writes O and LSE again, which
-// leaves a backward pass with the same inputs up to rounding.
+// Call runs a kernel on the tensors. A forward pass writes O and LSE again, equal up to rounding,
+// so it does not change the inputs of a backward pass.
 func (t *Tensors) Call(ctx context.Context, k flashkit.Kernel) error {
 	return k.Compute(ctx, t.Problem, &t.Args)
 }
 
-// Flops returns the operations of a pass, with the lengths that sequences have.
+// Flops returns the operations of a pass for the actual sequence lengths.
 func (t *Tensors) Flops(s flashkit.Pass) float64 {
 	var c flashkit.Call
 	if err := c.Set(t.Problem, s, &t.Args); err != nil {
@@ -123,8 +120,8 @@ func (in *Input) OutputBytes(backward bool) (sum float64) {
 	return sum
 }
 
-// Bytes returns the size of a problem's tensors as Random makes them, with
-// those of the backward pass if that is to be called.
+// Bytes returns the size of a problem's tensors as Random makes them, including the backward pass's
+// if backward.
 func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if Reads(&a, &p, backward) || writes(&a, &p, backward) {
@@ -140,10 +137,10 @@ func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	return sum
 }
 
-// CallTiny calls a kernel on one row of one head, so that it has compiled and
-// loaded what it needs for any problem, and no measurement includes that.
+// CallTiny calls a kernel on one row of one head. It compiles and loads the kernel before
+// measurements.
 func (m Maker) CallTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
-	const tinyBytes = 16 << 20 // one row may be longer than memory
+	const tinyBytes = 16 << 20 // even one row may exceed memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
 	backward := k.Pass == flashkit.PassBackward
 	if k.Fits(p.Ask(k.Pass)) != "" || Bytes(p, backward) > tinyBytes || k.Needs != nil && k.Needs(p.Ask(k.Pass)).Host > tinyBytes {

@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// TypeNames are what --dtype takes: the types of a problem, as its name has them.
+// TypeNames are the values of --dtype, as in problem names.
 var TypeNames = []string{"f32", "f16", "bf16", "f32-kvf16", "f32-kvbf16"}
 
-// ParseTypes returns the types of a problem: of all, and of K and V if theirs is another.
+// ParseTypes returns a problem's element type and, if different, the type of K and V.
 func ParseTypes(s string) (t, kv flashkit.DType, err error) {
 	all, of, mixed := strings.Cut(s, "-kv")
 	if t, err = flashkit.ParseDType(all); err != nil || !mixed {
@@ -22,7 +22,7 @@ func ParseTypes(s string) (t, kv flashkit.DType, err error) {
 	return t, kv, err
 }
 
-// TypesName returns what the name of a problem has of its types.
+// TypesName returns the types in a problem's name.
 func TypesName(p *flashkit.Problem) string {
 	if p.KVDType == 0 {
 		return p.DType.String()

@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// A groupVersion is how a version of Linux's control groups names the files of a group.
+// A groupVersion holds the file names of a control group in one version of Linux's control groups.
 type groupVersion struct {
 	limit, used string
-	cache       string // the field of memory.stat with the bytes that the system takes back first
+	cache       string // field of memory.stat with reclaimable bytes
 }
 
-// groupVersions has the versions by the type of their file systems.
+// groupVersions maps file system types to versions.
 var groupVersions = map[string]groupVersion{
 	"cgroup2": {"memory.max", "memory.current", "inactive_file"},
 	"cgroup":  {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
 }
 
-// groupFree returns the bytes that the control groups of this process leave: the least of its
-// own group and of all groups above it. It is infinite if there are none.
+// groupFree returns the free bytes within this process's control groups, the minimum over its own
+// group and all ancestors. Without groups it is infinite.
 func groupFree(root fs.FS) float64 {
 	free, own := math.Inf(1), ownGroups(root)
 	mounts, _ := fs.ReadFile(root, "proc/self/mountinfo")
@@ -38,7 +38,7 @@ func groupFree(root fs.FS) float64 {
 			continue
 		}
 		below, inside := strings.CutPrefix(group+"/", strings.TrimSuffix(mount[3], "/")+"/")
-		if !inside { // it is in another namespace
+		if !inside { // the group is in another namespace
 			below = ""
 		}
 		top := path.Join("/", mount[4])
@@ -70,12 +70,12 @@ func ownGroups(root fs.FS) map[string]string {
 	return own
 }
 
-// free returns the bytes that a group leaves, infinite without a limit.
+// free returns the free bytes of a group, infinite without a limit.
 func (v groupVersion) free(root fs.FS, dir string) float64 {
 	number := func(text string) float64 {
 		x, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 		if err != nil {
-			return math.Inf(1) // max, or there is no such group
+			return math.Inf(1) // "max", or no such group
 		}
 		return float64(x)
 	}

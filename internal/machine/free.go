@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Affordable returns an error if less memory than bytes is free: nothing is
-// allocated before that is known, as running out of memory ends the program.
+// Affordable returns an error if less than bytes of memory is free. Callers ask before they
+// allocate, because running out of memory kills the program.
 func Affordable(what string, bytes float64) error {
 	if free := Free(); bytes > free {
 		return fmt.Errorf("%s take %s, and %s are free", what, terminal.Bytes(bytes), terminal.Bytes(free))
@@ -19,9 +19,8 @@ func Affordable(what string, bytes float64) error {
 	return nil
 }
 
-// Free returns the bytes that the system could give to this program: the memory that Linux
-// calls available, within the limits of the process and of its control groups; else the
-// machine's memory.
+// Free returns the bytes available to this program: Linux's MemAvailable, or else the machine's
+// memory, within the limits of the process and its control groups.
 func Free() float64 {
 	free := machineMemory()
 	if kib := kibibytes("/proc/meminfo", "MemAvailable"); kib > 0 {
@@ -30,7 +29,7 @@ func Free() float64 {
 	return min(free, groupFree(os.DirFS("/")), processFree())
 }
 
-// kibibytes returns a field of a file of /proc, 0 if there is none.
+// kibibytes returns a field of a file in /proc, 0 if absent.
 func kibibytes(path, name string) float64 {
 	kib, err := strconv.ParseFloat(strings.TrimSuffix(procField(path, name), " kB"), 64)
 	if err != nil || math.IsNaN(kib) {

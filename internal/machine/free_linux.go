@@ -5,16 +5,15 @@ import (
 	"syscall"
 )
 
-// Of the address space that a limit leaves, some is kept for threads and for the heap's own
-// tables: Go and the C library reserve 64 MiB at a time. Little arrays find room in what is
-// reserved already.
+// Go and the C library reserve address space 64 MiB at a time, for threads and the heap's tables.
+// keptAddresses remain for them. Arrays up to littleArrays fit into space that is already reserved.
 const (
 	keptAddresses = 256 << 20
 	littleArrays  = 16 << 20
 )
 
-// processFree returns the bytes that the process may still map, by the limits of its address
-// space and of its data (ulimit -v and -d).
+// processFree returns the bytes that the process may still map within its limits of address space
+// and data (ulimit -v and -d).
 func processFree() float64 {
 	free := math.Inf(1)
 	for _, x := range []struct {

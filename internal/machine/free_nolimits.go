@@ -4,5 +4,5 @@ package machine
 
 import "math"
 
-// processFree is for systems whose limits of a process are not known.
+// processFree has no limits on this system.
 func processFree() float64 { return math.Inf(1) }

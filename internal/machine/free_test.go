@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The least that is left in any group from the process's own up to the mounted one counts, in
-// both versions, with and without a container.
+// The minimum over the process's group and its ancestors counts, in both versions, with and without
+// a container.
 func TestGroupFree(t *testing.T) {
 	const (
 		two    = "30 1 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"

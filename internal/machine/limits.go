@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// DeviceLimits measures the GPU: multiply-adds of each type, and copying.
+// DeviceLimits measures the GPU's peak rates: multiply-adds of each type, and copies.
 func DeviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]Limit, error) {
 	if gpu == nil {
 		return nil, nil
@@ -34,8 +34,8 @@ func DeviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]Limit, error) {
 	return append(list, Limit{Memory: Device, Name: "copy", BytesPerSecond: rate, How: "bytes read and written by a kernel that copies"}), nil
 }
 
-// A Limit is what the machine does at most, beside which results are read. Its
-// name is that of a type, for multiply-adds of it, or "copy".
+// A Limit is a measured peak rate of the machine. Its name is an element type, for multiply-adds,
+// or "copy".
 type Limit struct {
 	Memory         string  `json:"memory"` // host or device
 	Name           string  `json:"name"`
@@ -44,8 +44,8 @@ type Limit struct {
 	How            string  `json:"how"`
 }
 
-// Most returns the limits of a place, host or device, for a type: GFLOP/s, and bytes copied per second;
-// 0 where that was not measured.
+// Most returns the limits of host or device for a type: GFLOP/s, and bytes copied per second.
+// Unmeasured limits are 0.
 func Most(limits []Limit, place string, t flashkit.DType) (gflops, bytesPerSecond float64) {
 	for _, l := range limits {
 		switch {
@@ -59,14 +59,14 @@ func Most(limits []Limit, place string, t flashkit.DType) (gflops, bytesPerSecon
 	return gflops, bytesPerSecond
 }
 
-// copyBytes returns the size of the array that is copied: more than most caches
-// hold, unless that is much of the machine's memory.
+// copyBytes returns the size of the array to copy: more than most caches hold, but a small part of
+// memory.
 func copyBytes() int {
 	n := 256 << 20
 	return max(min(n, int(Free()/8)), 1<<20)
 }
 
-// HostLimits measures the host: multiply-adds of each type, and copying.
+// HostLimits measures the host's peak rates: multiply-adds of each type, and copies.
 func HostLimits(types []flashkit.DType) []Limit {
 	var list []Limit
 	for _, t := range types {
@@ -87,15 +87,15 @@ func threads() string {
 	return strconv.Itoa(runtime.GOMAXPROCS(0)) + " threads"
 }
 
-// copyRate returns the best of a few copies of n bytes on all cores, in bytes
-// read and written per second.
+// copyRate returns the best rate of several copies of n bytes on all cores, in bytes read and
+// written per second.
 func copyRate(n int) float64 {
 	const tries, piece = 5, 1 << 20
 	from, to := make([]byte, n), make([]byte, n)
 	best := 0.0
 	for i := range tries + 1 {
 		for j := 0; i == 0 && j < n; j += 512 {
-			from[j] = byte(j) | 1 // so that every page exists: untouched ones are all the same
+			from[j] = byte(j) | 1 // writes every page: untouched pages share one zero page
 		}
 		start := time.Now()
 		var wait sync.WaitGroup
@@ -112,20 +112,20 @@ func copyRate(n int) float64 {
 			})
 		}
 		wait.Wait()
-		if i > 0 { // the first one fetches the pages of to
+		if i > 0 { // the first copy faults in the pages of to
 			best = max(best, 2*float64(n)/time.Since(start).Seconds())
 		}
 	}
 	return best
 }
 
-// Where the tensors of a measurement lie.
+// Memories of a measurement's tensors.
 const (
-	Host   = "host"   // slices; a GPU's copies in and out are part of the time
-	Device = "device" // the GPU's memory, timed by its events
+	Host   = "host"   // slices; on a GPU, times include copies
+	Device = "device" // GPU memory, timed by GPU events
 )
 
-// Check returns an error that names a field which no measurement writes.
+// Check returns an error that names a field with an impossible value.
 func (l *Limit) Check() error {
 	switch {
 	case l.Memory != Host && l.Memory != Device:

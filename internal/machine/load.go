@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// A Load is what others took of the machine meanwhile.
+// A Load is the processor time used by others during a measurement.
 type Load struct {
-	Others float64 `json:"other_processors"` // processors that other programs kept busy, on average
-	Steal  float64 `json:"steal"`            // share of the processors' time that a hypervisor gave to other guests
-	CPUs   int     `json:"cpus"`             // processors of the system, which may be more than this program has
+	Others float64 `json:"other_processors"` // processors busy with other programs, on average
+	Steal  float64 `json:"steal"`            // share of processor time that the hypervisor gave to other guests
+	CPUs   int     `json:"cpus"`             // processors of the system, maybe more than this program may use
 }
 
-// A LoadMeter measures the load since it was made.
+// A LoadMeter measures the load since its creation.
 type LoadMeter struct {
 	started time.Time
 	was     ticks
 }
 
-// NewLoadMeter returns a meter that begins now.
+// NewLoadMeter starts a meter.
 func NewLoadMeter() *LoadMeter { return &LoadMeter{time.Now(), readTicks()} }
 
-// leastMetered is the shortest time of which the counters, hundredths of a second, say something.
+// leastMetered is the shortest useful interval: the counters have a resolution of 10 ms.
 const leastMetered = 500 * time.Millisecond
 
-// Load returns the load since the meter was made, nil where the system does not say it.
+// Load returns the load since the meter was created, nil if the system has no counters.
 func (m *LoadMeter) Load() *Load { return loadBetween(m.was, readTicks(), time.Since(m.started)) }
 
 func loadBetween(was, is ticks, elapsed time.Duration) *Load {
-	const perSecond = 100 // Linux's USER_HZ on every architecture of Go's
+	const perSecond = 100 // Linux's USER_HZ on all of Go's architectures
 	all := elapsed.Seconds() * perSecond
 	if was.cpus == 0 || is.cpus != was.cpus || elapsed < leastMetered {
 		return nil
@@ -39,11 +39,10 @@ func loadBetween(was, is ticks, elapsed time.Duration) *Load {
 	return &Load{max(0, others), max(0, (is.steal-was.steal)/all/float64(is.cpus)), is.cpus}
 }
 
-// ticks are counters of the processors' time.
 type ticks struct {
-	busy, steal float64 // of all processors
-	own         float64 // of this process
-	cpus        int     // 0 where the system has no such counters
+	busy, steal float64 // all processors
+	own         float64 // this process
+	cpus        int     // 0 without counters
 }
 
 func readTicks() ticks {
@@ -58,7 +57,7 @@ func readTicks() ticks {
 	return parseTicks(string(all), string(own))
 }
 
-// parseTicks parses /proc/stat and /proc/self/stat, as proc(5) has them.
+// parseTicks parses /proc/stat and /proc/self/stat, see proc(5).
 func parseTicks(all, own string) (t ticks) {
 	for line := range strings.Lines(all) {
 		fields := strings.Fields(line)
@@ -70,12 +69,12 @@ func parseTicks(all, own string) (t ticks) {
 			t.cpus++
 		}
 	}
-	_, rest, _ := strings.Cut(own[strings.LastIndexByte(own, ')')+1:], " ") // a name may hold anything
+	_, rest, _ := strings.Cut(own[strings.LastIndexByte(own, ')')+1:], " ") // the process name may contain spaces
 	if fields := strings.Fields(rest); len(fields) > 13 {
 		t.own = sumOf(fields[11:13]) // user and system
 	}
 	if t.busy == 0 {
-		t.cpus = 0 // a sandbox that counts nothing
+		t.cpus = 0 // a sandbox whose counters are zero
 	}
 	return t
 }

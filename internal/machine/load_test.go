@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Other programs' processors are what all used less what this one used.
+// Other programs' time is all processors' time minus this program's.
 func TestLoad(t *testing.T) {
 	const cpus = "cpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nintr 5 6 7\n"
 	was := parseTicks("cpu  1000 20 300 9000 5 6 7 40 0 0\n"+cpus, "12 (a ) name) R 1 1 1 0 -1 0 0 0 0 0 100 50 0 0 20 0")

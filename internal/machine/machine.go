@@ -1,5 +1,4 @@
-// Package machine describes the machine that a program runs on: processor, GPU, free memory, and
-// what it does at most.
+// Package machine describes the program's machine: processor, GPU, free memory and peak rates.
 package machine
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A Info is where a benchmark ran.
+// Info describes the machine of a benchmark.
 type Info struct {
 	OS         string   `json:"os"`
 	Arch       string   `json:"arch"`
@@ -23,7 +22,7 @@ type Info struct {
 	GPU        string   `json:"gpu,omitempty"`
 	Go         string   `json:"go"`
 	Flashrun   string   `json:"flashrun"`
-	Missing    []absent `json:"missing,omitempty"` // backends that this machine cannot run
+	Missing    []absent `json:"missing,omitempty"` // backends unavailable on this machine
 }
 
 type absent struct {
@@ -31,7 +30,7 @@ type absent struct {
 	Reason  string `json:"reason"`
 }
 
-// Describe describes this machine, with the GPU unless that is nil.
+// Describe describes this machine, with gpu if not nil.
 func Describe(d *dispatch.Dispatcher, gpu *cuda.Backend) Info {
 	m := Info{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
 		Go: runtime.Version(), Flashrun: Version()}
@@ -56,10 +55,10 @@ func (m Info) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// cpuName returns what Linux calls the processor, "" where nothing says it.
+// cpuName returns Linux's model name of the processor, "" if unknown.
 func cpuName() string { return procField("/proc/cpuinfo", "model name") }
 
-// procField returns the first value of that name in a file of "name: value" lines.
+// procField returns the first value of a name in a file of "name: value" lines.
 func procField(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -73,7 +72,7 @@ func procField(path, name string) string {
 	return ""
 }
 
-// Reason returns why a backend is missing, without its name.
+// Reason returns the reason that a backend is missing, without the backend's name.
 func Reason(m dispatch.Missing) string { return strings.TrimPrefix(m.Err.Error(), m.Backend+": ") }
 
 // Version returns the module's version as the Go tool recorded it.

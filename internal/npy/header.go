@@ -14,8 +14,7 @@ type header struct {
 	shape   []int
 }
 
-// parseHeader reads a Python dict with the keys descr, fortran_order and shape,
-// and the white space that pads it.
+// parseHeader parses a Python dict with the keys descr, fortran_order and shape, and its padding.
 func parseHeader(text string) (header, error) {
 	var h header
 	s := scanner{rest: text}
@@ -58,12 +57,12 @@ func (h *header) parseValue(s *scanner, key string) (err error) {
 	return err
 }
 
-// A scanner reads the little of Python that a header needs.
+// A scanner reads the subset of Python syntax in headers.
 type scanner struct {
-	rest string // what is still to be read
+	rest string // unread text
 }
 
-// accept skips spaces and then the given text, if it comes next.
+// accept skips spaces and then text, if it comes next.
 func (s *scanner) accept(text string) (ok bool) {
 	s.rest = strings.TrimLeft(s.rest, " ")
 	s.rest, ok = strings.CutPrefix(s.rest, text)
@@ -77,7 +76,7 @@ func (s *scanner) expect(text string) error {
 	return fmt.Errorf("found %.20q, want %q", s.rest, text)
 }
 
-// dict reads a dict. It calls value after each key to read the value.
+// dict reads a dict. It calls value after each key.
 func (s *scanner) dict(value func(key string) error) error {
 	if err := s.expect("{"); err != nil {
 		return err
@@ -105,7 +104,7 @@ func (s *scanner) tuple() ([]int, error) {
 	if err := s.expect("("); err != nil {
 		return nil, err
 	}
-	list, _, _ := strings.Cut(s.rest, ")") // counted first, because growth would allocate several times the result
+	list, _, _ := strings.Cut(s.rest, ")") // preallocated: growth would allocate several times the result
 	x := make([]int, 0, strings.Count(list, ",")+1)
 	for !s.accept(")") {
 		n, err := s.int()
@@ -116,7 +115,7 @@ func (s *scanner) tuple() ([]int, error) {
 		if s.accept(",") {
 			continue
 		}
-		if len(x) == 1 { // to Python, (3) is a number
+		if len(x) == 1 { // in Python (3) is a number
 			return nil, fmt.Errorf("found %.20q after the only dimension, want a comma", s.rest)
 		}
 		return x, s.expect(")")
@@ -151,8 +150,7 @@ func (s *scanner) bool() (bool, error) {
 	return false, fmt.Errorf("found %.20q, want True or False", s.rest)
 }
 
-// string reads a string. Escape sequences stay as they are, since no string
-// that a header may hold has one.
+// string reads a string. It keeps escape sequences, as no valid header has any.
 func (s *scanner) string() (string, error) {
 	for _, quote := range []string{"'", `"`} {
 		if !s.accept(quote) {

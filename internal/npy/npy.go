@@ -1,8 +1,7 @@
-// Package npy reads the .npy files of NumPy that hold numbers or truth values in
-// C order and little endian.
+// Package npy reads NumPy's .npy files of numbers or booleans, in C order and little endian.
 //
-// Files may come from anyone. Parse never panics, and what it allocates depends
-// on the bytes that are present, never on a number that the header claims.
+// Files may come from anyone. Parse never panics. Its allocation depends on the length of its
+// input, never on a number in the header.
 package npy
 
 import (
@@ -20,8 +19,8 @@ const magic = "\x93NUMPY"
 
 // An Array is the content of a .npy file.
 type Array struct {
-	// DType is the element type in the words of the safetensors format: "F16",
-	// "F32", "F64", "BOOL", "U8", "I32" or "I64".
+	// DType is the safetensors name of the element type: "F16", "F32", "F64", "BOOL", "U8", "I32"
+	// or "I64".
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
@@ -66,7 +65,6 @@ func parse(b []byte) (*Array, error) {
 	return &Array{DType: dtype, Shape: h.shape, Data: data}, nil
 }
 
-// split returns the header and the data of a file.
 func split(b []byte) (string, []byte, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(magic))
 	if other := foreign.Format(b); !ok && other != "" {
@@ -98,7 +96,7 @@ func split(b []byte) (string, []byte, error) {
 	return string(rest[:n]), rest[n:], nil
 }
 
-// elements are the types that NumPy's descr may name.
+// elements maps the supported descrs.
 var elements = map[string]struct {
 	dtype string
 	size  int
@@ -119,8 +117,7 @@ func element(descr string) (dtype string, size int, err error) {
 	return "", 0, fmt.Errorf("descr %.60q is not supported, %s", descr, want)
 }
 
-// ordersAgree reports whether C and Fortran order give the same bytes because
-// no more than one dimension is greater than 1.
+// ordersAgree reports whether C and Fortran order are the same: at most one dimension exceeds 1.
 func ordersAgree(shape []int) bool {
 	long := 0
 	for _, d := range shape {

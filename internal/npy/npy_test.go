@@ -58,7 +58,7 @@ func TestParseNumPy(t *testing.T) {
 	}
 }
 
-// accepted has headers that differ from what NumPy writes but mean the same.
+// accepted are headers that differ from NumPy's but mean the same.
 var accepted = []struct {
 	header string
 	shape  []int

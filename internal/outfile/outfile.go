@@ -1,5 +1,5 @@
-// Package outfile writes files. A file appears whole or not at all, and replaces nothing
-// but a file of its own kind: whatever else has its name, or its link's, stays untouched.
+// Package outfile writes files. A file appears complete or not at all. It replaces only a file of
+// its own kind: any other file with its name, or its link's target, stays untouched.
 package outfile
 
 import (
@@ -13,35 +13,34 @@ import (
 	"path/filepath"
 )
 
-// A Kind is a kind of file that the program writes.
+// A Kind is a kind of output file.
 type Kind struct {
-	Name string // with its article, for messages: "a profile"
+	Name string // with article, for messages: "a profile"
 
-	// Is reports whether a file that begins so is of the kind. It sees at most the first
-	// 4096 bytes.
+	// Is reports whether a file with this beginning is of the kind. begin has at most 4096 bytes.
 	Is func(begin []byte) bool
 }
 
-// beginning is the number of bytes that a Kind sees.
+// beginning is the maximum length of Is's argument.
 const beginning = 4096
 
-// A File is a temporary file in the folder of the one that it becomes.
+// A File is a temporary file in the folder of its final path.
 type File struct {
-	path string // of the file, not of a link to it
+	path string // final path, links resolved
 	kind Kind
 	temp *os.File
 }
 
-// Create prepares to write path. It fails now if path, or what it links to, is a folder, a
-// device or a file of another kind, or if the folder cannot be written. An empty file is of
-// every kind.
+// Create prepares to write path. It fails now if path or its link's target is a folder, a device or
+// a file of another kind. It also fails if the folder is not writable. An empty file is of every
+// kind.
 func Create(path string, kind Kind) (*File, error) {
 	return create(path, "", kind)
 }
 
-// CreateVia is Create with the temporary file's name: path and suffix. A killed program
-// leaves that one file, and the next call replaces it if it is of the kind. Only one program
-// at a time may write path.
+// CreateVia is Create with path plus suffix as the temporary file's name. A killed program leaves
+// only this file, and the next call replaces it if it is of the kind. Only one program at a time
+// may write path.
 func CreateVia(path, suffix string, kind Kind) (*File, error) {
 	return create(path, suffix, kind)
 }
@@ -56,7 +55,7 @@ func create(path, suffix string, kind Kind) (*File, error) {
 	}
 	mode := fs.FileMode(0o644)
 	if info != nil {
-		mode = 0o600 // until it has that of the old file
+		mode = 0o600 // until Commit copies the old file's mode
 	}
 	next := func() string {
 		return filepath.Join(filepath.Dir(target), fmt.Sprintf(".%s.%d", filepath.Base(target), rand.Uint32()))
@@ -74,11 +73,11 @@ func create(path, suffix string, kind Kind) (*File, error) {
 	return &File{target, kind, temp}, nil
 }
 
-// Path returns the name of the file: that of the target where the caller named a link.
+// Path returns the path of the file, with links resolved.
 func (f *File) Path() string { return f.path }
 
-// Commit writes the file and moves it to its name. If the name has a file, which must still be
-// of the kind, its permissions stay, and its owner and group where the system permits that.
+// Commit writes the file and renames it to its path. An existing file there must still be of the
+// kind. Its permissions stay, and its owner and group if the system permits.
 func (f *File) Commit(write func(io.Writer) error) error {
 	defer f.Discard()
 	w := bufio.NewWriter(f.temp)
@@ -108,8 +107,8 @@ func (f *File) Commit(write func(io.Writer) error) error {
 	return about(f.path, err)
 }
 
-// keepRights gives the temporary file the owner and the permissions of the one that it replaces.
-// Where the group cannot stay, another group has the rights of all others.
+// keepRights gives the temporary file the owner and permissions of the file that it replaces. If
+// the group cannot stay, the new group gets the permissions of others.
 func (f *File) keepRights() error {
 	info, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +131,7 @@ func (f *File) keepRights() error {
 	return f.temp.Chmod(mode)
 }
 
-// Discard removes a file that was not committed.
+// Discard removes the file unless it was committed.
 func (f *File) Discard() {
 	if f == nil || f.temp == nil {
 		return
@@ -142,7 +141,7 @@ func (f *File) Discard() {
 	f.temp = nil
 }
 
-// Write writes a file that is in memory.
+// Write writes data to a file.
 func Write(path string, kind Kind, data []byte) error {
 	f, err := Create(path, kind)
 	if err != nil {
@@ -156,8 +155,8 @@ func Write(path string, kind Kind, data []byte) error {
 
 var errNotRegular = errors.New("not a regular file")
 
-// resolve returns the file that path names or links to, with its info: nil if there is none
-// yet. A link to nothing, a folder and a device are errors.
+// resolve returns the path's file with links resolved, and its info, nil if it does not exist.
+// Dangling links, folders and devices are errors.
 func resolve(path string) (target string, info fs.FileInfo, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return path, nil, nil
@@ -175,7 +174,7 @@ func resolve(path string) (target string, info fs.FileInfo, err error) {
 	return target, info, err
 }
 
-// check returns an error if the regular file path is of another kind.
+// check returns an error if a regular file is of another kind.
 func (k Kind) check(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -189,7 +188,7 @@ func (k Kind) check(path string) error {
 	return err
 }
 
-// Remove removes a file, if there is one, which must be of the kind and no link.
+// Remove removes a file if it exists. The file must be of the kind and no link.
 func Remove(path string, kind Kind) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,7 +209,7 @@ func Remove(path string, kind Kind) error {
 	return nil
 }
 
-// about returns err with the name of the file as the caller has it.
+// about returns err with the caller's name of the file.
 func about(path string, err error) error {
 	switch e := err.(type) {
 	case *fs.PathError:

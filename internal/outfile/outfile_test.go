@@ -59,8 +59,7 @@ func TestWrite(t *testing.T) {
 	alone(t, dir, "x", "y")
 }
 
-// What is not of the kind stays untouched, by its own name or by a link, before the work and
-// if it appears during the work.
+// A file of another kind stays untouched, by name or link, even if it appears during the work.
 func TestForeignFilesStay(t *testing.T) {
 	dir := t.TempDir()
 	foreign, link, dangling := filepath.Join(dir, "foreign"), filepath.Join(dir, "link"), filepath.Join(dir, "dangling")
@@ -106,7 +105,7 @@ func TestLinksAreFollowed(t *testing.T) {
 	alone(t, dir, "link", "target")
 }
 
-// What goes wrong while writing is said once, and leaves nothing behind.
+// A write error is reported once and leaves nothing behind.
 func TestCommitFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		write func(io.Writer) error
@@ -128,7 +127,7 @@ func TestCommitFails(t *testing.T) {
 	}
 }
 
-// A temporary file of a killed program makes room, and only if it is one.
+// A temporary file of a killed program is replaced, other files are not.
 func TestCreateVia(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")
@@ -154,7 +153,7 @@ func TestCreateVia(t *testing.T) {
 	require.EqualError(t, write(), path+".part: not a regular file")
 }
 
-// Writers of one file leave one of their texts.
+// Concurrent writers of a file leave one of their texts.
 func TestConcurrentWriters(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")

@@ -19,7 +19,7 @@ func owner(t *testing.T, path string) (uid, gid uint32, mode os.FileMode) {
 	return s.Uid, s.Gid, info.Mode().Perm()
 }
 
-// A file keeps its owner and its group where the system permits that.
+// A file keeps its owner and group if the system permits.
 func TestOwnerStays(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files away")
@@ -38,8 +38,7 @@ func TestOwnerStays(t *testing.T) {
 	}
 }
 
-// Where it does not, the file is written all the same, and no other group gets the rights of
-// the old one.
+// Otherwise the file is written, and no other group gets the rights of the old one.
 func TestOwnerThatCannotStay(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes somebody else")

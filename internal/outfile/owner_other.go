@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing where files have no groups.
+// keepOwner does nothing on systems without file groups.
 func keepOwner(*os.File, fs.FileInfo) bool { return true }

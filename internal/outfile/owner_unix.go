@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// keepOwner gives f the owner and the group of another file, each if the system permits it. It
-// reports whether f has that group.
+// keepOwner gives f the owner and group of another file, as far as the system permits. It reports
+// whether f has that group.
 func keepOwner(f *os.File, info fs.FileInfo) bool {
 	old, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -2,9 +2,8 @@ package outfile
 
 import "bytes"
 
-// ProfileMagic is how the profiles of every version of package dispatch begin.
+// ProfileMagic begins the profiles of every version of package dispatch.
 const ProfileMagic = "flashkit-profile "
 
-// Profile is the kind of dispatch's profiles, which flashrun calibrate checks before it
-// measures anything.
+// Profile is the kind of dispatch's profiles.
 var Profile = Kind{"a profile", func(begin []byte) bool { return bytes.HasPrefix(begin, []byte(ProfileMagic)) }}

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Signals returns the signals that end a program early: SIGINT, SIGTERM and, where the system
-// has it and nohup does not ignore it, SIGHUP.
+// Signals returns the signals that end a program early: SIGINT, SIGTERM and, unless missing or
+// ignored under nohup, SIGHUP.
 func Signals() []os.Signal {
 	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	for _, s := range hangUp {

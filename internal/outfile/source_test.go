@@ -17,9 +17,8 @@ import (
 var writers = map[string]bool{"Create": true, "CreateTemp": true, "WriteFile": true, "OpenFile": true, "Rename": true, "Truncate": true, "Link": true, "Symlink": true,
 	"OpenRoot": true, "CopyFS": true, "Remove": true, "RemoveAll": true}
 
-// This package alone writes files: nothing else in the repository can replace what is not its
-// own. A test may, and so may the program that writes assembly, a module of its own that only
-// the Makefile runs.
+// Only this package writes files, so nothing in the repository replaces foreign files. Exceptions
+// are tests and the program that writes assembly, a nested module that only the Makefile runs.
 func TestNothingElseWrites(t *testing.T) {
 	root, files, found := os.DirFS("../.."), 0, map[string]bool{}
 	require.NoError(t, fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// unfinished are the temporary files of this program.
+// unfinished holds the temporary files of this program.
 var unfinished = tempFiles{names: map[string]bool{}}
 
 type tempFiles struct {
@@ -15,7 +15,6 @@ type tempFiles struct {
 	names map[string]bool
 }
 
-// create creates a file under the first name that is free.
 func (t *tempFiles) create(next func() string, mode fs.FileMode) (*os.File, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +37,6 @@ func (t *tempFiles) remove(name string) {
 	delete(t.names, name)
 }
 
-// rename moves a file to the name that it is to have.
 func (t *tempFiles) rename(name, to string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,8 +47,8 @@ func (t *tempFiles) rename(name, to string) error {
 	return err
 }
 
-// Abandon removes the temporary files of all that was not committed. It is for a program that
-// ends early, on a signal: no file appears afterwards, as Create and Commit wait for ever.
+// Abandon removes the temporary files of all uncommitted Files, for a program that a signal ends.
+// It keeps the lock, so that later Create and Commit calls block and no file appears.
 func Abandon() {
 	unfinished.mu.Lock()
 	for name := range unfinished.names {

@@ -11,41 +11,39 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// A callGroup is the calls of a trace that are alike: on one problem or, where keys
-// grow, on those of a power of two, under the same conditions.
+// A callGroup is the similar calls of a trace: the same problem, or with growing keys the same
+// power of two, under the same conditions.
 type callGroup struct {
-	step    *step            // one of those that it is of
-	problem flashkit.Problem // the one with the most keys
-	fewest  int              // keys
+	step    *step            // one of the group's steps
+	problem flashkit.Problem // with the most keys of the group
+	fewest  int              // minimum keys
 	calls   int
 	spans   []stretch
-	kernels []*timedKernel // that are, or were, worth trying
-	seconds float64        // that its calls took
-	first   time.Duration  // of its first call
-	spent   time.Duration  // by its calls, outside kernels
+	kernels []*timedKernel // kernels that ran or may be the fastest
+	seconds float64        // duration of the calls
+	first   time.Duration  // duration of the first call
+	spent   time.Duration  // duration of the calls outside kernels
 	idle    []time.Duration
-	steady  *timedKernel // of the latest call, and how many in a row it ran
+	steady  *timedKernel // kernel of the latest call, and its number of calls in a row
 	row     int
 }
 
-// A stretch is calls of a group that follow each other in a step.
-type stretch struct{ at, from, n int } // at in the trace's order
+// A stretch is consecutive calls of a group in a step.
+type stretch struct{ at, from, n int } // at is an index of the trace's order
 
-// A timedKernel is a kernel on the problems of a group.
 type timedKernel struct {
 	name  string
-	ran   int // calls of the trace
-	late  int // of these, after the first ones of the trace
-	row   int // the most of these in a row
+	ran   int // calls in the trace
+	late  int // calls after the trace's firstCalls
+	row   int // maximum late calls in a row
 	times []time.Duration
-	out   bool // it is not called any more
+	out   bool // gets no more calls
 }
 
-// firstCalls is how many calls of a trace may be spent on getting to know the
-// machine, before a choice counts as a lasting one.
+// firstCalls is the number of calls that dispatch may spend on learning. Later choices count as
+// lasting.
 const firstCalls = 10
 
-// groups sorts the calls of a trace.
 func (t *Trace) groups() []*callGroup {
 	type key struct {
 		pass                               flashkit.Pass
@@ -81,7 +79,7 @@ func (t *Trace) groups() []*callGroup {
 	return list
 }
 
-// name returns the group's problem, with the range of its keys and its conditions.
+// name returns the group's problem with its range of keys and its conditions.
 func (g *callGroup) name() string {
 	s := g.problem.String()
 	if g.fewest < g.problem.KVLen {
@@ -100,7 +98,6 @@ func (g *callGroup) name() string {
 	return s
 }
 
-// kernel returns the kernel of that name, and adds it if need be.
 func (g *callGroup) kernel(name string) *timedKernel {
 	i := slices.IndexFunc(g.kernels, func(k *timedKernel) bool { return k.name == name })
 	if i < 0 {
@@ -110,11 +107,10 @@ func (g *callGroup) kernel(name string) *timedKernel {
 	return g.kernels[i]
 }
 
-// worthTrying is how many times longer than the best one a kernel may be predicted
-// to take, to be tried.
-const worthTrying = 6
+// tryRatio bounds a kernel's predicted time over the best prediction.
+const tryRatio = 6
 
-// try adds the kernels of a dispatcher that fit and are predicted to be fast enough.
+// try adds the kernels of d that fit and are predicted to be fast enough.
 func (g *callGroup) try(d *dispatch.Dispatcher) {
 	var fit []flashkit.Kernel
 	for _, k := range d.Kernels() {
@@ -128,13 +124,12 @@ func (g *callGroup) try(d *dispatch.Dispatcher) {
 	asked := g.problem.Ask(g.step.pass)
 	best := slices.MinFunc(fit, func(a, b flashkit.Kernel) int { return cmp.Compare(a.Cost(asked), b.Cost(asked)) }).Cost(asked)
 	for _, k := range fit {
-		if k.Cost(g.problem.Ask(k.Pass)) <= worthTrying*best {
+		if k.Cost(g.problem.Ask(k.Pass)) <= tryRatio*best {
 			g.kernel(k.Name)
 		}
 	}
 }
 
-// seconds returns the median, 0 if there is no call.
 func (k *timedKernel) seconds() float64 {
 	if len(k.times) == 0 {
 		return 0
@@ -142,7 +137,7 @@ func (k *timedKernel) seconds() float64 {
 	return max(time.Nanosecond, bench.Median(slices.Clone(k.times))).Seconds()
 }
 
-// best returns the fastest kernel, nil if none was timed.
+// best returns the fastest kernel, nil without timed kernels.
 func (g *callGroup) best() (best *timedKernel) {
 	for _, k := range g.kernels {
 		if t := k.seconds(); t > 0 && (best == nil || t < best.seconds()) {
@@ -152,7 +147,6 @@ func (g *callGroup) best() (best *timedKernel) {
 	return best
 }
 
-// ratio returns what a kernel takes over what the best one takes.
 func (g *callGroup) ratio(k *timedKernel) float64 {
 	if best := g.best(); best != nil {
 		return k.seconds() / best.seconds()
@@ -160,8 +154,8 @@ func (g *callGroup) ratio(k *timedKernel) float64 {
 	return 1
 }
 
-// sums returns the time of the calls by the medians of the kernels that ran, and
-// by that of the best one.
+// sums returns the time of all calls by the medians of the kernels that ran, and by the best
+// kernel's median.
 func (g *callGroup) sums() (took, best float64) {
 	for _, k := range g.kernels {
 		took += float64(k.ran) * k.seconds()
@@ -172,7 +166,7 @@ func (g *callGroup) sums() (took, best float64) {
 	return took, best
 }
 
-// worst returns the largest ratio among kernels that ran.
+// worst returns the largest ratio of the kernels that ran.
 func (g *callGroup) worst() float64 {
 	ratio := 1.0
 	for _, k := range g.kernels {
@@ -183,9 +177,8 @@ func (g *callGroup) worst() float64 {
 	return ratio
 }
 
-// overhead returns the seconds that the calls spent outside kernels, beyond what a
-// call of a kernel by its name spends there. Callers that share the calls spend
-// them at the same time.
+// overhead returns the seconds spent outside kernels, beyond the usual overhead of a call of a
+// named kernel. Concurrent callers spend them simultaneously.
 func (g *callGroup) overhead() float64 {
 	usual := time.Duration(0)
 	if len(g.idle) > 0 {

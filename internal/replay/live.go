@@ -14,36 +14,34 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// Live regret is what a program's calls took on the kernels that dispatch chose,
-// while it got to know the machine, over what they take on the best ones.
+// Live regret is the time of a program's calls on the kernels that dispatch chose while it learned
+// the machine, over their time on the best kernels.
 //
-// A run has two phases, in one fresh process. First the trace is replayed with a
-// dispatcher as every program gets it. Then the kernels that may be the best, and
-// all that were chosen, are timed in turns under the same conditions. What a choice
-// cost comes from these medians: the times of the first phase are of one call each,
-// and of a machine that does other things as well.
+// A run has two phases in one fresh process. First the trace is replayed with a dispatcher like a
+// program's. Then the chosen kernels, and others that may be the best, take turns under the same
+// conditions. Their medians give the regret: in the first phase a choice has only one call, on a
+// machine with other work.
 
-// A life is one run of a trace.
-type life struct {
+// A liveRun is a run of a trace.
+type liveRun struct {
 	trace  *Trace
 	groups []*callGroup
-	parts  [][]stepPart // of each step in order, the groups of its calls
+	parts  [][]stepPart // groups of each step in order
 	player *player
 	order  *rand.Rand
-	last   []string // the kernel that ended each step in order
+	last   []string // kernel of each step's last call, in order
 	frozen *dispatch.Dispatcher
-	forced map[string][]*caller // that run one kernel
+	forced map[string][]*caller // callers restricted to one kernel
 }
 
-// A stepPart is the calls of a step that belong to a group.
 type stepPart struct {
 	stretch
 	group *callGroup
 }
 
-// live runs a trace in this process, which is to be a fresh one.
+// live runs a trace in this process, which must be fresh.
 func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
-	l := &life{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
+	l := &liveRun{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
 	for _, g := range l.groups {
 		for _, s := range g.spans {
 			l.parts[s.at] = append(l.parts[s.at], stepPart{s, g})
@@ -71,10 +69,9 @@ func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, 
 	return l.result(), nil
 }
 
-// prepare makes the tensors, and finds the kernels that are predicted to be fast. A
-// dispatcher of its own does that, which is closed again: the one that is watched
-// begins as a program's does.
-func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
+// prepare makes the tensors and selects kernels with fast predictions. It uses its own dispatcher:
+// the one under test must start like a program's.
+func (l *liveRun) prepare(ctx context.Context, backend string, seed uint64) error {
 	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
 		return err
@@ -88,11 +85,11 @@ func (l *life) prepare(ctx context.Context, backend string, seed uint64) error {
 		g.try(d)
 	}
 	l.player, err = newPlayer(ctx, l.trace, input.NewMaker(opened, seed))
-	runtime.GC() // of what making them left, so that no call pays for it
+	runtime.GC() // collect the garbage of setup before timed calls
 	return err
 }
 
-// callers returns how many a trace has at most.
+// callers returns the maximum number of callers.
 func (t *Trace) callers() (n int) {
 	for i := range t.steps {
 		n = max(n, t.steps[i].callers)
@@ -101,7 +98,7 @@ func (t *Trace) callers() (n int) {
 }
 
 // replay is the first phase.
-func (l *life) replay(ctx context.Context, d *dispatch.Dispatcher) error {
+func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	callers, done := newCallers(d, l.trace.callers()), 0
 	for at, i := range l.trace.order {
 		s := &l.trace.steps[i]
@@ -116,8 +113,8 @@ func (l *life) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// note counts the calls of a step, before which so many were done.
-func (l *life) note(at int, list []ran, total time.Duration, done int) {
+// note counts the calls of a step, after done earlier calls.
+func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) {
 	walls := time.Duration(0)
 	for _, r := range list {
 		walls += r.wall
@@ -140,7 +137,7 @@ func (l *life) note(at int, list []ran, total time.Duration, done int) {
 	}
 }
 
-// inARow counts a call that follows others of the same kernel.
+// inARow counts a call, and its predecessors of the same kernel.
 func (g *callGroup) inARow(k *timedKernel) {
 	if g.steady != k {
 		g.steady, g.row = k, 0
@@ -149,26 +146,24 @@ func (g *callGroup) inARow(k *timedKernel) {
 	k.row = max(k.row, g.row)
 }
 
-// A visit is a burst of calls of a group that every kernel makes, at one place of
-// the trace.
+// A visit is a burst of calls of a group, made with every kernel at one place of the trace.
 type visit struct {
 	stretch
 	group *callGroup
 	round int
 }
 
-// How the second phase measures.
+// Parameters of the second phase.
 const (
-	compareTime = 3 * time.Second // of all groups, unless the least takes longer
-	leastCalls  = 5               // of a kernel in a group
-	mostCalls   = 40
-	hopeless    = 3    // times slower than the best in every call: out
-	fairTries   = 3    // calls, before a kernel is out
-	unbelieved  = 1.10 // a worse ratio is measured again
+	compareTime    = 3 * time.Second // for all groups; minimum calls may take longer
+	leastCalls     = 5               // per kernel in a group
+	mostCalls      = 40
+	outRatio       = 3    // times slower than the best even in its fastest call: out
+	outTries       = 3    // calls before a kernel may be out
+	remeasureRatio = 1.10 // a larger ratio is measured again
 )
 
-// burst returns how many calls of the group a kernel makes in a turn, and how many
-// turns it gets.
+// burst returns the number of calls per turn of a kernel in the group, and the number of turns.
 func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
 	each := time.Duration(g.seconds / float64(g.calls) * 1e9)
 	enough := leastCalls
@@ -190,8 +185,8 @@ func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
 	return calls, max(enough, min(int(budget/max(1, turn)), max(mostCalls/calls, leastCalls)))
 }
 
-// visits returns the turns of groups: places all over the trace, one of each group
-// in a round, so that what changes on the machine meanwhile hits all groups alike.
+// visits returns the turns of the groups, spread over the trace. Each round has one of each group,
+// so that changes on the machine affect all groups alike.
 func visits(groups []*callGroup) (list []visit) {
 	for _, g := range groups {
 		calls, turns := g.burst(compareTime / time.Duration(len(groups)))
@@ -212,7 +207,7 @@ func visits(groups []*callGroup) (list []visit) {
 }
 
 // compare is the second phase.
-func (l *life) compare(ctx context.Context) error {
+func (l *liveRun) compare(ctx context.Context) error {
 	doubted := l.groups
 	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
 		for _, v := range visits(doubted) {
@@ -222,7 +217,7 @@ func (l *life) compare(ctx context.Context) error {
 		}
 		doubted = nil
 		for _, g := range l.groups {
-			if g.worst() > unbelieved {
+			if g.worst() > remeasureRatio {
 				doubted = append(doubted, g)
 			}
 		}
@@ -230,8 +225,8 @@ func (l *life) compare(ctx context.Context) error {
 	return nil
 }
 
-// visit times the kernels, in an order of chance.
-func (l *life) visit(ctx context.Context, v visit) error {
+// visit times the kernels in random order.
+func (l *liveRun) visit(ctx context.Context, v visit) error {
 	for _, i := range l.order.Perm(len(v.group.kernels)) {
 		if k := v.group.kernels[i]; !k.out {
 			if err := l.turn(ctx, v, k); err != nil {
@@ -241,14 +236,14 @@ func (l *life) visit(ctx context.Context, v visit) error {
 	}
 	best := v.group.best().seconds()
 	for _, k := range v.group.kernels {
-		k.out = k.out || k.ran == 0 && len(k.times) >= fairTries && slices.Min(k.times).Seconds() > hopeless*best
+		k.out = k.out || k.ran == 0 && len(k.times) >= outTries && slices.Min(k.times).Seconds() > outRatio*best
 	}
 	return nil
 }
 
-// turn times a burst of calls of one kernel, after what comes before them in the
-// trace. The first call of all compiles and loads what the kernel needs.
-func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
+// turn times a burst of calls of one kernel, after the call that precedes them in the trace. It
+// does not time the kernel's first call, which compiles and loads.
+func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	callers, err := l.callers(k.name)
 	if err != nil {
 		return err
@@ -283,9 +278,9 @@ func (l *life) turn(ctx context.Context, v visit, k *timedKernel) error {
 	return nil
 }
 
-// before makes the last call of the step before a visit, on the kernel that it had,
-// unless that is of the same kind or would need another crowd.
-func (l *life) before(ctx context.Context, v visit) error {
+// before repeats the last call of the step before a visit, with its kernel. It does nothing if that
+// call is of the same group or needs another crowd.
+func (l *liveRun) before(ctx context.Context, v visit) error {
 	s := &l.trace.steps[l.trace.order[v.at-1]]
 	parts := l.parts[v.at-1]
 	if parts[len(parts)-1].group == v.group || s.busy != v.group.step.busy {
@@ -299,8 +294,7 @@ func (l *life) before(ctx context.Context, v visit) error {
 	return err
 }
 
-// callers returns those that run one kernel.
-func (l *life) callers(kernel string) ([]*caller, error) {
+func (l *liveRun) callers(kernel string) ([]*caller, error) {
 	list := l.forced[kernel]
 	if list == nil {
 		d, err := l.frozen.With(kernel)

@@ -15,12 +15,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// The sums of a run are those of its medians, and what counts as steady ran after
-// the first calls.
+// The sums of a run are of its medians, and steady choices ran after the first calls.
 func TestLiveResult(t *testing.T) {
 	tr, err := parseTrace("", "fwd "+small+" calls=12\nfwd b1-h2-g1-n7-m9-d8-f32 calls=6")
 	require.NoError(t, err)
-	l := &life{groups: tr.groups()}
+	l := &liveRun{groups: tr.groups()}
 	times := func(ms ...int) (list []time.Duration) {
 		for _, x := range ms {
 			list = append(list, time.Duration(x)*time.Millisecond)
@@ -39,7 +38,7 @@ func TestLiveResult(t *testing.T) {
 	require.InDelta(t, .128/.036, r.Raw, 1e-12)
 	require.Equal(t, "x/late", r.WorstCall.Kernel)
 	require.InDelta(t, 3, r.WorstCall.Ratio, 1e-12)
-	require.Equal(t, lasting{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 5, Ratio: 1.5}, *r.WorstSteady)
+	require.Equal(t, lastingChoice{Problem: "b1-h2-g1-n7-m9-d8-f32", Pass: "forward", Kernel: "x/slow", Best: "x/fast", Calls: 5, Ratio: 1.5}, *r.WorstSteady)
 
 	worse := *r
 	worse.Regret = 2 * r.Regret
@@ -56,7 +55,7 @@ func TestLiveResult(t *testing.T) {
 	require.Equal(t, "a", report.WorstSteady.Trace)
 }
 
-// A run that fails says why, and does not end the others.
+// A failed run gives the reason and does not end the others.
 func TestReplayFails(t *testing.T) {
 	needProcesses(t)
 	tr, err := parseTrace("mine", "fwd "+small)
@@ -80,7 +79,7 @@ func TestReplayFails(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A crowd is as large as it is told to be, and nobody is left of it.
+// A crowd has the requested size, and none remain afterwards.
 func TestCrowd(t *testing.T) {
 	needProcesses(t)
 	var c crowd
@@ -100,13 +99,13 @@ func TestCrowd(t *testing.T) {
 	require.ErrorIs(t, c.burning[0].Wait(), context.Canceled, "it ends with its standard input")
 }
 
-// The first phase runs what the dispatcher chooses, and sees it all.
+// The first phase runs dispatch's choices, and observes every call.
 func TestLifeSeesEveryCall(t *testing.T) {
 	tr, err := parseTrace("", "fwd "+small+" calls=20\nfwd "+small+" calls=9 callers=4")
 	require.NoError(t, err)
 	d := dispatch.All(t.Context())
 	defer d.Close()
-	l := &life{trace: tr, groups: tr.groups(), parts: make([][]stepPart, 2), order: rand.New(rand.NewPCG(1, 1))}
+	l := &liveRun{trace: tr, groups: tr.groups(), parts: make([][]stepPart, 2), order: rand.New(rand.NewPCG(1, 1))}
 	for i, g := range l.groups {
 		l.parts[i] = []stepPart{{g.spans[0], g}}
 	}

@@ -14,20 +14,19 @@ import (
 
 // A Report is the results of replayed traces. The JSON names are stable.
 type Report struct {
-	Format      int          `json:"format"`
-	Interrupted bool         `json:"interrupted"`
-	Machine     machine.Info `json:"machine"`
-	Mean        float64      `json:"geometric_mean"` // of the traces' live regret
-	WorstTrace  string       `json:"worst_trace,omitempty"`
-	Worst       float64      `json:"worst_live_regret"` // of that trace, the median of its runs
-	WorstRun    worstRun     `json:"worst_run"`
-	WorstSteady *lasting     `json:"worst_steady,omitempty"`
-	Traces      []*TraceRuns `json:"traces"`
-	Failures    []traceError `json:"failures,omitempty"`
+	Format      int            `json:"format"`
+	Interrupted bool           `json:"interrupted"`
+	Machine     machine.Info   `json:"machine"`
+	Mean        float64        `json:"geometric_mean"` // mean live regret of the traces
+	WorstTrace  string         `json:"worst_trace,omitempty"`
+	Worst       float64        `json:"worst_live_regret"` // of WorstTrace, the median of its runs
+	WorstRun    worstRun       `json:"worst_run"`
+	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
+	Traces      []*TraceRuns   `json:"traces"`
+	Failures    []traceError   `json:"failures,omitempty"`
 }
 
-// A worstRun is the largest live regret of all runs: what happens now and then is
-// in no median.
+// A worstRun is the run with the largest live regret: medians hide rare events.
 type worstRun struct {
 	Trace  string  `json:"trace"`
 	Regret float64 `json:"live_regret"`
@@ -48,65 +47,65 @@ type TraceRuns struct {
 	Regret      float64        `json:"live_regret"`       // median of the runs
 	Worst       float64        `json:"worst_live_regret"` // of the runs
 	Raw         float64        `json:"raw_ratio"`         // median of the runs
-	WorstCall   *lasting       `json:"worst_call,omitempty"`
-	WorstSteady *lasting       `json:"worst_steady,omitempty"`
-	Kernels     map[string]int `json:"kernels"` // calls of all runs
+	WorstCall   *lastingChoice `json:"worst_call,omitempty"`
+	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
+	Kernels     map[string]int `json:"kernels"` // calls in all runs
 	Runs        []*Result      `json:"runs"`
 }
 
-// A Result is one run of a trace, in a process of its own.
+// A Result is a run of a trace in a fresh process.
 type Result struct {
 	Regret      float64        `json:"live_regret"`
-	Raw         float64        `json:"raw_ratio"` // of the time that all calls took to that of the best kernels
-	Seconds     float64        `json:"seconds"`   // that all calls took
+	Raw         float64        `json:"raw_ratio"` // duration of all calls over the best kernels' time
+	Seconds     float64        `json:"seconds"`   // duration of all calls
 	Chosen      float64        `json:"chosen_seconds"`
 	Best        float64        `json:"best_seconds"`
-	Overhead    float64        `json:"overhead_seconds"` // of dispatch: probes, and learning
-	WorstCall   *lasting       `json:"worst_call,omitempty"`
-	WorstSteady *lasting       `json:"worst_steady,omitempty"`
+	Overhead    float64        `json:"overhead_seconds"` // dispatch's probes and learning
+	WorstCall   *lastingChoice `json:"worst_call,omitempty"`
+	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
 	Groups      []*GroupResult `json:"groups"`
 }
 
-// A lasting is a choice after the first calls of a trace.
-type lasting struct {
+// A lastingChoice is a choice after the trace's firstCalls.
+type lastingChoice struct {
 	Trace   string  `json:"trace,omitempty"`
 	Problem string  `json:"problem"`
 	Pass    string  `json:"pass"`
 	Kernel  string  `json:"kernel"`
 	Best    string  `json:"best"`
-	Calls   int     `json:"calls"` // after the first ones; of a steady choice, in a row
+	Calls   int     `json:"calls"` // after firstCalls; of a steady choice, in a row
 	Ratio   float64 `json:"ratio"`
 }
 
-// A GroupResult is calls that are alike.
+// A GroupResult is the result of a callGroup.
 type GroupResult struct {
 	Problem string         `json:"problem"`
 	Pass    string         `json:"pass"`
 	Calls   int            `json:"calls"`
-	Seconds float64        `json:"seconds"` // that its calls took
+	Seconds float64        `json:"seconds"` // duration of the calls
 	First   float64        `json:"first_seconds"`
 	Extra   float64        `json:"overhead_seconds"`
 	Best    string         `json:"best"`
-	Ratio   float64        `json:"ratio"`   // of the choices to the best kernel, by medians
-	Kernels []KernelResult `json:"kernels"` // those that ran most first, then the fastest
+	Ratio   float64        `json:"ratio"`   // time of the choices over the best kernel's, by medians
+	Kernels []KernelResult `json:"kernels"` // by calls in the trace, then by time
 }
 
-// A KernelResult is a kernel that ran, or was tried afterwards.
+// A KernelResult is a kernel of a group that ran or was tried afterwards.
 type KernelResult struct {
 	Kernel  string  `json:"kernel"`
-	Calls   int     `json:"calls"`   // of the trace
-	Seconds float64 `json:"seconds"` // median of the calls that were timed afterwards
+	Calls   int     `json:"calls"`   // in the trace
+	Seconds float64 `json:"seconds"` // median of the second phase's calls
 	Timed   int     `json:"timed_calls"`
 }
 
-// Options say how traces are replayed.
+// Options are the parameters of Run.
 type Options struct {
-	Backend string // a backend or a kernel, or auto
+	Backend string // a backend, a kernel or auto
 	Seed    uint64
-	Runs    int // of each trace
+	Runs    int // per trace
 }
 
-// Run replays the traces on the machine, each run in a process of its own.
+// Run replays the traces, each run in a fresh process.
 func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, show *terminal.Progress) (*Report, error) {
 	report := &Report{Format: bench.Format, Machine: where, Traces: []*TraceRuns{}}
 	ended := report.replay(ctx, traces, o, show)
@@ -124,8 +123,8 @@ func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, sh
 	return report, ended
 }
 
-// replay runs every trace, and then every one again, so that what changes on the
-// machine meanwhile hits all alike. A run that fails does not end the others.
+// replay makes one run of every trace, then the next, so that changes on the machine affect all
+// traces alike. A failed run does not end the others.
 func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, show *terminal.Progress) error {
 	for _, t := range traces {
 		report.Traces = append(report.Traces, &TraceRuns{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
@@ -151,8 +150,7 @@ func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, sh
 	return nil
 }
 
-// result sums up a run.
-func (l *life) result() *Result {
+func (l *liveRun) result() *Result {
 	r := new(Result)
 	for _, g := range l.groups {
 		took, best := g.sums()
@@ -160,7 +158,7 @@ func (l *life) result() *Result {
 			Extra: g.overhead(), Best: g.best().name, Ratio: took / best}
 		for _, k := range g.kernels {
 			x.Kernels = append(x.Kernels, KernelResult{k.name, k.ran, k.seconds(), len(k.times)})
-			c := &lasting{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
+			c := &lastingChoice{Problem: x.Problem, Pass: x.Pass, Kernel: k.name, Best: x.Best, Calls: k.late, Ratio: g.ratio(k)}
 			if k.late > 0 {
 				r.WorstCall = worse(r.WorstCall, c)
 			}
@@ -180,18 +178,17 @@ func (l *life) result() *Result {
 	return r
 }
 
-// steadyCalls is how many calls in a row make a choice a lasting one.
+// steadyCalls is the minimum number of calls in a row of a steady choice.
 const steadyCalls = 5
 
-// worse returns the one with the larger ratio; nil is the smallest.
-func worse(a, b *lasting) *lasting {
+// worse returns the choice with the larger ratio. nil is the smallest.
+func worse(a, b *lastingChoice) *lastingChoice {
 	if a == nil || b != nil && b.Ratio > a.Ratio {
 		return b
 	}
 	return a
 }
 
-// add takes a run into account.
 func (x *TraceRuns) add(r *Result) {
 	x.Runs = append(x.Runs, r)
 	var regrets, raws []float64
@@ -211,7 +208,7 @@ func (x *TraceRuns) add(r *Result) {
 	}
 }
 
-// sum sums up the traces. Those without a run are left out.
+// sum summarizes the traces that have runs.
 func (r *Report) sum() {
 	r.Traces = slices.DeleteFunc(r.Traces, func(x *TraceRuns) bool { return len(x.Runs) == 0 })
 	var regrets []float64

@@ -34,7 +34,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return out.Flush()
 }
 
-// WriteGroups prints what ran in each trace.
+// WriteGroups prints the groups of each trace.
 func (r *Report) WriteGroups(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n", r.Machine)
@@ -70,7 +70,6 @@ func (r *Result) writeGroups(out io.Writer) {
 	fmt.Fprintf(out, "after the first %d calls: worst call %s, worst steady choice %s\n", firstCalls, r.WorstCall.ratio(), r.WorstSteady.ratio())
 }
 
-// writeEnd prints what is missing.
 func (r *Report) writeEnd(out io.Writer) {
 	for _, x := range r.Failures {
 		fmt.Fprintf(out, "failed: %s: %s\n", x.Trace, x.Error)
@@ -82,15 +81,15 @@ func (r *Report) writeEnd(out io.Writer) {
 
 func ratio(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) }
 
-// ratio returns "none" where no call came so late.
-func (c *lasting) ratio() string {
+// ratio returns the ratio, "none" for nil.
+func (c *lastingChoice) ratio() string {
 	if c == nil {
 		return "none"
 	}
 	return ratio(c.Ratio)
 }
 
-// mostCalled names kernels with their calls, the one with the most first.
+// mostCalled lists kernels with their calls, in order of calls.
 func mostCalled(calls map[string]int) string {
 	var list []string
 	for _, name := range slices.SortedFunc(maps.Keys(calls), func(a, b string) int { return cmp.Or(cmp.Compare(calls[b], calls[a]), cmp.Compare(a, b)) }) {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// needProcesses skips a test that starts this program again, where that is none of this processor.
+// needProcesses skips a test that starts this program again under an emulator.
 func needProcesses(t *testing.T) {
 	if os.Getenv("FLASHKIT_EMULATOR") != "" {
 		t.Skip("this program runs in an emulator, which starts no other")

@@ -11,14 +11,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// A player makes the calls of a trace, under the conditions that it asks for.
 type player struct {
-	data  map[flashkit.Problem][]*input.Tensors // with the most keys of a step; a set for each caller
-	work  []uint64                              // what is touched
+	data  map[flashkit.Problem][]*input.Tensors // by a step's largest problem; one set per caller
+	work  []uint64                              // touched memory
 	crowd crowd
 }
 
-// newPlayer makes the tensors of a trace.
 func newPlayer(ctx context.Context, t *Trace, inputs input.Maker) (*player, error) {
 	p, touch := &player{data: map[flashkit.Problem][]*input.Tensors{}}, 0
 	for problem, n := range t.sets() {
@@ -29,7 +27,7 @@ func newPlayer(ctx context.Context, t *Trace, inputs input.Maker) (*player, erro
 				return nil, err
 			}
 			if !backward && !problem.Carry {
-				data.Args.LSE = flashkit.Tensor{} // a program that trains nothing asks for none
+				data.Args.LSE = flashkit.Tensor{} // a program without training requests no LSE
 			}
 			p.data[problem] = append(p.data[problem], data)
 		}
@@ -41,13 +39,12 @@ func newPlayer(ctx context.Context, t *Trace, inputs input.Maker) (*player, erro
 	return p, nil
 }
 
-// A caller makes calls, one after the other, and sees which kernel ran.
+// A caller makes calls one after another and observes their kernels.
 type caller struct {
 	dispatch *dispatch.Dispatcher
 	last     dispatch.Ran
 }
 
-// newCallers returns so many callers of one dispatcher.
 func newCallers(d *dispatch.Dispatcher, n int) []*caller {
 	list := make([]*caller, n)
 	for i := range list {
@@ -58,21 +55,19 @@ func newCallers(d *dispatch.Dispatcher, n int) []*caller {
 	return list
 }
 
-// A ran is one call.
-type ran struct {
+type timedCall struct {
 	kernel string
-	took   time.Duration // of the kernel
-	wall   time.Duration // of the whole call
+	took   time.Duration // time of the kernel
+	wall   time.Duration // time of the whole call
 }
 
-// play makes n calls of a step, beginning with call from. It returns what ran, in
-// that order, and the time of the calls: what passed while several callers shared
-// them, their sum for one caller.
-func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]ran, time.Duration, error) {
+// play makes calls [from, from+n) of a step and returns them in order, and their total time or,
+// with several callers, the elapsed time.
+func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]timedCall, time.Duration, error) {
 	if err := p.crowd.set(ctx, s.busy); err != nil {
 		return nil, 0, err
 	}
-	list, total := make([]ran, n), time.Duration(0)
+	list, total := make([]timedCall, n), time.Duration(0)
 	if s.callers > 1 {
 		total, err := p.share(ctx, s, from, list, callers)
 		return list, total, err
@@ -91,9 +86,8 @@ func (p *player) play(ctx context.Context, s *step, from, n int, callers []*call
 	return list, total, nil
 }
 
-// share makes calls from as many goroutines as the step has callers, each with
-// tensors of its own.
-func (p *player) share(ctx context.Context, s *step, from int, list []ran, callers []*caller) (time.Duration, error) {
+// share makes calls from s.callers goroutines, each with its own tensors.
+func (p *player) share(ctx context.Context, s *step, from int, list []timedCall, callers []*caller) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -114,8 +108,8 @@ func (p *player) share(ctx context.Context, s *step, from int, list []ran, calle
 	return time.Since(start), context.Cause(ctx)
 }
 
-// call makes call i of a step on a caller's tensors.
-func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r ran, err error) {
+// call makes call i of a step with a set of tensors.
+func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r timedCall, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
@@ -133,11 +127,11 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	}
 	start := time.Now()
 	err = compute(ctx, problem, &args)
-	return ran{c.last.Kernel, c.last.Took, time.Since(start)}, err
+	return timedCall{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 
-// first returns a view of the first rows of each head of a dense tensor, as of a cache
-// that is filled so far.
+// first returns a view of the first rows of each head of a dense tensor, like a KV cache that is
+// filled up to there.
 func first(t flashkit.Tensor, rows int) flashkit.Tensor {
 	s, strides := t.Shape(), t.Strides()
 	switch t.DType() {
@@ -151,7 +145,7 @@ func first(t flashkit.Tensor, rows int) flashkit.Tensor {
 	return t.WithStrides(strides[0], strides[1], strides[2])
 }
 
-// touch writes to every cache line, as other work of a program does.
+// touch writes to every cache line, like other work of a program.
 func touch(memory []uint64) {
 	for i := 0; i < len(memory); i += 8 {
 		memory[i]++

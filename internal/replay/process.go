@@ -16,18 +16,17 @@ import (
 	"time"
 )
 
-// A process of flashrun may start others: a fresh one for every run of a trace, and
-// those that keep cores busy. Each ends when its standard input does, so that none
-// outlives the process that has started it, however that ends.
+// flashrun starts further processes of itself: for every run of a trace, and to keep cores busy.
+// Each ends with its standard input, so none outlives its parent.
 
-// killDelay is how long a process may take to end by itself.
+// killDelay is the time that a process has to end by itself.
 const killDelay = 10 * time.Second
 
-// Executable finds this program. Tests under an emulator put a script in its place.
+// Executable returns this program's path. Tests under an emulator replace it by a script.
 var Executable = os.Executable
 
-// self prepares a process of this program. What is written to the pipe is its
-// standard input; it is closed when ctx ends.
+// self prepares a process of this program. The returned pipe is its standard input, which closes
+// when ctx ends.
 func self(ctx context.Context, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	path, err := Executable()
 	if err != nil {
@@ -40,7 +39,7 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, io.WriteCloser, error
 	return cmd, stdin, err
 }
 
-// withStdin returns a context that ends when the standard input does.
+// withStdin returns a context that ends at the end of stdin.
 func withStdin(ctx context.Context, stdin io.Reader) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -50,11 +49,10 @@ func withStdin(ctx context.Context, stdin io.Reader) context.Context {
 	return ctx
 }
 
-// A crowd is processes that burn a core each.
+// A crowd is processes that keep a core busy each.
 type crowd struct{ burning []*exec.Cmd }
 
-// set makes the crowd as large as n. Those that it starts are at work when it
-// returns.
+// set resizes the crowd to n processes. New ones are busy when it returns.
 func (c *crowd) set(ctx context.Context, n int) error {
 	for len(c.burning) > n {
 		last := len(c.burning) - 1
@@ -82,16 +80,15 @@ func (c *crowd) set(ctx context.Context, n int) error {
 	return nil
 }
 
-// close ends the whole crowd.
 func (c *crowd) close() { c.set(context.Background(), 0) }
 
-// end kills a process and waits for it. That it was killed is no news.
+// end kills a process and waits for it, ignoring the expected error.
 func end(cmd *exec.Cmd) {
 	cmd.Process.Kill()
 	cmd.Wait()
 }
 
-// Burn keeps a core busy until stdin ends, once it has said a line.
+// Burn writes a line to stdout, then keeps a core busy until stdin ends.
 func Burn(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var ended atomic.Bool
 	context.AfterFunc(withStdin(ctx, stdin), func() { ended.Store(true) })
@@ -103,28 +100,28 @@ func Burn(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 			x = x*6364136223846793005 + 1442695040888963407
 		}
 		if x == 0 {
-			return nil // never: so that the loop is not left out
+			return nil // practically never, but the compiler must keep the loop
 		}
 	}
 	return nil
 }
 
-// A lifeRequest is what a process that replays a trace reads.
-type lifeRequest struct {
+// A replayRequest is the input of a process that replays a trace.
+type replayRequest struct {
 	Name    string `json:"name"`
 	Text    string `json:"text"`
 	Backend string `json:"backend"`
 	Seed    uint64 `json:"seed"`
 }
 
-// Serve replays the trace of the request on stdin, and writes the run.
+// Serve replays the trace of the request on stdin and writes the Result to stdout.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
 	if err != nil {
 		return fmt.Errorf("the request: %w", err)
 	}
-	var r lifeRequest
+	var r replayRequest
 	if err := json.Unmarshal(line, &r); err != nil {
 		return fmt.Errorf("the request: %w", err)
 	}
@@ -139,7 +136,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return json.NewEncoder(stdout).Encode(run)
 }
 
-// replay runs a trace in a fresh process, with the settings that the trace asks for.
+// replay runs a trace in a fresh process with the trace's GOMAXPROCS and GODEBUG.
 func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
 	cmd, stdin, err := self(ctx, "replay")
 	if err != nil {
@@ -157,7 +154,7 @@ func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	request := json.NewEncoder(stdin).Encode(lifeRequest{t.name, t.text, backend, seed})
+	request := json.NewEncoder(stdin).Encode(replayRequest{t.name, t.text, backend, seed})
 	if err := errors.Join(cmd.Wait(), request); err != nil {
 		return nil, replayError(ctx, cmd, err, stderr.String())
 	}
@@ -165,11 +162,11 @@ func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result
 	return run, json.Unmarshal(stdout.Bytes(), run)
 }
 
-// interruptedCode is the exit code of a process of this program that was interrupted.
+// interruptedCode is the exit code of an interrupted process of this program.
 const interruptedCode = 130
 
-// replayError says why a process failed, in its own words if it has said any. One
-// that was interrupted knows it before we do: a terminal tells both.
+// replayError returns the error of a failed process, with its message if it has one. A terminal
+// interrupts both processes, and the child may end before ctx does.
 func replayError(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 	if cmd.ProcessState.ExitCode() == interruptedCode {
 		select {

@@ -1,5 +1,5 @@
-// Package replay makes the calls of a program's life again, each time in a fresh process, and finds what
-// dispatch's choices took over the best kernels.
+// Package replay repeats a program's calls in fresh processes and compares dispatch's choices with
+// the best kernels.
 package replay
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Trace is the calls of a program's life, with what happens between them. The
-// text has a step a line, as docs/flashrun.md says.
+// A Trace is the calls of a program and the conditions between them. Its text has a step per line:
+// docs/flashrun.md.
 type Trace struct {
 	name    string
 	text    string
-	procs   int    // GOMAXPROCS, 0 for what it is
-	godebug string // features of the processor to turn off
+	procs   int    // GOMAXPROCS, 0 for unchanged
+	godebug string // processor features to turn off
 	steps   []step
-	order   []int // of the steps, with loops written out
-	calls   int   // of all steps in order
+	order   []int // steps with loops unrolled
+	calls   int   // total of all steps in order
 }
 
 // A step is calls of one pass on one problem.
@@ -34,39 +34,37 @@ type step struct {
 	pass    flashkit.Pass
 	problem flashkit.Problem // of the first call
 	calls   int
-	grow    int           // keys that each call has more than the one before
+	grow    int           // additional keys of each call
 	callers int           // goroutines that share the calls
-	busy    int           // processes that burn a core meanwhile
-	touch   int           // bytes of memory that are written before each call
+	busy    int           // processes that keep a core busy
+	touch   int           // bytes written before each call
 	pause   time.Duration // after each call
 }
 
-// What a trace may ask for, so that no file takes this machine's memory, or its
-// time for good.
+// Limits of a trace, so that no file exhausts the machine's memory or time.
 const (
-	traceText    = 1 << 20 // bytes of the file
-	traceSteps   = 10000   // with loops written out
+	traceText    = 1 << 20 // bytes of text
+	traceSteps   = 10000   // with loops unrolled
 	traceCalls   = 100000
 	traceCallers = 256
 	traceBusy    = 64
 	traceTouch   = 1 << 30
 	tracePause   = time.Second
-	tracePauses  = time.Minute // in all
+	tracePauses  = time.Minute // total
 	traceGrow    = 1 << 20
 	traceProcs   = 1024
 )
 
-// at returns the problem of the step's call i.
 func (s *step) at(i int) flashkit.Problem {
 	p := s.problem
 	p.KVLen += i * s.grow
 	return p
 }
 
-// largest returns the problem with the most keys: that of the last call.
+// largest returns the problem of the last call, which has the most keys.
 func (s *step) largest() flashkit.Problem { return s.at(s.calls - 1) }
 
-// Bytes returns the size of the tensors and of the touched memory of a trace.
+// Bytes returns the size of a trace's tensors and touched memory.
 func (t *Trace) Bytes() float64 {
 	sum, touch := 0.0, 0
 	for p, n := range t.sets() {
@@ -78,8 +76,6 @@ func (t *Trace) Bytes() float64 {
 	return sum + float64(touch)
 }
 
-// sets returns how many sets of tensors there must be for each problem: one for
-// each caller.
 func (t *Trace) sets() map[flashkit.Problem]int {
 	sets := map[flashkit.Problem]int{}
 	for i := range t.steps {
@@ -89,8 +85,7 @@ func (t *Trace) sets() map[flashkit.Problem]int {
 	return sets
 }
 
-// backward reports whether a step calls the backward pass on tensors of the
-// problem.
+// backward reports whether any step runs the backward pass on the problem's tensors.
 func (t *Trace) backward(p flashkit.Problem) bool {
 	for i := range t.steps {
 		if s := &t.steps[i]; s.pass == flashkit.PassBackward && s.largest() == p {
@@ -100,17 +95,16 @@ func (t *Trace) backward(p flashkit.Problem) bool {
 	return false
 }
 
-// A traceParser reads a trace line by line.
 type traceParser struct {
 	trace  *Trace
 	line   int
-	loops  []loop // that are open
+	loops  []loop // open loops
 	pauses time.Duration
 }
 
 type loop struct{ line, times, from int }
 
-// parseTrace parses the text of a trace. The error names line, field and value.
+// parseTrace parses the text of a trace. Its errors name the line, the field and the value.
 func parseTrace(name, text string) (*Trace, error) {
 	if len(text) > traceText {
 		return nil, fmt.Errorf("%d bytes: a trace has at most %d", len(text), traceText)
@@ -162,8 +156,7 @@ func (p *traceParser) parse(words []string) error {
 	return p.header(key, args[0])
 }
 
-// features is what godebug may say: a process with other settings would be another
-// program.
+// features matches the allowed godebug values: other settings would change the program.
 var features = regexp.MustCompile(`^cpu\.[a-z0-9]+=off(,cpu\.[a-z0-9]+=off)*$`)
 
 func (p *traceParser) header(key, value string) (err error) {
@@ -183,7 +176,7 @@ func (p *traceParser) header(key, value string) (err error) {
 	return err
 }
 
-// end closes a loop: its steps come as often as it says.
+// end closes a loop and unrolls its steps.
 func (p *traceParser) end() error {
 	n := len(p.loops) - 1
 	if n < 0 {
@@ -208,7 +201,6 @@ func (p *traceParser) end() error {
 	return nil
 }
 
-// add appends a step to the order.
 func (p *traceParser) add(i int) error {
 	s, t := &p.trace.steps[i], p.trace
 	if len(t.order) >= traceSteps {
@@ -224,7 +216,6 @@ func (p *traceParser) add(i int) error {
 	return nil
 }
 
-// step parses the problem and the settings of a step.
 func (p *traceParser) step(pass string, args []string) (err error) {
 	if len(args) == 0 {
 		return fmt.Errorf("%s: a problem is missing, such as b1-h8-g2-n128-m512-d64-f32", pass)
@@ -254,7 +245,6 @@ func (p *traceParser) step(pass string, args []string) (err error) {
 	return p.add(len(p.trace.steps) - 1)
 }
 
-// set applies one setting of a step.
 func (s *step) set(key, value string) (err error) {
 	switch key {
 	case "calls":
@@ -277,7 +267,7 @@ func (s *step) set(key, value string) (err error) {
 	return err
 }
 
-// check refuses a step whose parts do not go together.
+// check returns an error if parts of the step conflict.
 func (s *step) check() error {
 	last := s.largest()
 	if err := last.Validate(); err != nil {
@@ -298,7 +288,6 @@ func (s *step) check() error {
 	return nil
 }
 
-// within parses a number between two limits.
 func within(key, value string, from, to int) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < from || n > to || value[0] == '+' {
@@ -307,7 +296,7 @@ func within(key, value string, from, to int) (int, error) {
 	return n, nil
 }
 
-// parseTouch parses 64KiB, 64MiB and 1GiB.
+// parseTouch parses sizes such as 64KiB, 64MiB and 1GiB.
 func parseTouch(value string) (int, error) {
 	for i, unit := range []string{"KiB", "MiB", "GiB"} {
 		if number, ok := strings.CutSuffix(value, unit); ok {
@@ -319,7 +308,7 @@ func parseTouch(value string) (int, error) {
 	return 0, fmt.Errorf("touch = %q: must be a size up to %s, such as 64KiB or 16MiB", value, terminal.Bytes(traceTouch))
 }
 
-// bucket returns in which power of two a number of keys lies, for steps that grow.
+// bucket returns the power of two of call i's keys in a growing step.
 func (s *step) bucket(i int) int {
 	if s.grow == 0 {
 		return 0

@@ -111,7 +111,7 @@ func TestBadTraces(t *testing.T) {
 	}
 }
 
-// Every call is in one group, where its problem and its conditions are.
+// Every call is in one group, with its problem and conditions.
 func TestCallGroups(t *testing.T) {
 	tr, err := parseTrace("", `
 fwd b1-h1-g1-n1-m6-d8-f32 calls=12 grow=1

@@ -12,24 +12,23 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// builtin holds the built-in traces, by their names.
+// builtin holds the built-in traces by name.
 //
 //go:embed traces/*.trace
 var builtin embed.FS
 
-// Builtin is what --trace calls all of them.
+// Builtin is the value of --trace for all built-in traces.
 const Builtin = "builtin"
 
-// BuiltinNames returns the names in order.
+// BuiltinNames returns the names of the built-in traces in order.
 func BuiltinNames() (list []string) {
-	files, _ := builtin.ReadDir("traces") // it is embedded
+	files, _ := builtin.ReadDir("traces") // embedded: no error
 	for _, f := range files {
 		list = append(list, strings.TrimSuffix(f.Name(), ".trace"))
 	}
 	return list
 }
 
-// readTrace reads a built-in trace or a file.
 func readTrace(name string) (*Trace, error) {
 	if text, err := builtin.ReadFile(path.Join("traces", name+".trace")); err == nil {
 		return parseTrace(name, string(text))
@@ -41,7 +40,7 @@ func readTrace(name string) (*Trace, error) {
 	return parseTrace(name, string(text))
 }
 
-// Read returns the traces of those names, or the built-in ones.
+// Read returns the named traces, or the built-in ones without names.
 func Read(names []string) (list []*Trace, err error) {
 	if len(names) == 0 {
 		names = []string{Builtin}

@@ -12,26 +12,26 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A contest is a problem and pass, and the times of those that computed it.
-type contest struct {
+// A comparison is a problem and pass with all results.
+type comparison struct {
 	p       flashkit.Problem
 	pass    flashkit.Pass
 	points  []*measured
-	fastest *measured // of tensors on the host, which are what dispatch gets
-	chosen  *measured // what dispatch runs, nil if that was not measured
+	fastest *measured // fastest with host tensors, like dispatch's calls
+	chosen  *measured // dispatch's choice, nil if not measured
 }
 
-// contests returns a contest for each problem and pass, in the order of the facets.
-func (s *study) contests() (list []*contest) {
-	for _, f := range s.facets {
-		found := map[flashkit.Problem]*contest{}
+// comparisons returns a comparison for each problem and pass, in the order of the sweeps.
+func (s *study) comparisons() (list []*comparison) {
+	for _, f := range s.sweeps {
+		found := map[flashkit.Problem]*comparison{}
 		for _, m := range f.points {
 			if m.foreign() {
-				continue // dispatch cannot choose it
+				continue // never dispatch's choice
 			}
 			c := found[m.p]
 			if c == nil {
-				c = &contest{p: m.p, pass: m.pass}
+				c = &comparison{p: m.p, pass: m.pass}
 				found[m.p] = c
 				list = append(list, c)
 			}
@@ -47,17 +47,17 @@ func (s *study) contests() (list []*contest) {
 	return list
 }
 
-// loss returns the time of dispatch's choice over the time of the fastest kernel, NaN if one
-// was not measured or is in doubt.
-func (c *contest) loss() float64 {
+// loss returns the time of dispatch's choice over the fastest kernel's, NaN if one is missing or in
+// doubt.
+func (c *comparison) loss() float64 {
 	if c.chosen == nil || c.fastest == nil || c.chosen.Doubt != "" || c.fastest.Doubt != "" {
 		return math.NaN()
 	}
 	return c.chosen.Seconds / c.fastest.Seconds
 }
 
-// byBackend returns the fastest of each backend and place of tensors, of results that are not in doubt.
-func (c *contest) byBackend() (list []*measured) {
+// byBackend returns the fastest result of each backend and memory, without results in doubt.
+func (c *comparison) byBackend() (list []*measured) {
 	for _, m := range c.points {
 		i := slices.IndexFunc(list, func(o *measured) bool { return o.Backend == m.Backend && o.Memory == m.Memory })
 		switch {
@@ -71,13 +71,13 @@ func (c *contest) byBackend() (list []*measured) {
 	return list
 }
 
-// backends returns how many times longer each backend takes than the fastest one.
+// backends returns the figure of each backend's time over the fastest backend's.
 func (s *study) backends() *Figure {
 	fig := &Figure{ID: "backends", Title: "Backend against backend",
 		Caption: "The time of each backend's fastest kernel over that of the fastest backend: 1 is the fastest. A point is a problem; the line is the geometric mean of a length."}
 	kinds := map[string]*kind{}
 	var plots []*plot
-	for _, g := range s.groupContests() {
+	for _, g := range s.groupComparisons() {
 		title := g[0].pass.String() + ", " + input.TypesName(&g[0].p) + s.shape(like(g[0].p))
 		p := &plot{title: title, full: title, xName: lengthName(like(g[0].p)), lengths: true,
 			tickText: func(v float64) string { return plainNumber(v) + "×" }}
@@ -121,7 +121,7 @@ func (s *study) backends() *Figure {
 	return fig
 }
 
-// addMeans joins the geometric means of each length, and says them in words.
+// addMeans adds lines of geometric means by length, and a text with the means.
 func (p *plot) addMeans() {
 	p.text = p.full + ". "
 	for i := range p.traces {
@@ -141,14 +141,14 @@ func (p *plot) addMeans() {
 	}
 }
 
-// groupContests returns the contests by pass, type and how rows go with keys.
-func (s *study) groupContests() (list [][]*contest) {
-	for _, c := range s.contests() {
-		i := slices.IndexFunc(list, func(g []*contest) bool {
+// groupComparisons groups the comparisons by pass, types and ratio of rows to keys.
+func (s *study) groupComparisons() (list [][]*comparison) {
+	for _, c := range s.comparisons() {
+		i := slices.IndexFunc(list, func(g []*comparison) bool {
 			return g[0].pass == c.pass && input.TypesName(&g[0].p) == input.TypesName(&c.p) && like(g[0].p).QLen == like(c.p).QLen
 		})
 		if i < 0 {
-			list = append(list, []*contest{c})
+			list = append(list, []*comparison{c})
 			continue
 		}
 		list[i] = append(list[i], c)

@@ -23,8 +23,8 @@ import (
 //go:embed testdata/inspect.html
 var inspectPage string
 
-// browser returns the browser: what FLASHKIT_BROWSER names, or else one that is
-// on the path. Without either the test is skipped; a name that is wrong fails.
+// browser returns the browser of FLASHKIT_BROWSER, or else one on the path. Without either it skips
+// the test; a wrong name fails.
 func browser(t *testing.T) string {
 	if name := os.Getenv("FLASHKIT_BROWSER"); name != "" {
 		path, err := exec.LookPath(name)
@@ -40,7 +40,7 @@ func browser(t *testing.T) string {
 	return ""
 }
 
-// A finding is what testdata/inspect.html says of a document at a width.
+// A finding is the output of testdata/inspect.html for a document at a width.
 type finding struct {
 	Page     string   `json:"page"`
 	Width    int      `json:"width"`
@@ -50,9 +50,9 @@ type finding struct {
 	Problems []string `json:"problems"`
 }
 
-// The page begins with a plot, and folds the others. Every plot is drawn within its frame, its text can be read and covers no other
-// text, colors have contrast, nothing is cut or wider than a phone, nothing is fetched and
-// nothing is said on the console: light and dark, on a phone and on a desk.
+// The page begins with a plot and folds the others. Every plot is within its frame, its text is
+// legible and overlaps no other text, and colors have contrast. Nothing is cut or wider than a
+// phone. Nothing is fetched or logged. All in light and dark, on a phone and a desktop.
 func TestReportInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make browser runs it")
@@ -101,7 +101,7 @@ func TestReportInABrowser(t *testing.T) {
 	}
 }
 
-// inspect has a browser open the pages and returns what it finds.
+// inspect opens the pages in a browser and returns the findings.
 func inspect(t *testing.T, chromium, scheme string, pages map[string][]byte) (findings []finding) {
 	var names []string
 	for name := range pages {

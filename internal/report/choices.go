@@ -11,41 +11,40 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A cell is a problem in the color of what dispatch runs for it.
+// A cell is a problem in the color of dispatch's choice.
 type cell struct {
-	Kind       *kind // nil if that was not measured
+	Kind       *kind // nil if not measured
 	X, Y, W, H px
 	MidX, MidY px
-	Text       string // in place of the mark: the loss, if there is one
+	Text       string // the loss if noticeable; replaces the mark
 	Title      string
 }
 
-// Sizes of a map of cells.
 const (
 	cellHeight  = 22
 	widestCell  = 42
-	mostLengths = 40 // more cells than these in a row are too narrow to see
+	mostLengths = 40 // more cells in a row are too narrow
 )
 
-// noticeable is the loss from which a cell says it.
+// noticeable is the smallest loss that a cell shows.
 const noticeable = 1.005
 
-// choices returns what dispatch runs, for each pass.
+// choices returns the figure of dispatch's choices, a map for each pass.
 func (s *study) choices() *Figure {
 	fig := &Figure{ID: "choices", Title: "What dispatch runs",
 		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}
 	all := part{}
-	var maps [][]*facet // by pass and how rows go with keys
-	for _, f := range s.facets {
-		i := slices.IndexFunc(maps, func(m []*facet) bool { return m[0].pass == f.pass && m[0].like.QLen == f.like.QLen })
+	var maps [][]*sweep // by pass and ratio of rows to keys
+	for _, f := range s.sweeps {
+		i := slices.IndexFunc(maps, func(m []*sweep) bool { return m[0].pass == f.pass && m[0].like.QLen == f.like.QLen })
 		if i < 0 {
 			i = len(maps)
 			maps = append(maps, nil)
 		}
 		maps[i] = append(maps[i], f)
 	}
-	for _, facets := range maps {
-		if p := s.choiceMap(facets); p != nil {
+	for _, sweeps := range maps {
+		if p := s.choiceMap(sweeps); p != nil {
 			all.Panels = append(all.Panels, p)
 		}
 	}
@@ -58,11 +57,11 @@ func (s *study) choices() *Figure {
 	return fig
 }
 
-// verdict sums up what the choices cost.
+// verdict summarizes the cost of dispatch's choices.
 func (s *study) verdict() string {
 	n, best := 0, 0
 	var chosen, fastest float64
-	for _, c := range s.contests() {
+	for _, c := range s.comparisons() {
 		loss := c.loss()
 		if !plottable(loss) {
 			continue
@@ -80,32 +79,32 @@ func (s *study) verdict() string {
 	return fmt.Sprintf("The best kernel for %d of %d problems; its choices together take %.3f times as long as the best ones.", best, n, chosen/fastest)
 }
 
-// choiceMap returns a map of facets down and lengths across.
-func (s *study) choiceMap(facets []*facet) *panel {
+// choiceMap returns a map with a row for each sweep and a column for each length.
+func (s *study) choiceMap(sweeps []*sweep) *panel {
 	var points []*measured
-	for _, f := range facets {
+	for _, f := range sweeps {
 		points = append(points, f.points...)
 	}
 	columns := lengths(points)
-	contests := map[flashkit.Problem]*contest{}
-	for _, c := range s.contests() {
-		if c.pass == facets[0].pass {
-			contests[c.p] = c
+	comparisons := map[flashkit.Problem]*comparison{}
+	for _, c := range s.comparisons() {
+		if c.pass == sweeps[0].pass {
+			comparisons[c.p] = c
 		}
 	}
 	if !slices.ContainsFunc(points, (*measured).chosen) || len(columns) > mostLengths {
 		return nil
 	}
-	title := facets[0].pass.String() + s.shape(facets[0].like)
+	title := sweeps[0].pass.String() + s.shape(sweeps[0].like)
 	p := &panel{Title: title, Full: title, Text: "What dispatch runs, " + title + ".", W: panelWidth}
 	left, top := px(12), px(34)
-	for _, f := range facets {
+	for _, f := range sweeps {
 		left = max(left, textWidth(f.Line)+10)
 	}
 	left = min(left, 190)
 	width := min((panelWidth-left)/px(len(columns)), widestCell)
 	p.columnNames(columns, left, width, top-6)
-	for r, f := range facets {
+	for r, f := range sweeps {
 		y := top + cellHeight*px(r)
 		p.Words = append(p.Words, words{X: 0, Y: y + cellHeight/2 + 4, Class: "dim", Text: f.Line})
 		for i, n := range columns {
@@ -114,17 +113,16 @@ func (s *study) choiceMap(facets []*facet) *panel {
 			if q.QLen == 0 {
 				q.QLen = n
 			}
-			if c := contests[q]; c != nil {
+			if c := comparisons[q]; c != nil {
 				p.Cells = append(p.Cells, c.cell(left+width*px(i), y, width))
 			}
 		}
 	}
-	p.H = top + cellHeight*px(len(facets)) + 18
+	p.H = top + cellHeight*px(len(sweeps)) + 18
 	p.addLegend(s.kindsOf(slices.DeleteFunc(points, func(m *measured) bool { return !m.chosen() })))
 	return p
 }
 
-// columnNames writes lengths above the cells.
 func (p *panel) columnNames(columns []int, left, width, y px) {
 	step := 1
 	for px(step)*width < textWidth(strconv.Itoa(columns[len(columns)-1]))+4 {
@@ -137,10 +135,9 @@ func (p *panel) columnNames(columns []int, left, width, y px) {
 	}
 }
 
-// chosen reports whether dispatch runs this.
 func (m *measured) chosen() bool { return m.Chosen && m.Memory == machine.Host }
 
-func (c *contest) cell(x, y, width px) cell {
+func (c *comparison) cell(x, y, width px) cell {
 	out := cell{X: x + 1, Y: y + 1, W: width - 2, H: cellHeight - 2, MidX: x + width/2, MidY: y + cellHeight/2}
 	switch loss := c.loss(); {
 	case c.chosen == nil:
@@ -163,7 +160,7 @@ func (c *contest) cell(x, y, width px) cell {
 	return out
 }
 
-// addLegend adds entries below the plot, as many in a line as fit.
+// addLegend adds a legend below the plot, wrapped to its width.
 func (p *panel) addLegend(kinds []*kind) {
 	x := px(6)
 	for _, k := range kinds {

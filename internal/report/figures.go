@@ -17,18 +17,17 @@ import (
 // A Figure is a set of small plots with the same axes.
 type Figure struct {
 	ID, Title, Caption string
-	Gist               string // what it says, in a few words
+	Gist               string // summary in a few words
 	Legend             []*kind
 	Parts              []part
 }
 
-// A part is the plots of a pass, or all if it has no title.
+// A part is the plots of a pass, or of the whole figure without a title.
 type part struct {
 	Title  string
 	Panels []*panel
 }
 
-// panels returns the plots of all parts.
 func (f *Figure) panels() (list []*panel) {
 	for _, p := range f.Parts {
 		list = append(list, p.Panels...)
@@ -36,12 +35,11 @@ func (f *Figure) panels() (list []*panel) {
 	return list
 }
 
-// figures returns what the results show, in the order of the report.
+// figures returns the figures in the report's order.
 func (s *study) figures(limits []machine.Limit) []*Figure {
 	return []*Figure{s.rate(limits), s.time(), s.roofline(limits), s.backends(), s.choices(), s.peak()}
 }
 
-// title describes a measured point.
 func (m *measured) title() string {
 	text := fmt.Sprintf("%s, %s: %s", m.Kernel, m.Problem, terminal.Seconds(m.Seconds))
 	if m.Calls > 1 {
@@ -54,7 +52,7 @@ func (m *measured) title() string {
 	return text
 }
 
-// traces returns a trace of each kind among the points, by rising x.
+// traces returns a trace for each kind of the points, sorted by x.
 func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y float64)) (list []trace) {
 	for _, k := range s.kindsOf(points) {
 		t := trace{kind: k}
@@ -73,8 +71,7 @@ func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y
 	return list
 }
 
-// layOutAll lays out plots with the same axes, so that they can be compared. Plots
-// against other lengths have an x axis of their own.
+// layOutAll lays out plots with a common y axis. Plots with the same xName share the x axis.
 func layOutAll(plots []*plot) (panels []*panel) {
 	x, y, side := map[string]*span{}, new(span), px(14)
 	for _, p := range plots {
@@ -93,7 +90,7 @@ func layOutAll(plots []*plot) (panels []*panel) {
 		for _, r := range p.roofs {
 			y.add(r.rate)
 			if r.bandwidth > 0 {
-				x[p.xName].add(r.rate / r.bandwidth / 4) // some of the slope
+				x[p.xName].add(r.rate / r.bandwidth / 4) // part of the slope
 			}
 		}
 	}
@@ -107,7 +104,7 @@ func layOutAll(plots []*plot) (panels []*panel) {
 	return panels
 }
 
-// inWords says where each trace begins and ends.
+// inWords describes the first and last point of each trace.
 func (p *plot) inWords() string {
 	var parts []string
 	for _, t := range p.traces {
@@ -124,20 +121,20 @@ func (p *plot) inWords() string {
 	return p.full + ": " + strings.Join(parts, "; ") + "."
 }
 
-// perFacet returns a plot of each facet against its length.
-func (s *study) perFacet(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
-	for _, f := range s.facets {
-		plots = append(plots, s.facetPlot(f, tickText, y))
+// perSweep returns a plot of each sweep against length.
+func (s *study) perSweep(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
+	for _, f := range s.sweeps {
+		plots = append(plots, s.sweepPlot(f, tickText, y))
 	}
 	return plots
 }
 
-func (s *study) facetPlot(f *facet, tickText func(float64) string, y func(*measured) float64) *plot {
+func (s *study) sweepPlot(f *sweep, tickText func(float64) string, y func(*measured) float64) *plot {
 	return &plot{title: f.Row, full: f.Title, xName: lengthName(f.like), lengths: true, tickText: tickText,
 		traces: s.traces(f.points, true, func(m *measured) (float64, float64) { return float64(m.p.KVLen), y(m) })}
 }
 
-// lengthName says what x is where it is not the length of rows and keys alike.
+// lengthName returns the name of the x axis, "" if rows and keys are equal.
 func lengthName(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -148,10 +145,9 @@ func lengthName(p flashkit.Problem) string {
 	return "keys of " + rows(p)
 }
 
-// byPass lays out the plots of the facets, a part for each pass.
 func (s *study) byPass(plots []*plot) (parts []part) {
 	panels := layOutAll(plots)
-	for i, f := range s.facets {
+	for i, f := range s.sweeps {
 		if n := len(parts); n == 0 || parts[n-1].Title != f.pass.String() {
 			parts = append(parts, part{Title: f.pass.String()})
 		}
@@ -161,7 +157,7 @@ func (s *study) byPass(plots []*plot) (parts []part) {
 	return parts
 }
 
-// legend returns the kinds of the plots, in order of appearance in the study.
+// legend returns the kinds of the plots, in the study's order.
 func (s *study) legend(plots []*plot) (list []*kind) {
 	var points []*measured
 	for _, p := range plots {
@@ -173,7 +169,7 @@ func (s *study) legend(plots []*plot) (list []*kind) {
 }
 
 func (s *study) time() *Figure {
-	plots := s.perFacet(axisSeconds, func(m *measured) float64 { return m.Seconds })
+	plots := s.perSweep(axisSeconds, func(m *measured) float64 { return m.Seconds })
 	return &Figure{ID: "time", Title: "Time", Caption: "Median time of a call against sequence length.", Gist: count(plots), Legend: s.legend(plots), Parts: s.byPass(plots)}
 }
 
@@ -184,15 +180,15 @@ func count(plots []*plot) string {
 	return fmt.Sprintf("%d plots", len(plots))
 }
 
-// peak returns what calls hold at most, if the baseline is there to compare with.
+// peak returns the figure of peak memory if the baseline was measured.
 func (s *study) peak() *Figure {
 	fig := &Figure{ID: "peak", Title: "Peak memory", Caption: "The baseline that stores its matrices was not measured: flashrun bench --baseline naive."}
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
 		return fig
 	}
-	plots := s.perFacet(func(v float64) string { return shortSize(bench.Size(v)) }, func(m *measured) float64 {
+	plots := s.perSweep(func(v float64) string { return shortSize(bench.Size(v)) }, func(m *measured) float64 {
 		if m.peer() {
-			return 0 // not known, so not drawn
+			return 0 // unknown, not drawn
 		}
 		return m.Peak()
 	})
@@ -204,7 +200,7 @@ func (s *study) peak() *Figure {
 	return fig
 }
 
-// axisSeconds prints a time with as few digits as it has.
+// axisSeconds formats a time with up to three digits.
 func axisSeconds(v float64) string {
 	for _, unit := range []struct {
 		size float64
@@ -219,7 +215,7 @@ func axisSeconds(v float64) string {
 
 func (s *study) rate(limits []machine.Limit) *Figure {
 	var plots []*plot
-	for _, f := range s.facets {
+	for _, f := range s.sweeps {
 		plots = append(plots, s.ratePlot(f, limits))
 	}
 	return &Figure{ID: "rate", Title: "Rates of all problems", Gist: count(plots), Legend: s.legend(plots),
@@ -227,9 +223,9 @@ func (s *study) rate(limits []machine.Limit) *Figure {
 		Parts:   s.byPass(plots)}
 }
 
-// ratePlot returns a plot of rates, with the limits of where the kernels compute.
-func (s *study) ratePlot(f *facet, limits []machine.Limit) *plot {
-	p := s.facetPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
+// ratePlot returns a plot of rates with the limits of the sweep's processors.
+func (s *study) ratePlot(f *sweep, limits []machine.Limit) *plot {
+	p := s.sweepPlot(f, plainNumber, func(m *measured) float64 { return m.GFLOPS })
 	for _, place := range []string{machine.Host, machine.Device} {
 		if slices.ContainsFunc(f.points, func(m *measured) bool { return m.Place() == place }) {
 			p.roofs = append(p.roofs, roof{rate: roofOf(limits, place, f.like.DType).rate})
@@ -238,13 +234,13 @@ func (s *study) ratePlot(f *facet, limits []machine.Limit) *plot {
 	return p
 }
 
-// roofOf returns what the machine does at most in a place and type.
+// roofOf returns the limits of a processor and type.
 func roofOf(limits []machine.Limit, place string, t flashkit.DType) roof {
 	rate, bandwidth := machine.Most(limits, place, t)
 	return roof{rate, bandwidth / 1e9}
 }
 
-// roofline returns a plot for each pass, type and place.
+// roofline returns the figure with a plot for each pass, type and processor.
 func (s *study) roofline(limits []machine.Limit) *Figure {
 	fig := &Figure{ID: "roofline", Title: "Roofline",
 		Caption: "Rate against arithmetic intensity: operations for each byte that must move at least. The lines are what the machine does at most: copying from one array to another, and multiply-adds in registers. Problems that fit into a cache can be above the slope."}
@@ -281,10 +277,10 @@ func (g *group) title(s *study) string {
 	return text
 }
 
-// groups returns the groups in the order of the facets, the host's first.
+// groups returns the groups in the order of the sweeps, the host's first.
 func (s *study) groups() (list []*group) {
 	for _, place := range []string{machine.Host, machine.Device} {
-		for _, f := range s.facets {
+		for _, f := range s.sweeps {
 			for _, m := range f.points {
 				if m.Place() != place {
 					continue

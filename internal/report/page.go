@@ -1,4 +1,4 @@
-// Package report draws the results of bench: a page of plots, and single plots as images.
+// Package report draws results of bench: a page of plots, and plots as images.
 package report
 
 import (
@@ -17,35 +17,35 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Page is a report: what report.tmpl shows.
+// A Page is a report, the data of report.tmpl.
 type Page struct {
 	*bench.Results
 	Common  string
 	Story   []headline
 	Hero    *hero
 	Figures []*Figure
-	Beside  []*besideTable // nil unless the baseline was measured
+	Beside  []*pairTable // nil without the baseline
 	Memory  []*memorySection
 	All     []*measured
 }
 
-// New returns the page of results that were checked.
+// New returns the page of checked results.
 func New(r *bench.Results) *Page {
 	s := newStudy(r)
 	return &Page{Results: r, Common: s.common, Story: s.headlines(r.Limits), Hero: s.hero(r.Limits),
-		Figures: s.figures(r.Limits), Beside: s.besideTables(), Memory: s.memory(), All: s.all}
+		Figures: s.figures(r.Limits), Beside: s.pairTables(), Memory: s.memory(), All: s.all}
 }
 
-// Figure returns the figure of that name of PlotNames.
+// Figure returns the figure of a name in PlotNames.
 func (p *Page) Figure(id string) *Figure {
 	return p.Figures[slices.IndexFunc(p.Figures, func(f *Figure) bool { return f.ID == id })]
 }
 
-// A memorySection is the table of problems that differ in their length only.
+// A memorySection is a table of problems that differ only in length.
 type memorySection struct {
 	Title    string
-	Matrices string // what the plain form writes out
-	Kernels  string // the kernels that are compared with it
+	Matrices string // matrices of the naive form
+	Kernels  string // kernels compared with it
 	Rows     []memoryRow
 }
 
@@ -54,11 +54,11 @@ type memoryRow struct {
 	Full, Kernel *bench.MemoryLine
 }
 
-// memory returns a section for each facet, but one for all its masks: what is
-// written out does not depend on them.
+// memory returns a section for each sweep, but only one for all masks, which do not change the
+// matrices.
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
-	for _, f := range s.facets {
+	for _, f := range s.sweeps {
 		key := fmt.Sprint(f.pass, input.TypesName(&f.like), f.like.Batch, heads(f.like), dims(f.like), f.like.QLen)
 		if seen[key] {
 			continue
@@ -71,7 +71,7 @@ func (s *study) memory() (sections []*memorySection) {
 	return sections
 }
 
-func (s *study) memoryOf(f *facet) *memorySection {
+func (s *study) memoryOf(f *sweep) *memorySection {
 	out := &memorySection{Title: f.Unmasked}
 	var kernels []string
 	points := map[int]*measured{}
@@ -112,7 +112,7 @@ var pageStyle string
 //go:embed plot.css
 var plotStyle string
 
-// marks are the shapes of points, beside which colors need not be told apart.
+// marks are the shapes of points. They distinguish kinds even without color.
 var marks = []string{
 	"M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0-6.6 0z",
 	"M-2.9-2.9h5.8v5.8h-5.8z",
@@ -144,7 +144,7 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 
 func join(list []string) string { return strings.Join(list, ", ") }
 
-// class returns the classes of a kind's color.
+// class returns the CSS classes of a kind's color.
 func (k *kind) class() string {
 	class := fmt.Sprintf("c%d", k.Color)
 	if k.Hollow {
@@ -153,10 +153,10 @@ func (k *kind) class() string {
 	return class
 }
 
-// WriteHTML writes the page as one file that needs nothing else.
+// WriteHTML writes the page as a self-contained file.
 func (p *Page) WriteHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
 
-// A poster is a figure as an image of its own: its panels in columns.
+// A poster is a figure as an image, its panels in columns.
 type poster struct {
 	*Figure
 	W, H    px
@@ -171,7 +171,6 @@ type placedPanel struct {
 	Title string
 }
 
-// Sizes of an image.
 const (
 	posterHead = 46
 	posterGap  = 16
@@ -201,7 +200,7 @@ func (p *Page) WriteSVG(w io.Writer, fig *Figure) error {
 	return reportTemplate.ExecuteTemplate(w, "svg", out)
 }
 
-// shortSize prints a size for a narrow column.
+// shortSize formats a size for a narrow column.
 func shortSize(n *big.Int) string {
 	number, unit, _ := strings.Cut(bench.FormatSize(n), " ")
 	if x, err := strconv.ParseFloat(number, 64); err == nil && (x >= 100 || x == math.Trunc(x)) {
@@ -210,5 +209,5 @@ func shortSize(n *big.Int) string {
 	return strings.TrimSpace(number + " " + unit)
 }
 
-// PlotNames are the figures of a report, by the name that --plot gives them.
+// PlotNames are the figures of a report, the values of --plot.
 var PlotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}

@@ -10,14 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// A panel is one small plot, laid out: what report.tmpl draws. Lengths are in the
-// pixels of its own coordinates.
+// A panel is a plot that is laid out, for report.tmpl. Lengths are pixels of its own coordinates.
 type panel struct {
-	Title  string // among those of its part
-	Full   string // on its own
-	Text   string // the plot in words
+	Title  string // title within its part
+	Full   string // title outside its part
+	Text   string // the plot in words, for screen readers
 	W, H   px
-	Grid   string // a path
+	Grid   string // an SVG path
 	Words  []words
 	Roofs  []string // points of a line each
 	Traces []tracePath
@@ -25,23 +24,21 @@ type panel struct {
 	Keys   []key
 }
 
-// A px is a length; it prints with no more digits than a screen shows.
+// A px is a length. It prints with one decimal.
 type px float64
 
 func (x px) String() string {
 	return strconv.FormatFloat(math.Round(float64(x)*10)/10, 'f', -1, 64)
 }
 
-// words are a piece of text and where it is: its start, or the middle or the end
-// if the class says so.
+// words are a text and its position: its start, or its middle or end by Class.
 type words struct {
 	X, Y  px
 	Class string
 	Text  string
-	Turn  px // degrees
+	Turn  px // rotation in degrees
 }
 
-// A tracePath is the line and the marks of a kind.
 type tracePath struct {
 	Kind  *kind
 	Line  string // "" for none
@@ -53,33 +50,32 @@ type mark struct {
 	Title string
 }
 
-// A key names a kind beside its mark.
 type key struct {
 	Kind *kind
 	X, Y px
 }
 
-// A plot is a panel to be laid out. Both axes are logarithmic.
+// A plot is a panel before layout. Both axes are logarithmic.
 type plot struct {
 	title, full  string
-	xName, yName string // where the figure does not say it
+	xName, yName string // unless the caption names them
 	traces       []trace
 	roofs        []roof
 	x, y         span
-	side         px   // room for the names of kinds
-	labeled      bool // kinds are named beside their lines, else in the figure's legend
+	side         px   // width for names of kinds
+	labeled      bool // name kinds next to their lines, not in the legend
 	width        px   // panelWidth if 0
 	height       px
-	lengths      bool // ticks of x are its values, not round numbers
-	bytes        bool // ticks of y are powers of two
+	lengths      bool // x ticks at values, not round numbers
+	bytes        bool // y ticks at powers of two
 	tickText     func(float64) string
 	text         string
 }
 
 type trace struct {
 	kind   *kind
-	points []spot // each gets a mark
-	line   []spot // that joins some of them, or their means
+	points []spot // marks
+	line   []spot // points or their means, joined
 }
 
 type spot struct {
@@ -87,12 +83,11 @@ type spot struct {
 	title string
 }
 
-// A roof is what a machine does at most: bandwidth times intensity, up to a rate.
+// A roof is the limits of a processor: bandwidth times intensity, up to a rate.
 type roof struct {
-	rate, bandwidth float64 // GFLOP/s, and 1e9 bytes per second; 0 if not known
+	rate, bandwidth float64 // GFLOP/s and GB/s; 0 if unknown
 }
 
-// at returns the roof above an intensity.
 func (r roof) at(x float64) float64 {
 	switch {
 	case r.bandwidth == 0:
@@ -103,10 +98,9 @@ func (r roof) at(x float64) float64 {
 	return min(r.rate, r.bandwidth*x)
 }
 
-// A span is the range of an axis.
 type span struct{ lo, hi float64 }
 
-// add widens the span. What a logarithmic axis cannot show is left out.
+// add widens the span to v, unless a logarithmic axis cannot show v.
 func (s *span) add(v float64) {
 	if !plottable(v) {
 		return
@@ -119,7 +113,7 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span with a part of it added at both ends, never empty.
+// padded returns the span widened at both ends. It is never empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
@@ -131,7 +125,7 @@ func (s span) padded(part float64) span {
 	return span{s.lo / factor, s.hi * factor}
 }
 
-// A scale places the values of a span between two pixels.
+// A scale maps a span to pixels.
 type scale struct {
 	span
 	from, to px
@@ -141,15 +135,14 @@ func (s scale) at(v float64) px {
 	return s.from + (s.to-s.from)*px(math.Log(v/s.lo)/math.Log(s.hi/s.lo))
 }
 
-// Sizes of a panel that fits a phone and is readable there.
+// Sizes of a panel that is readable on a phone.
 const (
 	panelWidth, panelHeight = 360, 232
-	charWidth               = 7 // of the widest common font
+	charWidth               = 7 // in the widest common font
 
 	lineHeight = 13
 )
 
-// layOut places everything.
 func (p *plot) layOut() *panel {
 	width, height := cmp.Or(p.width, panelWidth), cmp.Or(p.height, panelHeight)
 	top, bottom := px(26), height-22
@@ -189,13 +182,12 @@ func (p *plot) layOut() *panel {
 	return out
 }
 
-// width returns about what the kind's name and mark take.
+// width returns the approximate width of the kind's name and mark.
 func (k *kind) width() px { return textWidth(k.Name) + 30 }
 
-// textWidth returns about what a text takes, or a little more.
+// textWidth returns the approximate width of a text, rather too large.
 func textWidth(s string) px { return px(utf8.RuneCountInString(s)) * charWidth }
 
-// axes draws the grid and its numbers.
 func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
 	for _, t := range xTicks {
 		p.Grid += fmt.Sprintf("M%s %sV%s", t.at, y.from, y.to)
@@ -207,7 +199,7 @@ func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
 	}
 }
 
-// trace draws a kind, and names it beside the end of its line or its last point.
+// trace draws a kind and names it next to the end of its line, or its last point.
 func (p *panel) trace(t trace, x, y scale) {
 	path := tracePath{Kind: t.kind}
 	for _, s := range visible(t.points) {
@@ -234,11 +226,11 @@ func visible(points []spot) []spot {
 	return slices.DeleteFunc(slices.Clone(points), func(s spot) bool { return !plottable(s.x) || !plottable(s.y) })
 }
 
-// spread moves labels apart so that none covers another.
+// spread moves labels apart so that none overlap.
 func spread(labels []key, top, bottom px) {
 	slices.SortStableFunc(labels, func(a, b key) int { return cmp.Compare(a.Y, b.Y) })
 	for i := range labels {
-		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // room for those above
+		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // below the labels above
 	}
 	for i := len(labels) - 1; i >= 0; i-- {
 		labels[i].Y = min(labels[i].Y, bottom)
@@ -246,7 +238,6 @@ func spread(labels []key, top, bottom px) {
 	}
 }
 
-// A tick is a number on an axis.
 type tick struct {
 	at   px
 	text string
@@ -267,8 +258,8 @@ func (p *plot) xTicks(x scale) []tick {
 	return apart(x, slices.Compact(values), plainNumber, width)
 }
 
-// roundTicks returns ticks at powers of ten or, where these are few, at more round
-// numbers, and in the narrowest of spans at its ends.
+// roundTicks returns ticks at powers of ten, or at more round numbers if there would be fewer than
+// three. The narrowest spans get ticks at their ends.
 func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
 	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}, tenths()} {
 		var values []float64
@@ -289,7 +280,6 @@ func roundTicks(s scale, text func(float64) string, size func(string) px) (list 
 	return list
 }
 
-// powersOfTwo returns those in the span.
 func powersOfTwo(s scale) (list []float64) {
 	for e := math.Ceil(math.Log2(s.lo)); e <= math.Log2(s.hi); e++ {
 		list = append(list, math.Exp2(e))
@@ -297,7 +287,6 @@ func powersOfTwo(s scale) (list []float64) {
 	return list
 }
 
-// tenths returns 1, 1.1, 1.2 up to 9.9.
 func tenths() (list []float64) {
 	for i := 10; i < 100; i++ {
 		list = append(list, float64(i)/10)
@@ -305,8 +294,8 @@ func tenths() (list []float64) {
 	return list
 }
 
-// apart returns ticks at the values or, where their texts would meet, at every
-// second one, every third one and so on.
+// apart returns ticks at every value or, if their texts would overlap, at every second, third ...
+// value.
 func apart(s scale, values []float64, text func(float64) string, size func(string) px) (list []tick) {
 	values = slices.DeleteFunc(values, func(v float64) bool { return !plottable(v) })
 	for step := 1; step <= len(values); step++ {
@@ -326,8 +315,7 @@ func apart(s scale, values []float64, text func(float64) string, size func(strin
 	return list
 }
 
-// plainNumber prints a number as people write it, with three digits unless it is
-// whole.
+// plainNumber formats a number with three digits, or all digits of a whole one.
 func plainNumber(v float64) string {
 	switch {
 	case v >= 1e7 || v < 1e-3:
@@ -338,7 +326,7 @@ func plainNumber(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// layOut draws a roof where it is within the plot: the slope and the flat part.
+// layOut draws the visible part of a roof: the slope and the flat part.
 func (r roof) layOut(p *panel, x, y scale) {
 	ridge := x.lo
 	switch {
@@ -352,7 +340,7 @@ func (r roof) layOut(p *panel, x, y scale) {
 		turn := math.Atan2(float64(y.at(r.at(ridge))-y.at(r.at(from))), float64(x.at(ridge)-x.at(from)))
 		p.Roofs = append(p.Roofs, line(x, y, from, r.at(from), ridge, r.at(ridge)))
 		text := fmt.Sprintf("%s GB/s", plainNumber(r.bandwidth))
-		if step := x.at(ridge) - x.at(from) - (textWidth(text)+6)*px(math.Cos(turn)); step > 0 { // before the ridge: few points lie there
+		if step := x.at(ridge) - x.at(from) - (textWidth(text)+6)*px(math.Cos(turn)); step > 0 { // next to the ridge, where points are rare
 			p.Words = append(p.Words, words{X: x.at(from) + step, Y: y.at(r.at(from)) + step*px(math.Tan(turn)) - 6, Class: "dim", Text: text, Turn: px(turn * 180 / math.Pi)})
 		}
 	}
@@ -362,7 +350,7 @@ func (r roof) layOut(p *panel, x, y scale) {
 	}
 }
 
-// label says what a line is that has no slope to tell it.
+// label returns the label of a line without a slope.
 func (r roof) label() string {
 	if r.bandwidth == 0 {
 		return "limit "
@@ -370,7 +358,6 @@ func (r roof) label() string {
 	return ""
 }
 
-// line returns the points of a line between two points.
 func line(x, y scale, x1, y1, x2, y2 float64) string {
 	return fmt.Sprintf("%s,%s %s,%s", x.at(x1), y.at(y1), x.at(x2), y.at(y2))
 }

@@ -35,8 +35,7 @@ func render(t *testing.T, p *Page, plot string) []byte {
 	return out.Bytes()
 }
 
-// made returns a result as bench would have it, of a kernel that does so many
-// GFLOP/s.
+// made returns a result like bench's, of a kernel with the given GFLOP/s.
 func made(p flashkit.Problem, pass flashkit.Pass, kernel, memory string, gflops float64, chosen bool) bench.Result {
 	seconds := p.FLOPs(pass)/gflops/1e9 + 2e-6
 	r := bench.Result{Problem: p.String(), Pass: pass.String(), Backend: bench.BackendOf(kernel), Kernel: kernel, Memory: memory, Chosen: chosen,
@@ -85,7 +84,7 @@ func oneResult() *bench.Results {
 	return &bench.Results{Format: bench.Format, Limits: []machine.Limit{}, Results: []bench.Result{made(p, flashkit.PassForward, "simd/fwd_generic", machine.Host, 5, false)}}
 }
 
-// naiveResults have the baseline beside two kernels.
+// naiveResults have the baseline and two kernels.
 func naiveResults() *bench.Results {
 	r := oneResult()
 	r.Results = nil
@@ -154,7 +153,7 @@ func TestDoubtIsNoHeadline(t *testing.T) {
 	require.Zero(t, once("simd/fwd_generic").Story[0].Portable)
 	require.Nil(t, once(bench.Naive).Story[0].Naive)
 	require.NotEqual(t, top.Kernel, once(top.Kernel).Story[0].Kernel)
-	require.Equal(t, "", newStudy(once(bench.Naive).Results).besideTables()[0].Rows[0].Faster())
+	require.Equal(t, "", newStudy(once(bench.Naive).Results).pairTables()[0].Rows[0].Faster())
 	require.Contains(t, newStudy(once(top.Kernel).Results).choices().Gist, "The best kernel for 14 of 14 problems", "of the other pass")
 	page = string(render(t, once(bench.Naive), ""))
 	require.Contains(t, page, "28 of 84 medians are in doubt and marked with ?")
@@ -166,7 +165,7 @@ func TestDoubtIsNoHeadline(t *testing.T) {
 	require.NotContains(t, string(render(t, all, "")), "times</b>")
 }
 
-// One sample of a slow kernel on a busy machine made a headline of 731 times.
+// On a busy machine a single sample of a slow kernel must not make a headline.
 func TestBusyMachine(t *testing.T) {
 	r := naiveResults()
 	for i := range r.Results {
@@ -184,7 +183,7 @@ func TestBusyMachine(t *testing.T) {
 	require.NotContains(t, page, "<b>731")
 }
 
-// The page has a line of the fastest peer, where the results have one.
+// The page has a line for the fastest peer, if there is one.
 func TestPeer(t *testing.T) {
 	r := naiveResults()
 	require.NotContains(t, string(render(t, New(r), "")), "pytorch")
@@ -202,8 +201,8 @@ func TestPeer(t *testing.T) {
 	require.Equal(t, "slow", New(r).Story[0].Peer.Other().Kind().Name)
 }
 
-// The page begins with a sentence for each pass and type: the best kernel, its factor
-// over the portable one, its share of the limit, and what storing matrices costs.
+// The page begins with a sentence for each pass and type: the best kernel, its speedup over the
+// portable one, its share of the limit, and the cost of stored matrices.
 func TestReportStory(t *testing.T) {
 	p := New(wideResults())
 	require.Len(t, p.Story, 8)
@@ -231,7 +230,7 @@ func TestReportStory(t *testing.T) {
 	require.Contains(t, fig.Gist, "The best kernel for 28 of 28 problems", "nobody chooses the baseline")
 }
 
-// A kernel looks the same in every report, and no two look alike in one.
+// A kernel has the same style in every report, and all styles in a report differ.
 func TestReportStyles(t *testing.T) {
 	seen := map[string]style{}
 	for _, r := range []*bench.Results{wideResults(), oneResult(), manyKinds(), naiveResults()} {
@@ -327,7 +326,7 @@ func colorDistance(a, b [3]float64) float64 {
 	return math.Sqrt((p[0]-q[0])*(p[0]-q[0]) + (p[1]-q[1])*(p[1]-q[1]) + (p[2]-q[2])*(p[2]-q[2]))
 }
 
-// An image is XML by itself, and every plot can be one.
+// An image is valid XML, and every plot can be one.
 func TestReportImages(t *testing.T) {
 	for _, plot := range PlotNames {
 		d := xml.NewDecoder(bytes.NewReader(render(t, New(wideResults()), plot)))
@@ -341,7 +340,7 @@ func TestReportImages(t *testing.T) {
 	}
 }
 
-// What dispatch loses is said of each problem and of all.
+// Dispatch's loss is reported for each problem and in total.
 func TestReportChoices(t *testing.T) {
 	p := func(n int) flashkit.Problem { return made1(flashkit.Float32, 1, n, n, 64, flashkit.Band{}) }
 	r := oneResult()
@@ -366,7 +365,7 @@ func TestReportChoices(t *testing.T) {
 	require.Contains(t, back.panels()[0].Text, "cuda on device takes 1 times")
 }
 
-// A kernel of a GPU is measured against the GPU, wherever its tensors lie.
+// A GPU's kernel is compared with the GPU's limits, for host tensors, too.
 func TestReportRoofs(t *testing.T) {
 	limits := wideResults().Limits
 	require.Equal(t, roof{rate: 4000, bandwidth: 200}, roofOf(limits, machine.Host, flashkit.Float32))

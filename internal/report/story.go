@@ -10,22 +10,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A headline is a sentence of the story: the highest rate of a pass and type. Results in
-// doubt are neither headlines nor compared with one.
+// A headline is the highest rate of a pass and type, and comparisons. Results in doubt are
+// excluded.
 type headline struct {
 	*measured
-	Title    string  // forward, f32
-	Portable float64 // its rate over that of the portable kernel on the problem; 0 if unknown
+	Title    string  // such as forward, f32
+	Portable float64 // rate over the portable kernel's on the problem; 0 if unknown
 	Limit    float64 // GFLOP/s; 0 if unknown
 	OfLimit  string
-	Naive    *beside // of the longest rows, nil if the baseline was not measured
-	Peer     *beside // of the longest rows, nil if no peer was measured
+	Naive    *pairing // with the most keys, nil without the baseline
+	Peer     *pairing // with the most keys, nil without a peer
 }
 
-// portable are the kernels that run everywhere, by pass.
+// portable maps passes to the kernels that run everywhere.
 var portable = map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic", flashkit.PassBackward: "simd/bwd_generic"}
 
-// headlines returns one for each group.
 func (s *study) headlines(limits []machine.Limit) (list []headline) {
 	for _, g := range s.groups() {
 		sound := slices.DeleteFunc(slices.Clone(g.points), func(m *measured) bool { return m.Doubt != "" })
@@ -38,22 +37,21 @@ func (s *study) headlines(limits []machine.Limit) (list []headline) {
 		if m := s.find(top, portable[g.pass]); m != nil && m != top && m.Doubt == "" && m.GFLOPS > 0 {
 			h.Portable = top.GFLOPS / m.GFLOPS
 		}
-		h.Naive, h.Peer = longest(besides(sound, (*measured).naive)), longest(besides(sound, (*measured).peer))
+		h.Naive, h.Peer = longest(pairings(sound, (*measured).naive)), longest(pairings(sound, (*measured).peer))
 		list = append(list, h)
 	}
 	return list
 }
 
-// longest returns the pair of most keys, the first of several, nil if there is none.
-func longest(pairs []*beside) *beside {
+// longest returns the first pair with the most keys, nil if there are no pairs.
+func longest(pairs []*pairing) *pairing {
 	if len(pairs) == 0 {
 		return nil
 	}
-	return slices.MaxFunc(pairs, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) })
+	return slices.MaxFunc(pairs, func(a, b *pairing) int { return cmp.Compare(a.Keys(), b.Keys()) })
 }
 
-// find returns the result of another kernel on the problem of m, with tensors on the
-// host, nil if there is none.
+// find returns the result of a kernel on m's problem with host tensors, or nil.
 func (s *study) find(m *measured, kernel string) *measured {
 	i := slices.IndexFunc(s.all, func(o *measured) bool {
 		return o.Kernel == kernel && o.Problem == m.Problem && o.Memory == machine.Host
@@ -64,22 +62,21 @@ func (s *study) find(m *measured, kernel string) *measured {
 	return s.all[i]
 }
 
-// A hero is the one large plot: rates of the facet of most lengths, for a wide screen
-// and for a phone.
+// A hero is the large plot: rates of the sweep with the most lengths, for a wide screen and a
+// phone.
 type hero struct {
 	Title        string
 	Wide, Narrow *panel
 }
 
-// Sizes of the large plot.
 const (
 	wideWidth, wideHeight     = 1120, 420
 	narrowWidth, narrowHeight = 360, 340
 )
 
 func (s *study) hero(limits []machine.Limit) *hero {
-	f := slices.MaxFunc(s.facets, func(a, b *facet) int {
-		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first of several
+	f := slices.MaxFunc(s.sweeps, func(a, b *sweep) int {
+		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first if several
 	})
 	h := &hero{Title: f.Title}
 	for _, size := range []struct {
@@ -97,42 +94,42 @@ func (s *study) hero(limits []machine.Limit) *hero {
 	return h
 }
 
-// A beside is a kernel beside another one's result on the same problem: the baseline that
-// stores its matrices, or a peer.
-type beside struct{ other, kernel *measured }
+// A pairing pairs a kernel's result with another one on the same problem: the baseline's or a
+// peer's.
+type pairing struct{ other, kernel *measured }
 
 var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: bench.Naive + "/fwd_matrices", flashkit.PassBackward: bench.Naive + "/bwd_matrices"}
 
 func (m *measured) naive() bool { return m.Backend == bench.Naive }
 
-// peer reports whether another library computed the result.
+// peer reports whether the result is another library's.
 func (m *measured) peer() bool { return m.Backend == bench.Peer }
 
-// foreign reports whether dispatch cannot run it.
+// foreign reports whether dispatch cannot run the kernel.
 func (m *measured) foreign() bool { return m.naive() || m.peer() }
 
-// Peak returns the bytes that a call holds at most.
+// Peak returns the maximum bytes during a call.
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
-// Faster returns how many times shorter the kernel takes, "" if a time is in doubt.
-func (b *beside) Faster() string {
+// Faster returns the kernel's speedup over the other, "" if a time is in doubt.
+func (b *pairing) Faster() string {
 	if b.other.Doubt != "" || b.kernel.Doubt != "" {
 		return ""
 	}
 	return times(b.other.Seconds / b.kernel.Seconds)
 }
 
-// Smaller returns how many times less the kernel holds.
-func (b *beside) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
+// Smaller returns the other's peak memory over the kernel's.
+func (b *pairing) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
-// besides returns the fastest kernel beside each of the other results among the points, the
-// fastest of several on a problem, fewest keys first.
-func besides(points []*measured, other func(*measured) bool) (list []*beside) {
+// pairings pairs the fastest of the other results with the fastest kernel on each problem, in order
+// of keys.
+func pairings(points []*measured, other func(*measured) bool) (list []*pairing) {
 	for _, m := range points {
 		if !other(m) || !plottable(m.Seconds) || slices.ContainsFunc(points, func(o *measured) bool { return other(o) && o.Problem == m.Problem && o.Seconds < m.Seconds }) {
 			continue
 		}
-		b := &beside{other: m}
+		b := &pairing{other: m}
 		for _, k := range points {
 			if k.Problem == m.Problem && !k.foreign() && plottable(k.Seconds) && (b.kernel == nil || k.Seconds < b.kernel.Seconds) {
 				b.kernel = k
@@ -142,15 +139,15 @@ func besides(points []*measured, other func(*measured) bool) (list []*beside) {
 			list = append(list, b)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *beside) int { return cmp.Compare(a.Keys(), b.Keys()) })
+	slices.SortStableFunc(list, func(a, b *pairing) int { return cmp.Compare(a.Keys(), b.Keys()) })
 	return list
 }
 
-func (b *beside) Keys() int         { return b.kernel.p.KVLen }
-func (b *beside) Other() *measured  { return b.other }
-func (b *beside) Kernel() *measured { return b.kernel }
+func (b *pairing) Keys() int         { return b.kernel.p.KVLen }
+func (b *pairing) Other() *measured  { return b.other }
+func (b *pairing) Kernel() *measured { return b.kernel }
 
-// times prints a factor with two digits, "" if there is none.
+// times formats a factor with one decimal below 10, "" if it cannot be shown.
 func times(x float64) string {
 	switch {
 	case !plottable(x):
@@ -161,16 +158,16 @@ func times(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// A besideTable is the problems of a facet, the fastest kernel beside the baseline.
-type besideTable struct {
+// A pairTable is the problems of a sweep with the fastest kernel and the baseline.
+type pairTable struct {
 	Title, Kernels string
-	Rows           []*beside
+	Rows           []*pairing
 }
 
-// besideTables returns the tables of the facets that have the baseline.
-func (s *study) besideTables() (list []*besideTable) {
-	for _, f := range s.facets {
-		t := &besideTable{Title: f.Title, Rows: besides(f.points, (*measured).naive)}
+// pairTables returns the tables of the sweeps that have the baseline.
+func (s *study) pairTables() (list []*pairTable) {
+	for _, f := range s.sweeps {
+		t := &pairTable{Title: f.Title, Rows: pairings(f.points, (*measured).naive)}
 		if len(t.Rows) == 0 {
 			continue
 		}

@@ -8,14 +8,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// A style is how a kind looks: one of the colors and one of the marks. A kernel has
-// the same one in every plot of every report.
+// A style is the color and mark of a kind, the same in all plots of all reports.
 type style struct {
 	Color, Mark int
 	Hollow      bool
 }
 
-// The colors, as plot.css numbers them. A color is a family of instructions.
+// Colors, numbered as in plot.css. A color is a family of instructions.
 const (
 	blue = iota
 	orange
@@ -28,7 +27,7 @@ const (
 	numColors
 )
 
-// The marks, as their shapes are numbered.
+// Marks, numbered as in marks.
 const (
 	disk = iota
 	square
@@ -40,8 +39,7 @@ const (
 	cross
 )
 
-// styles are those of the kernels of this repository and of their backends. Kernels
-// to decode are hollow.
+// styles are the styles of the kernels and backends of this repository. Decode kernels are hollow.
 var styles = map[string]style{
 	"simd":               {Color: blue, Mark: disk},
 	"simd avx512":        {Color: blue, Mark: disk},
@@ -65,7 +63,7 @@ var styles = map[string]style{
 	"simd avx512 decode": {Color: blue, Mark: disk, Hollow: true},
 }
 
-// styleOf returns the style of a name that is known.
+// styleOf returns the style of a known name.
 func styleOf(name string) (style, bool) {
 	if s, ok := styles[name]; ok {
 		return s, true
@@ -81,8 +79,8 @@ func styleOf(name string) (style, bool) {
 	return s, found && ok
 }
 
-// paint gives each kind its style. Those that are not known get one that their name
-// alone decides or, if it is taken in this report, the next free one.
+// paint gives each kind its style. An unknown kind's style depends only on its name, or is the next
+// free one if that is taken in this report.
 func paint(kinds []*kind) {
 	taken := map[style]bool{}
 	var unknown []*kind

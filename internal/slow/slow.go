@@ -1,4 +1,4 @@
-// Package slow has what tests say when they are slow.
+// Package slow skips slow tests.
 package slow
 
 import (
@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// UnderRace skips a test that takes minutes under the race detector there, if tests are short
-// (-short). With FLASHKIT_SLOW=1 it runs. A test that says so has no concurrency that a
-// faster one lacks.
+// UnderRace skips a test under the race detector with -short, where it takes minutes, unless
+// FLASHKIT_SLOW=1. The test must have no concurrency that a faster test lacks.
 func UnderRace(t testing.TB) {
 	t.Helper()
 	if SkipsUnderRace() {
@@ -16,7 +15,7 @@ func UnderRace(t testing.TB) {
 	}
 }
 
-// SkipsUnderRace reports whether UnderRace skips, for a test that has slow parts.
+// SkipsUnderRace reports whether UnderRace skips, for tests with slow parts.
 func SkipsUnderRace() bool {
 	return Race && testing.Short() && os.Getenv("FLASHKIT_SLOW") != "1"
 }

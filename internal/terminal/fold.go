@@ -1,5 +1,4 @@
-// Package terminal is how the command speaks to people: folded lines, tables, progress, sizes and
-// times.
+// Package terminal formats output for people: folded lines, tables, progress, sizes and times.
 package terminal
 
 import (
@@ -12,17 +11,17 @@ import (
 
 const (
 	usualColumns = 80
-	narrowest    = 20 // columns that anything is folded to
+	narrowest    = 20 // minimum width for folding
 )
 
-// A folder folds the lines of tables and other text to the width of a terminal.
+// A folder folds lines to the width of a terminal.
 type folder struct {
 	w     io.Writer
 	width int
-	line  []byte // not ended
+	line  []byte // unfinished line
 }
 
-// Writer returns w, or what folds lines for it if it is a terminal.
+// Writer returns a writer that folds lines if w is a terminal, else w.
 func Writer(w io.Writer) io.Writer {
 	if width := Width(w); width > 0 {
 		return &folder{w: w, width: width}
@@ -30,7 +29,7 @@ func Writer(w io.Writer) io.Writer {
 	return w
 }
 
-// Width returns the columns to which text folds lines, 0 if w is no terminal.
+// Width returns the width for folding in columns, 0 if w is no terminal.
 func Width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -57,8 +56,8 @@ func (f *folder) Write(b []byte) (int, error) {
 	}
 }
 
-// fold breaks a line that is too wide: between columns, or between the words of the
-// last one, whose other lines then begin where it does.
+// fold breaks a line that is too wide, between columns or between words of the last column. The
+// last column's further lines are indented to its start.
 func fold(line string, width int) string {
 	var b strings.Builder
 	for indent := ""; ; {
@@ -71,7 +70,7 @@ func fold(line string, width int) string {
 		gap := strings.LastIndex(strings.TrimRight(fits, " "), "  ")
 		at := strings.LastIndexByte(fits, ' ')
 		switch column := gap + 2; {
-		case gap > from && gap > len(fits)/2: // whole columns go to the next line
+		case gap > from && gap > len(fits)/2: // move whole columns to the next line
 			at, indent = gap, "    "
 		case gap > from && indent == "":
 			indent = strings.Repeat(" ", column)

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns s with what a terminal might obey escaped.
+// Printable returns s with unprintable characters escaped, such as terminal controls.
 func Printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -26,7 +26,7 @@ func Printable(s string) string {
 	return b.String()
 }
 
-// Seconds formats a time.
+// Seconds formats a time in seconds.
 func Seconds(s float64) string {
 	d := time.Duration(s * 1e9)
 	switch {
@@ -38,7 +38,7 @@ func Seconds(s float64) string {
 	return d.Round(10 * time.Nanosecond).String()
 }
 
-// Bytes formats a size.
+// Bytes formats a size in bytes.
 func Bytes(b float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"} {
 		if b < 1024 {
@@ -52,21 +52,20 @@ func Bytes(b float64) string {
 	return fmt.Sprintf("%.1f EiB", b)
 }
 
-// WriteTable aligns rows, of as many columns as the first one, to the left in
-// the given number of columns and to the right in the others. A column of which
-// only the first row says something is left out.
+// WriteTable aligns rows of equal length. The first left columns are left-aligned, the others
+// right-aligned. A column with only a header is dropped.
 func WriteTable(w io.Writer, rows [][]string, left int) {
-	width, said := make([]int, len(rows[0])), make([]bool, len(rows[0]))
+	width, filled := make([]int, len(rows[0])), make([]bool, len(rows[0]))
 	for r, row := range rows {
 		for i, cell := range row {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
-			said[i] = said[i] || r > 0 && cell != ""
+			filled[i] = filled[i] || r > 0 && cell != ""
 		}
 	}
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			if !said[i] {
+			if !filled[i] {
 				continue
 			}
 			gap := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))

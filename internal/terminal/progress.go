@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// A Progress shows on a terminal what a long run is doing. It stays silent for
-// the first second, and altogether when the writer is no terminal.
+// A Progress shows the progress of a long run on a terminal. It is silent for the first second, and
+// always if the writer is no terminal.
 type Progress struct {
-	w       *os.File // nil for silence
+	w       *os.File // nil if silent
 	mu      sync.Mutex
 	text    string
 	expect  time.Duration
 	started time.Time
-	share   float64       // of a long run that is done, shown as a bar
-	left    time.Duration // of it, as predicted when the text was set; 0 without a bar
+	share   float64       // completed fraction, shown as a bar
+	left    time.Duration // predicted remaining time when the text was set; 0 without a bar
 	stop    chan struct{}
 	ended   sync.WaitGroup
 }
@@ -34,22 +34,22 @@ func NewProgress(w io.Writer) *Progress {
 	return p
 }
 
-// Start says that a kernel begins and how long one call is expected to take.
+// Start shows a kernel and the expected time of a call.
 func (p *Progress) Start(kernel string, expect time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.text, p.expect, p.started, p.share, p.left = kernel, expect, time.Now(), 0, 0
 }
 
-// Part says how much of a long run is done, what comes now, and how long all the
-// rest is expected to take.
+// Part shows the completed fraction of a long run, the current part and the expected remaining
+// time.
 func (p *Progress) Part(share float64, text string, left time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.text, p.expect, p.started, p.share, p.left = text, 0, time.Now(), share, max(1, left)
 }
 
-// CountCalls says how many timed calls are done, of how many if that is known.
+// CountCalls shows the number of timed calls, and their total if known.
 func (p *Progress) CountCalls(n, of int) {
 	if of == 0 {
 		p.Say(fmt.Sprintf("%d calls", n))
@@ -58,7 +58,7 @@ func (p *Progress) CountCalls(n, of int) {
 	}
 }
 
-// Say replaces the text and starts the clock again.
+// Say replaces the text and restarts the clock.
 func (p *Progress) Say(text string) { p.Start(text, 0) }
 
 func (p *Progress) loop() {
@@ -85,8 +85,7 @@ func (p *Progress) loop() {
 	}
 }
 
-// cut shortens a line to what fits beside the cursor of the terminal: a line that
-// wraps could not be cleared.
+// cut shortens a line to the terminal's width: a wrapped line could not be cleared.
 func cut(line string, width int) string {
 	if r := []rune(line); len(r) > width {
 		return string(r[:max(0, width)])
@@ -94,7 +93,7 @@ func cut(line string, width int) string {
 	return line
 }
 
-// line returns what to show when that much time has passed since the text was set.
+// line returns the text to show when passed has elapsed since it was set.
 func (p *Progress) line(passed time.Duration) string {
 	if p.left == 0 {
 		return fmt.Sprintf("%s, %s%s", p.text, passed.Round(100*time.Millisecond), p.remaining())

@@ -4,7 +4,7 @@ package terminal
 
 import "os"
 
-// columns returns the usual width of a terminal, 0 if f is none.
+// columns returns the usual width if f is a terminal, else 0.
 func columns(f *os.File) int {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// columns returns the width of a terminal, 0 if f is none.
+// columns returns the width of the terminal f, 0 if f is none.
 func columns(f *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	switch {
 	case err != nil:
 		return 0
-	case size.Col == 0: // it does not know
+	case size.Col == 0: // unknown
 		return usualColumns
 	}
 	return int(size.Col)

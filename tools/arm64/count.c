@@ -1,11 +1,11 @@
-// A plugin of QEMU that counts the instructions a program executes, in all and by symbol. It
-// needs no header of QEMU: what it uses of the plugin API, version 1 (QEMU 4.2 to 8.2), is declared here.
+// A QEMU plugin that counts executed instructions, in total and by symbol. It declares the plugin
+// API that it uses, version 1 (QEMU 4.2 to 8.2), and needs no QEMU header.
 //
 //	cc -O2 -shared -fPIC -o count.so count.c
 //	qemu-aarch64 -plugin ./count.so,only=SUBSTRING -d plugin PROGRAM
 //
-// The table is of the symbols that contain SUBSTRING, most instructions first. Counts are exact
-// where one thread runs; threads that run the same code lose some.
+// The table lists symbols that contain SUBSTRING, by instructions. Counts are exact for a single
+// thread; threads that run the same code lose some.
 
 #include <pthread.h>
 #include <stdint.h>
@@ -37,7 +37,7 @@ static counter counters[SYMBOLS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *only = "";
 
-// counter_of returns the place of a symbol, the last one of all if there is no other.
+// counter_of returns the counter of a symbol, or the last counter if the table is full.
 static counter *counter_of(const char *symbol) {
 	uint32_t hash = 2166136261u;
 	for (const char *s = symbol; *s; s++)

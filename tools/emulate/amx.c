@@ -1,28 +1,28 @@
-// Runs a static Go program on Linux and amd64 as if the processor had AMX-BF16 and
-// AVX512-BF16. It needs AVX-512, FSGSBASE (Linux 5.9) and membarrier.
+// Runs a static Go program on Linux and amd64 as if the processor had AMX-BF16 and AVX512-BF16. It
+// needs AVX-512, FSGSBASE (Linux 5.9) and membarrier.
 //
 //	cc -O2 -fPIE -pie -fno-stack-protector -fno-plt -pthread -o amx tools/emulate/*.c
-//	amx program arguments...    run what CGO_ENABLED=0 go build made
+//	amx program arguments...    run a program made by CGO_ENABLED=0 go build
 //	go test -exec amx           with CGO_ENABLED=0 and -tags nocuda
 //	amx --test                  compare each instruction with a plain computation
 //
-// A processor that has AMX runs the program as it is, and --test tests the processor too.
-// One without AVX-512 runs nothing: "skipped: ..." and status 0. One that has AVX512-BF16
-// and hides it from CPUID, as in some virtual machines, executes these instructions.
+// On a processor with AMX the program runs unchanged, and --test also tests the processor. A
+// processor without AVX-512 runs nothing: "skipped: ..." and status 0. A processor may have
+// AVX512-BF16 but hide it from CPUID, as in some virtual machines. Then it executes these
+// instructions itself.
 //
-// The program is loaded into this process. Its CPUID is made illegal, and answered with
-// the features' bits. An instruction that the processor lacks raises SIGILL once: the
-// handler, which a seccomp filter keeps in place, puts a jump to a stub over it, and the
-// stub calls emulate. There is no room in a goroutine's stack, so registers are saved,
-// and C runs, in a block of memory of the thread, which also holds its tiles; GS, which
-// Go does not use, points to it. What decode does not know ends the program by SIGILL.
-// Programs that it starts run without all this; /proc/self/exe is amx.
+// The program is loaded into this process. Its CPUID is replaced by an illegal instruction, and
+// answered with the features' bits. An instruction that the processor lacks raises SIGILL once. The
+// handler, which a seccomp filter protects, overwrites the instruction with a jump to a stub, and
+// the stub calls emulate. Goroutine stacks are small: registers are saved, and C runs, in a block
+// of memory per thread, which also holds its tiles. GS points to it, as Go does not use GS. An
+// instruction unknown to decode ends the program by SIGILL. Child processes run without the
+// emulation; /proc/self/exe is amx.
 //
-// What runs in the program's threads must not call libc, whose FS is not there, but for
-// memcpy and its kin, and those not through a PLT, which libc would resolve.
+// Code in the program's threads must not call libc, whose FS is not set. Exceptions are memcpy and
+// similar functions, but not through a PLT, which libc would resolve.
 //
-// Operations are those of Intel's Software Developer's Manual, volume 2, but for the
-// payloads of NaNs.
+// Operations follow Intel's Software Developer's Manual, volume 2, except for NaN payloads.
 
 #if !defined(__x86_64__) || !defined(__linux__)
 
@@ -60,7 +60,7 @@ int main(void) {
 
 #include "amx.h"
 
-// A site is an instruction that was met, and the stub that jumps lead to.
+// A site is an instruction to emulate and the stub that its jump leads to.
 typedef struct {
 	instruction in;
 	uint8_t code[28];
@@ -68,24 +68,24 @@ typedef struct {
 
 enum { SITES = 1 << 16 };
 
-static site *sites; // within reach of a jump from the program, and where enter is
+static site *sites; // within jump distance of the program; the first holds the address of enter
 static int met;
 
-// Where instructions are met.
+// Opcodes of replaced instructions.
 
 enum { ILLEGAL = 0x06, JUMP = 0xe9 };
 
 enum { CPUIDS = 16 };
 
-static uint8_t *cpuid[CPUIDS]; // where CPUID was
+static uint8_t *cpuid[CPUIDS]; // addresses of CPUID instructions
 static int cpuids;
 
-// everywhere waits until no core has old bytes of the code.
+// everywhere waits until no core executes stale bytes of the code.
 static void everywhere(void) { kernel(SYS_membarrier, 1 << 5, 0, 0, 0); } // PRIVATE_EXPEDITED_SYNC_CORE
 
 static uint8_t *put(uint8_t *to, const void *from, int n) { return (uint8_t *)memcpy(to, from, n) + n; }
 
-// replace puts a jump over the instruction. Other threads meet the old one, an illegal
+// replace overwrites the instruction with a jump. Other threads see the old instruction, an illegal
 // one, or the jump.
 static void replace(uint8_t *p, int length, instruction *in) {
 	site *s = &sites[++met]; // the first holds the address of enter
@@ -96,8 +96,8 @@ static void replace(uint8_t *p, int length, instruction *in) {
 	uint8_t *c = put(s->code, "\x9c\x50\x48\xb8", 4); // PUSHFQ, PUSHQ AX, MOVQ $of, AX
 	c = put(c, &of, 8);
 	int32_t far = (uint8_t *)sites - (c + 6);
-	c = put(put(c, "\xff\x15", 2), &far, 4); // CALL of what sites points to
-	c = put(c, "\x58\x9d\xe9", 3);           // POPQ AX, POPFQ, JMP behind the instruction
+	c = put(put(c, "\xff\x15", 2), &far, 4); // CALL of enter, whose address is at sites
+	c = put(c, "\x58\x9d\xe9", 3);           // POPQ AX, POPFQ, JMP to the next instruction
 	far = p + length - (c + 4);
 	put(c, &far, 4);
 	volatile uint8_t *code = p;
@@ -111,10 +111,9 @@ static void replace(uint8_t *p, int length, instruction *in) {
 	everywhere();
 }
 
-// Bits of CPUID's leaf 7: of EDX, and of EAX of its subleaf 1.
+// Bits of CPUID leaf 7: in EDX, and in EAX of subleaf 1.
 enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AVX512_BF16 = 1 << 5 };
 
-// identify executes CPUID and adds what is emulated.
 static void identify(greg_t *g) {
 	uint32_t leaf = g[REG_RAX], sub = g[REG_RCX], a, b, c, d;
 	__cpuid_count(leaf, sub, a, b, c, d);
@@ -127,7 +126,7 @@ static void identify(greg_t *g) {
 	g[REG_RAX] = a, g[REG_RBX] = b, g[REG_RCX] = c, g[REG_RDX] = d;
 }
 
-// isOurs deals with an illegal instruction if it is one of those.
+// isOurs handles an illegal instruction if it is emulated.
 static int isOurs(greg_t *g) {
 	uint8_t *p = (uint8_t *)g[REG_RIP];
 	for (int i = 0; i < cpuids; i++)
@@ -139,7 +138,7 @@ static int isOurs(greg_t *g) {
 	int32_t far;
 	memcpy(&far, p + 1, 4);
 	if (p[0] == JUMP && (uint64_t)(p + 5 + far - (uint8_t *)sites) < SITES * sizeof(site))
-		return 1; // another thread was here meanwhile
+		return 1; // another thread has replaced it
 	instruction in;
 	int length = decode(p, &in);
 	if (length)
@@ -152,7 +151,6 @@ static void hex(char *to, uint64_t x) {
 		to[i] = "0123456789abcdef"[x & 15];
 }
 
-// report says which instruction is known to nobody.
 static void report(const uint8_t *p) {
 	char text[] = "amx: illegal instruction: ________________ at ________________\n";
 	uint64_t bytes;
@@ -173,7 +171,7 @@ static void onIllegal(int number, siginfo_t *info, void *context) {
 	if (ours)
 		return;
 	report((uint8_t *)u->uc_mcontext.gregs[REG_RIP]);
-	sigaddset(&u->uc_sigmask, SIGILL); // it comes again, and ends the process
+	sigaddset(&u->uc_sigmask, SIGILL); // repeats and ends the process
 }
 
 int force(uint8_t *first, const uint8_t *end) {
@@ -188,14 +186,14 @@ int force(uint8_t *first, const uint8_t *end) {
 	return forced;
 }
 
-// The start.
+// Startup.
 
 void fail(const char *what, const char *name) {
 	fprintf(stderr, "amx: %s: %s\n", name, what);
 	exit(125);
 }
 
-// prepare allots what stubs need within reach of a place, and takes SIGILL.
+// prepare allocates stubs within jump distance of place and installs the SIGILL handler.
 __attribute__((target("fsgsbase"))) void prepare(uint8_t *place) {
 	sites = mmap(place, SITES * sizeof(site), PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (sites == MAP_FAILED || labs((uint8_t *)sites - place) > 1 << 30)
@@ -214,7 +212,7 @@ __attribute__((target("fsgsbase"))) void prepare(uint8_t *place) {
 		fail("membarrier or sigaction is refused", "prepare");
 }
 
-// filter keeps our handler, and grants the leave to use AMX, in the words of Linux.
+// filter protects the SIGILL handler, and grants requests for AMX.
 static void filter(void) {
 #define WORD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define UNLESS(value, skip) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip)
@@ -222,7 +220,7 @@ static void filter(void) {
 		WORD(arch), UNLESS(AUDIT_ARCH_X86_64, 11),
 		WORD(nr), UNLESS(SYS_rt_sigaction, 3),
 		WORD(args[0]), UNLESS(SIGILL, 7),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO), // 0: done
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO), // returns 0 without effect
 		UNLESS(SYS_arch_prctl, 5),
 		WORD(args[0]), UNLESS(ARCH_REQ_XCOMP_PERM, 3),
 		WORD(args[1]), UNLESS(XFEATURE_XTILEDATA, 1),
@@ -244,8 +242,8 @@ static void *contents(const char *name) {
 	return file;
 }
 
-// patch makes CPUID illegal in part of the program: where it is the function cpuid of
-// golang.org/x/sys/cpu, or its like in Go's library, to the last byte.
+// patch makes CPUID illegal in part of the program, within code identical to cpuid of
+// golang.org/x/sys/cpu or Go's library.
 static void patch(uint8_t *part, size_t size) {
 	static const uint8_t whole[] = {
 		0x8b, 0x44, 0x24, 0x08, 0x8b, 0x4c, 0x24, 0x0c, // MOVL eaxArg, AX; MOVL ecxArg, CX
@@ -260,7 +258,7 @@ static void patch(uint8_t *part, size_t size) {
 	}
 }
 
-// place maps the program where it belongs, and returns its end.
+// place maps the program at its addresses and returns its end.
 static uint8_t *place(const char *name, uint8_t *file) {
 	Elf64_Ehdr *head = (Elf64_Ehdr *)file;
 	Elf64_Phdr *parts = (Elf64_Phdr *)(file + head->e_phoff);
@@ -293,8 +291,8 @@ static uint8_t *place(const char *name, uint8_t *file) {
 	return (uint8_t *)end;
 }
 
-// run turns this process into the program, whose stack is ours without the first
-// argument: its count, the arguments, the environment, and what the kernel says.
+// run turns this process into the program. Its stack is ours without the first argument: argument
+// count, arguments, environment and auxiliary vector.
 static void run(int argc, char **argv) {
 	uint8_t *file = contents(argv[1]);
 	void *entry = (void *)((Elf64_Ehdr *)file)->e_entry;
@@ -304,7 +302,7 @@ static void run(int argc, char **argv) {
 	__asm__ volatile("movq %0, %%rsp\n\txorl %%edx, %%edx\n\tjmp *%1" : : "r"(argv), "r"(entry) : "rdx", "memory");
 }
 
-// hasAMX reports whether the processor has AMX-BF16, and Linux lends it.
+// hasAMX reports whether the processor has AMX-BF16 and Linux permits it.
 static int hasAMX(void) {
 	enum { ARCH_GET_XCOMP_SUPP = 0x1021 };
 	uint64_t lent = 0;

@@ -1,6 +1,6 @@
-// What the instructions do, and which bytes they are. See amx.c.
+// Decoding and semantics of the instructions. See amx.c.
 //
-// This runs in the threads of the program, whose FS is not libc's.
+// This runs in the program's threads, whose FS is not libc's.
 
 #if defined(__x86_64__) && defined(__linux__)
 
@@ -17,12 +17,12 @@
 
 enum { TILES = 8, ROWS = 16, ROW_BYTES = 64 };
 
-// A block is what a thread has. The assembly below knows the offsets.
+// A block is a thread's state. The assembly below uses its offsets.
 typedef struct {
-	uint64_t fs;                // FS of the thread: a child inherits GS and not this
+	uint64_t fs;                // FS of the owner: a child thread inherits GS, but not FS
 	uint64_t stack_of_program;
 	uint32_t mxcsr, unused[11];
-	uint64_t r[16];             // in the order of encodings
+	uint64_t r[16];             // in encoding order
 	uint64_t k[8];
 	uint8_t z[32][64];
 	uint8_t tile[TILES][ROWS][ROW_BYTES];
@@ -33,12 +33,11 @@ typedef struct {
 _Static_assert(offsetof(block, r) == 64 && offsetof(block, k) == 192 && offsetof(block, z) == 256, "the assembly");
 _Static_assert(sizeof(block) <= BLOCK_BYTES / 2, "the stack");
 
-// What the assembly uses.
 HIDDEN uint64_t next_block, end_of_blocks;
 HIDDEN void emulate(block *t, const instruction *in);
 
-// enter is called by stubs, with the instruction in RAX. Above the return address lie
-// the program's RAX and flags. The stack is the program's, of which 48 bytes are used.
+// enter is called by stubs with the instruction in RAX. Above the return address are the program's
+// RAX and flags. It uses 48 bytes of the program's stack.
 __asm__(
 	".text\n"
 	".globl enter\n"
@@ -48,7 +47,7 @@ __asm__(
 	"	rdfsbase %rbx\n"
 	"	cmpq %rbx, %gs:0\n"
 	"	je 1f\n"
-	"	movl $32768, %ebx\n" // the thread's first time
+	"	movl $32768, %ebx\n" // first call of the thread
 	"	lock xaddq %rbx, next_block(%rip)\n"
 	"	cmpq end_of_blocks(%rip), %rbx\n"
 	"	jb 2f\n"
@@ -93,7 +92,7 @@ __asm__(
 	"	popq %rbx\n"
 	"	ret\n"
 	"flushing:\n"
-	"	.long 0x9fc0\n" // MXCSR: denormals are zeros, in and out, to nearest even, nothing raised
+	"	.long 0x9fc0\n" // MXCSR: denormals are zeros, round to nearest even, no flags
 );
 
 long kernel(long number, long a, long b, long c, long d) {
@@ -106,7 +105,7 @@ long kernel(long number, long a, long b, long c, long d) {
 void refuse(const char *why) {
 	uint64_t illegal = 1 << (SIGILL - 1);
 	kernel(SYS_write, 2, (long)why, strlen(why), 0);
-	kernel(SYS_rt_sigprocmask, SIG_BLOCK, (long)&illegal, 0, 8); // so that no handler gets it
+	kernel(SYS_rt_sigprocmask, SIG_BLOCK, (long)&illegal, 0, 8); // no handler gets it
 	__builtin_trap();
 }
 
@@ -153,8 +152,8 @@ static void store(block *t, int tile, uint8_t *p, uint64_t stride) {
 VECTORS static inline __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 VECTORS static inline __m512 high(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(0xffff0000))); }
 
-// products sums the products of low halves and those of high ones apart, and adds
-// their sum. What lies beyond a tile's shape is 0 in it, and stays 0.
+// products accumulates the products of low and of high halves separately, then adds both sums.
+// Elements beyond a tile's shape are 0 and stay 0.
 VECTORS static void products(block *t, int dst, int a, int b) {
 	configured(t, dst), configured(t, a), configured(t, b);
 	if (dst == a || dst == b || a == b || t->rows[dst] != t->rows[a] || t->row_bytes[dst] != t->row_bytes[b] || t->row_bytes[a] / 4 != t->rows[b])
@@ -180,7 +179,7 @@ VECTORS static void dot(block *t, int dst, int a, int b) {
 	_mm512_storeu_ps(t->z[dst], _mm512_fmadd_ps(low(x), low(y), sum));
 }
 
-// rounded returns 16 numbers as bf16: to nearest even, denormals are zeros, NaNs quiet.
+// rounded rounds 16 numbers to bf16: to nearest even, denormals become zeros, NaNs become quiet.
 VECTORS static __m256i rounded(__m512i x) {
 	__m512i magnitude = _mm512_and_epi32(x, _mm512_set1_epi32(0x7fffffff));
 	__m512i odd = _mm512_and_epi32(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
@@ -213,8 +212,8 @@ void emulate(block *t, const instruction *in) {
 	}
 }
 
-// decodeMemory decodes ModRM, SIB and displacement, and returns their length or 0. x and
-// b are bits 3 of the registers.
+// decodeMemory decodes ModRM, SIB and displacement and returns their length, or 0. x and b are bit
+// 3 of the registers.
 static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	int mod = p[0] >> 6, n = 1;
 	in->base = p[0] & 7, in->index = 4;
@@ -234,7 +233,7 @@ static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	return n;
 }
 
-// decodeTile decodes C4 R X B 00010, 0 vvvv 0 pp, opcode, and what follows.
+// decodeTile decodes C4 R X B 00010, 0 vvvv 0 pp, opcode, operands.
 static int decodeTile(const uint8_t *p, instruction *in) {
 	enum { NP, P66, PF3, PF2 };
 	int x = p[1] & 0x40 ? 0 : 8, b = p[1] & 0x20 ? 0 : 8, v = ~(p[2] >> 3) & 15, what = p[3] << 8 | (p[2] & 3), n;
@@ -259,7 +258,7 @@ static int decodeTile(const uint8_t *p, instruction *in) {
 	if (what == (0x4900 | NP) && !in->dst)
 		in->op = LDTILECFG;
 	else if ((what == (0x4b00 | PF2) || what == (0x4b00 | P66)) && (p[4] & 7) == 4)
-		in->op = TILELOADD; // or TILELOADDT1, which is the same but for caches
+		in->op = TILELOADD; // or TILELOADDT1, which differs only in caching
 	else if (what == (0x4b00 | PF3) && (p[4] & 7) == 4)
 		in->op = TILESTORED;
 	else
@@ -268,8 +267,8 @@ static int decodeTile(const uint8_t *p, instruction *in) {
 	return n ? 4 + n : 0;
 }
 
-// decodeVector decodes 62 R X B R' 0010, 0 vvvv 1 pp, 0 10 0 V' 000, opcode, ModRM: of
-// whole registers, without a mask.
+// decodeVector decodes 62 R X B R' 0010, 0 vvvv 1 pp, 0 10 0 V' 000, opcode, ModRM: whole registers
+// without a mask.
 static int decodeVector(const uint8_t *p, instruction *in) {
 	if ((p[1] & 15) != 2 || (p[2] & 0x84) != 4 || (p[3] & 0xf7) != 0x40 || p[5] < 0xc0)
 		return 0;

@@ -1,5 +1,5 @@
-// The test of amx.c: each instruction against a plain computation, on this processor, be
-// it by traps, and by the emulation, whatever the processor has. See amx.c.
+// The test of amx.c. It compares each instruction with a plain computation: once executed by this
+// processor, if it can, and once emulated.
 
 #if defined(__x86_64__) && defined(__linux__)
 
@@ -19,11 +19,12 @@
 
 #include "amx.h"
 
-// testTiles multiplies a and b of the configuration's tiles 7 and 3, adds c, and stores
-// the sum in c, and zeros in a.
+// testTiles multiplies a and b with the configuration's tiles 7 and 3, adds c, stores the sum in c,
+// and stores zeros in a.
 HIDDEN void testTiles(const uint8_t *config, void *c, void *a, void *b, uint64_t stride);
 
-// testVectors does what VECTOR_TESTS says with all registers, and returns the carry flag, which it set.
+// testVectors executes VECTOR_TESTS on all registers and returns the carry flag, which it set
+// before.
 HIDDEN int testVectors(uint32_t z[32][16]);
 
 #define VECTOR_TESTS(X) \
@@ -65,7 +66,7 @@ __asm__(
 	".p2align 12\n"
 );
 
-// What the instructions should do, number by number.
+// Scalar references of the instructions.
 
 static float asFloat(uint32_t bits) {
 	float x;
@@ -83,7 +84,7 @@ static int isNaN(uint32_t x) { return (x & 0x7fffffff) > 0x7f800000; }
 
 static uint32_t flushed(uint32_t x) { return x & 0x7f800000 ? x : x & 0x80000000; }
 
-// plainFMA returns sum + the product of bf16.
+// plainFMA returns sum + x*y, where x and y are bf16.
 __attribute__((target("fma"))) static uint32_t plainFMA(uint32_t sum, uint16_t x, uint16_t y) {
 	float a = asFloat(flushed((uint32_t)x << 16)), b = asFloat(flushed((uint32_t)y << 16));
 	return flushed(asBits(__builtin_fmaf(a, b, asFloat(flushed(sum)))));
@@ -138,8 +139,8 @@ static uint32_t draw(uint64_t *state) {
 	return *state >> 32;
 }
 
-// number returns a float32 whose upper half is a bf16 of the same kind, by the kind of
-// case: numbers about 1, those with tiny products, or any bits.
+// number returns a float32 whose upper half is a bf16 of the same kind of case: near 1, with tiny
+// products, or any bits.
 static uint32_t number(uint64_t *state, int kind) {
 	uint32_t x = draw(state), exponent = (kind == 0 ? 119 : 60) + draw(state) % 12;
 	if (kind == 2)
@@ -154,7 +155,7 @@ static void fill(uint64_t *state, int kind, uint32_t *x, int n) {
 		x[i] = draw(state) % 2 ? number(state, kind) : (number(state, kind) & 0xffff0000) | number(state, kind) >> 16;
 }
 
-// differ compares words, as float32 if all else fails.
+// differ compares words as bits. All NaNs are equal.
 static int differ(const char *what, const uint32_t *got, const uint32_t *want, int n) {
 	for (int i = 0; i < n; i++)
 		if (got[i] != want[i] && !(isNaN(got[i]) && isNaN(want[i]))) {
@@ -191,7 +192,7 @@ static int testOnce(uint64_t *state, int kind, int tiles) {
 enum { THREADS = 4, CASES = 3000 };
 
 static int withTiles;
-static pthread_barrier_t together; // so that threads meet an instruction at the same time
+static pthread_barrier_t together; // makes threads reach an instruction at the same time
 
 static void *testMany(void *thread) {
 	uint64_t state = (uint64_t)thread, failed = 0;
@@ -201,7 +202,6 @@ static void *testMany(void *thread) {
 	return (void *)failed;
 }
 
-// endsBySIGILL runs f in a child.
 static int endsBySIGILL(void (*f)(void)) {
 	int status;
 	pid_t child = fork();
@@ -215,7 +215,7 @@ static int endsBySIGILL(void (*f)(void)) {
 
 static void unknown(void) { __asm__ volatile("ud2"); }
 
-// illShaped asks for tiles of 17 rows.
+// illShaped configures tiles of 17 rows.
 static void illShaped(void) {
 	uint8_t config[64] = {1};
 	uint32_t words[256 + WORDS] = {0};
@@ -223,7 +223,6 @@ static void illShaped(void) {
 	testTiles(config, words, words, words, 64);
 }
 
-// testThreads returns whether a case failed in any of the threads.
 static int testThreads(void) {
 	pthread_t threads[THREADS];
 	int failed = 0;
@@ -247,8 +246,8 @@ int test(int native) {
 	int failed = testThreads(), own = force(tests, tests + 4096);
 	if (failed && !own)
 		return 1;
-	// Makers may round otherwise than the manual's formula, and kernels allow for it: that
-	// is news, and no fault of the emulation.
+	// A processor may round differently from the manual's formula. Kernels allow for it, so it is
+	// reported, but is no failure of the emulation.
 	printf("amx: %d instructions of the processor, others by traps: %d times %d cases, %s\n", own, THREADS, CASES, failed ? "the processor DIFFERS" : "ok");
 	withTiles = 1;
 	int wrong = testThreads();

@@ -1,4 +1,5 @@
-// Instructions calls a kernel some times, for tools/arm64/counts.py to count what that executes:
+// Instructions calls a kernel several times, so that tools/arm64/counts.py can count its
+// instructions:
 //
 //	instructions simd/fwd_neon b1-h1-g1-n1024-m1024-d64-f32-causal 2
 package main
@@ -34,7 +35,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(-1) // it would be counted, too
+	debug.SetGCPercent(-1) // exclude the collector's instructions
 	runtime.GOMAXPROCS(1)
 	f := arguments(p)
 	for _, k := range simd.New().Kernels() {
@@ -51,7 +52,6 @@ func run(args []string) error {
 	return fmt.Errorf("no kernel %s", args[0])
 }
 
-// arguments returns those of both passes, with numbers of a small generator.
 func arguments(p flashkit.Problem) *flashkit.Args {
 	state := uint32(1)
 	tensor := func(s [4]int, t flashkit.DType) flashkit.Tensor {

@@ -16,21 +16,20 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A cell is a pass of a problem with its arguments.
 type cell struct {
-	d      *dispatch.Dispatcher // what is timed
-	seen   *dispatch.Dispatcher // the same, which notes the kernel
-	kernel string               // that ran last
+	d      *dispatch.Dispatcher // for timed calls
+	seen   *dispatch.Dispatcher // d with an observer that sets kernel
+	kernel string               // kernel of the last observed call
 	p      flashkit.Problem
 	pass   flashkit.Pass
 	args   *flashkit.Args
-	last   time.Duration // of the latest call
+	last   time.Duration // time of the last call
 }
 
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
-// open makes a cell and calls it once. The backward pass gets O and LSE from a forward
-// pass on the kernel that dispatch chooses for that. K and V share the memory of like's, unless it is nil.
+// open makes a cell and calls it once. A forward pass on dispatch's choice computes O and LSE for a
+// backward pass. If like is not nil, K and V share its memory.
 func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {
@@ -79,7 +78,7 @@ func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (
 	return c, a, err
 }
 
-// call runs the pass once through dispatch, as a program does.
+// call runs the pass once through dispatch, like a program.
 func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration, error) {
 	start := time.Now()
 	var err error
@@ -91,7 +90,7 @@ func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration,
 	return time.Since(start), err
 }
 
-// note calls once more and says what ran.
+// note makes another call and returns its kernel and time.
 func (c *cell) note(ctx context.Context) (reply, error) {
 	took, err := c.call(ctx, c.seen)
 	c.last = took
@@ -100,12 +99,11 @@ func (c *cell) note(ctx context.Context) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: took.Seconds(), Calls: 1, Bytes: bytes}, err
 }
 
-// outputs is the kind of the files that save writes.
+// outputs is the kind of save's files.
 var outputs = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin []byte) bool {
 	return bytes.Contains(begin, []byte(`{"__metadata__":{"writer":"bench/peers/ours"}`))
 }}
 
-// save writes the outputs of the pass.
 func (c *cell) save(path string) error {
 	f := safetensors.File{Metadata: map[string]string{"writer": "bench/peers/ours"}}
 	for _, a := range flashkit.Arguments() {
@@ -126,8 +124,8 @@ func (c *cell) save(path string) error {
 	return out.Commit(f.Write)
 }
 
-// arguments makes all that a pass of p has a use for, but for what r leaves out. Each
-// tensor has memory of its own. What the other pass computes is left 0.
+// arguments makes all arguments of a pass of p, except r.Leave. Each tensor has its own memory.
+// Results of the other pass are zero.
 func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.Args, error) {
 	args := &flashkit.Args{Seed: r.Seed}
 	if err := p.Validate(); err != nil {
@@ -163,7 +161,7 @@ func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.A
 	return args, nil
 }
 
-// share gives t the memory of x, which has as many elements of the same type.
+// share makes t a view of x's memory. Both must have the same type and number of elements.
 func share(t, x *flashkit.Tensor) error {
 	s := t.Shape()
 	switch {

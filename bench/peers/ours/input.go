@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// sequences says where those of a ragged problem lie, nil if r has not one length for each.
-// Pages are taken from the pool in random order.
+// sequences returns the sequences of a ragged problem, or nil if r does not have a length for each.
+// Pages are in random order.
 func sequences(p *flashkit.Problem, r *request) *flashkit.Sequences {
 	kvLens := r.KVLens
 	if kvLens == nil {
@@ -36,7 +36,6 @@ func sequences(p *flashkit.Problem, r *request) *flashkit.Sequences {
 	return s
 }
 
-// pages returns how many pages a sequence may have.
 func pages(p *flashkit.Problem) int { return (p.KVLen + p.Page - 1) / p.Page }
 
 func starts(lens []int32) []int32 {
@@ -47,7 +46,7 @@ func starts(lens []int32) []int32 {
 	return list
 }
 
-// shape returns the shape that an argument has in memory.
+// shape returns the shape of an argument in memory.
 func shape(p *flashkit.Problem, a *flashkit.Argument, r *request) [4]int {
 	s := a.Shape(p)
 	if given, ok := r.Shapes[a.Name]; ok {
@@ -79,7 +78,7 @@ func sum(lens []int32) (n int) {
 	return n
 }
 
-// fill draws normal numbers, the slopes of ALiBi, and masks that hide what r says.
+// fill fills a tensor with normal numbers, ALiBi slopes, or a mask with r.Hidden false elements.
 func fill(t *flashkit.Tensor, name string, r *request) {
 	if name == "Slopes" {
 		for h, slopes := 0, t.Float32s(); h < len(slopes); h++ {
@@ -104,7 +103,6 @@ func fill(t *flashkit.Tensor, name string, r *request) {
 	wait.Wait()
 }
 
-// draw fills the elements from up to to.
 func draw(t *flashkit.Tensor, from, to int, r *rand.Rand, hidden float64) {
 	if x := t.Bools(); x != nil {
 		for i := from; i < to; i++ {

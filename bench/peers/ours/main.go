@@ -1,18 +1,18 @@
-// Command ours times calls of flashkit for the scripts of bench/peers, which run it
-// once for each number of threads and ask it in turns with other libraries.
+// Command ours times calls of flashkit for the scripts of bench/peers. They start it once per
+// number of threads and let it take turns with other libraries.
 //
-// Requests and replies are lines of JSON on the standard input and output. A request
-// names an operation, "op":
+// Requests and replies are lines of JSON on the standard input and output. A request's operation is
+// "op":
 //
-//	open      make the arguments of a pass of a problem, call it once; reply with "cell", its number
-//	time      call the cell for so many "seconds", reply with the seconds of each call's median
-//	overhead  call it "calls" times through dispatch and through its kernel alone, in turns; with "grow" each
-//	          time with a key more in every sequence
-//	read      time reading K and V of a cell on all cores, and doing nothing else
+//	open      make the arguments of a pass of a problem and call it once; reply with the number of the "cell"
+//	time      call the cell for "seconds"; reply with the median time of a call in seconds
+//	overhead  call it "calls" times through dispatch and its kernel alone, in turns; with "grow" each
+//	          call has one key more in every sequence
+//	read      time reading K and V of a cell on all cores, without computing
 //	save      write the outputs of a cell to a safetensors "file"
 //	close     forget a cell
 //
-// A reply to what cannot be done has "error" and nothing else.
+// The reply to a failed request has only "error".
 package main
 
 import (
@@ -26,45 +26,44 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A request is one line of the input; which fields count depends on Op.
+// A request is a line of the input. Op determines the fields in use.
 type request struct {
 	Op   string
-	Cell int // but for open
+	Cell int // all operations but open
 
-	Problem string            // its name
+	Problem string            // problem name
 	Pass    string            // fwd or bwd
-	Kernel  string            // as dispatch.With takes it; "" for what dispatch chooses
-	Hold    bool              // open: stay with the kernel of the first call, whatever dispatch learns
-	File    string            // open: inputs, under the lower-case names of their arguments, random without it. save: outputs
-	Seed    uint64            // of random inputs, and of dropout
-	Lens    []int32           // of the sequences of a ragged problem, queries and keys alike
-	KVLens  []int32           // of the keys, where they differ from Lens
-	Packed  bool              // and not padded
-	Shapes  map[string][4]int // of Bias and Mask where they are not full
-	Hidden  float64           // how much of a random Mask is false
-	Leave   []string          // optional arguments to leave out
-	Like    int               // open: a cell whose memory K and V lie in, which has as many elements; 0 for memory of its own
+	Kernel  string            // for dispatch.With; "" for dispatch's choice
+	Hold    bool              // open: keep the kernel of the first call
+	File    string            // open: inputs by lower-case argument name, else random. save: outputs
+	Seed    uint64            // of random inputs and dropout
+	Lens    []int32           // sequence lengths of a ragged problem, for queries and keys
+	KVLens  []int32           // key lengths, if not Lens
+	Packed  bool              // packed, not padded
+	Shapes  map[string][4]int // of Bias and Mask, if not full
+	Hidden  float64           // fraction of a random Mask that is false
+	Leave   []string          // optional arguments to omit
+	Like    int               // open: cell that shares its memory of K and V; 0 for none
 
-	Seconds float64 // time, read: so long
-	Limit   float64 // open: of the first call; overhead: of all
+	Seconds float64 // time, read: duration
+	Limit   float64 // open: of the first call; overhead: of all calls
 	Calls   int     // overhead
 	Grow    bool    // overhead
 }
 
-// A reply is one line of the output.
+// A reply is a line of the output.
 type reply struct {
 	Error    string  `json:"error,omitempty"`
 	Cell     int     `json:"cell"`
-	Kernel   string  `json:"kernel,omitempty"`   // that ran last
-	Seconds  float64 `json:"seconds"`            // of a call: the first one's after open, else the median
-	Calls    int     `json:"calls,omitempty"`    // that were timed
-	Pairs    int64   `json:"pairs,omitempty"`    // of query rows and keys that meet, in all heads
+	Kernel   string  `json:"kernel,omitempty"`   // of the last observed call
+	Seconds  float64 `json:"seconds"`            // per call: the first one's after open, else the median
+	Calls    int     `json:"calls,omitempty"`    // timed calls
+	Pairs    int64   `json:"pairs,omitempty"`    // visible pairs of query rows and keys, in all heads
 	Bytes    float64 `json:"bytes,omitempty"`    // of K and V
-	Overhead float64 `json:"overhead,omitempty"` // seconds of a call through dispatch beyond the kernel's, the median
-	Allocs   float64 `json:"allocs,omitempty"`   // of a call through dispatch
+	Overhead float64 `json:"overhead,omitempty"` // median seconds of a call through dispatch minus its kernel's
+	Allocs   float64 `json:"allocs,omitempty"`   // per call through dispatch
 }
 
-// A server holds the cells that are open.
 type server struct {
 	d     *dispatch.Dispatcher
 	cells map[int]*cell

@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// time returns the median of the calls of so many seconds. One more goes before, unless
-// it took a good part of that, and one after, which notes the kernel.
+// time returns the median of calls for a duration. A short call also warms up before, and an
+// observed call follows.
 func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
 	limit := time.Duration(seconds * float64(time.Second))
 	if c.last < limit/4 {
@@ -50,9 +50,9 @@ func medianOf(times []time.Duration) time.Duration {
 	return (times[(n-1)/2] + times[n/2]) / 2
 }
 
-// overhead returns what a call through dispatch takes beyond its kernel on a call that
-// is checked already: the median of the differences. Both run in turns, in either order,
-// as the second one finds K and V in the caches. A cache that grows ends at the capacity.
+// overhead returns the median difference between a call through dispatch and a call of its kernel
+// with checked arguments. Both run in turns in alternating order, as the second one finds K and V
+// in the caches. A growing cache ends at its capacity.
 func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
 	if r.Grow && (c.args.Seqs == nil || c.args.Seqs.KVLens == nil || r.Calls >= c.p.KVLen) {
 		return reply{}, fmt.Errorf("%v cannot grow by %d", c.p, r.Calls)
@@ -92,7 +92,7 @@ func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: medianOf(wholes).Seconds(), Calls: r.Calls, Overhead: overhead.Seconds(), Allocs: allocs}, err
 }
 
-// alone returns a function that times the kernel of the cell, without dispatch and checks.
+// alone returns a function that times the cell's kernel without dispatch and checks.
 func (c *cell) alone(ctx context.Context) (func() (time.Duration, error), error) {
 	if _, err := c.note(ctx); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (c *cell) alone(ctx context.Context) (func() (time.Duration, error), error)
 	}, nil
 }
 
-// step sets the length of a cache that grows for the i-th call.
+// step sets the key lengths of call i of a growing cache.
 func (c *cell) step(r *request, i int) {
 	if !r.Grow {
 		return
@@ -123,7 +123,6 @@ func (c *cell) step(r *request, i int) {
 	}
 }
 
-// allocs returns how often a call allocates.
 func (c *cell) allocs(ctx context.Context, r *request) (float64, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -137,7 +136,7 @@ func (c *cell) allocs(ctx context.Context, r *request) (float64, error) {
 	return float64(after.Mallocs-before.Mallocs) / float64(r.Calls), nil
 }
 
-// read returns the median time of looking at every byte of K and V on all cores.
+// read returns the median time of reading every byte of K and V on all cores.
 func (c *cell) read(seconds float64) reply {
 	k, v := memory(&c.args.K), memory(&c.args.V)
 	var times []time.Duration
@@ -150,8 +149,8 @@ func (c *cell) read(seconds float64) reply {
 	return reply{Seconds: medianOf(times).Seconds(), Calls: len(times), Bytes: float64(len(k) + len(v))}
 }
 
-// readAll counts a byte, piece by piece on all cores: of the loops that come with Go
-// this one reads with vectors and nothing depends on what it finds.
+// readAll counts a byte on all cores. Of the standard library's loops, this one uses vector loads,
+// and its speed does not depend on the data.
 func readAll(x []byte) int64 {
 	const piece = 1 << 20
 	var next, found atomic.Int64

@@ -1,15 +1,15 @@
-// Command product times products of internal/matmul for bench/peers/matmul.py, which runs it
-// once for each number of threads and asks it in turns with other libraries.
+// Command product times products of internal/matmul for bench/peers/matmul.py, which starts it once
+// per number of threads and lets it take turns with other libraries.
 //
-// Requests and replies are lines of JSON on the standard input and output. A request names
-// an operation, "op":
+// Requests and replies are lines of JSON on the standard input and output. A request's operation is
+// "op":
 //
 //	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B, in a
 //	      "precision": 0 float32, 1 weights in bf16, 2 bf16
-//	time  compute the product for so many "seconds", with "bias" or without; reply with the
-//	      seconds of the calls' median and of the fastest one
-//	run   compute the product so many "times", for tools/arm64/products.py to count what that executes
-//	peak  measure the multiply-adds that the processor does at most, in FLOP/s
+//	time  compute the product for "seconds", with or without "bias"; reply with the seconds of the
+//	      median and the fastest call
+//	run   compute the product "times" times, so that tools/arm64/products.py can count its instructions
+//	peak  measure the processor's peak rate of multiply-adds, in FLOP/s
 //	save  write C, [m, n], to a "file"
 package main
 
@@ -48,7 +48,6 @@ type reply struct {
 	Peak   float64 `json:"peak,omitempty"`
 }
 
-// A product is the one that is open.
 type product struct {
 	engine *matmul.Engine
 	args   matmul.Args
@@ -104,7 +103,7 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 	return reply{}, fmt.Errorf("op %q: there is none such", r.Op)
 }
 
-// numbers is the kind of files without a beginning of their own, so that none is replaced.
+// numbers is a kind of files without a magic number, so that only empty files are replaced.
 var numbers = outfile.Kind{Name: "empty", Is: func([]byte) bool { return false }}
 
 func (p *product) open(r *request) error {

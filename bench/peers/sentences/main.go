@@ -1,11 +1,12 @@
-// Command sentences times package nn/bert for bench/peers/minilm.py, which runs it once for
-// each number of threads and asks it in turns with other libraries.
+// Command sentences times package nn/bert for bench/peers/minilm.py, which starts it once per
+// number of threads and lets it take turns with other libraries.
 //
 //	sentences FOLDER [PRECISION]
 //
-// FOLDER has config.json and model.safetensors; the precision is that of a bert.Config. Requests and replies are lines of JSON on the
-// standard input and output: a batch and how many seconds to call it; the median of the
-// calls' seconds, their number, the fastest, the vectors if wanted, and allocations a call.
+// FOLDER has config.json and model.safetensors. PRECISION is a bert.Config's. Requests and replies
+// are lines of JSON on the standard input and output. A request has a batch and a duration in
+// seconds. A reply has the calls' median time, number, shortest time and allocations per call, and
+// the vectors if requested.
 package main
 
 import (
@@ -109,7 +110,7 @@ func run(ctx context.Context, dir, precision string) (err error) {
 	return nil
 }
 
-// measure times calls for so many seconds, and one before them.
+// measure times calls for seconds, after one untimed call.
 func measure(call func() error, seconds float64) (reply, error) {
 	if err := call(); err != nil {
 		return reply{}, err

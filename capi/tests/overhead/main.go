@@ -1,5 +1,5 @@
-// Command overhead measures what a call takes from Go, in nanoseconds: the least of some
-// rounds. tests/overhead.c measures the same calls from C.
+// Command overhead measures the minimum time of a call from Go over several rounds, in nanoseconds.
+// tests/overhead.c measures the same calls from C.
 //
 //	overhead HEADS ROWS DIM CALLS
 package main

@@ -23,7 +23,7 @@ var (
 	measured    = flag.String("measure", "", "have those race whose names contain one of these `words`, separated by commas, on four sizes")
 )
 
-// TestInABrowser has one browser for all that it tests.
+// TestInABrowser uses one browser for all tests.
 func TestInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make browser runs it")
@@ -80,7 +80,7 @@ func testPage(t *testing.T, c *chromium) {
 	}
 }
 
-// inspect says what is wrong with how the page looks.
+// inspect finds faults in the page's appearance.
 const inspect = `(() => {
 	const wrong = [], width = innerWidth, body = getComputedStyle(document.body);
 	const rgb = color => color.match(/[\d.]+/g).map(Number);
@@ -141,7 +141,7 @@ func (x *tab) picture(t *testing.T, name string) {
 	require.NoError(t, os.WriteFile(filepath.Join(*screenshots, name), b, 0o644))
 }
 
-// Arrow keys go from token to token, and each says what it attends to.
+// Arrow keys select tokens, and each token shows its attention.
 func testTokens(t *testing.T, c *chromium) {
 	x, _ := open(t, c, 1440, "light")
 	said := func() (text string) {
@@ -206,7 +206,7 @@ func conform(t *testing.T, x *tab) (passed, failed int, finding map[string]any) 
 	return passed, failed, finding
 }
 
-// A module that computes something else is found, and the finding says what and where.
+// A module with wrong results is detected, and the finding shows the error and its position.
 func testFinding(t *testing.T, c *chromium) {
 	wasm, err := os.ReadFile(filepath.Join(root, engines[0].file))
 	require.NoError(t, err)
@@ -245,8 +245,7 @@ func openWith(t *testing.T, c *chromium, list ...engine) *tab {
 	return x
 }
 
-// A module whose instructions the browser lacks is left out, and so is one with another
-// hash than its row says. The others run.
+// A module that the browser does not support, or with a wrong hash, is skipped. Others run.
 func testLeftOut(t *testing.T, c *chromium) {
 	list, err := readEngines(root)
 	require.NoError(t, err)
@@ -284,7 +283,8 @@ func testFolder(t *testing.T, c *chromium) {
 	x.quiet(t, address+"/", "data:", "blob:")
 }
 
-// Our modules race, sharing memory, and onnxruntime-web where make site-ort has put it.
+// Our modules race with shared memory, and so does onnxruntime-web if make site-ort has installed
+// it.
 func testRace(t *testing.T, c *chromium) {
 	x, address := open(t, c, 390, "dark")
 	times := race(t, x, 256, 64, "wasm")
@@ -311,7 +311,7 @@ type raced struct {
 	Rate  float64
 }
 
-// race has those race whose name contains one of the words.
+// race races the entries whose names contain one of the words.
 func race(t *testing.T, x *tab, length, dim int, words ...string) (times []raced) {
 	list, err := json.Marshal(words)
 	require.NoError(t, err)

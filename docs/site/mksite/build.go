@@ -13,21 +13,19 @@ import (
 //go:embed page.tmpl
 var pageText string
 
-// pageTemplate is the page; what a browser computes is filled in there.
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// repository is where links to files lead: the page may be opened from anywhere.
+// repository is the root of links to files: the page may be opened from anywhere.
 const repository = "https://github.com/flashkit-go/flashkit"
 
-// ortVersion is the version of onnxruntime-web that make site-ort puts beside the page.
-// The Makefile of docs/site has the same one, which a test compares.
+// ortVersion is the version of onnxruntime-web that make site-ort installs next to the page. A test
+// compares it with the Makefile of docs/site.
 const ortVersion = "1.30.0"
 
-// A page is what page.tmpl shows.
 type page struct {
 	Lead, What string
 	ORT        string
-	Module     string // its size
+	Module     string // size of the module
 	Sample     struct {
 		Model                string
 		Heads                []int
@@ -43,7 +41,7 @@ type page struct {
 
 type link struct{ Text, URL string }
 
-// build returns the generated files by their path in the page's folder.
+// build returns the generated files by path in the page's folder.
 func build(ctx context.Context, root string) (map[string][]byte, error) {
 	list, err := readEngines(root)
 	if err != nil {
@@ -76,7 +74,6 @@ func build(ctx context.Context, root string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// readTexts fills in what stands in the documents.
 func (p *page) readTexts(root string) (err error) {
 	readme, err := read(root, "README.md")
 	if err != nil {
@@ -103,7 +100,7 @@ func (p *page) readTexts(root string) (err error) {
 	return nil
 }
 
-// source returns where a file can be read; "" is the repository.
+// source returns the URL of a file, or of the repository for "".
 func source(file string) string {
 	if file == "" {
 		return repository
@@ -111,7 +108,7 @@ func source(file string) string {
 	return repository + "/blob/main/" + file
 }
 
-// paragraph returns a paragraph of a Markdown text as one line; the heading is number 0.
+// paragraph returns paragraph n of a Markdown text as one line. Number 0 is the heading.
 func paragraph(text string, n int) string {
 	all := strings.Split(text, "\n\n")
 	if n >= len(all) {
@@ -120,7 +117,7 @@ func paragraph(text string, n int) string {
 	return strings.ReplaceAll(strings.TrimSpace(all[n]), "\n", " ")
 }
 
-// thousands writes 31122 as 31,122.
+// thousands formats 31122 as 31,122.
 func thousands(n int) string {
 	return regexp.MustCompile(`(\d)(\d{3})$`).ReplaceAllString(fmt.Sprint(n), "$1,$2")
 }

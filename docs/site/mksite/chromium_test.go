@@ -16,9 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chromiumPath returns the browser: what FLASHKIT_BROWSER names, or else one that is
-// on the path. Without either the test is skipped; a name that is wrong fails. Tests of a
-// few seconds each are not short ones.
+// chromiumPath returns the browser of FLASHKIT_BROWSER, or else one on the path. Without either it
+// skips the test; a wrong name fails. It also skips with -short: tests take seconds.
 func chromiumPath(t *testing.T) string {
 	if testing.Short() {
 		t.Skip("half a minute: make browser runs it")
@@ -155,13 +154,13 @@ func (c *chromium) call(t *testing.T, session, method string, params, result any
 	}
 }
 
-// A tab is an open page, and what it did.
+// A tab is an open page and a record of its events.
 type tab struct {
 	c       *chromium
 	session string
 
 	mu       sync.Mutex
-	sessions map[string]bool // its own, and those of its workers
+	sessions map[string]bool // sessions of the page and its workers
 	requests []string
 	noise    []string // of the console, and errors
 }
@@ -188,7 +187,7 @@ func (c *chromium) openTab(t *testing.T, width int, scheme string) *tab {
 	return x
 }
 
-// hear takes down what the page and its workers ask for and say.
+// hear records requests and messages of the page and its workers.
 func (x *tab) hear(m message) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -196,7 +195,7 @@ func (x *tab) hear(m message) {
 		return // of a page that was closed
 	}
 	switch m.Method {
-	case "Target.attachedToTarget": // a worker: it is heard as well
+	case "Target.attachedToTarget": // a worker, also recorded
 		var p struct{ SessionID string }
 		json.Unmarshal(m.Params, &p)
 		x.sessions[p.SessionID] = true
@@ -217,7 +216,7 @@ func (x *tab) call(t *testing.T, method string, params, result any) {
 	x.c.call(t, x.session, method, params, result)
 }
 
-// eval returns what an expression of JavaScript gives, after it if it is a promise.
+// eval returns the value of a JavaScript expression, awaiting a promise.
 func (x *tab) eval(t *testing.T, expression string, result any) {
 	t.Helper()
 	var r struct {
@@ -249,7 +248,7 @@ func (x *tab) visit(t *testing.T, address string) {
 	t.Logf("attention is on the page %.0f ms after it was asked for, at most", after)
 }
 
-// quiet fails if the page said anything, or asked for what does not begin with one of the starts.
+// quiet fails if the page logged a message, or requested a URL without one of the prefixes.
 func (x *tab) quiet(t *testing.T, starts ...string) {
 	t.Helper()
 	x.mu.Lock()

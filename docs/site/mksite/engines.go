@@ -12,26 +12,25 @@ import (
 	"path/filepath"
 )
 
-// engines are the modules that the page runs: all that it takes to add one is a row. The
-// first is what the Go library embeds. A browser without the instructions of a module leaves it out.
+// engines are the modules that the page runs, a row each. The Go library embeds the first one.
+// Browsers skip modules whose instructions they lack.
 var engines = []engine{
 	{Name: "kernel.wasm", About: "the module that Go embeds", Color: 0, file: "backends/wasm/kernel/kernel.wasm"},
 	{Name: "relaxed.wasm", About: "the same source with relaxed SIMD: sums rounded as the browser's processor likes", Color: 2, file: "backends/wasm/kernel/relaxed.wasm"},
 }
 
-// An engine is a module with the ABI that host.js knows.
+// An engine is a module with the ABI of host.js.
 type engine struct {
 	Name   string `json:"name"`
 	About  string `json:"about"`
-	Color  int    `json:"color"` // of the plot
+	Color  int    `json:"color"` // in the plot
 	Bytes  int    `json:"bytes"`
 	SHA256 string `json:"sha256"`
-	Wasm   string `json:"wasm"` // compressed, in base64
+	Wasm   string `json:"wasm"` // gzip in base64
 
-	file string // of the repository
+	file string // path in the repository
 }
 
-// readEngines returns the engines with their bytes.
 func readEngines(root string) ([]engine, error) {
 	var list []engine
 	for _, e := range engines {
@@ -50,17 +49,17 @@ func hash(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// pack returns b as the page unpacks it.
+// pack returns b in the page's format, gzip in base64.
 func pack(b []byte) string {
 	var packed bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one
-	w.Write(b)                                                 // a buffer takes all
+	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
+	w.Write(b)                                                 // a Buffer never fails
 	w.Close()
 	return base64.StdEncoding.EncodeToString(packed.Bytes())
 }
 
-// script returns a script that sets a property of the page's object flashkit: a page in a
-// folder may load scripts, and nothing else.
+// script returns a script that sets a property of the page's object flashkit. A page opened from a
+// folder can only load scripts.
 func script(property string, value any) ([]byte, error) {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "%sflashkit.%s = ", scriptBegins, property)

@@ -1,10 +1,9 @@
-// Command mksite makes the generated files of the page in docs/site from the
-// repository, and serves the page:
+// Command mksite makes the generated files of the page in docs/site, and serves the page:
 //
 //	go run ./docs/site/mksite .
 //	go run ./docs/site/mksite -serve localhost:8400 .
 //
-// The argument is the root of the repository. The files are the same bytes on every machine.
+// The argument is the root of the repository. The bytes are the same on every machine.
 package main
 
 import (
@@ -21,15 +20,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// folder is where the page lies in the repository.
 const folder = "docs/site"
 
-// kind is the kind of the generated files.
 var kind = outfile.Kind{Name: "made by make site", Is: func(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte(scriptBegins)) || bytes.Contains(begin, []byte(pageTitle))
 }}
 
-// How script and page.tmpl mark them.
+// Marks of generated files, by script and page.tmpl.
 const (
 	scriptBegins = "// Made by make site.\n"
 	pageTitle    = "<title>flashkit: attention in this browser</title>"

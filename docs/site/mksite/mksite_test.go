@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The files are what the program makes of the repository. Packed data is compared
-// unpacked, as another Go may pack it otherwise.
+// The files match the repository. Compressed data is compared uncompressed, as Go versions compress
+// differently.
 func TestFiles(t *testing.T) {
 	files, err := build(t.Context(), root)
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestSharedWords(t *testing.T) {
 	require.Contains(t, makefile, "onnxruntime-web@"+ortVersion+"\n")
 }
 
-// The sample's text has as many tokens as the sample, and no piece is unused.
+// The text has the sample's number of tokens, and every piece is used.
 func TestTokens(t *testing.T) {
 	s, err := readSample(t.Context(), root)
 	require.NoError(t, err)

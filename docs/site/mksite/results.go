@@ -9,14 +9,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A result is a table of the repository's measurements.
 type result struct {
 	Title         string
 	Before, After template.HTML
 	Table         template.HTML
 }
 
-// readResults returns the tables of the documents, and one of the example report's results.
+// readResults returns tables of the documents, and one of the example report's results.
 func readResults(root, readme string) ([]result, error) {
 	performance, err := read(root, "docs/performance.md")
 	if err != nil {
@@ -38,7 +37,7 @@ func readResults(root, readme string) ([]result, error) {
 	return append(list, r), err
 }
 
-// grid is what the table takes of docs/report/grid.json, which make report-example writes.
+// grid is the used part of docs/report/grid.json, a file of make report-example.
 type grid struct {
 	Machine struct {
 		CPU  string `json:"cpu"`
@@ -53,7 +52,6 @@ type grid struct {
 	} `json:"results"`
 }
 
-// columns are the kinds of calls of the table.
 var columns = []struct {
 	title, pass string
 	dtype       flashkit.DType
@@ -62,7 +60,7 @@ var columns = []struct {
 	{"bf16 forward", "forward", flashkit.BFloat16}, {"bf16 backward", "backward", flashkit.BFloat16},
 }
 
-// readGrid returns the rates of the kernels that dispatch chose, by length, without a mask.
+// readGrid returns the rates of dispatch's choices without a mask, by length.
 func readGrid(root string) (r result, err error) {
 	const file = "docs/report/grid.json"
 	text, err := read(root, file)

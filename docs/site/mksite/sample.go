@@ -18,21 +18,19 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// heads are those of the sample's twelve that the page has, for the sake of its size;
-// first is the token that it begins with.
+// heads are the sample's heads on the page, 3 of 12 to limit its size. first is the selected token.
 var heads = []int{1, 8, 10}
 
 const first = "his"
 
-// A sample is what data/sample.js holds.
 type sample struct {
 	Model  string   `json:"model"`
 	Tokens []string `json:"tokens"`
-	Heads  []int    `json:"heads"` // their numbers in the layer
+	Heads  []int    `json:"heads"` // indices in the layer
 	Dim    int      `json:"dim"`
 	Scale  float64  `json:"scale"`
-	Row    int      `json:"row"`    // the token to begin with
-	SHA256 string   `json:"sha256"` // of O in float32, as Go computes it from the data
+	Row    int      `json:"row"`    // index of the selected token
+	SHA256 string   `json:"sha256"` // of O in float32, computed in Go from the data
 	Data   string   `json:"data"`   // Q, K and V in float16, [heads][tokens][dim] each
 }
 
@@ -74,7 +72,7 @@ func readSample(ctx context.Context, root string) (*sample, error) {
 	return s, s.compute(ctx, qkv)
 }
 
-// compute fills in what the module gives in Go.
+// compute sets SHA256 from the module's result in Go.
 func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
 	h, n := len(heads), len(s.Tokens)
 	o := make([]float32, h*n*s.Dim)
@@ -99,10 +97,10 @@ func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
 
 var word = regexp.MustCompile(`\w+|[^\w\s]`)
 
-// pieces are the words of the text that the model's vocabulary lacks.
+// pieces maps words outside the model's vocabulary to their tokens.
 var pieces = map[string][]string{"bennet": {"ben", "##net"}, "netherfield": {"net", "##her", "##field"}}
 
-// tokens returns the tokens of the text as the model's tokenizer gives them.
+// tokens returns the tokens of text, as the model's tokenizer would.
 func tokens(text string) []string {
 	list := []string{"[CLS]"}
 	for _, w := range word.FindAllString(strings.ToLower(text), -1) {

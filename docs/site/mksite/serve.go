@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// serve serves the folder on a loopback address until the context is done.
+// serve serves the folder on a loopback address until ctx ends.
 func serve(ctx context.Context, addr, folder string, w io.Writer) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -33,11 +33,10 @@ func serve(ctx context.Context, addr, folder string, w io.Writer) error {
 	return nil
 }
 
-// types are the content types that a system may have otherwise, or not at all.
+// types are content types that a system may lack or define otherwise.
 var types = map[string]string{".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css"}
 
-// handler serves the folder with the headers that a browser asks for before it lets
-// workers share memory.
+// handler serves the folder with the headers that browsers require for shared memory.
 func handler(folder string) http.Handler {
 	files := http.FileServer(http.Dir(folder))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -22,8 +22,8 @@ type start struct {
 
 type block struct{ Label, Text string }
 
-// guides are the documents of the other languages, of which the page shows the first block of
-// code. A language without its document is not on the page.
+// guides are the documents of other languages. The page shows their first code block, if the
+// document exists.
 var guides = []struct{ title, file, language string }{
 	{"C", "docs/c.md", "c"},
 	{"Python", "docs/python.md", "python"},
@@ -38,7 +38,7 @@ func readQuickstart(root, readme string) ([]start, error) {
 	list := []start{{Title: "Go", Blocks: []block{{"to install", install}, {"attention in Go", code}}, Link: source("docs/quickstart.md"), LinkText: "Ten minutes from nothing to attention in a Go program"}}
 	for _, g := range guides {
 		if list[len(list)-1].Title == g.title {
-			continue // an earlier document had it
+			continue // found in an earlier document
 		}
 		text, err := read(root, g.file)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -54,27 +54,26 @@ func readQuickstart(root, readme string) ([]start, error) {
 	return list, nil
 }
 
-// read returns a file of the repository, with line ends of one byte.
+// read returns a file of the repository with Unix line ends.
 func read(root, file string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
 	return strings.ReplaceAll(string(b), "\r\n", "\n"), err
 }
 
-// section returns what stands under a heading of the second level.
+// section returns the text under a heading of the second level.
 func section(text, heading string) string {
 	_, rest, _ := strings.Cut(text, "\n## "+heading+"\n")
 	part, _, _ := strings.Cut(rest, "\n## ")
 	return part
 }
 
-// fenced returns the first block of code of a language.
 func fenced(text, language string) string {
 	_, rest, _ := strings.Cut(text, "\n```"+language+"\n")
 	code, _, _ := strings.Cut(rest, "```")
 	return strings.TrimRight(code, "\n")
 }
 
-// table returns the first table of a Markdown text in HTML, and the paragraphs before and after it.
+// table returns the first table of a Markdown text as HTML, and the paragraphs before and after it.
 func table(text string) (before string, rows template.HTML, after string, err error) {
 	var b strings.Builder
 	blocks := strings.Split(strings.TrimSpace(text), "\n\n")
@@ -114,13 +113,13 @@ var marks = []struct {
 	pattern *regexp.Regexp
 	with    string
 }{
-	{regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`), "$1"}, // what it leads to is relative to its document
+	{regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`), "$1"}, // its target is relative to the document
 	{regexp.MustCompile("`([^`]*)`"), "<code>$1</code>"},
 	{regexp.MustCompile(`\*\*([^*]*)\*\*`), "<b>$1</b>"},
 	{regexp.MustCompile(`\*([^*]*)\*`), "<i>$1</i>"},
 }
 
-// inline returns a line of Markdown in HTML.
+// inline converts a line of Markdown to HTML.
 func inline(text string) template.HTML {
 	text = html.EscapeString(strings.ReplaceAll(text, "\n", " "))
 	for _, m := range marks {

@@ -17,32 +17,31 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// largest is the size in bytes of the largest vector that the page has; all of them are
-// ten times as large as the page may be.
+// largest is the maximum size in bytes of a vector on the page. All vectors together would exceed
+// the page's limit tenfold.
 const largest = 4350
 
-// layouts are traps about where tensors lie. The page has dense ones alone.
+// layouts are traps about strides. The page has only dense tensors.
 var layouts = []string{"stride_zero", "row_gaps", "bshd", "size_one_strides"}
 
-// vectors is what data/vectors.js holds.
 type vectors struct {
 	Cases []vector `json:"cases"`
-	Data  string   `json:"data"` // float32 numbers
+	Data  string   `json:"data"` // float32 numbers in base64
 
-	All   int    `json:"-"` // how many there are in the repository
-	Which string `json:"-"` // are here, in words
+	All   int    `json:"-"` // number of vectors in the repository
+	Which string `json:"-"` // description of the vectors on the page
 }
 
 type vector struct {
 	Name    string             `json:"name"`
 	Catches string             `json:"catches"`
-	Text    string             `json:"text"` // the name of the problem
+	Text    string             `json:"text"` // name of the problem
 	Problem problem            `json:"problem"`
 	Bounds  map[string]float64 `json:"bounds"`
-	Tensors map[string][2]int  `json:"tensors"` // first number and count; inputs that are not here are noise
+	Tensors map[string][2]int  `json:"tensors"` // index of the first number and count; absent inputs are noise
 }
 
-// A problem is as host.js takes it.
+// A problem is in the format of host.js.
 type problem struct {
 	B, H, G, N, M, D, DV int
 	First                int     `json:"first"`

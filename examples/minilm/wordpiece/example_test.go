@@ -7,8 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/examples/minilm/wordpiece"
 )
 
-// A vocabulary is a file with one token a line. Accents and case are the same word to an
-// uncased model.
+// A vocabulary is a file with a token per line. An uncased model ignores accents and case.
 func ExampleNew() {
 	vocab := strings.NewReader("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nplay\n##ing\ncafe\n!\n")
 	t, err := wordpiece.New(vocab, true)
@@ -29,7 +28,7 @@ func ExampleTokenizer_Encode() {
 		fmt.Println(err)
 		return
 	}
-	var ids []int32 // those of a batch, one text after the other
+	var ids []int32 // of a batch, one text after another
 	starts := []int32{0}
 	for _, text := range []string{"a b", "b, A"} {
 		ids = t.Encode(ids, text, 128)

@@ -34,8 +34,7 @@ func TestTextsThatPanicked(t *testing.T) {
 	}
 }
 
-// Package norm is asked for single characters. It answers for every one, as it does for a
-// whole text.
+// For every character, package norm decomposes a single character as in a whole text.
 func TestDecomposesEveryCharacter(t *testing.T) {
 	tok, err := New(strings.NewReader("[UNK]\n[CLS]\n[SEP]\n"), true)
 	require.NoError(t, err)
@@ -47,7 +46,7 @@ func TestDecomposesEveryCharacter(t *testing.T) {
 		e.decomposed(r, string(r))
 		got := string(e.word[:e.n])
 		if ideograph(r) && len(e.ids) != 1 {
-			t.Errorf("%+q does not stand alone", r) // in the reference it does before it is decomposed
+			t.Errorf("%+q does not stand alone", r) // the reference tests it before decomposition
 		}
 		if len(e.ids) > 0 {
 			continue // it stands alone, and is no piece
@@ -64,7 +63,8 @@ func TestDecomposesEveryCharacter(t *testing.T) {
 	}
 }
 
-// hostile are code points whose order, decomposition or absence changes a text around them.
+// hostile are code points that interact with the text around them, by order, decomposition or
+// absence.
 var hostile = [][2]rune{
 	{0x300, 0x36F}, {0x591, 0x5C7}, {0x610, 0x61A}, {0x64B, 0x65F}, {0x93C, 0x94D}, {0x9BE, 0x9CD}, {0xE31, 0xE4E}, {0xF71, 0xF84}, // marks
 	{0x302A, 0x302F}, {0x3099, 0x309A}, {0x1D165, 0x1D172}, {0x16FF0, 0x16FF1}, {0x20D0, 0x20F0}, {0x1AB0, 0x1ACE}, {0x34F, 0x34F}, {0xFE00, 0xFE2F},
@@ -107,7 +107,7 @@ func randomText(r *rand.Rand) string {
 	return string(b)
 }
 
-// slow is the reference as it is written: whole texts go through one step after the other.
+// slow is a literal copy of the reference: each step processes the whole text.
 func slow(t *Tokenizer, text string) []int32 {
 	ids := []int32{t.cls}
 	for text != "" {
@@ -156,7 +156,7 @@ func slowNormal(text string, lowercase bool) string {
 	return b.String()
 }
 
-// slowDecomposed is NFD of runs of any length; that of package norm cuts those of 30 marks.
+// slowDecomposed is NFD without a limit on the run length. Package norm splits runs after 30 marks.
 func slowDecomposed(text []rune) (x []rune) {
 	for _, r := range text {
 		x = append(x, []rune(norm.NFD.String(string(r)))...)
@@ -225,7 +225,7 @@ var makeHostile = sync.OnceValues(func() (list []*Tokenizer, err error) {
 	return list, nil
 })
 
-// Whole texts of hostile characters have the ids of the steps taken one after the other.
+// Texts of hostile characters have the same ids as the step-by-step reference.
 func TestRandomTexts(t *testing.T) {
 	toks := hostileTokenizers(t)
 	n := 100_000
@@ -243,7 +243,7 @@ func TestRandomTexts(t *testing.T) {
 	}
 }
 
-// Time is linear in the text, whatever it is.
+// Time is linear in the length of any text.
 func TestLongRuns(t *testing.T) {
 	toks := hostileTokenizers(t)
 	for _, unit := range []string{

@@ -1,9 +1,8 @@
-// Package wordpiece turns text into token ids as BERT does: the normalizer, the
-// pre-tokenizer and the greedy longest match of Hugging Face's tokenizers for models of
-// that family. RATIONALE.md says why it is here.
+// Package wordpiece tokenizes text like BERT: the normalizer, pre-tokenizer and greedy longest
+// match of Hugging Face's tokenizers for that family. RATIONALE.md has the reason for this package.
 //
-// Text may come from anyone: nothing panics, and invalid UTF-8 is dropped, as a lossy
-// conversion followed by BERT's cleaning drops it.
+// Text may come from anyone: no text panics, and invalid UTF-8 is dropped, like by a lossy
+// conversion followed by BERT's cleaning.
 package wordpiece
 
 import (
@@ -19,13 +18,12 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxRunes is the length of the longest word, in runes after normalization, that is not
-// unknown for its length alone.
+// maxRunes is the maximum length of a known word, in runes after normalization.
 const maxRunes = 100
 
 // A Tokenizer has a vocabulary. It is safe for concurrent use.
 type Tokenizer struct {
-	head, tail    map[string]int32 // pieces that begin a word, and those that continue one, without ##
+	head, tail    map[string]int32 // pieces at the beginning of a word; pieces within, without ##
 	longest       int              // bytes of the longest piece
 	special       []special
 	cls, sep, unk int32
@@ -33,16 +31,15 @@ type Tokenizer struct {
 	lowercase     bool
 }
 
-// A special token stands for itself in the raw text, whatever the case of the rest.
+// A special token matches literally in the raw text, case-sensitively.
 type special struct {
 	text string
 	id   int32
 }
 
-// New reads a vocabulary, vocab.txt of a model: one token a line, whose ids count from 0.
-// It must have [CLS], [SEP] and [UNK]. Of a token on two lines the last counts, and empty
-// lines at the end are none. Uncased models want lowercase, which also strips accents, as in
-// the reference.
+// New reads a vocabulary, a model's vocab.txt: a token per line, with ids from 0. It must have
+// [CLS], [SEP] and [UNK]. The last line of a repeated token counts, and empty lines at the end are
+// ignored. lowercase is for uncased models and also strips accents, as in the reference.
 func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 	ids, lines, n := map[string]int32{}, bufio.NewScanner(vocab), 0
 	for ; lines.Scan(); n++ {
@@ -59,7 +56,7 @@ func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 	return FromMap(ids, lowercase)
 }
 
-// FromMap is New for a vocabulary with the id of each token, as in a tokenizer.json.
+// FromMap is New for a map from tokens to ids, as in tokenizer.json.
 func FromMap(vocab map[string]int32, lowercase bool) (*Tokenizer, error) {
 	t := &Tokenizer{head: maps.Clone(vocab), tail: map[string]int32{}, lowercase: lowercase}
 	for token, id := range vocab {
@@ -87,12 +84,11 @@ func FromMap(vocab map[string]int32, lowercase bool) (*Tokenizer, error) {
 // Vocab returns the id of each token.
 func (t *Tokenizer) Vocab() map[string]int32 { return maps.Clone(t.head) }
 
-// Len returns the number of ids: one more than the highest.
+// Len returns the highest id plus 1.
 func (t *Tokenizer) Len() int { return t.size }
 
-// Encode appends the ids of [CLS], the text and [SEP] to dst, at most limit of them and
-// [SEP] always the last. A limit of 0 is none; the smallest is 2. Special tokens in the
-// text are taken for what they say.
+// Encode appends the ids of [CLS], the text and [SEP] to dst. If limit is not 0 it appends at most
+// limit ids, at least 2, the last of which is [SEP]. Special tokens in the text become their ids.
 func (t *Tokenizer) Encode(dst []int32, text string, limit int) []int32 {
 	if limit <= 0 {
 		limit = math.MaxInt
@@ -111,7 +107,7 @@ func (t *Tokenizer) Encode(dst []int32, text string, limit int) []int32 {
 	return append(e.ids[:min(len(e.ids), e.end)], t.sep)
 }
 
-// nextSpecial returns the first special token of a text and where it is, or the text's end.
+// nextSpecial returns the first special token of a text and its index, or the text's length.
 func (t *Tokenizer) nextSpecial(text string) (int, special) {
 	for at := 0; ; at++ {
 		next := strings.IndexByte(text[at:], '[')
@@ -127,18 +123,18 @@ func (t *Tokenizer) nextSpecial(text string) (int, special) {
 	}
 }
 
-// An encoder is the state of one text.
+// An encoder is the state of encoding a text.
 type encoder struct {
 	t     *Tokenizer
 	ids   []int32
-	end   int // length of ids at which [SEP] follows
-	n     int // bytes of the word so far
+	end   int // maximum length of ids before [SEP]
+	n     int // bytes of the current word
 	runes int
-	marks int // bytes at the end of the word that are marks in canonical order
+	marks int // bytes of marks at the word's end, in canonical order
 	word  [maxRunes * utf8.UTFMax]byte
 }
 
-// segment adds the text between two special tokens.
+// segment encodes the text between two special tokens.
 func (e *encoder) segment(text string) {
 	for i := 0; i < len(text) && len(e.ids) < e.end; {
 		if text[i] < utf8.RuneSelf {
@@ -152,7 +148,7 @@ func (e *encoder) segment(text string) {
 	}
 }
 
-// ascii adds an ASCII character: to the word, as a word, or as the word's end.
+// ascii encodes an ASCII character: part of a word, a word, or a word's end.
 func (e *encoder) ascii(c byte) {
 	switch {
 	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
@@ -172,14 +168,14 @@ func (e *encoder) ascii(c byte) {
 	}
 }
 
-// wide adds a character beyond ASCII, whose UTF-8 is text. As in the reference the text is
-// cleaned before it is decomposed.
+// wide encodes a character beyond ASCII, whose UTF-8 is text. As in the reference, cleaning
+// precedes decomposition.
 func (e *encoder) wide(r rune, text string) {
 	switch {
 	case unicode.Is(unicode.Z, r):
 		e.flush()
 	case r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co):
-		// dropped; not all of unicode.C, which has code points that are not assigned: the reference keeps those
+		// dropped; the reference keeps unassigned code points, which are in unicode.C
 	case !e.t.lowercase:
 		e.add(r)
 	default:
@@ -187,9 +183,8 @@ func (e *encoder) wide(r rune, text string) {
 	}
 }
 
-// decomposed adds the canonical decomposition of a character without its nonspacing marks.
-// Package norm is asked for one valid character at a time: its iterators can panic on
-// longer texts.
+// decomposed adds the canonical decomposition of a character without its nonspacing marks. It
+// passes one valid character at a time to package norm, whose iterators can panic on longer texts.
 func (e *encoder) decomposed(r rune, text string) {
 	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
 		e.add(0x1100 + s/588)
@@ -210,12 +205,12 @@ func (e *encoder) decomposed(r rune, text string) {
 	}
 }
 
-// The syllables of Hangul, which decompose by arithmetic.
+// Hangul syllables decompose arithmetically.
 const hangul, hangulEnd = 0xAC00, 0xD7A4
 
-// stripped adds a character of a decomposition, unless it is a nonspacing mark. Other marks
-// are sorted by their combining class, up to the next character of class 0. Nonspacing ones
-// have no influence on that order, but for their class 0.
+// stripped adds a character of a decomposition, unless it is a nonspacing mark. Other marks are
+// sorted by combining class, up to the next character of class 0. A nonspacing mark affects the
+// order only if its class is 0.
 func (e *encoder) stripped(r rune) {
 	switch {
 	case unicode.Is(unicode.Mn, r):
@@ -235,8 +230,8 @@ func class(r rune) uint8 {
 	return norm.NFD.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
 }
 
-// mark inserts a mark after those of its class and of lower ones. What that costs is
-// bounded, as a word is: a longer one is unknown, whatever its order.
+// mark inserts a mark after the marks of its class and of lower classes. The cost is bounded: a
+// word of more than maxRunes is unknown in any order.
 func (e *encoder) mark(r rune) {
 	if e.runes++; e.runes > maxRunes {
 		return
@@ -255,7 +250,7 @@ func (e *encoder) mark(r rune) {
 	e.n, e.marks = e.n+n, e.marks+n
 }
 
-// add adds a character to the word. One that stands alone is a word.
+// add adds a character to the word, or as a word of its own.
 func (e *encoder) add(r rune) {
 	alone := stands(r)
 	if alone {
@@ -270,8 +265,8 @@ func (e *encoder) add(r rune) {
 	}
 }
 
-// stands reports whether a rune is a word by itself: ASCII punctuation, which is more than
-// Unicode's, punctuation and ideographs.
+// stands reports whether a rune is a word of its own: punctuation, including all of ASCII's
+// symbols, or an ideograph.
 func stands(r rune) bool {
 	if r < utf8.RuneSelf {
 		return '!' <= r && r <= '/' || ':' <= r && r <= '@' || '[' <= r && r <= '`' || '{' <= r && r <= '~'
@@ -279,15 +274,15 @@ func stands(r rune) bool {
 	return ideograph(r) || unicode.Is(unicode.P, r)
 }
 
-// ideograph has the blocks of BERT, which are not all of Unicode's.
+// ideograph reports whether r is in BERT's blocks of ideographs, a part of Unicode's.
 func ideograph(r rune) bool {
 	return r >= 0x3400 && (r <= 0x4DBF || 0x4E00 <= r && r <= 0x9FFF || 0xF900 <= r && r <= 0xFAFF ||
 		0x20000 <= r && r <= 0x2A6DF || 0x2A700 <= r && r <= 0x2B81F || 0x2B920 <= r && r <= 0x2CEAF ||
 		0x2F800 <= r && r <= 0x2FA1F)
 }
 
-// flush appends the ids of the word: from the left, always the longest piece there is. A
-// word of which a part is no piece is unknown as a whole.
+// flush appends the ids of the word, greedily the longest piece from the left. A word with an
+// unknown part is unknown as a whole.
 func (e *encoder) flush() {
 	word, runes := e.word[:e.n], e.runes
 	e.n, e.runes, e.marks = 0, 0, 0

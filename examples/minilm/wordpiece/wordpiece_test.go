@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Vectors are what tools/wordpiece_vectors.py writes.
+// Vectors are the output of tools/wordpiece_vectors.py.
 type vectors struct {
 	Vocab          []string
 	Texts          []any
@@ -31,7 +31,7 @@ func readVectors(t testing.TB, name string) vectors {
 	return v
 }
 
-// text returns a text, which is hexadecimal where it is no UTF-8.
+// text returns a text, decoded from hexadecimal if it is not UTF-8.
 func (v vectors) text(t testing.TB, i int) string {
 	list, ok := v.Texts[i].([]any)
 	if !ok {
@@ -81,7 +81,7 @@ func TestVectors(t *testing.T) {
 	v.compare(t, v.Cased, false)
 }
 
-// The whole vocabulary and many lines: make verify-wordpiece says where they are.
+// The whole vocabulary and many lines, from make verify-wordpiece.
 func TestReference(t *testing.T) {
 	name := os.Getenv("WORDPIECE_REFERENCE")
 	if name == "" {
@@ -122,7 +122,7 @@ func TestVocabularyLines(t *testing.T) {
 	require.Equal(t, []int32{1, 3, 3}, tok.Encode(nil, "[SEP]", 0))
 }
 
-// The ids of a map are those of the lines.
+// FromMap gives the same ids as New.
 func TestFromMap(t *testing.T) {
 	v := readVectors(t, "testdata/vectors.json")
 	lines := v.tokenizer(t, true)

@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// drawProblem draws a small problem: half of the draws have features, a quarter sequences.
+// drawProblem draws a small problem: half of the draws have features, a quarter have sequences.
 func drawProblem(r *rand.Rand) flashkit.Problem {
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
 	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) }
@@ -62,8 +62,8 @@ func drawFeatures(p *flashkit.Problem, r *rand.Rand) {
 	p.Carry = maybe(8)
 }
 
-// drawArgs draws what both passes read, and O and LSE of earlier keys where the problem continues
-// them.
+// drawArgs draws the inputs of both passes, with O and LSE of earlier keys if the problem has
+// Carry.
 func drawArgs(p *flashkit.Problem, r *rand.Rand) flashkit.Args {
 	var args flashkit.Args
 	if args.Seed = 7; p.Score.Origin {
@@ -116,7 +116,7 @@ func drawArgs(p *flashkit.Problem, r *rand.Rand) flashkit.Args {
 	return args
 }
 
-// drawSequences draws lengths, or starts, or pages in any order.
+// drawSequences draws lengths, starts or shuffled pages.
 func drawSequences(p *flashkit.Problem, args *flashkit.Args, r *rand.Rand) {
 	lengths := func(most int) (list []int32) {
 		for range p.Batch {
@@ -172,7 +172,7 @@ func shapeOf(p *flashkit.Problem, args *flashkit.Args, a *flashkit.Argument) [4]
 	return shape
 }
 
-// like returns a tensor of zeros, with rows before heads if another tensor has them so.
+// like returns a tensor of zeros, in BSHD layout if other is.
 func like(t flashkit.DType, shape [4]int, other flashkit.Tensor) flashkit.Tensor {
 	x := flashkit.Zeros(t, shape[0], shape[1], shape[2], shape[3])
 	if s := other.Strides(); s[2] > s[1] && shape[2] > 0 {
@@ -181,7 +181,7 @@ func like(t flashkit.DType, shape [4]int, other flashkit.Tensor) flashkit.Tensor
 	return x
 }
 
-// view returns the first elements of each row of a dense tensor.
+// view returns the first shape[3] elements of each row of a dense tensor.
 func view(t flashkit.Tensor, shape [4]int) flashkit.Tensor {
 	strides := t.Strides()
 	switch t.DType() {
@@ -202,7 +202,7 @@ func clone(t flashkit.Tensor) flashkit.Tensor {
 	return view(x, t.Shape()).WithStrides(strides[0], strides[1], strides[2])
 }
 
-// fill sets every element of the tensor's memory.
+// fill sets every element of the tensor's memory to a value of next.
 func fill(t flashkit.Tensor, next func() float32) {
 	one := make([]float32, 1)
 	for i := range t.Float32s() {

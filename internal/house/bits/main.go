@@ -1,5 +1,5 @@
 // Bits prints a hash of the outputs of every kernel of this machine over random problems with
-// features and layouts. A change that keeps results keeps the hashes:
+// features and layouts. A change that preserves results preserves the hashes:
 //
 //	go run ./internal/house/bits > before
 //	go run ./internal/house/bits | diff before -
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// A subject is a kernel with the hash of its outputs.
+// A subject is a kernel and the hash of its outputs.
 type subject struct {
 	flashkit.Kernel
 	sum   hash.Hash
@@ -66,7 +66,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// subjects returns the kernels of all backends that this machine can run, and the forward kernel in plain Go.
+// subjects returns the kernels of all available backends, and the forward kernel in plain Go.
 func subjects(ctx context.Context) (list []*subject, portable flashkit.Kernel, err error) {
 	which, err := regexp.Compile(*kernels)
 	if err != nil {
@@ -97,8 +97,8 @@ func subjects(ctx context.Context) (list []*subject, portable flashkit.Kernel, e
 	return list, portable, nil
 }
 
-// compare runs the problem by every kernel that takes it. Backward kernels read the O and LSE of
-// the portable kernel.
+// compare runs the problem with every kernel that fits. Backward kernels read the portable kernel's
+// O and LSE.
 func compare(ctx context.Context, list []*subject, portable flashkit.Kernel, p flashkit.Problem, r *rand.Rand) error {
 	in := drawArgs(&p, r)
 	passes := []flashkit.Pass{flashkit.PassForward}
@@ -139,7 +139,8 @@ func compare(ctx context.Context, list []*subject, portable flashkit.Kernel, p f
 	return nil
 }
 
-// withOutputs returns the arguments with fresh outputs of the pass, all NaN, and the outputs.
+// withOutputs returns the arguments with new outputs of the pass, filled with NaN, and these
+// outputs.
 func withOutputs(p *flashkit.Problem, pass flashkit.Pass, in flashkit.Args) (*flashkit.Args, []flashkit.Tensor) {
 	args, outputs := in, []flashkit.Tensor(nil)
 	for _, a := range flashkit.Arguments() {
@@ -161,7 +162,6 @@ func withOutputs(p *flashkit.Problem, pass flashkit.Pass, in flashkit.Args) (*fl
 	return &args, outputs
 }
 
-// write hashes the bytes of a tensor's memory.
 func write(h hash.Hash, t flashkit.Tensor) {
 	for _, x := range t.Float32s() {
 		b := math.Float32bits(x)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Expressions are the counted ones, by name.
+// Expressions are the counted expressions.
 var Expressions = []struct {
 	Name    string
 	Pattern *regexp.Regexp
@@ -27,8 +27,7 @@ var Expressions = []struct {
 	{"is how", regexp.MustCompile(`(?i)\bis (how|where)\b`)},
 }
 
-// Count is the number of words and of expressions in a text; Found counts by expression, in
-// their order.
+// Count is the number of words and expressions in a text. Found counts each of Expressions.
 type Count struct {
 	Words, Hits int
 	Found       []int
@@ -40,7 +39,7 @@ func (c *Count) Add(text string) {
 		c.Found = make([]int, len(Expressions))
 	}
 	c.Words += len(strings.Fields(text))
-	text = strings.Join(strings.Fields(text), " ") // an expression may go over the end of a line
+	text = strings.Join(strings.Fields(text), " ") // an expression may cross a line break
 	for i, e := range Expressions {
 		n := len(e.Pattern.FindAllStringIndex(text, -1))
 		c.Found[i] += n
@@ -51,8 +50,8 @@ func (c *Count) Add(text string) {
 // Rate returns the expressions per 1,000 words.
 func (c *Count) Rate() float64 { return 1000 * float64(c.Hits) / float64(max(c.Words, 1)) }
 
-// Text returns the prose of a file, by its name's extension: the comments of Go, C and CUDA,
-// and Markdown without code. Other files have none.
+// Text returns the prose of a file by its extension: comments of Go, C and CUDA, and Markdown
+// without code. Other files have none.
 func Text(name string, data []byte) string {
 	switch path.Ext(name) {
 	case ".go":
@@ -84,7 +83,7 @@ func goComments(data []byte) string {
 	}
 }
 
-// cTokens matches strings, characters and comments of C: none of them begins within another.
+// cTokens matches C strings, characters and comments, so that none begins within another.
 var cTokens = regexp.MustCompile(`(?s)"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/`)
 
 func cComments(data string) string {

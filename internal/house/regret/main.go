@@ -1,5 +1,5 @@
-// Regret measures how good the choices of dispatch are: the time of the chosen kernels over the
-// time of the best ones, over problems, or with -live in the calls of programs.
+// Regret measures dispatch's choices: the time of the chosen kernels over the time of the best
+// ones, on problems or, with -live, in the calls of programs.
 //
 //	go run ./internal/house/regret
 //	go run ./internal/house/regret -random 100 -seed 7
@@ -37,12 +37,12 @@ func main() {
 	case errors.Is(err, context.Canceled):
 		os.Exit(130)
 	default:
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err) // replay reads its processes' errors
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err) // replay parses its processes' errors
 		os.Exit(1)
 	}
 }
 
-// execute is the command, or a process that replay starts: the one of a run or one that keeps a core busy.
+// execute runs the command, or a process of package replay: replay.Serve or replay.Burn.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	switch strings.Join(args, " ") {
 	case "replay":
@@ -62,7 +62,6 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	return f.race(ctx, show, stdout)
 }
 
-// The options are the flags, as given.
 type options struct {
 	problems, traces names
 	backend, pass    string
@@ -72,7 +71,7 @@ type options struct {
 	live, json       bool
 }
 
-// names is the value of a flag that may be repeated.
+// names is the value of a repeatable flag.
 type names []string
 
 func (n *names) String() string { return strings.Join(*n, ",") }
@@ -114,7 +113,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return f, nil
 }
 
-// heats returns what to race: the grid, unless there are problems.
+// heats returns the heats of the given problems, or the grid.
 func (f *options) heats() ([]bench.Heat, error) {
 	passes, ok := map[string][]flashkit.Pass{"fwd": {flashkit.PassForward}, "bwd": {flashkit.PassBackward}, "fwd,bwd": {flashkit.PassForward, flashkit.PassBackward}}[f.pass]
 	if !ok {
@@ -130,7 +129,6 @@ func (f *options) heats() ([]bench.Heat, error) {
 	return bench.HeatsOf(problems, passes...), err
 }
 
-// race measures the regret over problems.
 func (f *options) race(ctx context.Context, show *terminal.Progress, stdout io.Writer) error {
 	list, err := f.heats()
 	if err != nil {
@@ -146,7 +144,6 @@ func (f *options) race(ctx context.Context, show *terminal.Progress, stdout io.W
 	return errors.Join(f.print(stdout, report, report.WriteTable), ended)
 }
 
-// replay measures the regret of programs.
 func (f *options) replay(ctx context.Context, show *terminal.Progress, stdout io.Writer) error {
 	traces, err := replay.Read(f.traces)
 	if err != nil {
@@ -161,8 +158,8 @@ func (f *options) replay(ctx context.Context, show *terminal.Progress, stdout io
 	return errors.Join(f.print(stdout, report, report.WriteTable), ended)
 }
 
-// describe describes the machine. What it opens is closed again, so that the processes of the runs
-// have the machine for themselves.
+// describe describes the machine. It closes all devices again, so that they are free for the
+// replay's processes.
 func describe(ctx context.Context) (machine.Info, error) {
 	d := dispatch.All(ctx)
 	gpu := bench.OpenGPU(ctx, d)
@@ -173,7 +170,7 @@ func describe(ctx context.Context) (machine.Info, error) {
 	return info, errors.Join(gpu.Close(), d.Close())
 }
 
-// print prints the report as JSON or, by write, as text.
+// print prints the report as JSON, or as text with write.
 func (f *options) print(stdout io.Writer, report any, write func(io.Writer) error) error {
 	if f.json {
 		return json.NewEncoder(stdout).Encode(report)

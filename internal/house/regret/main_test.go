@@ -36,7 +36,7 @@ func regret(t *testing.T, r any, args ...string) {
 	require.NoError(t, d.Decode(r))
 }
 
-// A problem has a ratio, or says which median is in doubt. The sums are of those with a ratio.
+// A problem has a ratio or names the median in doubt. The sums include only problems with a ratio.
 func TestRegret(t *testing.T) {
 	args := []string{"-problem", "b1-h1-g1-n2-m2-d4-f32", "-problem", "b1-h1-g1-n3-m3-d4-bf16", "-time-per-case", "5ms"}
 	var r bench.RegretReport

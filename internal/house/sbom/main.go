@@ -1,9 +1,9 @@
-// Sbom prints the software bill of materials of Go programs in CycloneDX's format:
+// Sbom prints the software bill of materials of Go programs in CycloneDX format:
 //
 //	go run ./internal/house/sbom TIME PROGRAM...
 //
-// It has the modules that the Go tool recorded in any of the programs, and Go itself. TIME, of
-// RFC 3339, is the document's.
+// It lists Go and the modules that the Go tool recorded in the programs. TIME is the document's, in
+// RFC 3339.
 package main
 
 import (

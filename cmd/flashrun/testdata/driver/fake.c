@@ -1,6 +1,6 @@
-// A driver for tests, in the place of libcuda.so.1. It has every call that the GPU's backend
-// binds: SYMBOLS lists them as CALL(name). Calls return 0 and compute nothing. The environment
-// says which one does not return, and what goes wrong.
+// A test driver that replaces libcuda.so.1. It has every symbol that the CUDA backend binds:
+// SYMBOLS lists them as CALL(name). Calls return 0 and compute nothing. Environment variables
+// choose the calls that hang or fail.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

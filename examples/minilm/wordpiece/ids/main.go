@@ -1,10 +1,9 @@
-// Ids prints the token ids of texts, for tools/wordpiece_random.py to compare with those of
-// the reference.
+// Ids prints the token ids of texts, for tools/wordpiece_random.py to compare with the reference.
 //
 //	ids VOCAB cased|uncased
 //
-// A text is a line of hexadecimal digits on the standard input, as texts need be neither
-// UTF-8 nor free of line feeds.
+// Each line of the standard input is a text in hexadecimal, as texts may contain invalid UTF-8 and
+// line feeds.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Simdonly is a program with the kernels of one backend, for TestSizesOfPrograms.
+// Simdonly is a program with only the simd backend, for TestSizesOfPrograms.
 package main
 
 import (

@@ -12,14 +12,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A kind is a way to compute that a reader tells from others by color and mark: a
-// variant of a kernel, for both passes, and where its tensors lie.
+// A kind is a kernel variant, for both passes, with the memory of its tensors. Each kind has a
+// color and mark.
 type kind struct {
-	Name string // simd avx512
+	Name string // such as simd avx512
 	style
 }
 
-// kindName returns the name of a kernel's kind.
 func kindName(kernel, memory string) string {
 	backend, stem, _ := strings.Cut(kernel, "/")
 	switch backend {
@@ -38,7 +37,7 @@ func kindName(kernel, memory string) string {
 	return placed(name, memory)
 }
 
-// placed adds where tensors lie, unless that is the host.
+// placed adds the memory of the tensors, unless host.
 func placed(name, memory string) string {
 	if memory == machine.Device {
 		return name + " on device"
@@ -46,7 +45,7 @@ func placed(name, memory string) string {
 	return name
 }
 
-// A measured is a result with its problem.
+// A measured is a result with its parsed problem.
 type measured struct {
 	*bench.Result
 	p    flashkit.Problem
@@ -54,30 +53,27 @@ type measured struct {
 	kind *kind
 }
 
-// A facet is what is measured of problems that differ in their length only: one
-// small plot.
-type facet struct {
-	Title    string // what sets it apart from the other facets
-	Row      string // the same without the pass
-	Line     string // the same without the pass and how rows go with keys
-	Unmasked string // the same without the mask
+// A sweep is the results of problems that differ only in length: one small plot.
+type sweep struct {
+	Title    string // properties that differ among sweeps
+	Row      string // Title without the pass
+	Line     string // Title without the pass and the ratio of rows to keys
+	Unmasked string // Title without the mask
 	pass     flashkit.Pass
-	like     flashkit.Problem // its lengths are 0 where they vary
+	like     flashkit.Problem // the problem, 0 for lengths that vary
 	points   []*measured
 }
 
-// A study is results by facet.
 type study struct {
 	all    []*measured
-	facets []*facet
+	sweeps []*sweep
 	kinds  []*kind
-	common string // what all facets have in common
+	common string // properties that all sweeps share
 }
 
-// newStudy sorts results that were checked.
 func newStudy(r *bench.Results) *study {
 	s := new(study)
-	kinds, facets := map[string]*kind{}, map[string]*facet{}
+	kinds, sweeps := map[string]*kind{}, map[string]*sweep{}
 	for i := range r.Results {
 		x := &r.Results[i]
 		p, _ := flashkit.ParseProblem(x.Problem)
@@ -93,47 +89,46 @@ func newStudy(r *bench.Results) *study {
 		}
 		s.all = append(s.all, m)
 		key := x.Pass + like(p).String()
-		f := facets[key]
+		f := sweeps[key]
 		if f == nil {
-			f = &facet{pass: m.pass, like: like(p)}
-			facets[key] = f
-			s.facets = append(s.facets, f)
+			f = &sweep{pass: m.pass, like: like(p)}
+			sweeps[key] = f
+			s.sweeps = append(s.sweeps, f)
 		}
 		f.points = append(f.points, m)
 	}
 	paint(s.kinds)
-	slices.SortStableFunc(s.facets, func(a, b *facet) int { return int(a.pass) - int(b.pass) })
+	slices.SortStableFunc(s.sweeps, func(a, b *sweep) int { return int(a.pass) - int(b.pass) })
 	s.name()
 	return s
 }
 
-// properties tell facets apart.
 var properties = []struct {
 	name string
-	of   func(*facet) string
+	of   func(*sweep) string
 }{
-	{"pass", func(f *facet) string { return f.pass.String() }},
-	{"dtype", func(f *facet) string { return input.TypesName(&f.like) }},
-	{"dims", func(f *facet) string { return dims(f.like) }},
-	{"mask", func(f *facet) string { return maskName(f.like) }},
-	{"batch", func(f *facet) string { return "B " + strconv.Itoa(f.like.Batch) }},
-	{"heads", func(f *facet) string { return heads(f.like) }},
-	{"rows", func(f *facet) string { return rows(f.like) }},
+	{"pass", func(f *sweep) string { return f.pass.String() }},
+	{"dtype", func(f *sweep) string { return input.TypesName(&f.like) }},
+	{"dims", func(f *sweep) string { return dims(f.like) }},
+	{"mask", func(f *sweep) string { return maskName(f.like) }},
+	{"batch", func(f *sweep) string { return "B " + strconv.Itoa(f.like.Batch) }},
+	{"heads", func(f *sweep) string { return heads(f.like) }},
+	{"rows", func(f *sweep) string { return rows(f.like) }},
 }
 
-// name gives each facet the properties that not all of them share.
+// name names each sweep by the properties that not all sweeps share.
 func (s *study) name() {
 	var common []string
 	for _, property := range properties {
-		first, differs := property.of(s.facets[0]), false
-		for _, f := range s.facets {
+		first, differs := property.of(s.sweeps[0]), false
+		for _, f := range s.sweeps {
 			differs = differs || property.of(f) != first
 		}
 		if !differs {
 			common = append(common, first)
 			continue
 		}
-		for _, f := range s.facets {
+		for _, f := range s.sweeps {
 			add := func(to *string) { *to = strings.TrimPrefix(*to+", "+property.of(f), ", ") }
 			add(&f.Title)
 			if property.name != "pass" {
@@ -148,7 +143,7 @@ func (s *study) name() {
 		}
 	}
 	s.common = strings.Join(common, ", ")
-	for _, f := range s.facets {
+	for _, f := range s.sweeps {
 		f.Title, f.Unmasked = cmp.Or(f.Title, f.pass.String()), cmp.Or(f.Unmasked, f.pass.String())
 	}
 }
@@ -167,7 +162,7 @@ func heads(p flashkit.Problem) string {
 	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
 }
 
-// rows returns how the query rows of a facet go with its keys.
+// rows returns the ratio of a sweep's query rows to its keys.
 func rows(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -178,7 +173,7 @@ func rows(p flashkit.Problem) string {
 	return strconv.Itoa(p.QLen) + " rows"
 }
 
-// maskName returns what follows the types in the name of a problem.
+// maskName returns the part of a problem's name after the types.
 func maskName(p flashkit.Problem) string {
 	_, mask, _ := strings.Cut(p.String(), "-"+input.TypesName(&p))
 	if mask == "" {
@@ -187,18 +182,17 @@ func maskName(p flashkit.Problem) string {
 	return strings.ReplaceAll(strings.TrimPrefix(mask, "-"), "-", " ")
 }
 
-// shape says how the rows of a facet go with its keys, after a comma, where that is
-// not the same for all.
+// shape returns ", " and rows, or "" if all sweeps have the same.
 func (s *study) shape(p flashkit.Problem) string {
-	for _, f := range s.facets {
-		if rows(f.like) != rows(s.facets[0].like) {
+	for _, f := range s.sweeps {
+		if rows(f.like) != rows(s.sweeps[0].like) {
 			return ", " + rows(p)
 		}
 	}
 	return ""
 }
 
-// like returns the problem with 0 for lengths that vary in its facet.
+// like returns the problem of a sweep: 0 for lengths that vary.
 func like(p flashkit.Problem) flashkit.Problem {
 	if p.QLen == p.KVLen {
 		p.QLen = 0
@@ -207,7 +201,6 @@ func like(p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
-// lengths returns the keys of the points, in order, each once.
 func lengths(points []*measured) (list []int) {
 	for _, m := range points {
 		list = append(list, m.p.KVLen)
@@ -216,7 +209,7 @@ func lengths(points []*measured) (list []int) {
 	return slices.Compact(list)
 }
 
-// kindsOf returns the kinds among the points, in order of appearance in the study.
+// kindsOf returns the kinds of the points, in the study's order.
 func (s *study) kindsOf(points []*measured) (list []*kind) {
 	for _, k := range s.kinds {
 		if slices.ContainsFunc(points, func(m *measured) bool { return m.kind == k }) {
@@ -226,5 +219,5 @@ func (s *study) kindsOf(points []*measured) (list []*kind) {
 	return list
 }
 
-// Kind is how the kernel looks, for the page.
+// Kind returns the kind, for the template.
 func (m *measured) Kind() *kind { return m.kind }
