@@ -29,8 +29,8 @@ var abouts = [...]struct{ about, requires string }{
 
 // setAbout fills in what abouts say of k, and how it sums: the tensor cores alike, whatever
 // their instructions, and decode otherwise.
-func setAbout(k *flashkit.Kernel, id stemID) {
-	s := &stems[id]
+func setAbout(k *flashkit.Kernel, id familyID) {
+	s := &families[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires
 	k.DTypes, k.MaxDim, k.MaxRows = slices.Clone(s.dtypes), s.widest(), s.rows
 	if k.Scores = "tensor cores"; id == decodeSM80 {

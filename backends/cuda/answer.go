@@ -20,7 +20,7 @@ const (
 var ErrSilent = errors.New("driver does not answer")
 
 // behind counts the goroutines that were left behind in the driver.
-var behind atomic.Int32
+var stuck atomic.Int32
 
 // The states of a call of answer.
 const (
@@ -32,7 +32,7 @@ const (
 // answer returns the results of f, which calls the driver, or an error if the context ends
 // or the limit passes before. What f returns after that goes to drop.
 func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error), drop func(T)) (x T, err error) {
-	if behind.Load() > 0 {
+	if stuck.Load() > 0 {
 		return x, ErrSilent
 	}
 	if err := ctx.Err(); err != nil {
@@ -49,7 +49,7 @@ func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error)
 		x, err := f()
 		done <- results{x, err}
 		if !state.CompareAndSwap(waiting, returned) {
-			behind.Add(-1)
+			stuck.Add(-1)
 			if err == nil {
 				drop(x)
 			}
@@ -60,9 +60,9 @@ func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error)
 		return r.x, r.err
 	case <-ctx.Done():
 	}
-	behind.Add(1)
+	stuck.Add(1)
 	if !state.CompareAndSwap(waiting, abandoned) {
-		behind.Add(-1)
+		stuck.Add(-1)
 		r := <-done
 		return r.x, r.err
 	}

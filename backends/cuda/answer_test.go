@@ -45,7 +45,7 @@ func TestAnswer(t *testing.T) {
 	_, err = answer(t.Context(), time.Millisecond, func() (int, error) { <-release; return 0, broken }, func(int) { panic("dropped an error") })
 	require.ErrorIs(t, err, ErrSilent)
 	close(release)
-	require.Eventually(t, func() bool { return behind.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return stuck.Load() == 0 }, time.Minute, time.Millisecond)
 }
 
 // A driver that hangs when the backend is closed does not hold the program up.
@@ -62,5 +62,5 @@ func TestCloseDoesNotWait(t *testing.T) {
 	require.ErrorIs(t, err, flashkit.ErrUnavailable)
 	require.NotErrorIs(t, err, ErrNoDevice)
 	close(release)
-	require.Eventually(t, func() bool { return behind.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return stuck.Load() == 0 }, time.Minute, time.Millisecond)
 }

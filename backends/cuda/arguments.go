@@ -7,18 +7,18 @@ import "github.com/flashkit-go/flashkit"
 type arguments struct {
 	mapped
 	features
-	call     flashkit.Call
-	featured bool
-	lists    [5][]int32    // of Sequences
-	sides    [5]int        // how long each of them is
-	words    int           // all of them that are to be copied
-	ints     []int32       // these, one after the other: see join
-	intsAt   Pointer       // where they lie in the workspace,
-	kept     *keptLists    // unless it is not nil: in the stream's memory;
-	foreign  *foreignLists // or in that of a stream of another library
-	shapes   [4][4]int     // of Q, K, V and O in memory, of a call with features
-	spare    int           // multiprocessors that are left to others
-	beside   bool          // of other work
+	call        flashkit.Call
+	hasFeatures bool
+	seqArrays   [5][]int32     // of Sequences
+	seqLens     [5]int         // how long each of them is
+	seqWords    int            // all of them that are to be copied
+	seqInts     []int32        // these, one after the other: see join
+	seqAt       Pointer        // where they lie in the workspace,
+	kept        *seqCache      // unless it is not nil: in the stream's memory;
+	foreign     *foreignCaches // or in that of a stream of another library
+	shapes      [4][4]int      // of Q, K, V and O in memory, of a call with features
+	spare       int            // multiprocessors that are left to others
+	beside      bool           // of other work
 
 	whole *flashkit.Problem // of which the call is a part, or nil
 }
@@ -34,7 +34,7 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 // reset describes a call, of which p is all or a chunk, but for its tensors and sequences.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
-	a.describe(p)
+	a.setProblem(p)
 	a.setFeatures(c)
 }
 
@@ -50,7 +50,7 @@ func (a *arguments) view(i int) *view {
 func (a *arguments) set(c *flashkit.Call) {
 	a.reset(c.Problem, c)
 	list := allArguments
-	if !a.featured {
+	if !a.hasFeatures {
 		list = list[:len(a.views)]
 	}
 	for i := range list {

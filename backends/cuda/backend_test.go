@@ -89,7 +89,7 @@ func TestNoDevice(t *testing.T) {
 	_, err = OpenWith(&f.Driver, 1)
 	require.EqualError(t, err, "cuda: unavailable on this machine: no device: number 1 of 1")
 	require.NotErrorIs(t, err, ErrNoDevice)
-	require.ErrorIs(t, lacking{errors.New("no driver library")}, ErrNoDevice)
+	require.ErrorIs(t, absentError{errors.New("no driver library")}, ErrNoDevice)
 	t.Setenv(DeviceVariable, "one")
 	_, err = Open()
 	require.EqualError(t, err, `cuda: unavailable on this machine: FLASHKIT_DEVICE = "one": must be the number of a GPU, from 0`)

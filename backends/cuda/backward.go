@@ -22,10 +22,10 @@ type backwardCut struct {
 }
 
 // planBackward adds to the workspace of a pass what the cut of a whole takes, of which p is a part.
-func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPlan {
+func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
-	s := &stems[id]
-	if !s.hopper || featured(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
+	s := &families[id]
+	if !s.hopper || hasFeatures(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
 		return g
 	}
 	g.backwardCut = s.cutBackward(&whole, b.dev.SMs, b.pairs())
@@ -33,7 +33,7 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	}
 	if g.skew != 0 { // two sums of dQ
-		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
+		g.dqSum, g.counters = 2*g.dqSum, 2*g.counters-1
 		g.tile = firstTile(s.shape(&p), &p, &whole)
 	}
 	return g
@@ -41,52 +41,52 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 
 // byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
 // several tiles of rows, or so many of keys that their turns take longest.
-func (s *stem) byRows(p *flashkit.Problem) bool {
+func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
-	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
+	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
 // rising reports whether rows see all keys up to some, and earlier rows fewer.
-func rising(p *flashkit.Problem) bool {
+func causalLike(p *flashkit.Problem) bool {
 	lo, hi := band(*p)
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
 // apart reports whether dV has blocks of its own.
-func (s *stem) apart(p *flashkit.Problem, sms int) bool {
+func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
-	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
+	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= splitDVSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
 // goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
 // all that blocks of several heads work on, and enough blocks. Where keys are more than rows, those before the diagonal begin at the
 // same row and wait after all, the longer the shorter the walks are.
-func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
+func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
-	return rising(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
+	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
 }
 
 // backwardBlocks returns how many blocks have the tiles of keys of a problem.
-func (s *stem) backwardBlocks(p *flashkit.Problem) int {
+func (s *family) backwardBlocks(p *flashkit.Problem) int {
 	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.padded(p).shares
 }
 
 // What instances of bwd_sm90 are for.
 const (
-	groupedDim = 128  // padded head dims up to it
-	wideDim    = 256  // one
-	wideRows   = 2048 // query rows under a mask
-	upDim      = 64   // one
-	upRows     = 4096 // query rows
-	squareRows = 2048 // query rows from which on keys may be more
-	upWaves    = 8    // blocks for each multiprocessor
-	apartSteps = 32   // of the blocks of several heads
-	rowsKeys   = 8192 // keys
+	groupedDim   = 128  // padded head dims up to it
+	wideDim      = 256  // one
+	wideRows     = 2048 // query rows under a mask
+	upDim        = 64   // one
+	upRows       = 4096 // query rows
+	squareRows   = 2048 // query rows from which on keys may be more
+	upWaves      = 8    // blocks for each multiprocessor
+	splitDVSteps = 32   // of the blocks of several heads
+	rowsKeys     = 8192 // keys
 )
 
 // describe says in the arguments how the pass is cut.
-func (g *backwardPlan) describe(a *params) {
+func (g *backwardPlan) setParams(a *params) {
 	a.splits, a.skew, a.tile, a.halves = int32(g.splits), g.skew, g.tile, 0
 	if g.halves {
 		a.halves = 1
@@ -106,24 +106,24 @@ func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 }
 
 // groupWords are the sums of dK, and of dV, of so many parts of each group.
-func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
+func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
 // What bounds the parts of groups: calls with more groupWords, or tiles of keys for each multiprocessor, have blocks enough.
 const (
-	mostGroupWords = 1 << 26
-	mostWhole      = 2
+	maxGroupWords = 1 << 26
+	maxWhole      = 2
 )
 
 // cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
 // parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
 // their dK and dV are written, read and added. Or two blocks share the rows of a tile of keys, if all of them run at once. Where all rows see all keys,
 // blocks of a head begin at different rows, so that none waits for another.
-func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
+func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
-	if !s.hopper || featured(p) || p.Batch*p.QLen*p.KVLen == 0 {
+	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
 		return cut
 	}
 	t := s.tile(s.plans, p)
@@ -135,8 +135,8 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 		}
 	}
 	group, all := p.Heads/max(1, p.KVHeads), p.Batch*p.KVHeads*ceilDiv(p.KVLen, t.keys)
-	for n := 2; n <= group && all <= mostWhole*sms; n++ {
-		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > mostGroupWords {
+	for n := 2; n <= group && all <= maxWhole*sms; n++ {
+		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > maxGroupWords {
 			continue
 		}
 		take(backwardCut{splits: n})
@@ -150,7 +150,7 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 }
 
 // cutCycles are those of a pass that is cut so.
-func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
+func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
 	if cut.splits > 1 {
 		cycles = s.sumsCycles(c, &p, cut.splits, sms)
 		p.KVHeads *= cut.splits
@@ -159,7 +159,7 @@ func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut bac
 }
 
 // sumsCycles are those of adding up so many parts of each group: a thread of bwd_sm90_sums reads one part after the other.
-func (s *stem) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
+func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
 	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
@@ -177,21 +177,21 @@ const (
 // next heads fill the gaps, and a second sum of dQ costs more than the rest of them. Where they are more than the
 // multiprocessors, only long turns cost more; where heads share keys, only walks that are long.
 const (
-	mostSkewed = 2
+	maxSkewed  = 2
 	skewedKeys = 8 // tiles of keys
 	skewedRows = 8 // and of rows
 )
 
 // skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
 // j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
-func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
+func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
 	if cut.halves {
 		rows, blocks = ceilDiv(rows, 2), 2*blocks
 	}
 	switch {
-	case banded(p) || keys == 1 || rows == 1 || blocks > mostSkewed*sms || max(rows, keys) > math.MaxInt16:
+	case banded(p) || keys == 1 || rows == 1 || blocks > maxSkewed*sms || max(rows, keys) > math.MaxInt16:
 		return 0
 	case blocks > sms && keys <= skewedKeys, p.Heads > p.KVHeads && rows < skewedRows:
 		return 0
@@ -204,11 +204,11 @@ func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut)
 // backward launches the kernels of bwd_sm80 or bwd_sm90: that of delta, the main one, the one that rounds dQ, and the one that
 // adds up the parts of groups.
 func (l *launch) backward() error {
-	p, x, d := &l.p, l.x, l.stem.padded(&l.p)
+	p, x, d := &l.p, l.x, l.family.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
 	i := l.instance(w.splits, w.halves)
 	var kernels [4]*function
-	for n, k := range [...]instance{l.known() | traitDelta, i, l.known() | traitFinish, traitSums} {
+	for n, k := range [...]instance{l.featureTrait() | traitDelta, i, l.featureTrait() | traitFinish, traitSums} {
 		if k == traitSums && w.splits == 1 {
 			break
 		}
@@ -218,18 +218,18 @@ func (l *launch) backward() error {
 		}
 	}
 	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
-	w.describe(&x.params)
+	w.setParams(&x.params)
 	heads, after := p.Batch*p.Heads, l.b.drv.LaunchKernel
 	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows) // also without rows: delta sets the counters
 	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, main.keys) * w.splits
-	if l.stem.hopper {
+	if l.family.hopper {
 		if l.b.drv.LaunchDependent != nil {
 			after = l.b.drv.LaunchDependent
 		}
-		if x.featured {
+		if x.hasFeatures {
 			blocks, deltas, finishes = l.slotBlocks(main, delta, blocks, deltas, finishes)
 		}
-		if blocks *= d.shares; i.stays(d) {
+		if blocks *= d.shares; i.persistent(d) {
 			blocks = min(blocks, l.b.dev.SMs-x.spare)
 		}
 		if err := l.mapTensors([...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
@@ -237,7 +237,7 @@ func (l *launch) backward() error {
 		}
 	}
 	return l.within(&w.workspace, func() error {
-		if x.featured {
+		if x.hasFeatures {
 			if err := l.placeDelta(); err != nil {
 				return err
 			}
@@ -249,7 +249,7 @@ func (l *launch) backward() error {
 		if i == traitPairs {
 			err = l.b.drv.LaunchDependentCluster(main.handle, 2*blocks, main.threads, main.shared, 2, l.s, l.block(true))
 		} else {
-			err = main.run(after, blocks, l.block(l.stem.hopper), l.s)
+			err = main.run(after, blocks, l.block(l.family.hopper), l.s)
 		}
 		if err != nil {
 			return err
@@ -268,19 +268,19 @@ func (l *launch) backwardF32() error {
 	if err != nil {
 		return err
 	}
-	delta, err := l.get(l.known() | traitDelta)
+	delta, err := l.get(l.featureTrait() | traitDelta)
 	if err != nil {
 		return err
 	}
 	columns := f32Columns
-	if l.x.featured { // which take registers
+	if l.x.hasFeatures { // which take registers
 		columns = f32KeyColumns
 	}
 	w, heads := backwardWorkspace(l.id, *p), p.Batch*p.Heads
 	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
 	return l.within(&w, func() error {
-		if l.x.featured {
+		if l.x.hasFeatures {
 			if err := l.placeDelta(); err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 // backwardInstance returns the instance of bwd_sm90 for a part of a whole.
 func (b *Backend) backwardInstance(p, whole flashkit.Problem) instance {
 	g := b.planBackward(bwdSM90, p, whole)
-	return stems[bwdSM90].instanceOf(&instanceCall{p: &p, whole: &whole, sms: b.dev.SMs, splits: g.splits, halves: g.halves})
+	return families[bwdSM90].instanceOf(&instanceCall{p: &p, whole: &whole, sms: b.dev.SMs, splits: g.splits, halves: g.halves})
 }
 
 // The query heads of a group are cut evenly where its blocks are few, or the rows are where heads are not, and blocks begin
@@ -44,7 +44,7 @@ func TestPlanBackward(t *testing.T) {
 			w.partO, w.partLSE = rows*p.Dim, rows*p.VDim
 		}
 		if want.skew != 0 {
-			w.dqSum, w.turn = 2*w.dqSum, 2*w.turn-1
+			w.dqSum, w.counters = 2*w.dqSum, 2*w.counters-1
 		}
 		require.Equal(t, main, b.backwardInstance(p, p), name)
 		require.Equal(t, w, g.workspace, name)
@@ -67,13 +67,13 @@ func TestPlansBackwardOfAll(t *testing.T) {
 	skewed, halved := 0, 0
 	for range 6000 {
 		p, _ := randomProblem(r)
-		s := &stems[bwdSM90]
+		s := &families[bwdSM90]
 		if !s.fits(&b.dev, p) {
 			continue
 		}
 		g := b.planBackward(bwdSM90, p, p)
 		require.True(t, g.splits >= 1 && p.Heads/p.KVHeads%g.splits == 0 && (g.splits == 1 || !g.halves), p)
-		require.LessOrEqual(t, g.partO, mostGroupWords, p)
+		require.LessOrEqual(t, g.partO, maxGroupWords, p)
 		if g.halves {
 			halved++
 			require.LessOrEqual(t, s.dims[s.pad(p)].dim, groupedDim, p)
@@ -90,7 +90,7 @@ func TestPlansBackwardOfAll(t *testing.T) {
 		if begin := last << max(g.skew-1, 0) >> max(-g.skew, 0); begin >= rows {
 			t.Errorf("%v: block %d begins at tile %d of %d", p, last, begin, rows)
 		}
-		require.True(t, !banded(p) && !featured(&p), p)
+		require.True(t, !banded(p) && !hasFeatures(&p), p)
 	}
 	require.Positive(t, skewed)
 	require.Positive(t, halved)

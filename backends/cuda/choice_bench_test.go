@@ -42,11 +42,11 @@ func BenchmarkChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	all := newArena(b, gpu)
 	var last *deviceCall
-	eachChoice(b, gpu, "device", 250, func(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
+	eachChoice(b, gpu, "device", 250, func(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) ([]familyID, familyID, []float64) {
 		last = all.call(b, r, p)
 		ids, chosen := last.candidates(b, pass)
 		return ids, chosen, turns(b, last, all.flush, ids, pass)
-	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
+	}, func(s *family, p flashkit.Problem) (time.Duration, flashkit.Traits) {
 		var call flashkit.Call
 		require.NoError(b, call.Set(p, s.pass, &last.args))
 		return s.callCost(&gpu.dev, &call), call.Traits
@@ -59,12 +59,12 @@ func BenchmarkHostChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	memory := newHostArena()
 	kernels := gpu.Kernels()
-	eachChoice(b, gpu, "host", 60, func(_ *rand.Rand, p flashkit.Problem, pass flashkit.Pass) (ids []stemID, chosen stemID, ms []float64) {
+	eachChoice(b, gpu, "host", 60, func(_ *rand.Rand, p flashkit.Problem, pass flashkit.Pass) (ids []familyID, chosen familyID, ms []float64) {
 		chosen = -1
-		for i := range stems {
+		for i := range families {
 			if k := kernels[i]; k.Pass == pass && k.Fits(p.Ask(k.Pass)) == "" {
-				if ids = append(ids, stemID(i)); chosen < 0 || k.Cost(p.Ask(k.Pass)) < kernels[chosen].Cost(p.Ask(pass)) {
-					chosen = stemID(i)
+				if ids = append(ids, familyID(i)); chosen < 0 || k.Cost(p.Ask(k.Pass)) < kernels[chosen].Cost(p.Ask(pass)) {
+					chosen = familyID(i)
 				}
 			}
 		}
@@ -72,15 +72,15 @@ func BenchmarkHostChoice(b *testing.B) {
 			ms = append(ms, hostMedian(b, memory.call(p, &kernels[id])))
 		}
 		return ids, chosen, ms
-	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
+	}, func(s *family, p flashkit.Problem) (time.Duration, flashkit.Traits) {
 		return s.hostCost(&gpu.dev, p, cap(gpu.staging.free)), flashkit.Traits{}
 	})
 }
 
 // eachChoice times the kernels for each random problem, reports them as lines, and the
 // regret of all at the end.
-func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(*rand.Rand, flashkit.Problem, flashkit.Pass) ([]stemID, stemID, []float64),
-	cost func(*stem, flashkit.Problem) (time.Duration, flashkit.Traits)) {
+func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(*rand.Rand, flashkit.Problem, flashkit.Pass) ([]familyID, familyID, []float64),
+	cost func(*family, flashkit.Problem) (time.Duration, flashkit.Traits)) {
 	seed := rand.Uint64N(1e6)
 	if n, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
 		seed = n
@@ -98,7 +98,7 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 			p, pass = randomProblem(random)
 		}
 		if memory == "device" {
-			p = withFeatures(random, p, pass)
+			p = featuredCost(random, p, pass)
 		}
 		for memory == "host" && p.Bytes(pass) > hostArenaBytes/2 {
 			p, pass = randomProblem(random)
@@ -106,7 +106,7 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 		ids, chosen, ms := times(random, p, pass)
 		least := slices.Min(ms)
 		for i, id := range ids {
-			s := &stems[id]
+			s := &families[id]
 			predicted, traits := cost(s, p)
 			line, err := json.Marshal(choiceTiming{p.String(), "cuda/" + s.name, pass.String(), memory, id == chosen, ms[i], predicted.Seconds() * 1e3, traits.Load, traits.PackedQ})
 			require.NoError(b, err)
@@ -259,7 +259,7 @@ func starts(lens []int32) []int32 {
 }
 
 // withFeatures draws features for most problems, if FLASHKIT_FEATURES asks for it.
-func withFeatures(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit.Problem {
+func featuredCost(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit.Problem {
 	if os.Getenv("FLASHKIT_FEATURES") == "" || r.IntN(5) == 0 {
 		return p
 	}
@@ -283,12 +283,12 @@ func withFeatures(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit
 }
 
 // candidates returns the stems that take the tensors, and which is the choice.
-func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID, chosen stemID) {
+func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []familyID, chosen familyID) {
 	var call flashkit.Call
 	require.NoError(b, call.Set(c.p, pass, &c.args))
-	for i := range stems {
-		if s := &stems[i]; s.pass == pass && s.refuses(&c.b.dev, &call) == none {
-			ids = append(ids, stemID(i))
+	for i := range families {
+		if s := &families[i]; s.pass == pass && s.refuses(&c.b.dev, &call) == none {
+			ids = append(ids, familyID(i))
 		}
 	}
 	chosen, err := c.b.choose("", &call, false)
@@ -298,7 +298,7 @@ func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID,
 
 // turns returns the median milliseconds of the stems. Long ones that are far behind after
 // some turns get no more; short ones may only have been disturbed.
-func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass flashkit.Pass) []float64 {
+func turns(b *testing.B, c *deviceCall, flush func() error, ids []familyID, pass flashkit.Pass) []float64 {
 	from, err := c.b.NewEvent()
 	require.NoError(b, err)
 	defer from.Close()
@@ -317,7 +317,7 @@ func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass f
 			if turn > 3 && slices.Min(times[i]) > max(1, 4*least) {
 				continue
 			}
-			c.use("cuda/"+stems[id].name, pass)
+			c.use("cuda/"+families[id].name, pass)
 			t := c.timed(b, flush, from, to, call)
 			if turn > 0 { // the first loads the kernel
 				ms := t.Seconds() * 1e3

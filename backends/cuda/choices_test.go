@@ -20,7 +20,7 @@ func TestChoicesAreOfTraits(t *testing.T) {
 			c.Traits = flashkit.Traits{Device: true, Loose: loose}
 			id, err := b.choose("", c, false)
 			require.NoError(t, err)
-			require.Equal(t, !loose, stems[id].hopper, stems[id].name)
+			require.Equal(t, !loose, families[id].hopper, families[id].name)
 		}
 	}
 }

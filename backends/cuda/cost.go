@@ -26,7 +26,7 @@ type tile struct {
 }
 
 // tile returns the blocks of the instance for a problem.
-func (s *stem) tile(c *costs, p *flashkit.Problem) tile {
+func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
@@ -44,15 +44,15 @@ type cut struct {
 
 // deviceCost predicts the time of a call on the device's own memory, where rows begin
 // at multiples of 16 bytes or, if loose, do not.
-func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
-	return s.surcharged(dev, p, loose, surcharge{step: 1, bytes: 1})
+func (s *family) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
+	return s.costWith(dev, p, loose, surcharge{step: 1, bytes: 1})
 }
 
 // surcharged is deviceCost with a surcharge.
-func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surcharge) time.Duration {
+func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surcharge) time.Duration {
 	c, sms := s.costsOf(p.DType), max(1, dev.SMs)
 	if s.pass == flashkit.PassForward && s.rows == 0 {
-		p, _ = folded(p)
+		p, _ = packedHeads(p)
 	}
 	t := s.tile(c, &p)
 	if x.begin > 0 { // which nothing hides
@@ -79,12 +79,12 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
 		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true)) + c.ends*float64(p.Batch*p.Heads*ceilDiv(p.QLen, backwardRows))/float64(endBlocks*sms)
-	case s == &stems[fwdSM90]:
+	case s == &families[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = c.planCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
-			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))
+			cycles, steps = persistentCycles(c, t, p, sms, h.counters > 0 && banded(p))
 		}
-		if h.turn > 0 {
+		if h.counters > 0 {
 			us += c.extra
 		}
 	default:
@@ -92,8 +92,8 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 			t.loosen(c, s, &p, min(t.rows, p.QLen), t.keys)
 		}
 		l := s.load(c, &t, p, true)
-		l.spare(c, &t, p.QLen)
-		if s == &stems[fwdSM90Short] {
+		l.trimLast(c, &t, p.QLen)
+		if s == &families[fwdSM90Short] {
 			cycles = l.shorten(&t, &p, sms)
 		}
 		cycles, steps = max(cycles, l.cycles(c, &t, p.Batch*p.Heads, sms)), l.steps
@@ -130,7 +130,7 @@ func (c *costs) joined(x cut, rows int) float64 {
 }
 
 // padding returns which part of the columns of an instance a problem leaves out: whole slices in float32.
-func (s *stem) padding(p *flashkit.Problem) float64 {
+func (s *family) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
 	}
@@ -143,7 +143,7 @@ func (s *stem) padding(p *flashkit.Problem) float64 {
 }
 
 // wide returns the padded head dim, in 128 columns.
-func (s *stem) wide(p *flashkit.Problem) float64 {
+func (s *family) wide(p *flashkit.Problem) float64 {
 	return float64(s.padded(p).dim) / 128
 }
 
@@ -157,7 +157,7 @@ const endBlocks = 4
 const sliceColumns = 64
 
 // costsOf returns the costs of the stem's instances for a dtype.
-func (s *stem) costsOf(t flashkit.DType) *costs {
+func (s *family) costsOf(t flashkit.DType) *costs {
 	if s.rows > 0 && t == flashkit.Float32 {
 		return &decodeF32Costs
 	}
@@ -166,8 +166,8 @@ func (s *stem) costsOf(t flashkit.DType) *costs {
 
 // bytes returns what a pass moves of the device's memory: each tensor once, but for keys
 // that no row sees, queries that see no key, and the workspace.
-func (s *stem) bytes(p flashkit.Problem) float64 {
-	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blind(&p))
+func (s *family) bytes(p flashkit.Problem) float64 {
+	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blindRows(&p))
 	if p.QLen > 0 {
 		seen := seenKeys(&p)
 		unseen, p.KVLen = p.KVLen-seen, seen
@@ -186,8 +186,8 @@ func (s *stem) bytes(p flashkit.Problem) float64 {
 }
 
 // blind returns how many rows see no key. fwd_sm90_short reads those, too.
-func (s *stem) blind(p *flashkit.Problem) int {
-	if s == &stems[fwdSM90Short] || p.KVLen == 0 {
+func (s *family) blindRows(p *flashkit.Problem) int {
+	if s == &families[fwdSM90Short] || p.KVLen == 0 {
 		return 0
 	}
 	lo, hi := band(*p)

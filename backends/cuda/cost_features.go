@@ -8,7 +8,7 @@ import (
 )
 
 // share returns what a feature adds to a call by the stem.
-func (s *stem) share(c *flashkit.Call, i int) float64 {
+func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
 	case s.rows > 0 && i == 0: // what many rows do is not hidden behind the reading
 		return x.decode + .4*min(1, float64(c.Heads/c.KVHeads*c.QLen)/20)
@@ -16,10 +16,10 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 		return x.decode
 	case c.DType == flashkit.Float32:
 		return x.float32
-	case s.hopper && s.alone(c):
-		return pick(s.pass, x.sm90Alone, x.back90Alone)
+	case s.hopper && s.specialized(c):
+		return byPass(s.pass, x.sm90Alone, x.back90Alone)
 	case s.hopper:
-		return pick(s.pass, x.sm90, x.back90)
+		return byPass(s.pass, x.sm90, x.back90)
 	case s.pass == flashkit.PassBackward:
 		return x.back80
 	default:
@@ -28,13 +28,13 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 }
 
 // alone reports whether the stem has an instance for what a call asks of scores and weights, if its tensors are dense.
-func (s *stem) alone(c *flashkit.Call) bool {
+func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
 // oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and
 // odd ones elsewhere; and what small pages do.
-func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
+func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
 	if f == flashkit.FeaturePage {
 		return 1 + c.boxes*mappedKeys/float64(p.Page)
 	}
@@ -51,7 +51,7 @@ func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 
 	return 1
 }
 
-func pick(pass flashkit.Pass, forward, backward float64) float64 {
+func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 	if pass == flashkit.PassBackward {
 		return backward
 	}
@@ -64,23 +64,23 @@ const launchTime = 4
 
 // callCost predicts the time of a call on the device's own memory. It depends on the
 // problem, the pass and the traits alone.
-func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
-	if !featured(&c.Problem) {
+func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
+	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
 	}
-	return s.withFeatures(dev, c)
+	return s.featuredCost(dev, c)
 }
 
 // withFeatures predicts the time of a call with features.
-func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
+func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
 	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
-	if s.hopper && !s.alone(c) {
+	if s.hopper && !s.specialized(c) {
 		us += k.several
 	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.share(c, i) * s.oddly(k, &c.Problem, featureTimes[i].feature)
+			x.step += s.featureShare(c, i) * s.layoutFactor(k, &c.Problem, featureTimes[i].feature)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {
@@ -108,7 +108,7 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
 // ownRows returns how many query rows a block of a forward pass has, at most.
-func (s *stem) ownRows(c *flashkit.Call) int {
+func (s *family) ownRows(c *flashkit.Call) int {
 	rows := c.QLen
 	if s.rows > 0 {
 		rows *= c.Heads / max(1, c.KVHeads)
@@ -119,8 +119,8 @@ func (s *stem) ownRows(c *flashkit.Call) int {
 // sequencesCost predicts the time of a call with a surcharge. Sequences that are shorter than they may be
 // take the time of as many equal ones with as many pairs, but at least that of the longest; and where
 // blocks are launched for what they may be, that of those that find nothing.
-func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
-	t := s.surcharged(dev, c.Problem, c.Traits.Loose, x)
+func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
+	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
 		return t
 	}
@@ -129,7 +129,7 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 	if s.rows > 0 {
 		x.cut = s.cutOf(dev, &c.Problem)
 	}
-	t = min(t, max(s.surcharged(dev, p, c.Traits.Loose, x), s.surcharged(dev, one, c.Traits.Loose, x)))
+	t = min(t, max(s.costWith(dev, p, c.Traits.Loose, x), s.costWith(dev, one, c.Traits.Loose, x)))
 	if s.rows > 0 || s.pass == flashkit.PassForward && s.hopper {
 		return t
 	}
@@ -147,7 +147,7 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 }
 
 // cutOf returns how decode_sm80 cuts a problem.
-func (s *stem) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
+func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
 	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x

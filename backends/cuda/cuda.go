@@ -28,8 +28,8 @@ type Backend struct {
 	args    sync.Pool // *arguments
 	staging staging   // staging of host tensors
 	maps    tensorMaps
-	choices fastest.Cache[stemID]
-	foreign foreignLists
+	choices fastest.Cache[familyID]
+	foreign foreignCaches
 	peers   sync.Map // ordinals of the devices whose memory this one reaches
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool

@@ -13,15 +13,15 @@ type decodePlan struct {
 // The blocks of a cluster run on one of the parts that a GPU of compute capability 9.0 consists of, of
 // which some have fewer multiprocessors than others.
 const (
-	mostClustered = 8 // blocks of a cluster
-	mostGPCs      = 8
-	gpcStep       = 2 // multiprocessors by which their numbers differ
+	maxCluster = 8 // blocks of a cluster
+	maxGPCs    = 8
+	gpcStep    = 2 // multiprocessors by which their numbers differ
 )
 
 // fitsClusters reports whether so many clusters of blocks, one a multiprocessor, surely run at
 // the same time. Multiprocessors come in pairs, of which a cluster of an odd number of blocks leaves one.
 func fitsClusters(clusters, blocks, sms int) bool {
-	return blocks <= mostClustered && clusters*blocks <= sms-mostGPCs*(blocks+blocks%2-gpcStep)
+	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
 
 // clusters reports whether the device and its driver have clusters of blocks, for which
@@ -32,7 +32,7 @@ func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchClust
 // multiprocessor least: each part costs the pieces of keys that each of its warps
 // takes, and one more to begin and end. Parts are put together by the last block
 // of a tile to end, unless that is more work than another launch.
-func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d decodePlan) {
+func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
 	if d.tiles == 0 {
@@ -42,10 +42,10 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	if d.splits, d.cluster = cutDecode(d.tiles, ceilDiv(seenKeys(&p), f.keys), f.threads/32, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
 		return d
 	}
-	dim, parts := stems[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
+	dim, parts := families[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
 	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
-		d.turn = d.tiles
+		d.counters = d.tiles
 	}
 	return d
 }
@@ -61,7 +61,7 @@ func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, c
 		return splits, false
 	}
 	least += apartPieces
-	for s := 2; s <= min(mostClustered, ceilDiv(pieces, warps)); s++ {
+	for s := 2; s <= min(maxCluster, ceilDiv(pieces, warps)); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); fitsClusters(all, s, sms) && cost < least {
 			splits, least, cluster = s, cost, true
 		}
@@ -91,13 +91,13 @@ func (l *launch) decode() error {
 	if err != nil {
 		return err
 	}
-	merge, err := l.get(l.known() | traitMerge)
+	merge, err := l.get(l.featureTrait() | traitMerge)
 	if err != nil {
 		return err
 	}
 	clustered := (*function)(nil)
 	if b.clusters() {
-		if clustered, err = l.get(l.known() | traitCluster); err != nil {
+		if clustered, err = l.get(l.featureTrait() | traitCluster); err != nil {
 			return err
 		}
 	}
@@ -107,12 +107,12 @@ func (l *launch) decode() error {
 		if d.cluster {
 			return b.drv.LaunchCluster(clustered.handle, d.tiles*d.splits, clustered.threads, clustered.shared, d.splits, l.s, l.block(false))
 		}
-		if d.turn > 0 {
-			if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, l.s); err != nil {
+		if d.counters > 0 {
+			if err := b.drv.MemsetD32Async(x.counters, 0, d.counters, l.s); err != nil {
 				return err
 			}
 		}
-		if err := l.run(f, d.tiles*d.splits, false); err != nil || d.splits == 1 || d.turn > 0 {
+		if err := l.run(f, d.tiles*d.splits, false); err != nil || d.splits == 1 || d.counters > 0 {
 			return err
 		}
 		return l.run(merge, ceilDiv(l.p.Batch*l.p.Heads*l.p.QLen, merge.rows), false)

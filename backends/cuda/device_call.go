@@ -66,7 +66,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call, a.lists, a.kept, a.foreign, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil, nil // which would keep the program's tensors alive
+		a.call, a.seqArrays, a.kept, a.foreign, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil, nil // which would keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -97,15 +97,15 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		a.deterministic = 0
 	}
 	switch {
-	case a.words == 0:
+	case a.seqWords == 0:
 	case s.foreign:
 		a.foreign = &b.foreign
 		a.foreign.mu.Lock()
 		defer b.foreign.mu.Unlock()
 	default:
-		a.kept = &s.lists
+		a.kept = &s.seqs
 		a.kept.mu.Lock()
-		defer s.lists.mu.Unlock()
+		defer s.seqs.mu.Unlock()
 	}
 	return b.launch(id, p, a, s.handle)
 }
@@ -119,7 +119,7 @@ func (o *Options) checkWhole(p *flashkit.Problem) error {
 	if err := w.Validate(); err != nil {
 		return err
 	}
-	if w.Dim != p.Dim || w.VDim != p.VDim || w.DType != p.DType || w.Heads*p.KVHeads != p.Heads*w.KVHeads || featured(w) != featured(p) {
+	if w.Dim != p.Dim || w.VDim != p.VDim || w.DType != p.DType || w.Heads*p.KVHeads != p.Heads*w.KVHeads || hasFeatures(w) != hasFeatures(p) {
 		return &flashkit.ProblemError{Field: "Options.PartOf", Value: w.String(), Reason: "must be that of a whole of which the call has some heads, rows and keys"}
 	}
 	return nil
@@ -142,7 +142,7 @@ func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel,
 }
 
 // runDevice runs a call on tensors of the device to its end.
-func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
+func (b *Backend) runDevice(ctx context.Context, id familyID, c *flashkit.Call) error {
 	if err := cmp.Or(b.owns(c.Args, c.Pass, &c.Problem), missesTable(c.Args.Seqs)); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Seq
 		}
 	}
 	x.pageWidth = int32(max(len(s.Pages)/max(1, int(x.batch)), s.PagesPerSeq))
-	x.lists, x.words = [5][]int32{}, 0 // nothing to copy
+	x.seqArrays, x.seqWords = [5][]int32{}, 0 // nothing to copy
 	return nil
 }
 

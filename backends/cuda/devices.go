@@ -29,7 +29,7 @@ func devicesOf(d *Driver) ([]Device, error) {
 	}
 	list := make([]Device, n)
 	for i := range list {
-		if list[i], err = look(d, i); err != nil {
+		if list[i], err = queryDevice(d, i); err != nil {
 			return nil, err
 		}
 		list[i].Driver = driver
@@ -38,7 +38,7 @@ func devicesOf(d *Driver) ([]Device, error) {
 }
 
 // describe looks at a device and refuses those that no kernel could run on.
-func describe(d *Driver, ordinal int) (Device, error) {
+func usableDevice(d *Driver, ordinal int) (Device, error) {
 	n, driver, err := start(d)
 	if err != nil {
 		return Device{Ordinal: ordinal}, err
@@ -46,7 +46,7 @@ func describe(d *Driver, ordinal int) (Device, error) {
 	if ordinal < 0 || ordinal >= n {
 		return Device{Ordinal: ordinal}, fmt.Errorf("no device: number %d of %d", ordinal, n)
 	}
-	dev, err := look(d, ordinal)
+	dev, err := queryDevice(d, ordinal)
 	dev.Driver = driver
 	if err == nil && dev.Reason != "" {
 		err = errors.New(dev.Reason)
@@ -83,7 +83,7 @@ const oldestDriver = 13000
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
 // look asks the driver what device number i is, and says what kernels would miss there.
-func look(d *Driver, i int) (dev Device, err error) {
+func queryDevice(d *Driver, i int) (dev Device, err error) {
 	dev.Ordinal = i
 	if dev.Name, err = d.DeviceGetName(i); err != nil {
 		return dev, err

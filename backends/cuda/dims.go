@@ -38,25 +38,25 @@ func (d headDims) name() string {
 }
 
 // holds reports whether the instances take a problem.
-func (d headDims) holds(p *flashkit.Problem) bool {
+func (d headDims) fits(p *flashkit.Problem) bool {
 	return p.Dim <= d.dim && p.VDim <= d.vDim && p.Features()&^d.takes == 0
 }
 
 // pad returns which of the stem's head dims a problem is padded to, if one of
 // them is wide enough.
-func (s *stem) pad(p flashkit.Problem) int {
-	if i := slices.IndexFunc(s.dims, func(d headDims) bool { return d.holds(&p) }); i >= 0 {
+func (s *family) pad(p flashkit.Problem) int {
+	if i := slices.IndexFunc(s.dims, func(d headDims) bool { return d.fits(&p) }); i >= 0 {
 		return i
 	}
 	return len(s.dims)
 }
 
 // padded returns the head dims of the instances for a problem, the widest if none holds it.
-func (s *stem) padded(p *flashkit.Problem) headDims {
+func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
-func (s *stem) widest() int { return s.dims[len(s.dims)-1].dim }
+func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
 // A blockShape is the geometry of an instance's blocks on Hopper; elsewhere some differ a little.
 type blockShape struct {
@@ -79,13 +79,13 @@ var (
 )
 
 // shape returns the blocks of the instances for a problem.
-func (s *stem) shape(p *flashkit.Problem) *blockShape {
+func (s *family) shape(p *flashkit.Problem) *blockShape {
 	shapes := s.shapesOf(p.DType)
 	return &shapes[min(s.pad(*p), len(shapes)-1)]
 }
 
 // shapesOf returns the blocks of the stem's instances for a dtype, by padded head dim.
-func (s *stem) shapesOf(t flashkit.DType) []blockShape {
+func (s *family) shapesOf(t flashkit.DType) []blockShape {
 	if s.rows > 0 && t == flashkit.Float32 {
 		return decodeF32Tiles
 	}

@@ -170,7 +170,7 @@ func isSticky(err error) bool {
 var ErrNoDevice = errors.New("no device")
 
 // lacking is ErrNoDevice in other words.
-type lacking struct{ error }
+type absentError struct{ error }
 
-func (l lacking) Unwrap() error      { return l.error }
-func (lacking) Is(target error) bool { return target == ErrNoDevice }
+func (l absentError) Unwrap() error      { return l.error }
+func (absentError) Is(target error) bool { return target == ErrNoDevice }

@@ -18,7 +18,7 @@ func openDriver() (*Driver, error) {
 	}
 	l, err := openLibrary()
 	if err != nil {
-		return nil, lacking{fmt.Errorf("no driver library: %w", err)}
+		return nil, absentError{fmt.Errorf("no driver library: %w", err)}
 	}
 	var c calls
 	if err := c.bind(l.lookup); err != nil {

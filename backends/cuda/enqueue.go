@@ -7,20 +7,20 @@ import (
 )
 
 // launch enqueues the kernels of a stem. The views of a are set.
-func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
+func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {
-		return fmt.Errorf("cuda/%s: %w", stems[id].name, err)
+		return fmt.Errorf("cuda/%s: %w", families[id].name, err)
 	}
 	return nil
 }
 
 // enqueue launches the kernels of a call, in the order of the stream.
-func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	l := launch{b, id, &stems[id], p, x, s}
-	forward := l.stem.pass == flashkit.PassForward
-	if forward && l.stem.rows == 0 && x.whole == nil {
-		if q, fewer := folded(p); fewer && x.fold(q) {
+func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	l := launch{b, id, &families[id], p, x, s}
+	forward := l.family.pass == flashkit.PassForward
+	if forward && l.family.rows == 0 && x.whole == nil {
+		if q, fewer := packedHeads(p); fewer && x.packHeads(q) {
 			l.p = q
 		}
 	}
@@ -41,19 +41,19 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 
 // plan returns the workspace of a stem for a problem. That of a call with sequences has
 // what they say too.
-func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
+func (b *Backend) plan(id familyID, p flashkit.Problem) (w workspace, err error) {
 	w, err = b.planParts(id, p)
 	w.carried = carriedWords(&p)
 	return w, err
 }
 
-func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
+func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
-		p, _ = folded(p)
+		p, _ = packedHeads(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
-		i := stems[id].instanceOf(&instanceCall{p: &p, whole: &p})
+		i := families[id].instanceOf(&instanceCall{p: &p, whole: &p})
 		f, err := b.images.get(b.drv, id, i, p)
 		if err != nil {
 			return workspace{}, err
@@ -81,7 +81,7 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	var n int
 	err = b.do(func() (err error) {
 		w, err := b.plan(id, p)
-		w.ints = mostInts(&p)
+		w.seqInts = maxSeqWords(&p)
 		n = w.bytes()
 		return err
 	})

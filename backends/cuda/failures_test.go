@@ -13,9 +13,9 @@ import (
 )
 
 // host runs a stem on tensors in the host's memory.
-func (b *Backend) host(ctx context.Context, id stemID, p flashkit.Problem, args *flashkit.Args) error {
+func (b *Backend) host(ctx context.Context, id familyID, p flashkit.Problem, args *flashkit.Args) error {
 	var c flashkit.Call
-	if err := c.Set(p, stems[id].pass, args); err != nil {
+	if err := c.Set(p, families[id].pass, args); err != nil {
 		return err
 	}
 	return b.runHost(ctx, id, &c)

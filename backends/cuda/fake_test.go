@@ -388,7 +388,7 @@ func (f *fakeDriver) moduleCalls() {
 	}
 	f.LaunchDependent = f.LaunchKernel
 	f.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, a unsafe.Pointer) error {
-		if cluster < 2 || cluster > mostClustered || blocks%cluster != 0 {
+		if cluster < 2 || cluster > maxCluster || blocks%cluster != 0 {
 			return f.fail("cuLaunchKernelEx", 1)
 		}
 		return f.LaunchKernel(fn, blocks, threads, shared, s, a)

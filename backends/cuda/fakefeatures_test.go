@@ -241,7 +241,7 @@ func (x *fakeFeatured) slotted(rows int) {
 
 // decode computes all rows by what comes last: the second kernel, or the last blocks to end.
 func (x *fakeFeatured) decode() {
-	if merge := strings.Contains(x.name, "_merge"); !merge && x.splits > 1 && x.turn == 0 && !strings.Contains(x.name, "_cluster") {
+	if merge := strings.Contains(x.name, "_merge"); !merge && x.splits > 1 && x.counters == 0 && !strings.Contains(x.name, "_cluster") {
 		return
 	} else if tiles := ceilDiv(int(x.heads/x.kvHeads*x.qLen), int(x.plan[2])); !merge && x.blocks != int(x.batch*x.kvHeads*x.splits)*tiles {
 		return // rows are left out

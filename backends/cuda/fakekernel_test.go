@@ -121,7 +121,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		}
 		k.views[i] = fakeView{memory: m, view: l.params.views[i], dtype: t}
 	}
-	for _, p := range []Pointer{k.delta, k.dqSum, k.turn, k.partO, k.partLSE} {
+	for _, p := range []Pointer{k.delta, k.dqSum, k.counters, k.partO, k.partLSE} {
 		if m, ok := f.at(p); ok {
 			k.arrays[p] = &fakeView{memory: m}
 		}
@@ -149,7 +149,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.splits = 1
 		k.decode()
 	case strings.HasPrefix(fn.name, "decode_"):
-		if k.decode(); k.splits > 1 && k.turn != 0 {
+		if k.decode(); k.splits > 1 && k.counters != 0 {
 			k.merge()
 		}
 	case strings.Contains(fn.name, "_delta"):

@@ -51,12 +51,12 @@ const (
 )
 
 // featured reports whether a problem is for the instances with features.
-func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
+func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
 // setFeatures describes the features of a call, without their tensors and sequences.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
-	if x.featured = featured(&c.Problem); !x.featured {
+	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {
 		return
 	}
 	f, p, args := &x.features, &c.Problem, c.Args
@@ -64,12 +64,12 @@ func (x *arguments) setFeatures(c *flashkit.Call) {
 		n := args.DBias.Shape()
 		f.dbiasShape = [3]int32{int32(n[0]), int32(n[1]), int32(n[2])}
 	}
-	f.say(p, args)
+	f.fill(p, args)
 	f.biasWide, f.dbiasWide = toBit(args.Bias.DType() == flashkit.Float32), toBit(args.DBias.DType() == flashkit.Float32)
 }
 
 // say fills in what the problem says.
-func (f *features) say(p *flashkit.Problem, args *flashkit.Args) {
+func (f *features) fill(p *flashkit.Problem, args *flashkit.Args) {
 	f.left, f.right, f.shift = side(p.Band.Left()), side(p.Band.Right()), int64(p.Band.Shifted())
 	f.topLeft = toBit(p.Band.IsTopLeft())
 	f.keep = 1

@@ -24,7 +24,7 @@ func BenchmarkFeatures(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b1-h32-g32-n4096-m4096-d64-bf16", "b1-h16-g16-n4096-m4096-d128-bf16", "b16-h32-g8-n1-m8192-d128-bf16") {
 		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
-			plain := map[stemID]float64{}
+			plain := map[familyID]float64{}
 			least := 0.
 			for _, form := range featureForms {
 				p := problem(b, name+form)
@@ -40,7 +40,7 @@ func BenchmarkFeatures(b *testing.B) {
 					call = c.backward
 				}
 				for _, id := range ids {
-					c.use("cuda/"+stems[id].name, pass)
+					c.use("cuda/"+families[id].name, pass)
 					ms := deviceMedian(b, c, call)
 					if form == "" {
 						plain[id] = ms
@@ -56,7 +56,7 @@ func BenchmarkFeatures(b *testing.B) {
 					if plain[id] > 0 {
 						same = ms / plain[id]
 					}
-					fmt.Printf("%-52s %-9v %-12s %9.4f ms %6.2f of it plain, %6.2f of the best plain%s\n", p, pass, stems[id].name, ms, same, ms/least, mark)
+					fmt.Printf("%-52s %-9v %-12s %9.4f ms %6.2f of it plain, %6.2f of the best plain%s\n", p, pass, families[id].name, ms, same, ms/least, mark)
 				}
 				c.close(b)
 			}

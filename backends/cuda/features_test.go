@@ -171,8 +171,8 @@ func TestHopperBackwardLaunches(t *testing.T) {
 // Sequences cost what they are long, by the traits alone.
 func TestCostOfSequences(t *testing.T) {
 	b, _ := openFake(t)
-	for i := range stems {
-		s := &stems[i]
+	for i := range families {
+		s := &families[i]
 		if s.takes&flashkit.FeatureRagged == 0 {
 			continue
 		}

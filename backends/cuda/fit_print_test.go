@@ -50,21 +50,21 @@ func (f *fit) report(when string, most int) {
 		fmt.Printf("  %.3f %s %v load %d packed %v:", math.Exp(logs[n]), first.call.Pass, first.call.Problem, first.call.Traits.Load, first.call.Traits.PackedQ)
 		for _, i := range f.problems[n] {
 			l := &f.lines[i]
-			fmt.Printf("  %s%s %.1f (%.1f)", map[bool]string{true: "*"}[i == chosen[n]], l.stem.name, l.ms*1e3, math.Exp(l.guess)*1e3)
+			fmt.Printf("  %s%s %.1f (%.1f)", map[bool]string{true: "*"}[i == chosen[n]], l.family.name, l.ms*1e3, math.Exp(l.guess)*1e3)
 		}
 		fmt.Println()
 	}
-	for i := range stems {
+	for i := range families {
 		var off []float64
 		for _, l := range f.lines {
-			if l.stem == &stems[i] {
+			if l.family == &families[i] {
 				off = append(off, math.Log(l.ms)-l.guess)
 			}
 		}
 		if slices.Sort(off); len(off) > 0 {
 			at := func(part float64) float64 { return math.Exp(off[int(part*float64(len(off)-1))]) }
 			fmt.Printf("  %-15s %4d lines, measured over predicted: 5 %% %.2f, 25 %% %.2f, median %.2f, 75 %% %.2f, 95 %% %.2f\n",
-				stems[i].name, len(off), at(.05), at(.25), at(.5), at(.75), at(.95))
+				families[i].name, len(off), at(.05), at(.25), at(.5), at(.75), at(.95))
 		}
 	}
 }

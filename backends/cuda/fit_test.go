@@ -23,7 +23,7 @@ import (
 
 // A fitLine is a kernel's line of BenchmarkChoice.
 type fitLine struct {
-	stem    *stem
+	family  *family
 	dev     *Device
 	call    *flashkit.Call
 	problem int     // number of the lines' problem
@@ -61,9 +61,9 @@ func TestFitCosts(t *testing.T) {
 	}
 	f, check := readFit(t, named(t, files)), readFit(t, named(t, os.Getenv("FLASHKIT_FIT_CHECK")))
 	only := os.Getenv("FLASHKIT_FIT_STEMS")
-	for i := range stems {
-		if only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
-			f.add(&stems[i])
+	for i := range families {
+		if only == "" || slices.Contains(strings.Fields(only), families[i].name) {
+			f.add(&families[i])
 		}
 	}
 	if only == "-" {
@@ -93,9 +93,9 @@ var fitDevice = regexp.MustCompile(`^\{Ordinal:.* Major:(\d+) Minor:\d+ SMs:(\d+
 
 // readFit reads lines. Those of a problem follow each other.
 func readFit(t *testing.T, files []string) *fit {
-	f, byName := &fit{}, map[string]*stem{}
-	for i := range stems {
-		byName["cuda/"+stems[i].name] = &stems[i]
+	f, byName := &fit{}, map[string]*family{}
+	for i := range families {
+		byName["cuda/"+families[i].name] = &families[i]
 	}
 	for _, name := range files {
 		file, err := os.Open(name)
@@ -116,7 +116,7 @@ func readFit(t *testing.T, files []string) *fit {
 			if x.Pass != pass.String() {
 				pass = flashkit.PassBackward
 			}
-			l := fitLine{stem: byName[x.Kernel], dev: dev, call: p.Ask(pass), ms: x.MS}
+			l := fitLine{family: byName[x.Kernel], dev: dev, call: p.Ask(pass), ms: x.MS}
 			l.call.Traits = flashkit.Traits{Device: true, Load: x.Load, PackedQ: x.Packed, PackedKV: x.Packed, Loose: looseRows(p)}
 			if key := fmt.Sprint(x.Problem, x.Pass, x.Load, x.Packed); key != last {
 				f.problems, last = append(f.problems, nil), key
@@ -142,7 +142,7 @@ func readFit(t *testing.T, files []string) *fit {
 
 // guess predicts some lines, or all.
 func (f *fit) guess(lines []int) {
-	one := func(l *fitLine) { l.guess = math.Log(l.stem.callCost(l.dev, l.call).Seconds() * 1e3) }
+	one := func(l *fitLine) { l.guess = math.Log(l.family.callCost(l.dev, l.call).Seconds() * 1e3) }
 	for _, i := range lines {
 		one(&f.lines[i])
 	}
@@ -154,7 +154,7 @@ func (f *fit) guess(lines []int) {
 }
 
 // add takes the numbers of a stem into the fit.
-func (f *fit) add(s *stem) {
+func (f *fit) add(s *family) {
 	param := func(name string, x *float64, penalty float64) bool {
 		if *x == 0 {
 			return false
@@ -223,7 +223,7 @@ func numbersOf(table any) (list []costField) {
 }
 
 // featureTimes returns what a feature adds to the stem's calls.
-func (s *stem) featureTimes(i int) []*float64 {
+func (s *family) featureTimes(i int) []*float64 {
 	x := &featureTimes[i]
 	switch {
 	case s.rows > 0:

@@ -53,9 +53,9 @@ func BenchmarkDevice(b *testing.B) {
 		require.NoError(b, c.forward())
 		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 			ids, chosen := c.candidates(b, pass)
-			c.time(b, "", timing{Kernel: "chosen", Pass: pass.String(), Chosen: "cuda/" + stems[chosen].name})
+			c.time(b, "", timing{Kernel: "chosen", Pass: pass.String(), Chosen: "cuda/" + families[chosen].name})
 			for _, id := range ids {
-				kernel := "cuda/" + stems[id].name
+				kernel := "cuda/" + families[id].name
 				c.time(b, kernel, timing{Kernel: kernel, Pass: pass.String()})
 				if pass == flashkit.PassBackward {
 					c.bwdOptions.Nondeterministic = true

@@ -111,7 +111,7 @@ var endsCases = []endsCase{
 
 // Numbers at the ends of their range give in every instance what float64 gives.
 func TestNumbersAtTheEnds(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		for _, x := range endsCases {
 			for _, band := range []flashkit.Band{{}, flashkit.Causal()} {
 				p.QLen, p.Band, p.Scale = 70, band, x.scale
@@ -125,7 +125,7 @@ func TestNumbersAtTheEnds(t *testing.T) {
 	})
 }
 
-func checkEnds(t *testing.T, b *Backend, s *stem, p flashkit.Problem, x endsCase) {
+func checkEnds(t *testing.T, b *Backend, s *family, p flashkit.Problem, x endsCase) {
 	c := newDeviceCall(t, b, p.String())
 	defer c.close(t)
 	in := endsInputs(c.p, &c.args, x)

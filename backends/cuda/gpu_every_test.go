@@ -18,7 +18,7 @@ import (
 // What the kernels' plans promise holds on the device: every instance loads and
 // launches, those that put parts together too.
 func TestEveryInstance(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
 		masked, many := p, p
 		masked.Band, masked.QLen = flashkit.Causal(), 300
@@ -47,7 +47,7 @@ func TestEveryInstance(t *testing.T) {
 // Calls end whose first rows see no keys, where each multiprocessor has several tiles: warpgroups that take turns, of which some
 // have no keys, do not wait for what waits for them.
 func TestRowsWithoutKeys(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		p.Batch, p.Heads, p.KVHeads, p.KVLen, p.Band = 1, 3*b.dev.SMs, 3*b.dev.SMs, 20, flashkit.Causal()
 		for _, rows := range []int{70, 198, 250} {
 			p.QLen = rows
@@ -71,7 +71,7 @@ func TestRowsWithoutKeys(t *testing.T) {
 
 // Every instance with features loads and launches, on lengths and pages too.
 func TestEveryFeaturedInstance(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		all, many := p, p
 		p.Band, many.Band, many.Heads, many.KVHeads = flashkit.Causal(), flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
 		forms := []string{p.String() + "-sink-ragged"}
@@ -106,10 +106,10 @@ func TestEveryFeaturedInstance(t *testing.T) {
 }
 
 // eachInstance runs f as a subtest for every stem, dtype and padded head dim, with a small problem.
-func eachInstance(t *testing.T, f func(t *testing.T, b *Backend, s *stem, p flashkit.Problem)) {
+func eachInstance(t *testing.T, f func(t *testing.T, b *Backend, s *family, p flashkit.Problem)) {
 	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
+	for i := range families {
+		s := &families[i]
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dims {
 				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype}

@@ -137,8 +137,8 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 		"b9-h60-g60-n330-m330-d64-bf16-causal-ragged", "b3-h8-g2-n700-m900-d128-bf16-causal-ragged", "b9-h40-g40-n700-m900-d128-f16-sink-ragged",
 		"b2-h4-g2-n300-m400-d64-f32-causal-softcap20-alibi-ragged", "b1-h4-g4-n300-m200-d128-f32-bias-mask-sink-dropout0.25",
 	} {
-		for i := range stems {
-			s := &stems[i]
+		for i := range families {
+			s := &families[i]
 			p := problem(t, name)
 			if s.pass == flashkit.PassBackward && p.Page > 0 || !s.fits(&b.dev, p) {
 				continue

@@ -18,8 +18,8 @@ const mostPage = 256
 // Every kernel that takes pages reads those of any size, in any order.
 func TestEveryPageSize(t *testing.T) {
 	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
+	for i := range families {
+		s := &families[i]
 		if s.pass != flashkit.PassForward || s.takes&flashkit.FeaturePage == 0 || s.refuses(&b.dev, nil) != none {
 			continue
 		}

@@ -37,8 +37,8 @@ func TestPartsHaveTheBitsOfTheWhole(t *testing.T) {
 		}
 		x := &wholeCall{deviceCall: newDeviceCall(t, b, name), t: t, r: r}
 		x.args.Seed = seed
-		for i := range stems {
-			if s := &stems[i]; stemID(i) != decodeSM80 && s.fits(&b.dev, x.p) && !(s.hopper && looseRows(x.p)) {
+		for i := range families {
+			if s := &families[i]; familyID(i) != decodeSM80 && s.fits(&b.dev, x.p) && !(s.hopper && looseRows(x.p)) {
 				x.kernel = "cuda/" + s.name
 				x.check(s.pass)
 			}

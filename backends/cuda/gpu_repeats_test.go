@@ -64,7 +64,7 @@ func TestRepeatsBesideEachOther(t *testing.T) {
 		c := newDeviceCall(t, b, name)
 		defer c.close(t)
 		c.bwdOptions.Kernel = "cuda/bwd_sm90"
-		if !stems[bwdSM90].fits(&b.dev, c.p) {
+		if !families[bwdSM90].fits(&b.dev, c.p) {
 			t.Skip("not a GPU for bwd_sm90")
 		}
 		require.NoError(t, c.forward())

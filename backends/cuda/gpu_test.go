@@ -33,8 +33,8 @@ func openGPU(t testing.TB) *Backend {
 // a backward one at a time, until each had its turn.
 func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *deviceCall)) {
 	var names [2][]string
-	for i := range stems {
-		if s := &stems[i]; s.fits(&b.dev, problem(t, name)) {
+	for i := range families {
+		if s := &families[i]; s.fits(&b.dev, problem(t, name)) {
 			names[s.pass] = append(names[s.pass], "cuda/"+s.name)
 		}
 	}

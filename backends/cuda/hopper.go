@@ -29,16 +29,16 @@ func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(by
 // one; else there is a counter that deals them out.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
-	if featured(&p) {
-		h.turn = 1
+	if hasFeatures(&p) {
+		h.counters = 1
 		return h
 	}
-	s := &stems[fwdSM90]
+	s := &families[fwdSM90]
 	t, heads := s.tile(s.plans, &p), p.Batch*p.Heads
 	groups, least := t.rows/groupRows, 0.
 	masked := banded(p)
 	if masked {
-		h.rows, h.turn = rowTiles{tall: int32(ceilDiv(p.QLen, t.rows))}, 1
+		h.rows, h.counters = rowTiles{tall: int32(ceilDiv(p.QLen, t.rows))}, 1
 	} else {
 		var taken float64
 		h.rows, taken = cutRows(p.QLen, heads, groups, sms)
@@ -48,7 +48,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		return h
 	}
 	for g := groups; g > 0; g-- {
-		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
+		low, pieces := ceilDiv(p.QLen, g*groupRows), maxTiles(&p, g*groupRows, t.keys)
 		if n := low * heads; masked && n > sms && n <= 2*sms {
 			if c := s.cutHopper(&p, &t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
 				h, least = c, c.cycles
@@ -73,13 +73,13 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 // planPart is planHopper for a part of a whole, which may be all of it: keys are cut in as many parts, for tiles
 // of as many rows, so that each row is computed as in a call of the whole.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
-	w, _ := folded(whole)
+	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
 	switch {
 	case h.cycles > 0:
 		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
 	case banded(w):
-		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].shape(&p).rows))
+		h.rows.tall = int32(ceilDiv(p.QLen, families[fwdSM90].shape(&p).rows))
 	}
 	if h.splits > 1 {
 		rows := p.Batch * p.Heads * p.QLen
@@ -134,18 +134,18 @@ const (
 )
 
 // cutHopper is a plan of so many parts, of tiles of so many warpgroups.
-func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
+func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	if splits > 1 {
 		merged, parts := s.parts(*p), p.Batch*p.Heads*p.QLen*splits
-		h.partO, h.partLSE = parts*stems[decodeSM80].padded(&merged).dim, 2*parts
+		h.partO, h.partLSE = parts*families[decodeSM80].padded(&merged).dim, 2*parts
 	}
 	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
 }
 
 // parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
-func (s *stem) parts(p flashkit.Problem) flashkit.Problem {
+func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
 }
@@ -169,7 +169,7 @@ func (c *costs) shareOf(used, groups int) float64 {
 
 // mostTiles returns the most tiles of keys that the first, the middle, or the last tile of query
 // rows sees.
-func mostTiles(p *flashkit.Problem, rows, keys int) (most int) {
+func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	n := ceilDiv(p.QLen, rows)
 	for _, nth := range [...]int{0, n / 2, n - 1} {
 		most = max(most, tilesOf(p, nth, rows, keys))
@@ -188,7 +188,7 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 }
 
 // inTurn returns 1 where warpgroups take turns, else 0: tiles of more than two that are dealt out are faster without.
-func inTurn(dealt bool, rows int) int8 {
+func warpgroupTurns(dealt bool, rows int) int8 {
 	if dealt && rows > splitGroups*groupRows {
 		return 0
 	}
@@ -208,7 +208,7 @@ func (l *launch) forwardHopper() error {
 	}
 	var merge *function
 	if h.splits > 1 {
-		if merge, err = l.b.images.get(l.b.drv, decodeSM80, traitMerge, l.stem.parts(*p)); err != nil {
+		if merge, err = l.b.images.get(l.b.drv, decodeSM80, traitMerge, l.family.parts(*p)); err != nil {
 			return err
 		}
 	}
@@ -221,8 +221,8 @@ func (l *launch) forwardHopper() error {
 	}
 	heads, sms := p.Batch*p.Heads, l.b.dev.SMs-x.spare
 	x.rows, x.splits = h.rows, int32(h.splits)
-	dealt, even := h.turn > 0, h.cycles == 0 && h.turn == 0
-	if x.featured {
+	dealt, even := h.counters > 0, h.cycles == 0 && h.counters == 0
+	if x.hasFeatures {
 		x.rows, x.pageBox = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}, int32(box)
 		dealt, even = banded(*p) || p.Ragged || p.Score.Mask, !banded(*p)
 		if x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, l.b.eager); x.rowSlots > 0 {
@@ -234,16 +234,16 @@ func (l *launch) forwardHopper() error {
 	}
 	tiles := int(x.rows.tall+x.rows.low) * heads * h.splits
 	blocks := min(sms, tiles)
-	if !x.featured {
+	if !x.hasFeatures {
 		if x.beside && (h.cycles == 0 || tiles > blocks) {
-			dealt, h.turn = true, 1
+			dealt, h.counters = true, 1
 		}
-		x.skew = inTurn(dealt, f.rows)
+		x.skew = warpgroupTurns(dealt, f.rows)
 	}
 	return l.within(&h.workspace, func() error {
 		if !dealt {
-			x.turn = 0
-		} else if err := l.b.drv.MemsetD32Async(x.turn, 0, 1, l.s); err != nil {
+			x.counters = 0
+		} else if err := l.b.drv.MemsetD32Async(x.counters, 0, 1, l.s); err != nil {
 			return err
 		}
 		if err := l.run(f, blocks, true); err != nil || h.splits == 1 {

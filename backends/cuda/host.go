@@ -19,7 +19,7 @@ import (
 // query heads of its group or, in a call with features, a whole batch.
 type hostCall struct {
 	b        *Backend
-	id       stemID
+	id       familyID
 	call     *flashkit.Call
 	perBatch int // units
 	units    int
@@ -29,7 +29,7 @@ type hostCall struct {
 	err  atomic.Pointer[error] // the first
 }
 
-func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) (err error) {
+func (b *Backend) runHost(ctx context.Context, id familyID, call *flashkit.Call) (err error) {
 	c := &hostCall{b: b, id: id, call: call}
 	first := c.cut()
 	own, err := b.staging.take(ctx)
@@ -51,7 +51,7 @@ func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) (
 	if failed := c.err.Load(); failed != nil {
 		err = *failed
 	}
-	if featured(&call.Problem) && own.bytes > 2*featureBytes { // no other call needs as much
+	if hasFeatures(&call.Problem) && own.bytes > 2*featureBytes { // no other call needs as much
 		err = errors.Join(err, b.do(func() error { return own.shrink(b.drv) }))
 	}
 	return err
@@ -60,7 +60,7 @@ func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) (
 // cut decides what a unit is and how many of them make a chunk, and returns the first chunk.
 func (c *hostCall) cut() *chunk {
 	p := &c.call.Problem
-	dense := !featured(p)
+	dense := !hasFeatures(p)
 	if c.perBatch, c.units = 1, p.Batch; dense {
 		c.perBatch, c.units = p.KVHeads, p.Batch*p.KVHeads
 	}
@@ -135,7 +135,7 @@ func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
 	}
 	a := c.b.args.Get().(*arguments)
 	defer c.b.args.Put(a)
-	x.describe(a, l.device)
+	x.setArguments(a, l.device)
 	if err := c.b.do(func() error { return c.pass(x, a, l) }); err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	}
 	s.whole = s.shape
 	for d, stride := range t.Strides() {
-		if role == flashkit.Input && stride == 0 && s.shape[d] > 1 && s.pages == nil && featured(&x.p) {
+		if role == flashkit.Input && stride == 0 && s.shape[d] > 1 && s.pages == nil && hasFeatures(&x.p) {
 			s.shape[d] = 1
 		}
 	}
@@ -173,7 +173,7 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 }
 
 // describe sets the argument block for the copies on the device.
-func (x *chunk) describe(a *arguments, device Pointer) {
+func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {
 		a.dbiasShape[0] = int32(x.p.Batch)

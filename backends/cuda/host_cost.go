@@ -21,7 +21,7 @@ type hostCosts struct {
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
 
 // hostCost predicts the time of a call with host tensors that has at most so many buffers.
-func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
+func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
 	if units == 0 {
 		return microseconds(c.call)
@@ -48,8 +48,8 @@ func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 
 // hostCallCost predicts the time of a call with host tensors that has at most so many
 // buffers.
-func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
-	if !featured(&c.Problem) {
+func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
+	if !hasFeatures(&c.Problem) {
 		return s.hostCost(dev, c.Problem, buffers)
 	}
 	in, out, rows := hostBytes(c.Problem, s.pass)

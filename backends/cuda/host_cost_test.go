@@ -44,7 +44,7 @@ func TestCostOfFeaturesCountsChunks(t *testing.T) {
 // Chunks overlap: twice the batches of a call that is bound by its copies take less than twice the time, but no less than the bus.
 func TestCostOfFeaturesOverlaps(t *testing.T) {
 	b, _ := openFake(t)
-	s := &stems[fwdSM80]
+	s := &families[fwdSM80]
 	cost := func(batch int, buffers int) float64 {
 		p := problem(t, "b1-h16-g16-n64-m16384-d128-bf16-softcap5") // of more than half a chunk
 		p.Batch = batch

@@ -22,8 +22,8 @@ type images struct {
 	arch int // 90 is sm_90
 
 	mu      sync.Mutex
-	modules [len(stems)]Module
-	loaded  [len(stems)]atomic.Pointer[[]instanceFunction] // lists replaced as a whole: a call reads them without a lock
+	modules [len(families)]Module
+	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // lists replaced as a whole: a call reads them without a lock
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
@@ -40,7 +40,7 @@ type instanceFunction struct {
 
 // A kernelKey is all that the name of a stem's kernel depends on.
 type kernelKey struct {
-	stem   stemID
+	family familyID
 	traits instance
 	dtype  flashkit.DType
 	dim    int // number of the padded head dim
@@ -57,10 +57,10 @@ type function struct {
 
 // get returns an instance of a stem for a problem's dtype and the first of the stem's
 // padded head dims that is enough. The context must be current.
-func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*function, error) {
-	k := kernelKey{stem: s, traits: i, dtype: p.DType}
+func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*function, error) {
+	k := kernelKey{family: s, traits: i, dtype: p.DType}
 	if i.perDim() {
-		k.dim = stems[s].pad(p)
+		k.dim = families[s].pad(p)
 	}
 	if f := x.find(k); f != nil {
 		return f, nil
@@ -70,7 +70,7 @@ func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*func
 	if f := x.find(k); f != nil {
 		return f, nil
 	}
-	f, err := x.loadFrom(d, &x.modules[s], stems[s].name, k.name())
+	f, err := x.loadFrom(d, &x.modules[s], families[s].name, k.name())
 	if err == nil {
 		all := []instanceFunction{{k, f}}
 		if old := x.loaded[s].Load(); old != nil {
@@ -83,7 +83,7 @@ func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*func
 
 // find returns a loaded instance, or nil.
 func (x *images) find(k kernelKey) *function {
-	if list := x.loaded[k.stem].Load(); list != nil {
+	if list := x.loaded[k.family].Load(); list != nil {
 		for i := range *list {
 			if one := &(*list)[i]; one.kernelKey == k {
 				return one.function
@@ -98,7 +98,7 @@ func (x *images) getSum(d *Driver, id sumID) (*function, error) {
 	if f := x.sum[id].Load(); f != nil {
 		return f, nil
 	}
-	return x.once(&x.sum[id], func() (*function, error) { return x.loadFrom(d, &x.sums, "sums", sumName(id)) })
+	return x.loadOnce(&x.sum[id], func() (*function, error) { return x.loadFrom(d, &x.sums, "sums", sumName(id)) })
 }
 
 // getJoin is get of a kernel of kernels/join.cu.
@@ -106,11 +106,11 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	if f := x.join[id].Load(); f != nil {
 		return f, nil
 	}
-	return x.once(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
+	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
 // once loads a kernel into its slot, unless another goroutine has done it.
-func (x *images) once(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
+func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if f := slot.Load(); f != nil {
@@ -125,7 +125,7 @@ func (x *images) once(slot *atomic.Pointer[function], load func() (*function, er
 
 // name returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
 func (k kernelKey) name() string {
-	s := &stems[k.stem]
+	s := &families[k.family]
 	name := s.name + k.traits.name()
 	if len(s.dtypes) > 1 {
 		name += "_" + k.dtype.String()

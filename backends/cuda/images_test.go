@@ -48,16 +48,16 @@ func TestImagesAreCurrent(t *testing.T) {
 // architecture can run.
 func TestImagesHoldEveryKernel(t *testing.T) {
 	shared := map[int]int{80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
-	for id := range stems {
+	for id := range families {
 		for arch, most := range shared {
-			if arch < stems[id].arch {
+			if arch < families[id].arch {
 				continue
 			}
-			image, err := readImage(imageFiles, stems[id].name, arch)
+			image, err := readImage(imageFiles, families[id].name, arch)
 			require.NoError(t, err)
 			parsed, err := parseImage(image)
 			require.NoError(t, err)
-			for _, name := range instances(stemID(id), arch) {
+			for _, name := range instances(familyID(id), arch) {
 				require.True(t, parsed.functions[name], "sm_%d lacks %s", arch, name)
 				plan := parsed.plans[name+"_plan"]
 				require.Len(t, plan, 16, name)
@@ -66,12 +66,12 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 				require.True(t, bytes >= 0 && int(bytes) <= most, "%s on sm_%d has %d bytes of shared memory", name, arch, bytes)
 			}
 		}
-		if stems[id].arch > 80 {
+		if families[id].arch > 80 {
 			continue
 		}
-		ptx, err := readImage(imageFiles, stems[id].name, 120)
+		ptx, err := readImage(imageFiles, families[id].name, 120)
 		require.NoError(t, err)
-		for _, name := range instances(stemID(id), 120) {
+		for _, name := range instances(familyID(id), 120) {
 			require.Contains(t, string(ptx), ".entry "+name+"(")
 		}
 	}
@@ -90,8 +90,8 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 }
 
 // instances returns the names of a stem's kernels for an architecture.
-func instances(id stemID, arch int) (names []string) {
-	s := &stems[id]
+func instances(id familyID, arch int) (names []string) {
+	s := &families[id]
 	for _, i := range s.instances {
 		if !i.on(arch) {
 			continue
@@ -106,7 +106,7 @@ func instances(id stemID, arch int) (names []string) {
 }
 
 // dimsOf returns the numbers of the padded head dims that have an instance.
-func (s *stem) dimsOf(i instance) (list []int) {
+func (s *family) dimsOf(i instance) (list []int) {
 	for dim, d := range s.dims {
 		if s.has(i, d) && (i.perDim() || dim == 0) {
 			list = append(list, dim)

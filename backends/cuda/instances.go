@@ -92,13 +92,13 @@ func (i instance) needs() flashkit.Feature {
 }
 
 // stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
-func (i instance) stays(d headDims) bool {
+func (i instance) persistent(d headDims) bool {
 	plain := i == 0 || i == traitFeatures|traitLayout
 	return i&(traitUp|traitColumns80|traitColumns96) != 0 || plain && d.dim <= groupedDim
 }
 
 // has reports whether there is an instance for a padded head dim.
-func (s *stem) has(i instance, d headDims) bool {
+func (s *family) has(i instance, d headDims) bool {
 	if !slices.Contains(s.instances, i) || i.needs()&^d.takes != 0 {
 		return false
 	}
@@ -127,7 +127,7 @@ type scoreTensors struct {
 }
 
 // instanceOf returns the main kernel for a call: of those that know its features, the most specialized.
-func (s *stem) instanceOf(c *instanceCall) instance {
+func (s *family) instanceOf(c *instanceCall) instance {
 	d := s.padded(c.p)
 	asked, i := c.p.Features()&^plainFeatures, instance(0)
 	switch {
@@ -152,12 +152,12 @@ func (s *stem) instanceOf(c *instanceCall) instance {
 // run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own, but for many
 // rows under a mask, whose blocks wait long for others, if there are more than one for each multiprocessor, and they work longer than
 // it takes to add to dQ in turn.
-func (s *stem) schedule(c *instanceCall, d headDims) instance {
+func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {
 	case c.splits > 1 && s.has(traitSplit, d):
 		return traitSplit
-	case s != &stems[bwdSM90] || w.Batch*w.Heads*w.QLen*w.KVLen == 0:
+	case s != &families[bwdSM90] || w.Batch*w.Heads*w.QLen*w.KVLen == 0:
 		return 0
 	case c.splits > 1:
 		return traitParts
@@ -165,13 +165,13 @@ func (s *stem) schedule(c *instanceCall, d headDims) instance {
 		return traitPairs
 	case c.halves:
 		return 0
-	case s.has(traitGroups, d) && w.Heads > w.KVHeads && s.byRows(w):
+	case s.has(traitGroups, d) && w.Heads > w.KVHeads && s.headsInside(w):
 		return traitGroups
-	case s.has(traitUp, d) && s.goesUp(w, c.sms):
+	case s.has(traitUp, d) && s.reverses(w, c.sms):
 		return traitUp
 	case s.has(traitOnce, d) && s.backwardBlocks(w) <= c.sms:
 		return traitOnce
-	case s.has(traitWide, d) && s.apart(w, c.sms):
+	case s.has(traitWide, d) && s.splitsDV(w, c.sms):
 		return traitWide
 	case s.has(traitColumns80, d) && columns <= 80:
 		return traitColumns80
@@ -182,18 +182,18 @@ func (s *stem) schedule(c *instanceCall, d headDims) instance {
 }
 
 // layoutSchedule returns the trait of a call with layoutFeatures alone.
-func (s *stem) layoutSchedule(c *instanceCall, d headDims) instance {
+func (s *family) layoutSchedule(c *instanceCall, d headDims) instance {
 	switch w := c.whole; {
 	case s.has(traitFeatures|traitGroups, d) && w.Heads > w.KVHeads && banded(*w):
 		return traitGroups
-	case s.has(traitFeatures|traitUp, d) && s.goesUp(w, c.sms):
+	case s.has(traitFeatures|traitUp, d) && s.reverses(w, c.sms):
 		return traitUp
 	}
 	return traitLayout
 }
 
 // scoreTrait returns the trait of a call with features that change scores or weights, 0 where the instance for all of them is the one.
-func (s *stem) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
+func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	forward, t := s.pass == flashkit.PassForward, &c.scores
 	switch {
 	case asked == flashkit.FeatureSoftcap:

@@ -29,7 +29,7 @@ const (
 // Fill sets every element of a tensor on the stream's device.
 func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 	a := &joinArgs{value: x}
-	return s.join(joinSum, a, part{"tensor", t, t, &a.dst})
+	return s.join(joinSum, a, operand{"tensor", t, t, &a.dst})
 }
 
 // Add makes dst the sum of x and y, of their shape, in float32, and rounds it to the type of
@@ -37,7 +37,7 @@ func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 // x in another type.
 func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 	a := new(joinArgs)
-	return s.join(joinSum, a, part{"dst", dst, dst, &a.dst}, part{"x", x, dst, &a.x}, part{"y", y, dst, &a.y})
+	return s.join(joinSum, a, operand{"dst", dst, dst, &a.dst}, operand{"x", x, dst, &a.x}, operand{"y", y, dst, &a.y})
 }
 
 // Merge makes o and lse, the results of a forward pass with some keys, those with the keys of
@@ -57,11 +57,11 @@ func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 }
 
 func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) error {
-	return s.join(joinMerge, a, part{"o", o, o, &a.dst}, part{"o", o, o, &a.x}, part{"part", other, o, &a.y}, part{"lse", lse, lse, &a.lse}, part{"partLSE", otherLSE, lse, &a.partLSE})
+	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
 // A part is a tensor of a join, one of the same shape, and where it goes.
-type part struct {
+type operand struct {
 	name string
 	t    flashkit.Tensor
 	like flashkit.Tensor
@@ -69,13 +69,13 @@ type part struct {
 }
 
 // join launches a kernel of kernels/join.cu. The first part is the destination.
-func (s *Stream) join(id joinID, a *joinArgs, parts ...part) error {
+func (s *Stream) join(id joinID, a *joinArgs, parts ...operand) error {
 	for i := range parts {
 		x := &parts[i]
 		if i > 0 && x.t.IsZero() {
 			continue
 		}
-		if err := s.holds(x); err != nil {
+		if err := s.checkOperand(x); err != nil {
 			return err
 		}
 		x.to.set(x.t)
@@ -128,7 +128,7 @@ func inPieces(t flashkit.Tensor) bool {
 }
 
 // holds refuses a tensor that the stream's device cannot write, or that is not like another.
-func (s *Stream) holds(x *part) error {
+func (s *Stream) checkOperand(x *operand) error {
 	m, ok := x.t.Owner().(*Buffer)
 	switch {
 	case !ok || m.b != s.b && !s.b.reaches(m.b):
@@ -140,11 +140,11 @@ func (s *Stream) holds(x *part) error {
 	case x.t.Shape() != x.like.Shape():
 		return &flashkit.ProblemError{Field: x.name, Value: fmt.Sprint(x.t.Shape()), Reason: fmt.Sprint("must have the shape ", x.like.Shape())}
 	}
-	return within(x.name, x.t)
+	return fitsMemory(x.name, x.t)
 }
 
 // within refuses a tensor that leaves its memory.
-func within(name string, t flashkit.Tensor) error {
+func fitsMemory(name string, t flashkit.Tensor) error {
 	n, stride := t.Shape(), t.Strides()
 	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {
 		return nil

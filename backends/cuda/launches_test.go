@@ -89,8 +89,8 @@ func TestFittingKeepsLaunches(t *testing.T) {
 			}
 		}
 	}
-	for i := range stems {
-		for _, c := range []*costs{stems[i].costs, stems[i].costsOf(flashkit.Float32)} {
+	for i := range families {
+		for _, c := range []*costs{families[i].costs, families[i].costsOf(flashkit.Float32)} {
 			scale(c)
 			for j := range c.tiles {
 				scale(&c.tiles[j])
@@ -115,7 +115,7 @@ func recordCalls(t *testing.T, calls int, all io.Writer) (launches, choices stri
 		recorders = append(recorders, newRecorder(t, i))
 	}
 	for _, x := range recorders {
-		x.b.choices = fastest.Cache[stemID]{}
+		x.b.choices = fastest.Cache[familyID]{}
 	}
 	for i := range calls {
 		r := rand.New(rand.NewPCG(51, uint64(i)))
@@ -283,7 +283,7 @@ func (x *recorder) record(r *rand.Rand) {
 		c.Traits = traits
 		for _, paired := range [...]bool{false, true} {
 			if id, err := b.choose("", c, paired); err == nil {
-				fmt.Fprintf(x.choices, "  %+v %v: %s\n", traits, paired, stems[id].name)
+				fmt.Fprintf(x.choices, "  %+v %v: %s\n", traits, paired, families[id].name)
 			} else {
 				fmt.Fprintf(x.launches, "  %+v %v: %v\n", traits, paired, err)
 			}

@@ -65,7 +65,7 @@ func OpenWith(d *Driver, ordinal int) (*Backend, error) {
 func openWith(d *Driver, ordinal int) (*Backend, error) {
 	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, staging: newStaging()}
 	var err error
-	if b.dev, err = describe(d, ordinal); err != nil {
+	if b.dev, err = usableDevice(d, ordinal); err != nil {
 		return nil, err
 	}
 	if b.context, err = d.DevicePrimaryCtxRetain(ordinal); err != nil {

@@ -27,12 +27,12 @@ func TestOrigin(t *testing.T) {
 				require.Equal(t, k.Fits(x) == "", k.Fits(y) == "", "%s: %s", k.Name, name)
 				if k.Fits(x) == "" {
 					require.Equal(t, k.Cost(x), k.Cost(y), "%s: %s", k.Name, name)
-					require.Equal(t, stems[i].alone(x), stems[i].alone(y), "%s: %s", k.Name, name)
+					require.Equal(t, families[i].specialized(x), families[i].specialized(y), "%s: %s", k.Name, name)
 				}
 			}
 		}
 		var f features
-		f.say(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 8}})
+		f.fill(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 8}})
 		require.Equal(t, [4]uint32{1, 2, 3, 8}, f.first)
 	}
 }

@@ -10,7 +10,7 @@ import (
 type params struct {
 	views [10]view // Q K V O LSE dO dLSE dQ dK dV
 
-	delta, dqSum, turn, partO, partLSE Pointer
+	delta, dqSum, counters, partO, partLSE Pointer
 
 	batch, heads, kvHeads, qLen, kvLen, dim, vDim int32
 	lo, hi                                        int32
@@ -40,7 +40,7 @@ func ceilDiv(n, size int) int { return (n + size - 1) / size }
 const reach = 1 << 30
 
 // describe fills in the problem and clears the rest.
-func (a *params) describe(p flashkit.Problem) {
+func (a *params) setProblem(p flashkit.Problem) {
 	lo, hi := band(p)
 	scale := p.SoftmaxScale()
 	if p.QLen == 0 {

@@ -23,14 +23,14 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	case dst.Shape() != src.Shape() || dst.DType() != src.DType():
 		return &flashkit.ProblemError{Field: "src", Value: fmt.Sprint(src.Shape(), src.DType()), Reason: fmt.Sprint("must be ", dst.Shape(), dst.DType(), ", as dst is")}
 	}
-	if err := errors.Join(within("dst", dst), within("src", src)); err != nil {
+	if err := errors.Join(fitsMemory("dst", dst), fitsMemory("src", src)); err != nil {
 		return err
 	}
 	runs := runsOf(dst, src)
 	if runs.bytes == 0 {
 		return nil
 	}
-	if runs.count() > mostRuns && dst.DType() != flashkit.Bool && s.b.reaches(to.b) && s.b.reaches(from.b) {
+	if runs.count() > maxRuns && dst.DType() != flashkit.Bool && s.b.reaches(to.b) && s.b.reaches(from.b) {
 		return s.copyRows(dst, src)
 	}
 	return s.b.do(func() error {
@@ -49,7 +49,7 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
 // mostRuns is how many copies one tensor is worth.
-const mostRuns = 512
+const maxRuns = 512
 
 // runs are the pieces in which two tensors of one shape can be copied: dimensions of that
 // many, with the distances in bytes in either tensor.

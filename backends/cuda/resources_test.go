@@ -133,11 +133,11 @@ type kernelRow struct {
 func kernelTable(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(kernelTableHead)
-	for id := range stems {
-		fmt.Fprintf(&b, "\n## %s\n\n", stems[id].name)
+	for id := range families {
+		fmt.Fprintf(&b, "\n## %s\n\n", families[id].name)
 		b.WriteString("| kernel | head dim | types | compute capability | tile | threads | registers | local | shared |\n")
 		b.WriteString("|---|---:|---|---|---:|---:|---:|---:|---:|\n")
-		for _, r := range kernelRows(t, stemID(id)) {
+		for _, r := range kernelRows(t, familyID(id)) {
 			tile := strconv.Itoa(r.rows)
 			if r.keys > 0 {
 				tile += " x " + strconv.Itoa(r.keys)
@@ -151,8 +151,8 @@ func kernelTable(t *testing.T) string {
 
 // kernelRows returns the rows of a stem: by instance, head dim, dtype and architecture,
 // those with equal figures in one.
-func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
-	s := &stems[id]
+func kernelRows(t *testing.T, id familyID) (rows []kernelRow) {
+	s := &families[id]
 	images := map[int]map[string]resources{}
 	arches := []int{80, 86, 89, 90}
 	if s.hopper {
@@ -221,14 +221,14 @@ func mergeTypes(rows []kernelRow, first int) []kernelRow {
 // What resourcesOf reads of shared memory is the plan's. No kernel declares more: a
 // section of shared memory holds the 1024 bytes that CUDA reserves, or nothing.
 func TestSharedMemoryIsThePlans(t *testing.T) {
-	for id := range stems {
-		image, err := readImage(imageFiles, stems[id].name, 90)
+	for id := range families {
+		image, err := readImage(imageFiles, families[id].name, 90)
 		require.NoError(t, err)
 		file, err := elf.NewFile(bytes.NewReader(image))
 		require.NoError(t, err)
 		for _, s := range file.Sections {
 			if strings.HasPrefix(s.Name, ".nv.shared.") {
-				require.Contains(t, []uint64{0, 1024}, s.Size, "%s of %s", s.Name, stems[id].name)
+				require.Contains(t, []uint64{0, 1024}, s.Size, "%s of %s", s.Name, families[id].name)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ type Stream struct {
 	b       *Backend
 	handle  StreamHandle
 	foreign bool
-	lists   keptLists
+	seqs    seqCache
 }
 
 // NewStream returns a stream, which does not wait for the default stream.
@@ -82,9 +82,9 @@ func (s *Stream) Close() error {
 
 // close frees the memory before the stream.
 func (s *Stream) close() error {
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	return errors.Join(s.lists.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
+	s.seqs.mu.Lock()
+	defer s.seqs.mu.Unlock()
+	return errors.Join(s.seqs.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
 }
 
 // An Event is a point in a stream.

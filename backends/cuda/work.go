@@ -10,26 +10,26 @@ import (
 type load struct {
 	blocks, empty float64 // those that see something, and those that do not
 	steps, most   float64 // of a block that does: the mean and the most
-	spared        float64 // blocks that the last one of a head leaves of itself, as it has fewer rows
-	looked        int     // how many such blocks were looked at
-	each          [mostLooked]float64
+	lastSaved     float64 // blocks that the last one of a head leaves of itself, as it has fewer rows
+	sampled       int     // how many such blocks were looked at
+	each          [maxSampled]float64
 }
 
 // mostLooked tiles are looked at, as a sample of more.
-const mostLooked = 32
+const maxSampled = 32
 
 // load counts the steps of a head's blocks, which own tiles of query rows and walk tiles
 // of keys, or own keys and walk the query rows of all heads of the group.
-func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
+func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
 		own, owned, walked, group, see = t.keys, p.KVLen, t.rows, p.Heads/p.KVHeads, p.Queries
 	}
 	n := ceilDiv(owned, own)
-	looked := min(n, mostLooked)
-	for i := range looked {
-		first := i * n / looked * own
-		if i == looked-1 {
+	sampled := min(n, maxSampled)
+	for i := range sampled {
+		first := i * n / sampled * own
+		if i == sampled-1 {
 			first = (n - 1) * own
 		}
 		from, wholeTo := see(first)
@@ -42,21 +42,21 @@ func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
-		at := l.looked // the longest first
-		for l.looked++; at > 0 && l.each[at-1] < steps; at-- {
+		at := l.sampled // the longest first
+		for l.sampled++; at > 0 && l.each[at-1] < steps; at-- {
 			l.each[at] = l.each[at-1]
 		}
 		l.each[at] = steps
 	}
-	l.steps /= float64(max(1, l.looked))
-	l.blocks = float64(n) * float64(l.looked) / float64(max(1, looked))
+	l.steps /= float64(max(1, l.sampled))
+	l.blocks = float64(n) * float64(l.sampled) / float64(max(1, sampled))
 	l.empty = float64(n) - l.blocks
 	return l
 }
 
 // spare takes away what the last tile of a head does not take, as some of its warps have no rows: half of the tile, if
 // it has no more than that.
-func (l *load) spare(c *costs, t *tile, rows int) {
+func (l *load) trimLast(c *costs, t *tile, rows int) {
 	if left := rows - (ceilDiv(rows, t.rows)-1)*t.rows; c.few == 0 || 2*left > t.rows {
 		return
 	}
@@ -64,7 +64,7 @@ func (l *load) spare(c *costs, t *tile, rows int) {
 		t.step, t.alone = t.step*c.few, t.alone*c.few
 		return
 	}
-	l.spared = 1 - c.few
+	l.lastSaved = 1 - c.few
 }
 
 // cycles returns how long the multiprocessors take for the blocks of all heads: whole
@@ -79,7 +79,7 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 		rest = t.begin + l.steps*max(t.step*each/perSM, t.alone)
 	}
 	idle := l.empty * float64(heads) / slots * c.empty
-	share, hidden := 1-l.spared/max(1, l.blocks), c.hidden*t.begin
+	share, hidden := 1-l.lastSaved/max(1, l.blocks), c.hidden*t.begin
 	switch waves := min(math.Ceil(all/slots), all/slots+c.tail); {
 	case l.most == l.steps && whole == 0:
 		return idle + rest
@@ -88,15 +88,15 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	case whole == 0: // the longest block runs on alone
 		return idle + rest + (l.most-l.steps)*alone
 	default:
-		return idle + max(t.begin+l.most*alone, (waves*full-hidden*(waves-1))*share, l.pigeons(t, all/slots, hidden)*share)
+		return idle + max(t.begin+l.most*alone, (waves*full-hidden*(waves-1))*share, l.pigeonhole(t, all/slots, hidden)*share)
 	}
 }
 
 // pigeons returns what blocks of different lengths take at least, each of which is at least as long
 // as the next one: of one more than k waves of blocks, some k+1 have the same place.
-func (l *load) pigeons(t *tile, waves, hidden float64) (cycles float64) {
-	for i, steps := range l.each[:l.looked] {
-		places := math.Ceil(waves * float64(i+1) / float64(l.looked))
+func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
+	for i, steps := range l.each[:l.sampled] {
+		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
 		cycles = max(cycles, places*(t.begin+steps*max(t.step, t.alone))-hidden*(places-1))
 	}
 	return cycles
@@ -123,10 +123,10 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 
 // loosen adds what rows cost that are copied by elements: own ones of a block, and those
 // of each step.
-func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
-	pad, all := s.padded(p), s == &stems[fwdSM80]
+func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
+	pad, all := s.padded(p), s == &families[fwdSM80]
 	cycles := c.loose / float64(t.warps)
-	row := cycles * c.looseColumns(p, pad, all || s == &stems[bwdSM80])
+	row := cycles * c.looseColumns(p, pad, all || s == &families[bwdSM80])
 	t.begin += cycles * c.looseColumns(p, pad, all) * float64(own)
 	t.step += row * float64(step)
 	t.alone += row * float64(step)
@@ -153,7 +153,7 @@ func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (col
 // persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
 // tiles of query rows in turn; a warpgroup without rows leaves the others part of its time.
 func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
-	l, heads, groups := stems[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
+	l, heads, groups := families[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
 	if !dealt && p.QLen > groupRows {
 		rows, taken := cutRows(p.QLen, heads, groups, sms)
 		if g := int(rows.lowRows) / groupRows; rows.tall == 0 && g > 0 {
@@ -169,7 +169,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	case p.QLen <= t.rows:
 		t.step *= last
 	case l.blocks > 1:
-		l.spared = 1 - last
+		l.lastSaved = 1 - last
 	}
 	return l.cycles(c, &t, heads, sms), l.steps
 }
@@ -183,7 +183,7 @@ const (
 )
 
 // together returns how many of some key heads they are, as together of bwd_sm90.cuh does but for blocks that go up.
-func (s *stem) together(p *flashkit.Problem, of int) int {
+func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
 	}
@@ -205,19 +205,19 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 }
 
 // walked are the bytes of Q, dO and dQ of a head.
-func (s *stem) walked(p *flashkit.Problem) int {
+func (s *family) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
 // mostWaves of blocks begin together; later ones begin as others end.
-const mostWaves = 4
+const maxWaves = 4
 
 // nearBytes of Q, dO and dQ of all heads that are worked on under a mask are found near by.
 const nearBytes = 64 << 20
 
 // backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
 // same rows of dQ one after the other, which bounds the time of short walks.
-func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
+func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
 	if p.DType == flashkit.Float32 { // blocks that own query rows have dQ alone
 		own := s.load(c, t, p, true)
@@ -229,7 +229,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 		t, heads = &own, 2*heads
 		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // of an odd number of tiles, one has more
 		l.steps, l.most = half(l.steps), half(l.most)
-		for i := range l.each[:l.looked] {
+		for i := range l.each[:l.sampled] {
 			l.each[i] = half(l.each[i])
 		}
 	}
@@ -244,7 +244,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
 	}
-	if s.hopper && d.dim == groupedDim && !featured(&p) && p.QLen <= t.rows {
+	if s.hopper && d.dim == groupedDim && !hasFeatures(&p) && p.QLen <= t.rows {
 		hop += c.told
 	}
 	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
@@ -268,7 +268,7 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	if s.hopper {
 		heads *= d.shares
 	}
-	waves := min(mostWaves, l.blocks*float64(heads)/slots)
+	waves := min(maxWaves, l.blocks*float64(heads)/slots)
 	first *= 1 + c.again*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
 	if cut.skew != 0 { // who begins at other rows does not wait
 		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
@@ -287,17 +287,17 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 		team *= 2
 	}
 	if by.splits == 0 {
-		by = stems[decodeSM80].cutOf(dev, &p)
+		by = families[decodeSM80].cutOf(dev, &p)
 	}
 	pieces, slots := ceilDiv(seenKeys(&p), t.keys), max(1, dev.SMs)*t.perSM
 	mine := ceilDiv(pieces, by.splits)
-	begin, step := t.begin+c.row*float64(rows)*stems[decodeSM80].wide(&p), t.step*float64(min(team, mine))
+	begin, step := t.begin+c.row*float64(rows)*families[decodeSM80].wide(&p), t.step*float64(min(team, mine))
 	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
 		step *= c.half
 	}
 	step = max(t.alone, step)
 	if loose {
-		s := &stems[decodeSM80]
+		s := &families[decodeSM80]
 		row := c.loose * c.looseColumns(&p, s.padded(&p), false)
 		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)

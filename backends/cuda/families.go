@@ -9,7 +9,7 @@ import (
 )
 
 // A stem is a source file of kernels/, its instances, and what it takes.
-type stem struct {
+type family struct {
 	name   string // of the file, and with which the name of every kernel in it begins
 	pass   flashkit.Pass
 	arch   int  // the lowest compute capability, times 10
@@ -26,10 +26,10 @@ type stem struct {
 	plans  *costs // by which calls are cut, and so what bits they have: others than those that are fitted
 }
 
-type stemID int
+type familyID int
 
 const (
-	fwdSM90 stemID = iota
+	fwdSM90 familyID = iota
 	fwdSM90Short
 	fwdSM80
 	bwdSM90
@@ -43,7 +43,7 @@ const (
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
 // stems are the rows of the backend's table.
-var stems = [...]stem{
+var families = [...]family{
 	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, fwdSM90ShortTiles, &fwdSM90ShortCosts, nil},
 	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
@@ -74,7 +74,7 @@ const (
 
 // refuses returns why a valid call is not for the stem on a device; without a call, why no call is. It does not allocate, as
 // every call asks. Tensor maps want addresses and strides that are multiples of 16 bytes: tensors of the host are laid out so.
-func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
+func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {
 	case c != nil && c.Features()&^s.takes != 0:
@@ -104,7 +104,7 @@ func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
 }
 
 // reason returns in words why the stem refuses a call, "" if it does not.
-func (s *stem) reason(dev *Device, c *flashkit.Call) string {
+func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	switch s.refuses(dev, c) {
 	case otherFeature:
 		return "does not support " + (c.Features() &^ s.takes).String()

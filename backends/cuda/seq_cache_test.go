@@ -81,7 +81,7 @@ func TestKeptListsOfForeignStreams(t *testing.T) {
 	f.failures["cuStreamGetId"] = f.fail("cuStreamGetId", 400)
 	require.Error(t, c.forward())
 	clear(f.failures)
-	for range mostForeign { // one after the other with the same handle: the last keep nothing
+	for range maxForeign { // one after the other with the same handle: the last keep nothing
 		f.generation += 100
 		run(own.handle, 1)
 	}

@@ -8,17 +8,17 @@ import "github.com/flashkit-go/flashkit"
 // those of one head.
 
 // foldTile are the rows of a small tile of a forward kernel.
-const foldTile = 64
+const packTile = 64
 
 // folded returns the forward problem in which the query heads of each group are rows of one
 // head, and whether it is another one that has fewer tiles. What decode_sm80 takes stays as it is.
-func folded(p flashkit.Problem) (flashkit.Problem, bool) {
+func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	group := p.Heads / max(1, p.KVHeads)
-	if lo, hi := band(p); group < 2 || featured(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
+	if lo, hi := band(p); group < 2 || hasFeatures(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
 		return p, false
 	}
 	rows := group * p.QLen
-	if rows <= stems[decodeSM80].rows || rows > reach || ceilDiv(rows, foldTile) >= group*ceilDiv(p.QLen, foldTile) {
+	if rows <= families[decodeSM80].rows || rows > reach || ceilDiv(rows, packTile) >= group*ceilDiv(p.QLen, packTile) {
 		return p, false
 	}
 	p.Band, p.Heads, p.QLen = flashkit.Band{}, p.KVHeads, rows
@@ -27,7 +27,7 @@ func folded(p flashkit.Problem) (flashkit.Problem, bool) {
 
 // fold describes the query heads of each group as rows of one head, if their rows lie evenly
 // apart, and reports whether they do.
-func (a *params) fold(p flashkit.Problem) bool {
+func (a *params) packHeads(p flashkit.Problem) bool {
 	group, rows := int64(a.heads/a.kvHeads), int64(a.qLen)
 	views := [...]*view{&a.views[0], &a.views[3], &a.views[4]} // Q, O and LSE
 	for _, v := range views {
