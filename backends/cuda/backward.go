@@ -7,21 +7,23 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A backwardPlan says how a backward pass is cut among blocks.
+// A backwardPlan is the workspace of a backward pass and its partition among blocks.
 type backwardPlan struct {
 	workspace
 	backwardCut
-	tile int16 // of params
+	tile int16 // params.tile
 }
 
-// A backwardCut says which blocks share a tile of keys, and where in the rows they begin.
+// A backwardCut is a partition of a backward pass: which blocks share a key tile, and at which rows
+// they begin.
 type backwardCut struct {
-	splits int  // parts of the query heads of a group, whose dK and dV are put together by bwd_sm90_sums
-	halves bool // two blocks have every other tile of query rows each, and put dK and dV together
-	skew   int8 // of params
+	splits int  // parts of the query heads of a group; bwd_sm90_sums adds up their dK and dV
+	halves bool // two blocks have alternate row tiles, and combine their dK and dV
+	skew   int8 // params.skew; see (*family).skew
 }
 
-// planBackward adds to the workspace of a pass what the cut of a whole takes, of which p is a part.
+// planBackward plans a pass of p, which is a part of whole or all of it, with the partition of
+// whole.
 func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &families[id]
@@ -39,53 +41,54 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	return g
 }
 
-// byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
-// several tiles of rows, or so many of keys that their turns take longest.
+// headsInside reports whether traitGroups pays off: under a causal-like mask with several row
+// tiles, or with so many key tiles that turns at dQ take longest.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
-// rising reports whether rows see all keys up to some, and earlier rows fewer.
+// causalLike reports whether each row sees all keys up to a limit that rises from row to row.
 func causalLike(p *flashkit.Problem) bool {
 	lo, hi := band(*p)
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
-// apart reports whether dV has blocks of its own.
+// splitsDV reports whether dV has blocks of its own, as in traitWide.
 func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
 	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= splitDVSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
-// goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
-// all that blocks of several heads work on, and enough blocks. Where keys are more than rows, those before the diagonal begin at the
-// same row and wait after all, the longer the shorter the walks are.
+// reverses reports whether the last keys go first, as in traitUp. It needs a causal-like mask, many
+// blocks, and so few rows that the L2 cache holds the data of several heads. With more keys than
+// rows, blocks before the diagonal begin at the same row and wait after all. The wait is longest
+// for short loops.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
 }
 
-// backwardBlocks returns how many blocks have the tiles of keys of a problem.
+// backwardBlocks returns the number of blocks for the key tiles of a problem.
 func (s *family) backwardBlocks(p *flashkit.Problem) int {
 	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.padded(p).shares
 }
 
-// What instances of bwd_sm90 are for.
+// Limits of the instances of bwd_sm90.
 const (
-	groupedDim   = 128  // padded head dims up to it
-	wideDim      = 256  // one
-	wideRows     = 2048 // query rows under a mask
-	upDim        = 64   // one
-	upRows       = 4096 // query rows
-	squareRows   = 2048 // query rows from which on keys may be more
-	upWaves      = 8    // blocks for each multiprocessor
-	splitDVSteps = 32   // of the blocks of several heads
-	rowsKeys     = 8192 // keys
+	groupedDim   = 128  // maximum padded head dim of traitGroups, traitPairs and traitOnce
+	wideDim      = 256  // padded head dim of traitWide
+	wideRows     = 2048 // maximum query rows of traitWide under a mask
+	upDim        = 64   // padded head dim of traitUp
+	upRows       = 4096 // maximum query rows of traitUp
+	squareRows   = 2048 // query rows from which traitUp permits many more keys
+	upWaves      = 8    // minimum blocks per multiprocessor of traitUp
+	splitDVSteps = 32   // minimum steps of concurrent heads of traitWide
+	rowsKeys     = 8192 // keys from which traitGroups needs no further row tiles
 )
 
-// describe says in the arguments how the pass is cut.
+// setParams stores the partition in the arguments.
 func (g *backwardPlan) setParams(a *params) {
 	a.splits, a.skew, a.tile, a.halves = int32(g.splits), g.skew, g.tile, 0
 	if g.halves {
@@ -93,10 +96,11 @@ func (g *backwardPlan) setParams(a *params) {
 	}
 }
 
-// pairs reports whether the device and its driver have pairs of blocks.
+// pairs reports whether the device and its driver support pairs of blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the tile of rows of a whole that a part begins with or, below 0, the tile of keys, as the bands say.
+// firstTile returns the row tile of the whole at which a part begins or, if negative, the key tile.
+// The diagonals of the bands tell the offset.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -105,22 +109,24 @@ func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	return int16(at / t.keys)
 }
 
-// groupWords are the sums of dK, and of dV, of so many parts of each group.
+// groupWords returns the words of dK and of dV for that many parts of each group.
 func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
-// What bounds the parts of groups: calls with more groupWords, or tiles of keys for each multiprocessor, have blocks enough.
+// Limits of the parts of groups. Calls with more groupWords, or more key tiles per multiprocessor,
+// have enough blocks.
 const (
 	maxGroupWords = 1 << 26
 	maxWhole      = 2
 )
 
-// cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
-// parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
-// their dK and dV are written, read and added. Or two blocks share the rows of a tile of keys, if all of them run at once. Where all rows see all keys,
-// blocks of a head begin at different rows, so that none waits for another.
+// cutBackward partitions a pass among blocks. It may cut the query heads of a group into parts,
+// each like a KV head with fewer query heads. More blocks keep more multiprocessors busy, but their
+// dK and dV are stored, loaded and added. Or two blocks share the rows of a key tile, if all blocks
+// run at once. If all rows see all keys, the blocks of a head begin at different rows, and none
+// waits for another.
 func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
 	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
@@ -149,7 +155,7 @@ func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut back
 	return cut
 }
 
-// cutCycles are those of a pass that is cut so.
+// cutCycles returns the cycles of a pass with that partition.
 func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
 	if cut.splits > 1 {
 		cycles = s.sumsCycles(c, &p, cut.splits, sms)
@@ -158,7 +164,8 @@ func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut b
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
-// sumsCycles are those of adding up so many parts of each group: a thread of bwd_sm90_sums reads one part after the other.
+// sumsCycles returns the cycles of adding up that many parts of each group. A thread of
+// bwd_sm90_sums loads one part after the other.
 func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
@@ -166,24 +173,25 @@ func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float
 	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
 }
 
-// Of bwd_sm90_sums: keys and threads of a block, and blocks of a multiprocessor.
+// Keys and threads of a block of bwd_sm90_sums, and its blocks per multiprocessor.
 const (
 	sumRows    = 64
 	sumThreads = 256
 	sumBlocks  = 4
 )
 
-// What bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
-// next heads fill the gaps, and a second sum of dQ costs more than the rest of them. Where they are more than the
-// multiprocessors, only long turns cost more; where heads share keys, only walks that are long.
+// Limits of skewed starts. Above maxSkewed blocks per multiprocessor, the next heads fill the gaps
+// between turns, and a second sum of dQ costs more than the remaining waits. Above one, only long
+// turns justify it; if heads share keys, only long loops.
 const (
 	maxSkewed  = 2
-	skewedKeys = 8 // tiles of keys
-	skewedRows = 8 // and of rows
+	skewedKeys = 8 // key tiles, for long turns
+	skewedRows = 8 // row tiles, for long loops
 )
 
-// skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
-// j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
+// skew returns where the blocks of a head begin among the row tiles: the block of key tile j at
+// j<<(skew-1) or, if skew is negative, at j>>-skew. If skew is 0, all begin at the last row tile;
+// so it is where some row does not see all keys.
 func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
@@ -201,8 +209,8 @@ func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCu
 	return -int8(bits.Len(uint(ceilDiv(keys, rows) - 1)))
 }
 
-// backward launches the kernels of bwd_sm80 or bwd_sm90: that of delta, the main one, the one that rounds dQ, and the one that
-// adds up the parts of groups.
+// backward launches the kernels of bwd_sm80 or bwd_sm90: delta, the main kernel, the rounding of
+// dQ, and the sums over the parts of groups.
 func (l *launch) backward() error {
 	p, x, d := &l.p, l.x, l.family.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
@@ -261,7 +269,8 @@ func (l *launch) backward() error {
 	})
 }
 
-// backwardF32 launches the kernels of bwd_f32: that of delta, and one whose blocks own keys or query rows.
+// backwardF32 launches the kernels of bwd_f32: delta, and the main kernel, whose blocks own keys or
+// query rows.
 func (l *launch) backwardF32() error {
 	p := &l.p
 	main, err := l.get(l.instance(1, false))
@@ -273,7 +282,7 @@ func (l *launch) backwardF32() error {
 		return err
 	}
 	columns := f32Columns
-	if l.x.hasFeatures { // which take registers
+	if l.x.hasFeatures { // features take registers
 		columns = f32KeyColumns
 	}
 	w, heads := backwardWorkspace(l.id, *p), p.Batch*p.Heads
@@ -292,7 +301,8 @@ func (l *launch) backwardF32() error {
 	})
 }
 
-// slotBlocks returns the blocks of bwd_sm90 for packed sequences: as many as their tiles where most are much shorter than the longest.
+// slotBlocks returns the blocks of the three kernels of bwd_sm90 for packed sequences. They are as
+// few as the tiles if most sequences are much shorter than the longest.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -307,7 +317,8 @@ func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int)
 	return blocks, deltas, finishes
 }
 
-// placeDelta says where kernels with features find delta in the workspace, and makes room for DBias.
+// placeDelta stores the location of delta in the workspace, for kernels with features, and prepares
+// DBias.
 func (l *launch) placeDelta() error {
 	x, heads := l.x, l.p.Batch*l.p.Heads
 	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2
@@ -327,7 +338,8 @@ func (l *launch) placeDelta() error {
 	return nil
 }
 
-// keepApart lets bwd_sm90 write DBias where that is no sum, and makes what a band hides 0.
+// keepApart lets bwd_sm90 write DBias, if it is not a sum, and zeroes the elements that the band
+// hides.
 func (l *launch) keepApart() error {
 	p, x := &l.p, l.x
 	v, n := &x.dbias, x.dbiasShape

@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// share returns what a feature adds to a call by the stem.
+// featureShare returns the fraction of a step's time that featureTimes[i] adds to a call.
 func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
-	case s.rows > 0 && i == 0: // what many rows do is not hidden behind the reading
+	case s.rows > 0 && i == 0: // the work of many rows is not hidden behind the loads
 		return x.decode + .4*min(1, float64(c.Heads/c.KVHeads*c.QLen)/20)
 	case s.rows > 0:
 		return x.decode
@@ -27,13 +27,14 @@ func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// alone reports whether the stem has an instance for what a call asks of scores and weights, if its tensors are dense.
+// specialized reports whether the family has an instance for exactly the score features of a call,
+// if its tensors are dense.
 func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
-// oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and
-// odd ones elsewhere; and what small pages do.
+// layoutFactor returns a factor of a feature's share. Rows of a bias or mask cost more if they do
+// not begin at multiples of 16 bytes (Hopper) or have odd lengths (elsewhere); so do small pages.
 func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
 	if f == flashkit.FeaturePage {
 		return 1 + c.boxes*mappedKeys/float64(p.Page)
@@ -58,12 +59,11 @@ func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 	return forward
 }
 
-// launchTime is that of another kernel, in microseconds: of a copy of what sequences say
-// too.
+// launchTime is the cost of one more kernel, in microseconds.
 const launchTime = 4
 
-// callCost predicts the time of a call on the device's own memory. It depends on the
-// problem, the pass and the traits alone.
+// callCost predicts the time of a call on device tensors. It depends on the problem, the pass and
+// the traits only.
 func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
@@ -71,7 +71,7 @@ func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	return s.featuredCost(dev, c)
 }
 
-// withFeatures predicts the time of a call with features.
+// featuredCost predicts the time of a call with features.
 func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
 	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
@@ -96,7 +96,7 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 		if c.Score.Sink {
 			us += k.sinks
 		}
-		if c.Score.Bias && !s.hopper { // which writes DBias by itself, but where it is a sum
+		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless it is a sum
 			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
 			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 		}
@@ -104,10 +104,10 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
 
-// pageBytes returns what pages of so many keys add to the time of reading them.
+// pageBytes returns the fraction that pages of that many keys add to the time of loading them.
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
-// ownRows returns how many query rows a block of a forward pass has, at most.
+// ownRows returns the maximum number of query rows of a forward block.
 func (s *family) ownRows(c *flashkit.Call) int {
 	rows := c.QLen
 	if s.rows > 0 {
@@ -116,9 +116,9 @@ func (s *family) ownRows(c *flashkit.Call) int {
 	return min(rows, s.shape(&c.Problem).rows)
 }
 
-// sequencesCost predicts the time of a call with a surcharge. Sequences that are shorter than they may be
-// take the time of as many equal ones with as many pairs, but at least that of the longest; and where
-// blocks are launched for what they may be, that of those that find nothing.
+// sequencesCost predicts the time of a call with a surcharge. Shorter sequences take the time of
+// equal ones with the same number of query-key pairs, but at least the time of the longest. Blocks
+// that are launched for the maximum length, and find no work, are added.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
@@ -146,14 +146,15 @@ func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.
 	return t + microseconds(idle/float64(max(1, dev.ClockMHz)))
 }
 
-// cutOf returns how decode_sm80 cuts a problem.
+// cutOf returns the partition of decode_sm80 for a problem.
 func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
 	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x
 }
 
-// typical returns equal sequences with as many pairs as some that are shorter than they may be.
+// typical returns equal sequences with the number of query-key pairs that the load of Traits
+// implies.
 func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	part := math.Exp2(-float64(load) / 4)
 	if p.QLen > 1 {
@@ -164,7 +165,7 @@ func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	return p
 }
 
-// dbiasCycles returns those of a multiprocessor for a product of sums_dbias.
+// dbiasCycles returns the cycles of a multiprocessor per product of sums_dbias.
 func dbiasCycles(t flashkit.DType) float64 {
 	if t == flashkit.Float32 {
 		return 1. / 57

@@ -2,36 +2,35 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A decodePlan says how the keys of few query rows are cut.
+// A decodePlan is the partition of the keys of a call with few query rows.
 type decodePlan struct {
 	workspace
 	splits  int
-	tiles   int  // of packed query rows: those of all query heads of a KV head
-	cluster bool // the parts of a tile are a cluster of blocks, and need no workspace
+	tiles   int  // of packed query rows, which are the rows of all query heads of a KV head
+	cluster bool // the parts of a tile are a cluster of blocks, without workspace
 }
 
-// The blocks of a cluster run on one of the parts that a GPU of compute capability 9.0 consists of, of
-// which some have fewer multiprocessors than others.
+// The blocks of a cluster run on one GPC of a GPU of compute capability 9.0. GPCs differ in their
+// number of multiprocessors.
 const (
 	maxCluster = 8 // blocks of a cluster
 	maxGPCs    = 8
-	gpcStep    = 2 // multiprocessors by which their numbers differ
+	gpcStep    = 2 // multiprocessors by which GPCs differ
 )
 
-// fitsClusters reports whether so many clusters of blocks, one a multiprocessor, surely run at
-// the same time. Multiprocessors come in pairs, of which a cluster of an odd number of blocks leaves one.
+// fitsClusters reports whether that many clusters, with one block per multiprocessor, surely run at
+// the same time. Multiprocessors come in pairs; a cluster with an odd number of blocks leaves one
+// idle.
 func fitsClusters(clusters, blocks, sms int) bool {
 	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
 
-// clusters reports whether the device and its driver have clusters of blocks, for which
-// decode_sm80 has instances.
+// clusters reports whether the device and its driver support the clusters of decode_sm80.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into as many parts as make the work of the busiest
-// multiprocessor least: each part costs the pieces of keys that each of its warps
-// takes, and one more to begin and end. Parts are put together by the last block
-// of a tile to end, unless that is more work than another launch.
+// planDecode cuts the keys into the number of parts that minimizes the work of the busiest
+// multiprocessor. A part costs the pieces of keys that each of its warps loads, and one more to
+// begin and end. The last block of a tile merges the parts, unless another launch is cheaper.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
@@ -50,11 +49,11 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	return d
 }
 
-// apartPieces is what workspace and its counters, or another launch, cost beside a cluster: in pieces.
+// apartPieces is the extra cost of a merge outside a cluster, in pieces of keys.
 const apartPieces = 3
 
-// cutDecode returns in how many parts the pieces of keys of each tile are cut, and whether these
-// are to be clusters, where there are any.
+// cutDecode returns into how many parts to cut the key pieces of each tile, and whether the parts
+// form a cluster.
 func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
 	splits, least := cutKeys(all, pieces, warps, slots)
 	if !clusters || splits == 1 {
@@ -69,7 +68,7 @@ func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, c
 	return splits, cluster
 }
 
-// cutKeys returns in how many parts the pieces of keys of each tile are cut, and their cost.
+// cutKeys returns the number of parts without clusters, and their cost.
 func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); s == 1 || cost < least {
@@ -79,12 +78,12 @@ func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	return splits, least
 }
 
-// partCost is the cost of so many parts, in pieces.
+// partCost returns the cost of that many parts, in pieces of keys.
 func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80, and what puts the parts of the keys together.
+// decode launches decode_sm80, and the merge of its parts if they need another launch.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))

@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// launch enqueues the kernels of a stem. The views of a are set.
+// launch enqueues the kernels of a family. The views of a are set.
 func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {
@@ -15,7 +15,7 @@ func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s Stream
 	return nil
 }
 
-// enqueue launches the kernels of a call, in the order of the stream.
+// enqueue launches the kernels of a call in stream order.
 func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s StreamHandle) error {
 	l := launch{b, id, &families[id], p, x, s}
 	forward := l.family.pass == flashkit.PassForward
@@ -39,8 +39,7 @@ func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s Strea
 	return l.backward()
 }
 
-// plan returns the workspace of a stem for a problem. That of a call with sequences has
-// what they say too.
+// plan returns the workspace of a family for a problem, without room for sequence arrays.
 func (b *Backend) plan(id familyID, p flashkit.Problem) (w workspace, err error) {
 	w, err = b.planParts(id, p)
 	w.carried = carriedWords(&p)
@@ -65,9 +64,8 @@ func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) 
 	return workspace{}, nil
 }
 
-// Workspace returns the bytes of the device's memory that a pass takes beside
-// its tensors while it runs, by the kernel of that name, or "" for the one that
-// is predicted fastest.
+// Workspace returns the device memory that a pass allocates while it runs, in bytes, in addition to
+// its tensors. The kernel is a name as in Options.Kernel.
 func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
 	if err := p.Validate(); err != nil {
 		return 0, err

@@ -2,31 +2,31 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A hopperPlan says how fwd_sm90 cuts a call among the multiprocessors.
+// A hopperPlan is the partition of a call of fwd_sm90 among the multiprocessors.
 type hopperPlan struct {
 	workspace
 	rows   rowTiles
-	splits int     // parts of the keys, put together by decode_sm80_merge
-	cycles float64 // of the longest block, and of the parts; 0 where blocks take many tiles
-	steps  int     // of that block
+	splits int     // split-KV parts, merged by decode_sm80_merge
+	cycles float64 // of the longest block and the merge; 0 if blocks process many tiles
+	steps  int     // of the longest block
 }
 
-// What parts cost: to launch what puts them together, in cycles, and to write and read those of the keys, or of the
-// heads of a group, in bytes of a cycle of a multiprocessor.
+// Costs of parts: of the launch that merges them, in cycles, and of storing and loading them, in
+// bytes per cycle of a multiprocessor, for parts of the keys or of a group's heads.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles is what it costs to put parts together, of so many bytes.
+// partsCycles returns the cycles of merging parts of that many bytes, at `each` bytes per cycle.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
-// planHopper cuts a call's query rows and keys. Where tiles of a few warpgroups are no more
-// than the multiprocessors, each takes one. Where those are fewer yet, tiles are cut by keys
-// too, if that gains more than it takes to put the parts together. Under a mask tiles differ in
-// length: where they are no more than two for each multiprocessor, one takes a long and a short
-// one; else there is a counter that deals them out.
+// planHopper partitions a call's query rows and keys. If there are no more tiles of few warpgroups
+// than multiprocessors, each multiprocessor takes one. If there are fewer still, it also splits the
+// keys, unless the merge costs more than that saves. Under a mask, tiles differ in length. With at
+// most two per multiprocessor, each takes a long and a short one; with more, a counter deals them
+// out.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -70,8 +70,8 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart is planHopper for a part of a whole, which may be all of it: keys are cut in as many parts, for tiles
-// of as many rows, so that each row is computed as in a call of the whole.
+// planPart is planHopper for a part of whole, or all of it. It splits keys and sizes tiles as for
+// whole, so that each row has the same bits as in a call of whole.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -88,8 +88,9 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	return h
 }
 
-// pairSteps returns the steps of the multiprocessor that has most of them, where each takes a tile in the
-// kernel's order, the longest first, and those that come last take one of the others before the first ones do.
+// pairSteps returns the maximum of the multiprocessors' steps. Each takes a tile in the kernel's
+// order, the longest first. The multiprocessors with the shortest ones then take the remaining
+// tiles.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -112,7 +113,8 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	return most
 }
 
-// headsTogether returns how many heads fwd_sm90 takes together under a mask, as heads_together of fwd_sm90.cuh.
+// headsTogether returns the number of heads that fwd_sm90 processes together under a mask, as
+// heads_together of fwd_sm90.cuh does.
 func headsTogether(p *flashkit.Problem, heads int) int {
 	elements := p.KVLen * (p.Dim + p.VDim)
 	if p.QLen <= fewRows {
@@ -128,12 +130,12 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 }
 
 const (
-	groupElements = 1 << 24 // that K and V have of the heads together, or
-	fewRows       = 1536    // Q and O too, which pass through the cache as fast where rows are so few
-	fewerHeads    = 8       // how many numbers of heads are tried
+	groupElements = 1 << 24 // maximum elements of K and V of the heads together
+	fewRows       = 1536    // query rows up to which Q and O count too, as they pass through the cache as fast
+	fewerHeads    = 8       // head counts that are tried
 )
 
-// cutHopper is a plan of so many parts, of tiles of so many warpgroups.
+// cutHopper returns the plan with that many parts, and tiles of that many warpgroups.
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	if splits > 1 {
@@ -144,16 +146,16 @@ func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, 
 	return h
 }
 
-// parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
+// parts returns p with the padded head dim of V, for the merge of its parts.
 func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
 }
 
-// splitGroups are the warpgroups of the instances that take parts of the keys.
+// splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// shareOf returns what part of a whole step's time one takes in which so many warpgroups have rows.
+// shareOf returns the relative time of a step in which only `used` warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
 	switch {
 	case used == 1 && groups == 2:
@@ -167,8 +169,8 @@ func (c *costs) shareOf(used, groups int) float64 {
 	}
 }
 
-// mostTiles returns the most tiles of keys that the first, the middle, or the last tile of query
-// rows sees.
+// maxTiles returns the maximum number of key tiles that the first, the middle or the last row tile
+// sees.
 func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	n := ceilDiv(p.QLen, rows)
 	for _, nth := range [...]int{0, n / 2, n - 1} {
@@ -177,7 +179,7 @@ func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	return most
 }
 
-// tilesOf returns how many tiles of keys a tile of query rows sees.
+// tilesOf returns the number of key tiles that the nth row tile sees.
 func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	first, _ := p.Keys(nth * rows)
 	_, last := p.Keys(min((nth+1)*rows, p.QLen) - 1)
@@ -187,7 +189,8 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	return ceilDiv(last, keys) - first/keys
 }
 
-// inTurn returns 1 where warpgroups take turns, else 0: tiles of more than two that are dealt out are faster without.
+// warpgroupTurns returns 1 if warpgroups take turns, else 0. Dealt tiles of more than two
+// warpgroups are faster without turns.
 func warpgroupTurns(dealt bool, rows int) int8 {
 	if dealt && rows > splitGroups*groupRows {
 		return 0
@@ -195,7 +198,7 @@ func warpgroupTurns(dealt bool, rows int) int8 {
 	return 1
 }
 
-// forwardHopper launches fwd_sm90, and what puts the parts of the keys together.
+// forwardHopper launches fwd_sm90, and the merge of split-KV parts.
 func (l *launch) forwardHopper() error {
 	p, x := &l.p, l.x
 	h := planHopper(*p, l.b.dev.SMs)
@@ -229,7 +232,7 @@ func (l *launch) forwardHopper() error {
 			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean of all sequences
 		}
 	}
-	if even { // for the multiprocessors that it has
+	if even { // among the multiprocessors that are not spared
 		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
 	}
 	tiles := int(x.rows.tall+x.rows.low) * heads * h.splits

@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Kernels returns the backend's kernels. They take host tensors and stream them
-// through the device. Those of the zero Backend, which has no device, describe the
-// kernels and fit nothing.
+// Kernels returns the backend's kernels. They take tensors on the host, which they stream through
+// the device, or on the device. A zero Backend has no device: its kernels describe themselves and
+// support no call.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := make([]flashkit.Kernel, 0, len(families))
 	for i := range families {

@@ -7,20 +7,22 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A launch is a call of a stem in a stream.
+// A launch is one call of a family in a stream.
 type launch struct {
 	b      *Backend
 	id     familyID
 	family *family
-	p      flashkit.Problem // with groups folded, where that has fewer tiles
+	p      flashkit.Problem // with packed heads, where that has fewer tiles
 	x      *arguments
 	s      StreamHandle
 }
 
-// get returns an instance of the stem. Instances are loaded before anything is enqueued, as a later call may be captured.
+// get returns an instance of the family. All instances of a call load before its first launch:
+// later calls, which a graph may capture, load none.
 func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
 
-// known returns traitFeatures for a call with features, whose kernels before and after the main one have it too.
+// featureTrait returns traitFeatures for a call with features: the kernels before and after the
+// main one have it too.
 func (l *launch) featureTrait() instance {
 	if l.x.hasFeatures {
 		return traitFeatures
@@ -28,7 +30,7 @@ func (l *launch) featureTrait() instance {
 	return 0
 }
 
-// instance returns the main instance for a call that is cut.
+// instance returns the main instance for a partition of the call.
 func (l *launch) instance(splits int, halves bool) instance {
 	c := instanceCall{p: &l.p, whole: l.x.wholeOf(&l.p), sms: l.b.dev.SMs, splits: splits, halves: halves}
 	if l.x.hasFeatures {
@@ -37,7 +39,8 @@ func (l *launch) instance(splits int, halves bool) instance {
 	return l.family.instanceOf(&c)
 }
 
-// block returns the arguments of a kernel. Those with features want tensor maps before them too.
+// block returns the arguments of a kernel. For kernels with features, tensor maps come first in any
+// case.
 func (l *launch) block(mapped bool) unsafe.Pointer {
 	if mapped || l.x.hasFeatures {
 		return unsafe.Pointer(&l.x.mapped)
@@ -45,7 +48,8 @@ func (l *launch) block(mapped bool) unsafe.Pointer {
 	return unsafe.Pointer(&l.x.params)
 }
 
-// mapTensors makes the tensor maps of Q, K, V, and O or dO. A copy moves tiles[i] rows of map i.
+// mapTensors encodes the tensor maps of Q, K, V, and O or dO. A copy through map i moves tiles[i]
+// rows.
 func (l *launch) mapTensors(tiles [4]int) error {
 	shapes := l.x.shapes
 	if !l.x.hasFeatures {
@@ -54,7 +58,7 @@ func (l *launch) mapTensors(tiles [4]int) error {
 	return l.b.mapTensors(l.x, l.family.pass, l.p.DType, shapes, tiles)
 }
 
-// sumsAlone computes the sums of a call that has nothing else to compute.
+// sumsAlone launches only the sums of features, for a call without a main kernel.
 func (l *launch) sumsAlone() error {
 	if !l.x.hasFeatures {
 		return nil
@@ -86,14 +90,14 @@ func (l *launch) forward() error {
 	return l.within(new(workspace), func() error { return l.run(f, blocks, l.family.hopper) })
 }
 
-// The float32 kernels for wide heads deal columns out to several blocks: as many
-// of O and dQ, and as many of dK and dV, as a block has registers for.
+// The float32 kernels divide the columns of wide heads among blocks. These are the columns of O and
+// dQ, and of dK and dV, that fit the registers of a block.
 const (
 	f32Columns    = 256
 	f32KeyColumns = 128
 )
 
-// f32Parts returns the blocks among which the columns of a result are dealt out.
+// f32Parts returns the number of blocks that share the columns of a result.
 func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	if s := &families[id]; s.padded(&p).dim <= each {
 		return 1
@@ -101,7 +105,7 @@ func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	return ceilDiv(columns, each)
 }
 
-// carriedWords returns the words of workspace for the LSE that a call continues.
+// carriedWords returns the workspace for the LSE that a call continues, in words.
 func carriedWords(p *flashkit.Problem) int {
 	if p.Carry {
 		return p.Batch * p.Heads * p.QLen
@@ -115,10 +119,10 @@ const (
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
-// backwardWorkspace makes room for delta, twice where tiles of keys and of query rows sum
-// dP in another order. Where blocks of keys add to dQ it makes room for LSE beside
-// delta, for dQ in float32, and for the counters by which its sums keep their order:
-// two for each tile of query rows, and one that deals out the tiles of keys.
+// backwardWorkspace sizes the workspace of a backward pass. bwd_f32 has delta twice: tiles of keys
+// and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of keys accumulate
+// dQ. They have LSE next to delta, dQ in float32, and counters: most order the sums, and one deals
+// out the key tiles.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
@@ -141,7 +145,7 @@ func (l *launch) run(f *function, blocks int, mapped bool) error {
 	return f.run(l.b.drv.LaunchKernel, blocks, l.block(mapped), l.s)
 }
 
-// run launches the kernel by one of the driver's calls, unless it has no block.
+// run launches the kernel by one of the driver's calls, unless it has no blocks.
 func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
@@ -149,13 +153,13 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
-// A workspace is the arrays of one call, in words of 4 bytes.
+// A workspace holds the size of each temporary array of a call, in words of 4 bytes.
 type workspace struct {
 	delta, dqSum, counters, partO, partLSE int
 	carried, seqInts                       int
 }
 
-// mostInts bounds what the sequences of a call say.
+// maxSeqWords is an upper bound of the words of a call's sequence arrays.
 func maxSeqWords(p *flashkit.Problem) int {
 	n := 0
 	if p.Ragged {
@@ -167,7 +171,7 @@ func maxSeqWords(p *flashkit.Problem) int {
 	return n
 }
 
-// workArray is where an array lies, and its words.
+// A workArray is the destination of an array's address, and the array's words.
 type workArray struct {
 	at    *Pointer
 	words int
@@ -188,8 +192,8 @@ func (w *workspace) bytes() int {
 	return n
 }
 
-// within runs main in a workspace, after the copy of the sequence lists, and before the sums of DBias and DSink. The
-// workspace is allocated and freed in the order of the stream.
+// within runs main with a workspace, after the copy of the sequence arrays and before the sums of
+// DBias and DSink. The workspace is allocated and freed in stream order.
 func (l *launch) within(w *workspace, main func() error) error {
 	b, x, s := l.b, l.x, l.s
 	if w.carried = carriedWords(&l.p); x.hasFeatures {
@@ -223,7 +227,7 @@ func (l *launch) within(w *workspace, main func() error) error {
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
 }
 
-// around runs main between what features add to it.
+// around runs main between the copies and sums that features add.
 func (l *launch) around(w *workspace, main func() error) error {
 	if w.seqInts > 0 {
 		if err := l.x.copySeqs(l.b.drv, l.x.seqAt, l.s); err != nil {

@@ -2,16 +2,15 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A forward kernel reads K and V once for each tile of query rows of a head. Where a group has
-// many query heads of a few rows each, most of a tile is empty, and each head reads K and V
-// again. Where all rows see all keys, the rows of all heads of a group are alike: they can be
-// those of one head.
+// A forward kernel loads K and V once per tile of a head's query rows. If a group has many query
+// heads of a few rows, most of a tile is empty, and each head loads K and V again. If all rows see
+// all keys, the rows of all heads of a group are equivalent, and can be rows of one head.
 
-// foldTile are the rows of a small tile of a forward kernel.
+// packTile is the number of rows of a small forward tile.
 const packTile = 64
 
-// folded returns the forward problem in which the query heads of each group are rows of one
-// head, and whether it is another one that has fewer tiles. What decode_sm80 takes stays as it is.
+// packedHeads returns the forward problem in which the query heads of each group are rows of one
+// head. If that does not have fewer tiles, or decode_sm80 supports p, it returns p and false.
 func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	group := p.Heads / max(1, p.KVHeads)
 	if lo, hi := band(p); group < 2 || hasFeatures(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
@@ -25,8 +24,8 @@ func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	return p, true
 }
 
-// fold describes the query heads of each group as rows of one head, if their rows lie evenly
-// apart, and reports whether they do.
+// packHeads describes the query heads of each group as rows of one head. It returns false if their
+// rows are not evenly spaced.
 func (a *params) packHeads(p flashkit.Problem) bool {
 	group, rows := int64(a.heads/a.kvHeads), int64(a.qLen)
 	views := [...]*view{&a.views[0], &a.views[3], &a.views[4]} // Q, O and LSE

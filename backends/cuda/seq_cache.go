@@ -10,27 +10,27 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// keptLists is the device's memory of a stream for what sequences say. It stays after a call, so
-// that one which says the same, of the next layer of a model, copies nothing.
+// A seqCache is a stream's copy of sequence arrays on the device. It outlives a call: the next
+// layer of a model, with the same sequences, copies nothing.
 type seqCache struct {
-	mu      sync.Mutex // from before the lists are looked at until what reads them is enqueued
+	mu      sync.Mutex // held from the comparison of the arrays until their readers are enqueued
 	at      Pointer
-	words   int // that there is room for
+	words   int // capacity
 	seqInts []int32
 	seqLens [5]int
 }
 
-// foreignLists are those of streams of other libraries. A handle may be that of a stream which is gone, whose work still
-// reads its lists: streams are told apart by a number that no other one ever has.
+// foreignCaches are the caches of streams of other libraries, by stream ID. An ID is never used
+// again. A handle may be, while work of its former stream still reads the arrays.
 type foreignCaches struct {
-	mu     sync.Mutex // as that of keptLists
+	mu     sync.Mutex // as in seqCache
 	caches map[uint64]*seqCache
 }
 
-// mostForeign bounds the streams that keep lists: nobody says when one of them ends.
+// maxForeign bounds the foreign streams with a cache: the end of such a stream is unknown.
 const maxForeign = 64
 
-// of returns those of a stream, nil if it keeps none.
+// of returns the cache of a stream, nil if it has none.
 func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	if d.StreamGetID == nil {
 		return nil, nil
@@ -47,7 +47,7 @@ func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	return k, err
 }
 
-// close frees the memory, which nobody reads any more.
+// close frees the caches, which no work may read any more.
 func (f *foreignCaches) close(d *Driver) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,13 +60,13 @@ func (f *foreignCaches) close(d *Driver) (err error) {
 	return err
 }
 
-// packedRows returns the first row of packed sequences, and how many rows they have.
+// packedRows returns the first row of packed sequences and their number of rows.
 func packedRows(starts []int32) (first, n int) {
 	first = int(starts[0])
 	return first, int(starts[len(starts)-1]) - first
 }
 
-// fromZero returns starts that begin at 0.
+// fromZero returns starts shifted so that the first is 0.
 func fromZero(starts []int32) []int32 {
 	list := slices.Clone(starts)
 	for i := range list {
@@ -75,7 +75,7 @@ func fromZero(starts []int32) []int32 {
 	return list
 }
 
-// setSequences keeps what the sequences say.
+// setSequences stores the arrays of s.
 func (x *arguments) setSequences(s *flashkit.Sequences) {
 	x.seqArrays, x.seqLens, x.seqWords, x.seqInts = [5][]int32{}, [5]int{}, 0, x.seqInts[:0]
 	if s == nil {
@@ -88,7 +88,7 @@ func (x *arguments) setSequences(s *flashkit.Sequences) {
 	}
 }
 
-// join puts the lists one after the other, if they are not yet.
+// joinSeqs concatenates the arrays, unless it has done so already.
 func (x *arguments) joinSeqs() {
 	if len(x.seqInts) == x.seqWords {
 		return
@@ -98,7 +98,8 @@ func (x *arguments) joinSeqs() {
 	}
 }
 
-// says reports whether the lists are those that are kept. Tables are long: they are joined only if they are not.
+// equal reports whether the cache holds the arrays of x. Page tables are long: it compares the
+// arrays without concatenating them.
 func (k *seqCache) equal(x *arguments) bool {
 	if k.seqLens != x.seqLens {
 		return false
@@ -116,7 +117,7 @@ func (k *seqCache) equal(x *arguments) bool {
 	return true
 }
 
-// point says where the lists lie on the device.
+// setSeqPointers sets the addresses of the arrays on the device, one after the other.
 func (x *arguments) setSeqPointers(at Pointer) {
 	f := &x.features
 	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
@@ -128,16 +129,17 @@ func (x *arguments) setSeqPointers(at Pointer) {
 	f.pageWidth = int32(x.seqLens[4] / max(1, int(x.batch)))
 }
 
-// copyInts copies what the sequences say to the device, in the order of the stream. The
-// driver has read the host's memory when the copy is enqueued, as that is not pinned.
+// copySeqs copies the arrays to the device in stream order. Host memory that is not pinned has been
+// read when the driver's call returns.
 func (x *arguments) copySeqs(d *Driver, to Pointer, s StreamHandle) error {
 	x.setSeqPointers(to)
 	x.joinSeqs()
 	return d.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(x.seqInts)), 4*len(x.seqInts), s)
 }
 
-// keepInts is copyInts to the memory of the stream, unless the same lies there; it reports
-// whether there is such memory. A graph has memory of its own: later calls change the stream's.
+// cacheSeqs copies the arrays to the stream's cache, unless it holds them already. It reports
+// whether the stream has a cache. A graph has a copy of its own, as later calls overwrite the
+// cache.
 func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
 	if k == nil && x.foreign == nil || x.seqWords == 0 || b.drv.StreamIsCapturing == nil {
@@ -156,7 +158,7 @@ func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 		x.setSeqPointers(k.at)
 		return true, nil
 	}
-	k.seqLens = [5]int{} // until the copy is enqueued
+	k.seqLens = [5]int{} // invalid until the copy is enqueued
 	if err := k.grow(b.drv, x.seqWords, s); err != nil {
 		return false, err
 	}
@@ -167,7 +169,7 @@ func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	return true, nil
 }
 
-// grow makes room for so many numbers, in the order of the stream.
+// grow makes room for that many words, in stream order.
 func (k *seqCache) grow(d *Driver, words int, s StreamHandle) error {
 	if words <= k.words {
 		return nil
@@ -183,7 +185,7 @@ func (k *seqCache) grow(d *Driver, words int, s StreamHandle) error {
 	return err
 }
 
-// free frees the memory, in the order of the stream.
+// free frees the memory in stream order.
 func (k *seqCache) free(d *Driver, s StreamHandle) error {
 	if k.words == 0 {
 		return nil
@@ -193,7 +195,7 @@ func (k *seqCache) free(d *Driver, s StreamHandle) error {
 	return d.MemFreeAsync(at, s)
 }
 
-// bytesOf returns the memory of numbers.
+// bytesOf returns the memory of n.
 func bytesOf(n []int32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(n))), 4*len(n))
 }

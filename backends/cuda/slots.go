@@ -1,6 +1,6 @@
 package cuda
 
-// The lists of Sequences, in their order.
+// Indices of arguments.seqArrays.
 const (
 	seqQLens = iota
 	seqQStarts
@@ -9,12 +9,13 @@ const (
 	seqPages
 )
 
-// slotHeads are the KV heads from which on bwd_sm90 has slots for keys: blocks that run at the same time
-// are of one sequence then, and those of few heads wait for each other.
+// slotHeads is the minimum number of KV heads for key slots in bwd_sm90. The blocks that run at the
+// same time then belong to one sequence; with fewer heads they would wait for each other.
 const slotHeads = 8
 
-// slots returns how many tiles of a size packed sequences have at most, one of which is as long
-// as most; 0 where all of them may have nearly as many as that one. The kernels find by the starts which is whose.
+// slots returns an upper bound of the tiles of packed sequences of up to `most` rows or keys.
+// Unless always, it returns 0 if that saves less than a fifth of the blocks. The kernels find the
+// sequence of a slot by the starts.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {

@@ -8,18 +8,18 @@ import (
 
 // A load is the work of the blocks that own the tiles of a head.
 type load struct {
-	blocks, empty float64 // those that see something, and those that do not
-	steps, most   float64 // of a block that does: the mean and the most
-	lastSaved     float64 // blocks that the last one of a head leaves of itself, as it has fewer rows
-	sampled       int     // how many such blocks were looked at
-	each          [maxSampled]float64
+	blocks, empty float64             // blocks that see something, and blocks that do not
+	steps, most   float64             // mean and maximum steps of a block that sees something
+	lastSaved     float64             // fraction of a block that the last tile of a head saves, as it has fewer rows
+	sampled       int                 // number of sampled blocks that see something
+	each          [maxSampled]float64 // their steps, in descending order
 }
 
-// mostLooked tiles are looked at, as a sample of more.
+// maxSampled tiles of a head are sampled if it has more.
 const maxSampled = 32
 
-// load counts the steps of a head's blocks, which own tiles of query rows and walk tiles
-// of keys, or own keys and walk the query rows of all heads of the group.
+// load counts the steps of a head's blocks. They own tiles of query rows and loop over tiles of
+// keys, or own keys and loop over the query rows of all heads of the group.
 func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
@@ -42,7 +42,7 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
-		at := l.sampled // the longest first
+		at := l.sampled // insertion sort, the longest first
 		for l.sampled++; at > 0 && l.each[at-1] < steps; at-- {
 			l.each[at] = l.each[at-1]
 		}
@@ -54,8 +54,8 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 	return l
 }
 
-// spare takes away what the last tile of a head does not take, as some of its warps have no rows: half of the tile, if
-// it has no more than that.
+// trimLast subtracts the time that the last tile of a head saves because some of its warps have no
+// rows. That needs at most half a tile of rows.
 func (l *load) trimLast(c *costs, t *tile, rows int) {
 	if left := rows - (ceilDiv(rows, t.rows)-1)*t.rows; c.few == 0 || 2*left > t.rows {
 		return
@@ -67,9 +67,8 @@ func (l *load) trimLast(c *costs, t *tile, rows int) {
 	l.lastSaved = 1 - c.few
 }
 
-// cycles returns how long the multiprocessors take for the blocks of all heads: whole
-// waves of them, then one of the rest; where a mask makes blocks differ, short ones fill
-// the gaps between long ones.
+// cycles returns the time of the blocks of all heads: whole waves, then one wave of the rest. If a
+// mask makes blocks differ, short ones fill the gaps between long ones.
 func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	perSM := float64(t.perSM)
 	all, slots := l.blocks*float64(heads), float64(sms)*perSM
@@ -92,8 +91,8 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	}
 }
 
-// pigeons returns what blocks of different lengths take at least, each of which is at least as long
-// as the next one: of one more than k waves of blocks, some k+1 have the same place.
+// pigeonhole returns a lower bound of the time of blocks of different lengths. If more than k waves
+// of blocks are at least as long as some block, one slot runs k+1 of them.
 func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.sampled] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
@@ -102,14 +101,15 @@ func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	return cycles
 }
 
-// What a last step of at most so many keys takes of a whole one in fwd_sm90_short.
+// The fraction of a whole step that a last step of at most fewKeys keys takes in fwd_sm90_short.
 const (
 	fewKeys      = 16
 	fewKeysShare = .4
 )
 
-// shorten takes away what fwd_sm90_short does not take for few keys of a last tile. It returns when the longest block of
-// the last head ends: blocks come head by head, the longest of a head first, and that one when a wave is left.
+// shorten subtracts the time that fwd_sm90_short saves with few keys in the last tile. It returns
+// the end of the longest block of the last head: blocks run head by head, the longest of a head
+// first, and that block begins with one wave left.
 func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	if left := p.KVLen % t.keys; left > 0 && left <= fewKeys && !banded(*p) {
 		l.steps, l.most = l.steps-1+fewKeysShare, l.most-1+fewKeysShare
@@ -121,8 +121,8 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	return (waves-1)*(t.begin+l.steps*step) + t.begin + l.most*step
 }
 
-// loosen adds what rows cost that are copied by elements: own ones of a block, and those
-// of each step.
+// loosen adds the cost of unaligned rows, which are copied by elements: the block's own rows, and
+// the rows of each step.
 func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	pad, all := s.padded(p), s == &families[fwdSM80]
 	cycles := c.loose / float64(t.warps)
@@ -132,12 +132,12 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	t.alone += row * float64(step)
 }
 
-// looseRow is what a row of a tensor costs that is copied by elements, whatever their number: as many of them.
+// looseRow is the fixed cost of an unaligned row of a tensor, in elements.
 const looseRow = 16
 
-// looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes, and
-// part of those that are padding. Where only Q and K or only V and O have odd rows, it is these, unless all
-// are copied alike.
+// looseColumns returns how many elements of a row are copied one by one, over both tensors: whole
+// units of 16 bytes, and a fraction of the padding. If only Q and K or only V and O have unaligned
+// rows, it counts these, unless alike.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
 	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
@@ -150,8 +150,8 @@ func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (col
 	return columns
 }
 
-// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
-// tiles of query rows in turn; a warpgroup without rows leaves the others part of its time.
+// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks process tiles
+// of query rows in turn. A warpgroup without rows leaves some of its time to the others.
 func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
 	l, heads, groups := families[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
 	if !dealt && p.QLen > groupRows {
@@ -163,7 +163,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
-	switch { // how much of a tile a head's last one is
+	switch { // how much of a tile the last one of a head is
 	case p.QLen <= groupRows:
 		t.step *= c.shareOf(1, groups)
 	case p.QLen <= t.rows:
@@ -174,15 +174,17 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many key heads the blocks that run at the same time belong to, at most, but where walks are short or
-// heads narrow. There the L2 cache holds what the blocks of more walk over; under a mask they stay close to each other in more.
+// Concurrent blocks belong to at most backwardTogether KV heads; for short loops or narrow heads,
+// to shortTogether. The L2 cache then holds the rows of more heads; under a mask, blocks of more
+// heads stay close to each other.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
 	narrowDim        = 64
 )
 
-// together returns how many of some key heads they are, as together of bwd_sm90.cuh does but for blocks that go up.
+// together returns how many of `of` KV heads run at the same time, as together of bwd_sm90.cuh does
+// except for traitUp.
 func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
@@ -204,22 +206,22 @@ func (s *family) together(p *flashkit.Problem, of int) int {
 	return max(1, ceilDiv(of, ceilDiv(of, most)))
 }
 
-// walked are the bytes of Q, dO and dQ of a head.
+// walked returns the bytes of Q, dO and dQ of a head.
 func (s *family) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
-// mostWaves of blocks begin together; later ones begin as others end.
+// The blocks of up to maxWaves waves begin together; later ones begin as others end.
 const maxWaves = 4
 
-// nearBytes of Q, dO and dQ of all heads that are worked on under a mask are found near by.
+// Under a mask, steps get slower if Q, dO and dQ of all concurrent heads exceed nearBytes.
 const nearBytes = 64 << 20
 
-// backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
-// same rows of dQ one after the other, which bounds the time of short walks.
+// backwardCycles returns the cycles of a backward pass. The blocks of a head add to the same rows
+// of dQ one after the other, which bounds the time of short loops.
 func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
-	if p.DType == flashkit.Float32 { // blocks that own query rows have dQ alone
+	if p.DType == flashkit.Float32 { // blocks that own query rows compute dQ only
 		own := s.load(c, t, p, true)
 		return l.cycles(c, t, heads, sms) + own.cycles(c, t, p.Batch*p.Heads, sms)
 	}
@@ -227,7 +229,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 		own := *t
 		own.begin += c.meet
 		t, heads = &own, 2*heads
-		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // of an odd number of tiles, one has more
+		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // one of two halves has the odd tile
 		l.steps, l.most = half(l.steps), half(l.most)
 		for i := range l.each[:l.sampled] {
 			l.each[i] = half(l.each[i])
@@ -251,17 +253,17 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 		blind = c.blind * t.step * l.most * float64(ceilDiv(heads, sms))
 	}
 	from, to := p.Keys(p.QLen - 1)
-	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
+	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows of dQ
 	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
-	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
-	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last of these
+	first := hop * min(queue, slots/float64(min(heads, together))) // until the last block of the first wave adds
+	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last block of these heads
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
-	tail := l.steps // of the last of the first heads
+	tail := l.steps // of the last block of the first heads
 	switch {
 	case !s.hopper:
-	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // turns are all that it waits for
+	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits for turns only
 		first = 0
-	case banded(p) && p.QLen > t.rows: // it has few rows, and others work while it waits
+	case banded(p) && p.QLen > t.rows: // it has few rows, and other blocks work while it waits
 		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
 	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
@@ -270,16 +272,16 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	}
 	waves := min(maxWaves, l.blocks*float64(heads)/slots)
 	first *= 1 + c.again*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
-	if cut.skew != 0 { // who begins at other rows does not wait
+	if cut.skew != 0 { // blocks that begin at other rows do not wait
 		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
 		first, turns, last = hop*(same-1), hop*queue, 0
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
 
-// decodeCycles returns the cycles of decode_sm80, the steps of a block, and how the keys
-// are split into parts. In a step each warp takes a piece of the keys, with as many query rows as it
-// holds; when there are more rows, warps with other rows take the same pieces.
+// decodeCycles returns the cycles of decode_sm80, the steps of a block, and the partition of the
+// keys. In a step, each warp processes a piece of the keys for the query rows that it holds.
+// Further rows go to other warps, which process the same pieces.
 func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
