@@ -10,8 +10,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A frame is the memory of a call that must not allocate: its arguments, the
-// array of pointers to a kernel's parameters, and how a kernel is launched.
+// A frame is the memory of a call that must not allocate: its arguments, the pointers to a kernel's
+// parameters, and the configuration of a launch.
 type frame struct {
 	args   [11]uintptr
 	params [1]unsafe.Pointer
@@ -34,14 +34,14 @@ type launchAttribute struct {
 	value [16]int32
 }
 
-// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, then the bytes of a row, rows, and layers.
+// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, bytes per row, rows, and layers.
 type memcpy3DPeer struct {
 	src, dst    copySide
 	bytes, rows int
 	layers      int
 }
 
-// A copySide is one side of it.
+// A copySide is one side of a memcpy3DPeer.
 type copySide struct {
 	x, y, z, lod int
 	kind         uint32
@@ -58,7 +58,7 @@ func (f *frame) call(c *calls, s *symbol, n int) error {
 	return c.check(s, r)
 }
 
-// hotCalls are the calls that must not allocate: their arguments lie in frames of a pool.
+// hotCalls are the calls that must not allocate: their arguments are in frames of a pool.
 type hotCalls struct {
 	*calls
 	frames sync.Pool
@@ -73,7 +73,7 @@ func (h *hotCalls) do(s *symbol, args ...uintptr) error {
 	return err
 }
 
-// ask returns the number that a call writes about a stream.
+// ask returns the number that a query of a stream stores.
 func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
 	f := h.frames.Get().(*frame)
 	f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
@@ -148,7 +148,7 @@ func (h *hotCalls) queues(d *Driver) {
 	d.CtxPushCurrent = func(x Context) error { return h.do(&h.push, uintptr(x)) }
 	d.CtxPopCurrent = func() error {
 		f := h.frames.Get().(*frame)
-		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
+		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // receives the popped context
 		err := f.call(h.calls, &h.pop, 1)
 		h.frames.Put(f)
 		return err

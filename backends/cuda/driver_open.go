@@ -9,9 +9,8 @@ import (
 	"unsafe"
 )
 
-// openDriver loads the driver's library and looks its functions up. The names
-// carry the version of the call whose arguments are used here; without a header
-// nothing maps them.
+// openDriver loads the driver's library and looks up its functions. A name includes the version of
+// the call whose arguments are used here: no header maps it.
 func openDriver() (*Driver, error) {
 	if err := brokenLibrary(); err != nil {
 		return nil, fmt.Errorf("driver library: %w", err)

@@ -121,8 +121,8 @@ const (
 
 // backwardWorkspace sizes the workspace of a backward pass. bwd_f32 has delta twice: tiles of keys
 // and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of keys accumulate
-// dQ. They have LSE next to delta, dQ in float32, and counters: most order the sums, and one deals
-// out the key tiles.
+// dQ. They need LSE next to delta, dQ in float32, and counters: one deals out the key tiles, the
+// others order the sums.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
