@@ -10,23 +10,23 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device in chunks. A staging buffer takes a chunk through
-// packing into pinned memory, the copy to the device, the kernels, the copy back and unpacking,
-// in a stream of its own. Several buffers overlap all of it. Chunks depend on the problem and
-// the shapes alone, so results do too.
+// Host tensors stream through the device in chunks. A staging buffer takes a chunk through packing
+// into pinned memory, the copy to the device, the kernels, the copy back and unpacking, in its own
+// stream. Several buffers overlap these stages. Chunks, and therefore results, depend only on the
+// problem and the shapes.
 
-// A hostCall is a pass on host tensors, cut into units. A unit is a KV head of a batch with the
-// query heads of its group or, in a call with features, a whole batch.
+// A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
+// with the query heads of its group or, in a call with features, a whole batch entry.
 type hostCall struct {
 	b        *Backend
 	id       familyID
 	call     *flashkit.Call
-	perBatch int // units
+	perBatch int // units of a batch entry
 	units    int
 	chunk    int // units of a chunk
 
-	next atomic.Int64          // unit that no chunk has yet
-	err  atomic.Pointer[error] // the first
+	next atomic.Int64          // first unit without a chunk
+	err  atomic.Pointer[error] // the first error
 }
 
 func (b *Backend) runHost(ctx context.Context, id familyID, call *flashkit.Call) (err error) {
@@ -51,13 +51,13 @@ func (b *Backend) runHost(ctx context.Context, id familyID, call *flashkit.Call)
 	if failed := c.err.Load(); failed != nil {
 		err = *failed
 	}
-	if hasFeatures(&call.Problem) && own.bytes > 2*featureBytes { // no other call needs as much
+	if hasFeatures(&call.Problem) && own.bytes > 2*featureBytes { // other calls need less
 		err = errors.Join(err, b.do(func() error { return own.shrink(b.drv) }))
 	}
 	return err
 }
 
-// cut decides what a unit is and how many of them make a chunk, and returns the first chunk.
+// cut chooses the unit and the number of units of a chunk, and returns the first chunk.
 func (c *hostCall) cut() *chunk {
 	p := &c.call.Problem
 	dense := !hasFeatures(p)
@@ -81,8 +81,8 @@ func (c *hostCall) cut() *chunk {
 	return x
 }
 
-// featureChunk returns how many batches of a call with features make a chunk. The number does not depend on
-// which optional results are wanted, other than sums over batches.
+// featureChunk returns the number of batch entries of a chunk in a call with features. It does not
+// depend on the requested optional results, except sums over the batch.
 func (c *hostCall) featureChunk() int {
 	a := c.call.Args
 	in, out, _ := hostBytes(c.call.Problem, c.call.Pass)
@@ -95,10 +95,10 @@ func (c *hostCall) featureChunk() int {
 	return batchesOf(c.call, summed, in+out, c.b.staging.whole)
 }
 
-// batchesOf returns how many batches of a call with features and so many bytes make a chunk of limit bytes: all of
-// them where sequences differ, or where a result is a sum over batches.
+// batchesOf returns the number of batch entries of a chunk of limit bytes, in a call with features
+// and that many bytes. It returns all if sequences differ, or if a result is a sum over the batch.
 func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
-	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout is by the number of the batch
+	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout depends on the batch index
 		return max(1, c.Batch)
 	}
 	return max(1, min(c.Batch, int(float64(limit)*float64(c.Batch)/max(1, bytes))))
@@ -113,7 +113,7 @@ func (c *hostCall) take() *chunk {
 	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
 }
 
-// work takes a chunk and those that are left through a staging buffer, until one fails.
+// work takes chunks through a staging buffer, first x, until one fails or none is left.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	for ; x != nil; x = c.take() {
 		if err := c.run(ctx, l, x); err != nil {

@@ -16,14 +16,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// images are the kernels of one device. A file is loaded when one of its kernels
-// is first used.
+// images are the kernels of one device. A file is loaded at the first use of one of its kernels.
 type images struct {
 	arch int // 90 is sm_90
 
 	mu      sync.Mutex
 	modules [len(families)]Module
-	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // lists replaced as a whole: a call reads them without a lock
+	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // lists are replaced as a whole: calls read them without a lock
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
@@ -38,12 +37,12 @@ type instanceFunction struct {
 	function *function
 }
 
-// A kernelKey is all that the name of a stem's kernel depends on.
+// A kernelKey determines the name of a family's kernel.
 type kernelKey struct {
 	family familyID
 	traits instance
 	dtype  flashkit.DType
-	dim    int // number of the padded head dim
+	dim    int // index of the padded head dim
 }
 
 // A function is a kernel that is ready to launch.
@@ -52,11 +51,11 @@ type function struct {
 	threads    int // of a block
 	shared     int // bytes of dynamic shared memory of a block
 	rows, keys int // of a block's tile
-	perSM      int // blocks that a multiprocessor holds
+	perSM      int // blocks per multiprocessor
 }
 
-// get returns an instance of a stem for a problem's dtype and the first of the stem's
-// padded head dims that is enough. The context must be current.
+// get returns an instance for a problem's dtype and the first padded head dim that fits. The
+// context must be current.
 func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*function, error) {
 	k := kernelKey{family: s, traits: i, dtype: p.DType}
 	if i.perDim() {
@@ -109,7 +108,7 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
-// once loads a kernel into its slot, unless another goroutine has done it.
+// loadOnce loads a kernel into its slot, unless another goroutine has done so.
 func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -136,7 +135,7 @@ func (k kernelKey) name() string {
 	return name
 }
 
-// loadFrom returns a kernel of a file, which is loaded if m is not it yet.
+// loadFrom returns a kernel of a file, which it loads if *m is 0.
 func (x *images) loadFrom(d *Driver, m *Module, file, name string) (*function, error) {
 	if *m == 0 {
 		image, err := readImage(imageFiles, file, x.arch)
@@ -185,9 +184,8 @@ func (x *images) close(d *Driver) error {
 	return all
 }
 
-// readImage returns the image of a source file for an architecture: the cubin of
-// the same major and the next lower or same minor version, else PTX, which the
-// driver compiles.
+// readImage returns the image of a source file for an architecture: a cubin of the same major
+// version and the same or next lower minor one, else PTX, which the driver compiles.
 func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 	packed, err := files.Open(path.Join("images", file+".tar.zst"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,7 +2,7 @@ package cuda
 
 import "slices"
 
-// enqueueSums launches what sums DBias and DSink, when they are wanted.
+// enqueueSums launches the sums of DBias and DSink that are requested.
 func (l *launch) enqueueSums() error {
 	x := l.x
 	if x.dsink.data != 0 {
@@ -29,7 +29,7 @@ type sumID int
 const (
 	sumCarry sumID = iota
 	sumDSink
-	sumDBias // of each dtype
+	sumDBias // one per dtype
 	numSums  = sumDBias + sumID(len(dtypes))
 )
 
