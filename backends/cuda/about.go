@@ -13,7 +13,6 @@ const (
 	onSM90 = "NVIDIA GPU of compute capability 9.0 (Hopper)"
 )
 
-// abouts describe the families.
 var abouts = [...]struct{ about, requires string }{
 	fwdSM90:      {"CUDA: WGMMA, TMA loads, softmax overlapped with products; bound by the tensor cores", onSM90},
 	fwdSM90Short: {"CUDA: WGMMA, TMA loads, several small blocks on each multiprocessor, for short sequences; bound by memory", onSM90},

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Limits of the driver's time. A program calls Open by name, so it may wait while the driver starts
-// many GPUs.
+// Limits of the driver's time. Open is called by name, so it may wait while the driver starts many
+// GPUs.
 const (
 	openLimit  = time.Minute
 	closeLimit = 5 * time.Second

@@ -3,7 +3,7 @@ package cuda
 import "github.com/flashkit-go/flashkit"
 
 // arguments are the heap memory of a call: the block that the driver copies, the checked call, and
-// its sequences. Plain instances take a part of the block.
+// its sequences. Plain instances use a part of the block.
 type arguments struct {
 	mapped
 	features
@@ -11,19 +11,19 @@ type arguments struct {
 	hasFeatures bool
 	seqArrays   [5][]int32     // of Sequences, by seqQLens, ...
 	seqLens     [5]int         // their lengths
-	seqWords    int            // total length of the arrays to copy
+	seqWords    int            // length of all arrays to copy
 	seqInts     []int32        // the arrays concatenated: see joinSeqs
 	seqAt       Pointer        // address of seqInts in the workspace
-	kept        *seqCache      // if not nil, holds the arrays in place of the workspace
-	foreign     *foreignCaches // if not nil, has the cache of a stream of another library
-	shapes      [4][4]int      // of Q, K, V and O in memory, for calls with features
+	kept        *seqCache      // if not nil, has the arrays in place of the workspace
+	foreign     *foreignCaches // if not nil, has such a cache for a stream of another library
+	shapes      [4][4]int      // of Q, K, V and O in memory, with features
 	spare       int            // multiprocessors left to other work
-	beside      bool           // Options.Beside
+	beside      bool           // other work runs at the same time
 
-	whole *flashkit.Problem // problem that the call is a part of, or nil
+	whole *flashkit.Problem // of which the call is a part, or nil
 }
 
-// wholeOf returns the problem that a call of p is a part of, or p.
+// wholeOf returns the whole of a call of p, or p.
 func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	if a.whole != nil {
 		return a.whole
@@ -31,14 +31,13 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset describes a call without its tensors and sequences. p is its problem or a chunk of it.
+// reset describes a call of p, or a chunk p of it, without tensors and sequences.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
 	a.setProblem(p)
 	a.setFeatures(c)
 }
 
-// view returns the view of allArguments[i].
 func (a *arguments) view(i int) *view {
 	if i < len(a.views) {
 		return &a.views[i]

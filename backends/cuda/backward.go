@@ -7,23 +7,21 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A backwardPlan is the workspace of a backward pass and its partition among blocks.
+// A backwardPlan is the workspace and the partition of a backward pass.
 type backwardPlan struct {
 	workspace
 	backwardCut
 	tile int16 // params.tile
 }
 
-// A backwardCut is a partition of a backward pass: which blocks share a key tile, and at which rows
-// they begin.
+// A backwardCut is the partition of a backward pass among blocks.
 type backwardCut struct {
 	splits int  // parts of the query heads of a group; bwd_sm90_sums adds up their dK and dV
-	halves bool // two blocks have alternate row tiles, and combine their dK and dV
+	halves bool // two blocks have alternate row tiles, and combine dK and dV
 	skew   int8 // params.skew; see (*family).skew
 }
 
-// planBackward plans a pass of p, which is a part of whole or all of it, with the partition of
-// whole.
+// planBackward plans a pass of p, which is whole or a part of it, with the partition of whole.
 func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &families[id]
@@ -42,35 +40,33 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 }
 
 // headsInside reports whether traitGroups pays off: under a causal-like mask with several row
-// tiles, or with so many key tiles that turns at dQ take longest.
+// tiles, or with key tiles whose turns at dQ take longest.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
-// causalLike reports whether each row sees all keys up to a limit that rises from row to row.
+// causalLike reports whether each row sees all keys up to a limit that rises by row.
 func causalLike(p *flashkit.Problem) bool {
 	lo, hi := band(*p)
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
-// splitsDV reports whether dV has blocks of its own, as in traitWide.
+// splitsDV reports whether traitWide pays off.
 func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
 	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= splitDVSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
-// reverses reports whether the last keys go first, as in traitUp. It needs a causal-like mask, many
-// blocks, and so few rows that the L2 cache holds the data of several heads. With more keys than
-// rows, blocks before the diagonal begin at the same row and wait after all. The wait is longest
-// for short loops.
+// reverses reports whether traitUp pays off: under a causal-like mask with many blocks, and few
+// rows, so that the L2 cache holds several heads. With more keys than rows, blocks before the
+// diagonal begin at the same row and wait after all, longest in short loops.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
 }
 
-// backwardBlocks returns the number of blocks for the key tiles of a problem.
 func (s *family) backwardBlocks(p *flashkit.Problem) int {
 	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.padded(p).shares
 }
@@ -82,13 +78,12 @@ const (
 	wideRows     = 2048 // maximum query rows of traitWide under a mask
 	upDim        = 64   // padded head dim of traitUp
 	upRows       = 4096 // maximum query rows of traitUp
-	squareRows   = 2048 // query rows from which traitUp permits many more keys
+	squareRows   = 2048 // rows from which traitUp permits many more keys
 	upWaves      = 8    // minimum blocks per multiprocessor of traitUp
-	splitDVSteps = 32   // minimum steps of concurrent heads of traitWide
-	rowsKeys     = 8192 // keys from which traitGroups needs no further row tiles
+	splitDVSteps = 32   // minimum steps of traitWide, over concurrent heads
+	rowsKeys     = 8192 // keys from which traitGroups takes few row tiles
 )
 
-// setParams stores the partition in the arguments.
 func (g *backwardPlan) setParams(a *params) {
 	a.splits, a.skew, a.tile, a.halves = int32(g.splits), g.skew, g.tile, 0
 	if g.halves {
@@ -96,11 +91,11 @@ func (g *backwardPlan) setParams(a *params) {
 	}
 }
 
-// pairs reports whether the device and its driver support pairs of blocks.
+// pairs reports whether device and driver support pairs of blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the row tile of the whole at which a part begins or, if negative, the key tile.
-// The diagonals of the bands tell the offset.
+// firstTile returns the row tile of the whole at which a part begins or, if negative, the key tile,
+// from the diagonals of the bands.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -115,18 +110,17 @@ func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	return rows * d.dim, rows * d.vDim
 }
 
-// Limits of the parts of groups. Calls with more groupWords, or more key tiles per multiprocessor,
-// have enough blocks.
+// Limits of the parts of groups: with larger sums, or more key tiles per multiprocessor, there are
+// enough blocks.
 const (
 	maxGroupWords = 1 << 26
 	maxWhole      = 2
 )
 
-// cutBackward partitions a pass among blocks. It may cut the query heads of a group into parts,
-// each like a KV head with fewer query heads. More blocks keep more multiprocessors busy, but their
-// dK and dV are stored, loaded and added. Or two blocks share the rows of a key tile, if all blocks
-// run at once. If all rows see all keys, the blocks of a head begin at different rows, and none
-// waits for another.
+// cutBackward partitions a pass among blocks. It may cut a group's query heads into parts, each
+// like a KV head with fewer query heads. More blocks keep more multiprocessors busy, but their dK
+// and dV are stored, loaded and added. Or two blocks share the rows of a key tile, if all run at
+// once. If all rows see all keys, a head's blocks begin at different rows, and none waits.
 func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
 	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
@@ -155,7 +149,6 @@ func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut back
 	return cut
 }
 
-// cutCycles returns the cycles of a pass with that partition.
 func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
 	if cut.splits > 1 {
 		cycles = s.sumsCycles(c, &p, cut.splits, sms)
@@ -164,8 +157,8 @@ func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut b
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
-// sumsCycles returns the cycles of adding up that many parts of each group. A thread of
-// bwd_sm90_sums loads one part after the other.
+// sumsCycles returns the cycles of adding up the parts of each group. A thread of bwd_sm90_sums
+// loads one part after the other.
 func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
@@ -181,17 +174,17 @@ const (
 )
 
 // Limits of skewed starts. Above maxSkewed blocks per multiprocessor, the next heads fill the gaps
-// between turns, and a second sum of dQ costs more than the remaining waits. Above one, only long
-// turns justify it; if heads share keys, only long loops.
+// between turns, and a second sum of dQ costs more than the waits. Above one, only long turns
+// justify it; if heads share keys, only long loops.
 const (
 	maxSkewed  = 2
 	skewedKeys = 8 // key tiles, for long turns
 	skewedRows = 8 // row tiles, for long loops
 )
 
-// skew returns where the blocks of a head begin among the row tiles: the block of key tile j at
-// j<<(skew-1) or, if skew is negative, at j>>-skew. If skew is 0, all begin at the last row tile;
-// so it is where some row does not see all keys.
+// skew returns where a head's blocks begin: the block of key tile j at row tile j<<(skew-1) or, if
+// skew is negative, j>>-skew. If skew is 0, all begin at the last row tile, as they must if some
+// row does not see all keys.
 func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
@@ -209,8 +202,8 @@ func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCu
 	return -int8(bits.Len(uint(ceilDiv(keys, rows) - 1)))
 }
 
-// backward launches the kernels of bwd_sm80 or bwd_sm90: delta, the main kernel, the rounding of
-// dQ, and the sums over the parts of groups.
+// backward launches bwd_sm80 or bwd_sm90: delta, the main kernel, the rounding of dQ, and the sums
+// over parts of groups.
 func (l *launch) backward() error {
 	p, x, d := &l.p, l.x, l.family.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
@@ -269,8 +262,7 @@ func (l *launch) backward() error {
 	})
 }
 
-// backwardF32 launches the kernels of bwd_f32: delta, and the main kernel, whose blocks own keys or
-// query rows.
+// backwardF32 launches bwd_f32: delta, then blocks that own keys or query rows.
 func (l *launch) backwardF32() error {
 	p := &l.p
 	main, err := l.get(l.instance(1, false))
@@ -301,8 +293,8 @@ func (l *launch) backwardF32() error {
 	})
 }
 
-// slotBlocks returns the blocks of the three kernels of bwd_sm90 for packed sequences. They are as
-// few as the tiles if most sequences are much shorter than the longest.
+// slotBlocks returns the blocks of bwd_sm90's kernels for packed sequences: no more than tiles, if
+// most sequences are much shorter than the longest.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -317,8 +309,7 @@ func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int)
 	return blocks, deltas, finishes
 }
 
-// placeDelta stores the location of delta in the workspace, for kernels with features, and prepares
-// DBias.
+// placeDelta passes the location of delta to kernels with features, and prepares DBias.
 func (l *launch) placeDelta() error {
 	x, heads := l.x, l.p.Batch*l.p.Heads
 	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2
@@ -338,8 +329,7 @@ func (l *launch) placeDelta() error {
 	return nil
 }
 
-// keepApart lets bwd_sm90 write DBias, if it is not a sum, and zeroes the elements that the band
-// hides.
+// keepApart lets bwd_sm90 write DBias, if that is not a sum, and zeroes hidden elements.
 func (l *launch) keepApart() error {
 	p, x := &l.p, l.x
 	v, n := &x.dbias, x.dbiasShape

@@ -10,22 +10,19 @@ import (
 // The time of a call is predicted from properties of a kernel:
 //
 //	launch   the launches, and the kernels before and after the main one
-//	steps    a block steps through the tiles that the band shows it: half-empty ones cost
-//	         as much as full ones, and a head dim costs as much as its padded size
+//	steps    through the tiles that the band shows a block: half-empty ones cost
+//	         the same as full ones, and a head dim the same as its padded size
 //	waves    how often the multiprocessors take blocks; each holds several at a time
 //	bytes    of device memory, once per row of a tensor that takes part
 //
-// Steps and bytes overlap: the longer counts, and the fraction of the shorter that the kernel does
-// not hide. Cycles are at the multiprocessors' highest clock; the cycles of a step include the
-// effect of the power limit.
+// Steps and bytes overlap: the longer counts, and the unhidden fraction of the shorter. Cycles are
+// at the multiprocessors' highest clock, and include the effect of the power limit.
 
-// A tile is the shape and the costs of an instance's blocks.
 type tile struct {
 	blockShape
 	tileCosts
 }
 
-// tile returns the tile of the instance for a problem.
 func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
@@ -34,17 +31,16 @@ func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 // block.
 type surcharge struct {
 	step, bytes, begin float64
-	cut                cut // partition of decode_sm80, if it is taken from another problem
+	cut                cut // of decode_sm80, if taken from another problem
 }
 
-// A cut is how decode_sm80 partitions the keys, zero if undecided.
+// A cut is the partition of the keys by decode_sm80, zero if undecided.
 type cut struct {
 	splits  int
 	cluster bool
 }
 
-// deviceCost predicts the time of a call on device tensors. Their rows begin at multiples of 16
-// bytes unless loose.
+// deviceCost predicts the time of a call on device tensors, with unaligned rows if loose.
 func (s *family) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
 	return s.costWith(dev, p, loose, surcharge{step: 1, bytes: 1})
 }
@@ -119,7 +115,7 @@ func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	return cycles
 }
 
-// joined returns the microseconds that decode_sm80 needs to merge the parts of that many rows.
+// joined returns the microseconds that decode_sm80 needs to merge parts.
 func (c *costs) joined(x cut, rows int) float64 {
 	switch {
 	case x.splits <= 1:
@@ -130,8 +126,7 @@ func (c *costs) joined(x cut, rows int) float64 {
 	return c.extra + c.part*float64(rows*x.splits)/1e3
 }
 
-// padding returns the fraction of an instance's columns that a problem does not use, in whole
-// slices for float32.
+// padding returns the unused fraction of an instance's columns, in whole slices for float32.
 func (s *family) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
@@ -152,14 +147,12 @@ func (s *family) wide(p *flashkit.Problem) float64 {
 // sectorBytes is the unit of memory transfers.
 const sectorBytes = 32
 
-// endBlocks is the number of blocks of a backward pass's first and last kernels that a
-// multiprocessor holds.
+// endBlocks is the blocks per multiprocessor of a backward pass's first and last kernels.
 const endBlocks = 4
 
-// sliceColumns is the number of float32 columns that are loaded at once.
+// sliceColumns float32 columns are loaded at once.
 const sliceColumns = 64
 
-// costsOf returns the costs of the stem's instances for a dtype.
 func (s *family) costsOf(t flashkit.DType) *costs {
 	if s.rows > 0 && t == flashkit.Float32 {
 		return &decodeF32Costs
@@ -167,8 +160,8 @@ func (s *family) costsOf(t flashkit.DType) *costs {
 	return s.costs
 }
 
-// bytes returns the device memory that a pass moves: each tensor once, and the workspace, without
-// keys that no row sees and queries that see no key.
+// bytes returns the bytes that a pass moves: each tensor once, and the workspace, without unseen
+// keys and queries that see no key.
 func (s *family) bytes(p flashkit.Problem) float64 {
 	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blindRows(&p))
 	if p.QLen > 0 {
@@ -176,7 +169,7 @@ func (s *family) bytes(p flashkit.Problem) float64 {
 		unseen, p.KVLen = p.KVLen-seen, seen
 	}
 	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
-	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ accumulated, then rounded; zeros of dK and dV
+	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ twice; zeros of dK and dV
 		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
@@ -188,7 +181,7 @@ func (s *family) bytes(p flashkit.Problem) float64 {
 	return n
 }
 
-// blindRows returns the number of rows that see no key; 0 for fwd_sm90_short, which reads them.
+// blindRows returns the number of rows that see no key; fwd_sm90_short reads them, too.
 func (s *family) blindRows(p *flashkit.Problem) int {
 	if s == &families[fwdSM90Short] || p.KVLen == 0 {
 		return 0

@@ -27,14 +27,14 @@ func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// specialized reports whether the family has an instance for exactly the score features of a call,
-// if its tensors are dense.
+// specialized reports whether an instance exists for exactly the score features of a call, with
+// dense tensors.
 func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
-// layoutFactor returns a factor of a feature's share. Rows of a bias or mask cost more if they do
-// not begin at multiples of 16 bytes (Hopper) or have odd lengths (elsewhere); so do small pages.
+// layoutFactor returns a factor of a feature's share. It grows for rows of a bias or mask that are
+// not multiples of 16 bytes (Hopper) or are odd (elsewhere), and for small pages.
 func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
 	if f == flashkit.FeaturePage {
 		return 1 + c.boxes*mappedKeys/float64(p.Page)
@@ -62,8 +62,8 @@ func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 // launchTime is the cost of one more kernel, in microseconds.
 const launchTime = 4
 
-// callCost predicts the time of a call on device tensors. It depends on the problem, the pass and
-// the traits only.
+// callCost predicts the time of a call on device tensors. It depends only on problem, pass and
+// traits.
 func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
@@ -71,7 +71,6 @@ func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	return s.featuredCost(dev, c)
 }
 
-// featuredCost predicts the time of a call with features.
 func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
 	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
@@ -104,10 +103,10 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
 
-// pageBytes returns the fraction that pages of that many keys add to the time of loading them.
+// pageBytes returns the fraction by which pages lengthen loads.
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
-// ownRows returns the maximum number of query rows of a forward block.
+// ownRows returns the maximum query rows of a forward block.
 func (s *family) ownRows(c *flashkit.Call) int {
 	rows := c.QLen
 	if s.rows > 0 {
@@ -117,8 +116,8 @@ func (s *family) ownRows(c *flashkit.Call) int {
 }
 
 // sequencesCost predicts the time of a call with a surcharge. Shorter sequences take the time of
-// equal ones with the same number of query-key pairs, but at least the time of the longest. Blocks
-// that are launched for the maximum length, and find no work, are added.
+// equal ones with the same query-key pairs in all, but no less than the longest. Blocks launched
+// for the maximum length that find no work are added.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
@@ -146,15 +145,13 @@ func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.
 	return t + microseconds(idle/float64(max(1, dev.ClockMHz)))
 }
 
-// cutOf returns the partition of decode_sm80 for a problem.
 func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
 	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x
 }
 
-// typical returns equal sequences with the number of query-key pairs that the load of Traits
-// implies.
+// typical returns equal sequences with the query-key pairs that the load of Traits implies.
 func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	part := math.Exp2(-float64(load) / 4)
 	if p.QLen > 1 {
@@ -165,7 +162,7 @@ func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	return p
 }
 
-// dbiasCycles returns the cycles of a multiprocessor per product of sums_dbias.
+// dbiasCycles returns a multiprocessor's cycles per product of sums_dbias.
 func dbiasCycles(t flashkit.DType) float64 {
 	if t == flashkit.Float32 {
 		return 1. / 57

@@ -54,8 +54,8 @@ var errClosed = errors.New("the backend is closed")
 // backend closed.
 func (b *Backend) Within(f func() error) error { return b.do(f) }
 
-// do runs f with the device's context current, unless the device is lost or the backend closed. A
-// sticky error of f loses the device: every later call returns an error.
+// do is within, unless the device is lost or the backend closed. A sticky error of f loses the
+// device: every later call returns an error.
 func (b *Backend) do(f func() error) error {
 	if b.closed.Load() {
 		return errClosed
@@ -71,8 +71,8 @@ func (b *Backend) do(f func() error) error {
 	return err
 }
 
-// within runs f with the device's context current on the thread, and restores the thread: the
-// program may use contexts of its own.
+// within runs f with the device's context current, and restores the thread: the program may use
+// contexts of its own.
 func (b *Backend) within(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -82,9 +82,9 @@ func (b *Backend) within(f func() error) error {
 	return errors.Join(f(), b.drv.CtxPopCurrent())
 }
 
-// Reach lets kernels and copies of b's device access the memory of another device directly, if the
-// machine supports that. It reports whether they do; to call it twice is no error. Stream.Copy
-// works either way, through host memory if necessary.
+// Reach lets kernels and copies of b's device access another device's memory directly, if the
+// machine supports that, and reports whether they do. It may be called twice. Stream.Copy works
+// either way, through host memory if necessary.
 func (b *Backend) Reach(other *Backend) (bool, error) {
 	switch {
 	case other == nil:

@@ -10,27 +10,26 @@ type decodePlan struct {
 	cluster bool // the parts of a tile are a cluster of blocks, without workspace
 }
 
-// The blocks of a cluster run on one GPC of a GPU of compute capability 9.0. GPCs differ in their
-// number of multiprocessors.
+// The blocks of a cluster run on one GPC, on compute capability 9.0. GPCs differ in their number of
+// multiprocessors.
 const (
 	maxCluster = 8 // blocks of a cluster
 	maxGPCs    = 8
 	gpcStep    = 2 // multiprocessors by which GPCs differ
 )
 
-// fitsClusters reports whether that many clusters, with one block per multiprocessor, surely run at
-// the same time. Multiprocessors come in pairs; a cluster with an odd number of blocks leaves one
-// idle.
+// fitsClusters reports whether that many clusters, one block per multiprocessor, surely run at the
+// same time. Multiprocessors come in pairs; a cluster with an odd number of blocks leaves one idle.
 func fitsClusters(clusters, blocks, sms int) bool {
 	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
 
-// clusters reports whether the device and its driver support the clusters of decode_sm80.
+// clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into the number of parts that minimizes the work of the busiest
-// multiprocessor. A part costs the pieces of keys that each of its warps loads, and one more to
-// begin and end. The last block of a tile merges the parts, unless another launch is cheaper.
+// planDecode cuts the keys into the number of parts with the least work for the busiest
+// multiprocessor. A part costs the pieces of keys that each of its warps loads, and one more. The
+// last block of a tile merges the parts, unless another launch is cheaper.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
@@ -52,8 +51,7 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 // apartPieces is the extra cost of a merge outside a cluster, in pieces of keys.
 const apartPieces = 3
 
-// cutDecode returns into how many parts to cut the key pieces of each tile, and whether the parts
-// form a cluster.
+// cutDecode returns the number of parts of each tile's keys, and whether they form a cluster.
 func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
 	splits, least := cutKeys(all, pieces, warps, slots)
 	if !clusters || splits == 1 {
@@ -83,7 +81,7 @@ func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80, and the merge of its parts if they need another launch.
+// decode launches decode_sm80, and a merge of its parts if needed.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))

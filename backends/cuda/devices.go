@@ -79,7 +79,6 @@ func start(d *Driver) (devices, version int, err error) {
 // oldestDriver is the CUDA version of the oldest driver that loads the images.
 const oldestDriver = 13000
 
-// cudaVersion formats a version, such as 13.0.
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
 // queryDevice describes device i, with the reason if no kernel can run there.

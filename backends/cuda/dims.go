@@ -23,13 +23,12 @@ func square(dims ...int) (all []headDims) {
 }
 
 // hopperDims returns the head dims of fwd_sm90 or bwd_sm90. Instances for 192 support only the
-// features of takes; other calls use 256. Narrow dims are for plain calls with fewer than 128
-// columns.
+// features of takes; other calls use 256. Narrow dims are for plain calls below 128 columns.
 func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
 	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
 
-// name returns the suffix of an instance's name: d64, d192_dv128.
+// name returns the end of an instance's name: d64, d192_dv128.
 func (d headDims) name() string {
 	n := "d" + strconv.Itoa(d.dim)
 	if d.vDim != d.dim {
@@ -38,7 +37,6 @@ func (d headDims) name() string {
 	return n
 }
 
-// fits reports whether the instances support a problem.
 func (d headDims) fits(p *flashkit.Problem) bool {
 	return p.Dim <= d.dim && p.VDim <= d.vDim && p.Features()&^d.takes == 0
 }
@@ -51,15 +49,14 @@ func (s *family) pad(p flashkit.Problem) int {
 	return len(s.dims)
 }
 
-// padded returns the head dims that a problem is padded to, the widest if none fits.
+// padded returns these head dims, the widest if none fits.
 func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
 func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
-// A blockShape is the geometry of an instance's blocks on Hopper; other architectures differ a
-// little.
+// A blockShape is the geometry of an instance's blocks on Hopper; elsewhere some differ a little.
 type blockShape struct {
 	rows, keys int // of a step; decode_sm80: rows of a block, keys of a warp
 	warps      int // per block
@@ -79,7 +76,6 @@ var (
 	fwdSM90ShortTiles = []blockShape{{128, 128, 8, 2}, {128, 64, 8, 2}, {128, 64, 8, 2}}
 )
 
-// shape returns the block shape of a problem's instances.
 func (s *family) shape(p *flashkit.Problem) *blockShape {
 	shapes := s.shapesOf(p.DType)
 	return &shapes[min(s.pad(*p), len(shapes)-1)]

@@ -16,7 +16,7 @@ type (
 	Pointer      uintptr // an address in device memory
 )
 
-// A TensorMap is the driver's CUtensorMap, without its alignment.
+// A TensorMap is the driver's CUtensorMap, unaligned.
 type TensorMap [128]byte
 
 // A Driver holds the calls of the CUDA driver that the backend makes. A field has the name of its
@@ -25,8 +25,7 @@ type TensorMap [128]byte
 // *Error.
 //
 // Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
-// except DeviceCanAccessPeer, act on the current context of the calling thread, which the backend
-// sets.
+// except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.
 type Driver struct {
 	Init             func() error
 	DriverGetVersion func() (int, error) // 13000 is 13.0
@@ -52,9 +51,9 @@ type Driver struct {
 	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error
 
-	// Calls for several devices. MemcpyPeerAsync copies between the memories of two contexts,
-	// Memcpy3DPeerAsync several rows with a pitch on either side. CtxEnablePeerAccess gives the
-	// current context access to the memory of another, if DeviceCanAccessPeer permits.
+	// MemcpyPeerAsync copies between the memories of two contexts, Memcpy3DPeerAsync several rows
+	// with a pitch on either side. CtxEnablePeerAccess gives the current context access to the
+	// memory of another, if DeviceCanAccessPeer permits.
 	DeviceCanAccessPeer func(device, peer int) (bool, error)
 	CtxEnablePeerAccess func(Context) error
 	MemcpyPeerAsync     func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
@@ -71,13 +70,13 @@ type Driver struct {
 	// on the heap; the call copies it.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchDependent is LaunchKernel for a kernel that itself waits for the end of the previous
-	// kernel in the stream, and so may start earlier: cuLaunchKernelEx with programmatic stream
-	// serialization. If nil, LaunchKernel replaces it.
+	// LaunchDependent is LaunchKernel for a kernel that waits for the previous one in the stream
+	// itself, and so may start earlier: cuLaunchKernelEx with programmatic stream serialization. If
+	// nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, which run at the same time
-	// and access each other's shared memory: compute capability 9.0. If nil, decode_sm80 uses none.
+	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, which run together and
+	// access each other's shared memory: compute capability 9.0. If nil, decode_sm80 uses none.
 	LaunchCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchDependentCluster is LaunchDependent with clusters. If nil, bwd_sm90 has no pairs of
@@ -85,8 +84,8 @@ type Driver struct {
 	LaunchDependentCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy engine of compute
-	// capability 9.0. It has four dimensions, the innermost first, strides in bytes of the other
-	// three, and the box that a copy moves.
+	// capability 9.0: four dimensions, the innermost first, strides in bytes of the other three,
+	// and the box of a copy.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
@@ -140,15 +139,14 @@ const (
 	codeReachedAlready = 704 // PEER_ACCESS_ALREADY_ENABLED
 )
 
-// isOutOfMemory reports whether the device, or pinned host memory, is full. The
-// device remains usable.
+// isOutOfMemory reports whether the device or pinned host memory is full. The device remains
+// usable.
 func isOutOfMemory(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == codeOutOfMemory
 }
 
-// isSticky reports whether the error has made the context unusable: every later call returns it
-// until the process ends.
+// isSticky reports whether the error makes the context unusable: every later call returns it.
 func isSticky(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -166,9 +164,9 @@ func isSticky(err error) bool {
 	return false
 }
 
-// ErrNoDevice is wrapped by errors of Open and its kin if the machine has no GPU or no driver
-// library, or the program was built without CUDA. A GPU that is present but unusable is another
-// error, which a user should see.
+// ErrNoDevice is wrapped by errors of Open and its kin if the machine has no GPU or driver library,
+// or the program was built without CUDA. A present but unusable GPU is another error, which a user
+// should see.
 var ErrNoDevice = errors.New("no device")
 
 // absentError is an ErrNoDevice with another text.

@@ -52,7 +52,6 @@ type copySide struct {
 	pitch, rows  int // of a layer
 }
 
-// call calls s with the first n arguments of the frame.
 func (f *frame) call(c *calls, s *symbol, n int) error {
 	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
 	return c.check(s, r)
@@ -64,7 +63,6 @@ type hotCalls struct {
 	frames sync.Pool
 }
 
-// do calls s.
 func (h *hotCalls) do(s *symbol, args ...uintptr) error {
 	f := h.frames.Get().(*frame)
 	n := copy(f.args[:], args)
@@ -83,7 +81,6 @@ func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
 	return x, err
 }
 
-// launches fills in the launches of kernels.
 func (h *hotCalls) launches(d *Driver) {
 	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
 		f := h.frames.Get().(*frame)
@@ -105,7 +102,6 @@ func (h *hotCalls) launches(d *Driver) {
 	}
 }
 
-// launchWith calls cuLaunchKernelEx with count attributes.
 func (h *hotCalls) launchWith(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
 	f := h.frames.Get().(*frame)
 	f.params[0], f.how = params, how
@@ -117,7 +113,6 @@ func (h *hotCalls) launchWith(fn Function, blocks, threads, shared int, s Stream
 	return err
 }
 
-// copies fills in the calls on memory in the order of a stream.
 func (h *hotCalls) copies(d *Driver) {
 	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
 		f := h.frames.Get().(*frame)
@@ -143,7 +138,6 @@ func (h *hotCalls) copies(d *Driver) {
 	}
 }
 
-// queues fills in the calls of contexts, streams and events.
 func (h *hotCalls) queues(d *Driver) {
 	d.CtxPushCurrent = func(x Context) error { return h.do(&h.push, uintptr(x)) }
 	d.CtxPopCurrent = func() error {

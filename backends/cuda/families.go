@@ -42,7 +42,6 @@ const (
 // dtypes lists the number formats, by flashkit.DType.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// families are the backend's kernels.
 var families = [...]family{
 	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, fwdSM90ShortTiles, &fwdSM90ShortCosts, nil},
@@ -73,8 +72,8 @@ const (
 )
 
 // refuses returns why the family cannot run a valid call on dev. A nil call asks about the device
-// alone. It does not allocate, because every call asks. Tensor maps need addresses and strides that
-// are multiples of 16 bytes; copies of host tensors have them.
+// alone. Every call asks, so it does not allocate. Tensor maps need addresses and strides in
+// multiples of 16 bytes; copies of host tensors have them.
 func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {
@@ -131,8 +130,8 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	return ""
 }
 
-// blocks is an upper bound of the thread blocks of a launch, whose count has 31 bits. No tile has
-// fewer than 16 rows or keys.
+// blocks bounds the thread blocks of a launch, whose count has 31 bits. No tile has fewer than 16
+// rows or keys.
 func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }

@@ -2,31 +2,30 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A hopperPlan is the partition of a call of fwd_sm90 among the multiprocessors.
+// A hopperPlan is the partition of a call by fwd_sm90.
 type hopperPlan struct {
 	workspace
 	rows   rowTiles
 	splits int     // split-KV parts, merged by decode_sm80_merge
-	cycles float64 // of the longest block and the merge; 0 if blocks process many tiles
+	cycles float64 // with the merge; 0 if blocks process many tiles
 	steps  int     // of the longest block
 }
 
 // Costs of parts: of the launch that merges them, in cycles, and of storing and loading them, in
-// bytes per cycle of a multiprocessor, for parts of the keys or of a group's heads.
+// bytes per cycle of a multiprocessor.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles returns the cycles of merging parts of that many bytes, at `each` bytes per cycle.
+// partsCycles returns the cycles of merging parts, at `each` bytes per cycle.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. If there are no more tiles of few warpgroups
-// than multiprocessors, each multiprocessor takes one. If there are fewer still, it also splits the
-// keys, unless the merge costs more than that saves. Under a mask, tiles differ in length. With at
-// most two per multiprocessor, each takes a long and a short one; with more, a counter deals them
-// out.
+// than multiprocessors, each takes one. If there are fewer still, it also splits the keys, unless
+// the merge costs more. Under a mask, tiles differ in length. With at most two per multiprocessor,
+// each takes a long and a short one; with more, a counter deals them out.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -64,14 +63,14 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 			if steps <= 1 {
 				break
 			}
-			splits = ceilDiv(pieces, steps-1) // those between have as many steps, and more parts
+			splits = ceilDiv(pieces, steps-1) // in between, more parts have the same steps
 		}
 	}
 	return h
 }
 
-// planPart is planHopper for a part of whole, or all of it. It splits keys and sizes tiles as for
-// whole, so that each row has the same bits as in a call of whole.
+// planPart is planHopper for whole or a part of it. It splits keys and sizes tiles as for whole, so
+// that each row has the same bits.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -88,9 +87,8 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	return h
 }
 
-// pairSteps returns the maximum of the multiprocessors' steps. Each takes a tile in the kernel's
-// order, the longest first. The multiprocessors with the shortest ones then take the remaining
-// tiles.
+// pairSteps returns the maximum steps of a multiprocessor. Each takes a tile in the kernel's order,
+// longest first; multiprocessors with short tiles then take the rest.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -113,8 +111,8 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	return most
 }
 
-// headsTogether returns the number of heads that fwd_sm90 processes together under a mask, as
-// heads_together of fwd_sm90.cuh does.
+// headsTogether returns how many heads fwd_sm90 processes together under a mask, as heads_together
+// of fwd_sm90.cuh.
 func headsTogether(p *flashkit.Problem, heads int) int {
 	elements := p.KVLen * (p.Dim + p.VDim)
 	if p.QLen <= fewRows {
@@ -131,11 +129,10 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
-	fewRows       = 1536    // query rows up to which Q and O count too, as they pass through the cache as fast
+	fewRows       = 1536    // query rows up to which Q and O count too
 	fewerHeads    = 8       // head counts that are tried
 )
 
-// cutHopper returns the plan with that many parts, and tiles of that many warpgroups.
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	if splits > 1 {
@@ -146,7 +143,7 @@ func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, 
 	return h
 }
 
-// parts returns p with the padded head dim of V, for the merge of its parts.
+// parts returns p with the padded head dim of V, for the merge.
 func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
@@ -155,7 +152,7 @@ func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 // splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// shareOf returns the relative time of a step in which only `used` warpgroups have rows.
+// shareOf returns the relative time of a step in which `used` warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
 	switch {
 	case used == 1 && groups == 2:
@@ -169,8 +166,7 @@ func (c *costs) shareOf(used, groups int) float64 {
 	}
 }
 
-// maxTiles returns the maximum number of key tiles that the first, the middle or the last row tile
-// sees.
+// maxTiles returns the maximum key tiles that the first, middle or last row tile sees.
 func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	n := ceilDiv(p.QLen, rows)
 	for _, nth := range [...]int{0, n / 2, n - 1} {
@@ -179,7 +175,7 @@ func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	return most
 }
 
-// tilesOf returns the number of key tiles that the nth row tile sees.
+// tilesOf returns the key tiles that the nth row tile sees.
 func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	first, _ := p.Keys(nth * rows)
 	_, last := p.Keys(min((nth+1)*rows, p.QLen) - 1)

@@ -12,11 +12,11 @@ import (
 
 // Host tensors stream through the device in chunks. A staging buffer takes a chunk through packing
 // into pinned memory, the copy to the device, the kernels, the copy back and unpacking, in its own
-// stream. Several buffers overlap these stages. Chunks, and therefore results, depend only on the
-// problem and the shapes.
+// stream. Several buffers overlap these stages. Chunks, and so results, depend only on the problem
+// and the shapes.
 
-// A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
-// with the query heads of its group or, in a call with features, a whole batch entry.
+// A hostCall is a pass on host tensors, divided into units: a KV head of a batch entry with its
+// query heads or, in a call with features, a whole batch entry.
 type hostCall struct {
 	b        *Backend
 	id       familyID
@@ -57,7 +57,7 @@ func (b *Backend) runHost(ctx context.Context, id familyID, call *flashkit.Call)
 	return err
 }
 
-// cut chooses the unit and the number of units of a chunk, and returns the first chunk.
+// cut chooses the unit and the units of a chunk, and returns the first chunk.
 func (c *hostCall) cut() *chunk {
 	p := &c.call.Problem
 	dense := !hasFeatures(p)
@@ -81,8 +81,8 @@ func (c *hostCall) cut() *chunk {
 	return x
 }
 
-// featureChunk returns the number of batch entries of a chunk in a call with features. It does not
-// depend on the requested optional results, except sums over the batch.
+// featureChunk returns the batch entries of a chunk in a call with features. Of the optional
+// results, only sums over the batch change it.
 func (c *hostCall) featureChunk() int {
 	a := c.call.Args
 	in, out, _ := hostBytes(c.call.Problem, c.call.Pass)
@@ -95,8 +95,8 @@ func (c *hostCall) featureChunk() int {
 	return batchesOf(c.call, summed, in+out, c.b.staging.whole)
 }
 
-// batchesOf returns the number of batch entries of a chunk of limit bytes, in a call with features
-// and that many bytes. It returns all if sequences differ, or if a result is a sum over the batch.
+// batchesOf returns the batch entries of a chunk of limit bytes, in a call with features: all of
+// them if sequences differ, or if a result is a sum over the batch.
 func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
 	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout depends on the batch index
 		return max(1, c.Batch)
@@ -124,7 +124,6 @@ func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	}
 }
 
-// run takes a chunk through a staging buffer.
 func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
 	if err := c.b.grow(l, max(x.bytes, granule)); err != nil {
 		return err

@@ -129,8 +129,8 @@ func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	storeFence()
 }
 
-// move copies row by row, or head by head if rows are dense on both sides. Where possible, packing
-// bypasses the caches: the device copies cached lines more slowly.
+// move copies row by row, or head by head if rows are dense on both sides. Packing bypasses the
+// caches if possible: the device copies cached lines more slowly.
 func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	size := s.t.DType().Size()
 	rows, n, step := s.shape[2], s.shape[3]*size, s.row
@@ -160,7 +160,6 @@ func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	}
 }
 
-// hostBytesOf returns the memory of a host tensor.
 func hostBytesOf(t *flashkit.Tensor) []byte {
 	switch n := t.Len() * t.DType().Size(); t.DType() {
 	case flashkit.Float32:
@@ -172,7 +171,7 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments describes the chunk's call on the copies on the device.
+// setArguments describes a call on the copies.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {
@@ -188,7 +187,7 @@ func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.finish(x.call, x.sequences())
 }
 
-// sequences returns the sequences with the starts and pages of the copies.
+// sequences returns the sequences of the copies.
 func (x *chunk) sequences() *flashkit.Sequences {
 	if x.call.Args.Seqs == nil {
 		return nil
@@ -199,7 +198,7 @@ func (x *chunk) sequences() *flashkit.Sequences {
 }
 
 // hostBytes returns the bytes to the device and back, and the number of rows that are packed
-// separately, as their size is no multiple of 16 bytes.
+// separately, as they are no multiples of 16 bytes.
 func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
 	size := float64(p.DType.Size())
 	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)

@@ -40,14 +40,13 @@ func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Dur
 	return c.total(staged, bus, device, c.exposed)
 }
 
-// total returns the time of a call whose buffers, bus and device overlap, except for an exposed
-// fraction.
+// total returns the time of a call whose buffers, bus and device overlap, with an exposed fraction.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))
 }
 
-// hostCallCost predicts the time of any call on host tensors with at most that many buffers.
+// hostCallCost is hostCost for any call.
 func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.hostCost(dev, c.Problem, buffers)
@@ -68,8 +67,7 @@ func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.D
 	return h.total(float64(ceilDiv(chunks, buffers))*chunk, (in+out)/h.rate*1e6, float64(s.callCost(dev, c))/1e3, exposed)
 }
 
-// featureChunks predicts the number of chunks of a call with features from the bytes of its dense
-// tensors.
+// featureChunks predicts the chunks of a call with features from its dense bytes.
 func featureChunks(c *flashkit.Call, bytes float64) int {
 	sums := c.Pass == flashkit.PassBackward && c.Score.Sink
 	return max(1, ceilDiv(c.Batch, batchesOf(c, sums, bytes, featureBytes)))

@@ -54,8 +54,7 @@ type function struct {
 	perSM      int // blocks per multiprocessor
 }
 
-// get returns an instance for a problem's dtype and the first padded head dim that fits. The
-// context must be current.
+// get returns an instance for a problem's dtype and padded head dim. The context must be current.
 func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*function, error) {
 	k := kernelKey{family: s, traits: i, dtype: p.DType}
 	if i.perDim() {
@@ -80,7 +79,6 @@ func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*fu
 	return f, err
 }
 
-// find returns a loaded instance, or nil.
 func (x *images) find(k kernelKey) *function {
 	if list := x.loaded[k.family].Load(); list != nil {
 		for i := range *list {
@@ -92,7 +90,6 @@ func (x *images) find(k kernelKey) *function {
 	return nil
 }
 
-// getSum is get of a kernel of kernels/sums.cu.
 func (x *images) getSum(d *Driver, id sumID) (*function, error) {
 	if f := x.sum[id].Load(); f != nil {
 		return f, nil
@@ -100,7 +97,6 @@ func (x *images) getSum(d *Driver, id sumID) (*function, error) {
 	return x.loadOnce(&x.sum[id], func() (*function, error) { return x.loadFrom(d, &x.sums, "sums", sumName(id)) })
 }
 
-// getJoin is get of a kernel of kernels/join.cu.
 func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	if f := x.join[id].Load(); f != nil {
 		return f, nil
@@ -108,7 +104,7 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
-// loadOnce loads a kernel into its slot, unless another goroutine has done so.
+// loadOnce loads a kernel into its slot, once.
 func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -149,7 +145,6 @@ func (x *images) loadFrom(d *Driver, m *Module, file, name string) (*function, e
 	return loadFunction(d, *m, name)
 }
 
-// loadFunction returns a module's kernel, with its plan.
 func loadFunction(d *Driver, m Module, name string) (*function, error) {
 	h, err := d.ModuleGetFunction(m, name)
 	if err != nil {

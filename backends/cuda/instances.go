@@ -8,9 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An instance is one kernel of a family, as the set of its traits. The kernel's name contains the
-// names of the traits: bwd_sm90_features_groups_bf16_d64. The instance without traits is the plain
-// main kernel.
+// An instance is one kernel of a family, as the set of its traits, whose names are part of its
+// name: bwd_sm90_features_groups_bf16_d64. Without traits it is the plain main kernel.
 type instance uint32
 
 const (
@@ -22,8 +21,7 @@ const (
 	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
 	traitCluster // decode: the split-KV parts are a cluster
 
-	// Main kernels with some of the features. Each also has traitFeatures, and supports
-	// layoutFeatures.
+	// Main kernels with some features. Each has traitFeatures too, and supports layoutFeatures.
 	traitLayout // layoutFeatures only
 	traitShaped // softcap and ALiBi
 	traitSoftcap
@@ -40,12 +38,12 @@ const (
 	traitGroups    // loops over row tiles, with the query heads of a group inside
 	traitUp        // the last key tiles first, each from its first row on
 	traitWide      // dV has blocks of its own
-	traitColumns80 // for head dims up to 80, padded to 128
-	traitColumns96 // for head dims up to 96, padded to 128
+	traitColumns80 // for head dims up to 80
+	traitColumns96 // for head dims up to 96
 	traitOnce      // all blocks run at the same time
 )
 
-// traits are the name of each bit and the range of padded head dims that have instances with it.
+// traits are each bit's name and range of padded head dims.
 var traits = [...]struct {
 	name     string
 	from, to int
@@ -58,8 +56,7 @@ var traits = [...]struct {
 	{"wide", wideDim, wideDim}, {"columns80", narrowedDim, narrowedDim}, {"columns96", narrowedDim, narrowedDim}, {"once", 0, groupedDim},
 }
 
-// The instances that each source in kernels/ defines. TestImagesHoldKernels checks the images for
-// them.
+// Instances of each source in kernels/; TestImagesHoldKernels checks the images for them.
 var (
 	plainInstances    = []instance{0}
 	forwardInstances  = []instance{0, traitFeatures}
@@ -72,7 +69,6 @@ var (
 		traitColumns80, traitColumns96, traitOnce, traitFeatures | traitGroups, traitFeatures | traitUp})
 )
 
-// name returns the names of the traits, each after an underscore.
 func (i instance) name() (name string) {
 	for ; i != 0; i &= i - 1 {
 		name += "_" + traits[bits.TrailingZeros32(uint32(i))].name
@@ -83,7 +79,7 @@ func (i instance) name() (name string) {
 // perDim reports whether each padded head dim has its own instance.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that a padded head dim must support to have the instance.
+// needs returns the features that a padded head dim must support for the instance.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -113,23 +109,23 @@ func (s *family) has(i instance, d headDims) bool {
 	return true
 }
 
-// An instanceCall holds the properties of a call that select its instance.
+// An instanceCall is the properties of a call that select its instance.
 type instanceCall struct {
-	p, whole *flashkit.Problem // of the call, and of the whole that it is a part of
+	p, whole *flashkit.Problem // of the call, and of its whole
 	sms      int
 	splits   int  // parts of the keys, or of the query heads of a group
 	halves   bool // two blocks share the rows of a key tile
 	scores   scoreTensors
 }
 
-// scoreTensors are the properties that instances for a single feature need of its tensor.
+// scoreTensors are the tensor properties that instances for a single feature require.
 type scoreTensors struct {
-	biasAligned, maskAligned bool // rows begin at multiples of 16 bytes, and the bias has the problem's dtype
+	biasAligned, maskAligned bool // rows begin at multiples of 16 bytes; the bias has the problem's dtype
 	maskRows, maskHeads      bool // the mask varies by row, by head
 	drops                    bool // dropout drops some weights
 }
 
-// instanceOf returns the main kernel of a call: the most specialized instance that supports its
+// instanceOf returns a call's main kernel: the most specialized instance that supports its
 // features.
 func (s *family) instanceOf(c *instanceCall) instance {
 	d := s.padded(c.p)
@@ -153,11 +149,10 @@ func (s *family) instanceOf(c *instanceCall) instance {
 // In bwd_sm90, later keys have fewer rows under a mask. If heads share keys, blocks of late keys
 // would reach the next head early and wait there for blocks of earlier keys. traitGroups therefore
 // loops over the heads inside each row tile. Otherwise traitUp takes the last keys first, which
-// have the fewest rows, each from its first row on. Its blocks never wait, but the longest ones end
-// last. With traitOnce, blocks take no tickets and prefetch while delta is computed. traitWide
-// gives dV of wide heads its own blocks. It pays off with more blocks than multiprocessors, whose
-// steps outlast the turns at dQ, but not for many rows under a mask, whose blocks wait long for
-// each other.
+// have the fewest rows. Its blocks never wait, but the longest ones end last. With traitOnce,
+// blocks take no tickets and prefetch while delta is computed. traitWide gives dV of wide heads its
+// own blocks. It needs more blocks than multiprocessors, with steps that outlast the turns at dQ.
+// Under a mask it suits few rows only: many blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {
@@ -187,7 +182,6 @@ func (s *family) schedule(c *instanceCall, d headDims) instance {
 	return 0
 }
 
-// layoutSchedule returns the scheduling trait of a call with layoutFeatures only.
 func (s *family) layoutSchedule(c *instanceCall, d headDims) instance {
 	switch w := c.whole; {
 	case s.has(traitFeatures|traitGroups, d) && w.Heads > w.KVHeads && banded(*w):
@@ -198,8 +192,8 @@ func (s *family) layoutSchedule(c *instanceCall, d headDims) instance {
 	return traitLayout
 }
 
-// scoreTrait returns the trait of a call with features that change scores or weights; 0 stands for
-// the instance with all features.
+// scoreTrait returns the trait of a call with features of scores or weights; 0 is the instance for
+// all features.
 func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	forward, t := s.pass == flashkit.PassForward, &c.scores
 	switch {
@@ -222,8 +216,8 @@ func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	return 0
 }
 
-// infiniteSlopes reports whether ALiBi slopes may overflow in fwd_sm90, which divides them by the
-// unit of its base-2 scores.
+// infiniteSlopes reports whether ALiBi slopes may overflow in fwd_sm90, in the unit of its base-2
+// scores.
 func infiniteSlopes(p *flashkit.Problem) bool {
 	unit := p.SoftmaxScale() * math.Log2E
 	if p.Score.Softcap != 0 {
@@ -232,7 +226,6 @@ func infiniteSlopes(p *flashkit.Problem) bool {
 	return unit < 1e-15
 }
 
-// scoreTensors describes the tensors of an argument block.
 func (x *arguments) scoreTensors() scoreTensors {
 	return scoreTensors{
 		biasAligned: x.biasWide == 0 && x.bias.chunks(2), maskAligned: x.mask.chunks(1),
@@ -241,7 +234,7 @@ func (x *arguments) scoreTensors() scoreTensors {
 	}
 }
 
-// denseScoreTensors describes the dense tensors of a problem, with a full mask and dropout.
+// denseScoreTensors assumes dense tensors, a full mask and dropout.
 func denseScoreTensors(p *flashkit.Problem) scoreTensors {
 	return scoreTensors{
 		biasAligned: p.KVLen*p.DType.Size()%rowAlignment == 0, maskAligned: p.KVLen%rowAlignment == 0,

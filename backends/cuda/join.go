@@ -59,7 +59,7 @@ func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) err
 	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
-// An operand is a tensor of a join, a tensor of the required shape, and the view to fill in.
+// An operand is a tensor of a join, one of the required shape, and its view.
 type operand struct {
 	name string
 	t    flashkit.Tensor
@@ -67,7 +67,7 @@ type operand struct {
 	to   *view
 }
 
-// join launches a kernel of kernels/join.cu. The first operand is the destination.
+// join launches a kernel of kernels/join.cu. Operand 0 is the destination.
 func (s *Stream) join(id joinID, a *joinArgs, parts ...operand) error {
 	for i := range parts {
 		x := &parts[i]
@@ -126,8 +126,8 @@ func inPieces(t flashkit.Tensor) bool {
 	return bits%16 == 0
 }
 
-// checkOperand returns an error if the stream's device cannot access a tensor, or the tensor has
-// another shape than required.
+// checkOperand returns an error if the stream's device cannot access a tensor, or its shape is
+// wrong.
 func (s *Stream) checkOperand(x *operand) error {
 	m, ok := x.t.Owner().(*Buffer)
 	switch {

@@ -17,12 +17,11 @@ type launch struct {
 	s      StreamHandle
 }
 
-// get returns an instance of the family. All instances of a call load before its first launch:
-// later calls, which a graph may capture, load none.
+// get returns an instance of the family. A call loads all instances before its first launch: later
+// calls, which a graph may capture, load none.
 func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
 
-// featureTrait returns traitFeatures for a call with features: the kernels before and after the
-// main one have it too.
+// featureTrait returns traitFeatures for a call with features: all of its kernels have the trait.
 func (l *launch) featureTrait() instance {
 	if l.x.hasFeatures {
 		return traitFeatures
@@ -30,7 +29,6 @@ func (l *launch) featureTrait() instance {
 	return 0
 }
 
-// instance returns the main instance for a partition of the call.
 func (l *launch) instance(splits int, halves bool) instance {
 	c := instanceCall{p: &l.p, whole: l.x.wholeOf(&l.p), sms: l.b.dev.SMs, splits: splits, halves: halves}
 	if l.x.hasFeatures {
@@ -39,8 +37,7 @@ func (l *launch) instance(splits int, halves bool) instance {
 	return l.family.instanceOf(&c)
 }
 
-// block returns the arguments of a kernel. For kernels with features, tensor maps come first in any
-// case.
+// block returns the arguments of a kernel. With features, tensor maps always come first.
 func (l *launch) block(mapped bool) unsafe.Pointer {
 	if mapped || l.x.hasFeatures {
 		return unsafe.Pointer(&l.x.mapped)
@@ -48,8 +45,7 @@ func (l *launch) block(mapped bool) unsafe.Pointer {
 	return unsafe.Pointer(&l.x.params)
 }
 
-// mapTensors encodes the tensor maps of Q, K, V, and O or dO. A copy through map i moves tiles[i]
-// rows.
+// mapTensors encodes the maps of Q, K, V, and O or dO. A copy through map i moves tiles[i] rows.
 func (l *launch) mapTensors(tiles [4]int) error {
 	shapes := l.x.shapes
 	if !l.x.hasFeatures {
@@ -58,7 +54,7 @@ func (l *launch) mapTensors(tiles [4]int) error {
 	return l.b.mapTensors(l.x, l.family.pass, l.p.DType, shapes, tiles)
 }
 
-// sumsAlone launches only the sums of features, for a call without a main kernel.
+// sumsAlone launches the sums of features, for a call without a main kernel.
 func (l *launch) sumsAlone() error {
 	if !l.x.hasFeatures {
 		return nil
@@ -90,14 +86,14 @@ func (l *launch) forward() error {
 	return l.within(new(workspace), func() error { return l.run(f, blocks, l.family.hopper) })
 }
 
-// The float32 kernels divide the columns of wide heads among blocks. These are the columns of O and
-// dQ, and of dK and dV, that fit the registers of a block.
+// The float32 kernels divide the columns of wide heads among blocks. That many of O and dQ, or of
+// dK and dV, fit a block's registers.
 const (
 	f32Columns    = 256
 	f32KeyColumns = 128
 )
 
-// f32Parts returns the number of blocks that share the columns of a result.
+// f32Parts returns the number of blocks that share a result's columns.
 func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	if s := &families[id]; s.padded(&p).dim <= each {
 		return 1
@@ -105,7 +101,7 @@ func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	return ceilDiv(columns, each)
 }
 
-// carriedWords returns the workspace for the LSE that a call continues, in words.
+// carriedWords returns the workspace words of the LSE that a call continues.
 func carriedWords(p *flashkit.Problem) int {
 	if p.Carry {
 		return p.Batch * p.Heads * p.QLen
@@ -115,14 +111,14 @@ func carriedWords(p *flashkit.Problem) int {
 
 const (
 	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
-	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
+	hopperRows      = 128 // bwd_sm90: the same
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
 // backwardWorkspace sizes the workspace of a backward pass. bwd_f32 has delta twice: tiles of keys
 // and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of keys accumulate
-// dQ. They need LSE next to delta, dQ in float32, and counters: one deals out the key tiles, the
-// others order the sums.
+// dQ. They need LSE next to delta, dQ in float32, and counters, which deal out key tiles and order
+// the sums.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
@@ -153,13 +149,13 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
-// A workspace holds the size of each temporary array of a call, in words of 4 bytes.
+// A workspace is the sizes of a call's temporary arrays, in words of 4 bytes.
 type workspace struct {
 	delta, dqSum, counters, partO, partLSE int
 	carried, seqInts                       int
 }
 
-// maxSeqWords is an upper bound of the words of a call's sequence arrays.
+// maxSeqWords bounds the words of a call's sequence arrays.
 func maxSeqWords(p *flashkit.Problem) int {
 	n := 0
 	if p.Ragged {
@@ -171,7 +167,7 @@ func maxSeqWords(p *flashkit.Problem) int {
 	return n
 }
 
-// A workArray is the destination of an array's address, and the array's words.
+// A workArray is the destination of an array's address, and its words.
 type workArray struct {
 	at    *Pointer
 	words int
@@ -193,7 +189,7 @@ func (w *workspace) bytes() int {
 }
 
 // within runs main with a workspace, after the copy of the sequence arrays and before the sums of
-// DBias and DSink. The workspace is allocated and freed in stream order.
+// DBias and DSink. The workspace lives in stream order.
 func (l *launch) within(w *workspace, main func() error) error {
 	b, x, s := l.b, l.x, l.s
 	if w.carried = carriedWords(&l.p); x.hasFeatures {
@@ -227,7 +223,7 @@ func (l *launch) within(w *workspace, main func() error) error {
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
 }
 
-// around runs main between the copies and sums that features add.
+// around adds the copies and sums of features to main.
 func (l *launch) around(w *workspace, main func() error) error {
 	if w.seqInts > 0 {
 		if err := l.x.copySeqs(l.b.drv, l.x.seqAt, l.s); err != nil {

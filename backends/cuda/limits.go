@@ -15,10 +15,10 @@ type limitArgs struct {
 	rounds   int32
 }
 
-// Peak measures the maximum multiply-add rate of the device, in FLOP/s, with the instructions of
-// the kernels for the type, on nonzero numbers. It returns the best of several tries, which take
-// some tenths of a second, and the name of the instructions. A device with a power limit is slower
-// in the long run.
+// Peak measures the maximum multiply-add rate of the device in FLOP/s, with the kernels'
+// instructions for the type, on nonzero numbers. It returns the best of several tries, which take
+// some tenths of a second, and the name of the instructions. A power limit lowers the long-run
+// rate.
 func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err error) {
 	file := "limits"
 	switch {
@@ -49,8 +49,8 @@ func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err
 	return rate, instructions, err
 }
 
-// CopyRate measures the maximum rate of a copy kernel in device memory, in bytes read and written
-// per second. It returns the best of several tries.
+// CopyRate measures the maximum rate of a copy kernel in device memory, as bytes read and written
+// per second: the best of several tries.
 func (b *Backend) CopyRate() (rate float64, err error) {
 	bytes := min(512<<20, b.dev.Memory/8) &^ (granule - 1)
 	err = b.limit("limits", "limits_copy", func(_ *function, timed func(*limitArgs) (time.Duration, error)) error {

@@ -14,15 +14,15 @@ import (
 // DeviceVariable is the environment variable with the number of the GPU that Open opens.
 const DeviceVariable = "FLASHKIT_DEVICE"
 
-// Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE, the first one if
-// that is not set. Numbers are the driver's, among the GPUs that CUDA_VISIBLE_DEVICES leaves
-// visible. The error wraps flashkit.ErrUnavailable and names the reason: no driver library, driver
-// too old, no device, a compute capability below 7.0, no context (as on a full device), or no
-// answer of the driver for a minute.
+// Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE, or the first one.
+// Numbers are the driver's, among the GPUs that CUDA_VISIBLE_DEVICES leaves visible. The error
+// wraps flashkit.ErrUnavailable and names the reason: no driver library, driver too old, no device,
+// compute capability below 7.0, no context (as on a full device), or no answer of the driver for a
+// minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
-// OpenContext is Open with a context that limits the wait. At its deadline, it reports a driver
-// that does not answer.
+// OpenContext is Open with a context that limits the wait. At its deadline, the driver counts as
+// one that does not answer.
 func OpenContext(ctx context.Context) (*Backend, error) {
 	text := os.Getenv(DeviceVariable)
 	if text == "" {
@@ -77,7 +77,7 @@ func openWith(d *Driver, ordinal int) (*Backend, error) {
 	return b, nil
 }
 
-// Devices describes the GPUs of this machine in the driver's order, including those that cannot run
+// Devices describes the GPUs of this machine in the driver's order, including GPUs that cannot run
 // a kernel. It allocates no memory there. Errors are as for Open.
 func Devices() ([]Device, error) {
 	list, err := answer(context.Background(), openLimit, func() ([]Device, error) {
@@ -98,8 +98,8 @@ func unavailable(err error) error {
 }
 
 // Close frees the backend's resources on the device. No call may be running, and buffers and
-// streams must have been closed; later use of the backend is an error. If the driver does not
-// answer, Close returns an error.
+// streams must be closed; later use of the backend is an error. If the driver does not answer,
+// Close returns an error.
 func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil

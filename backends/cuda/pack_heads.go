@@ -2,9 +2,9 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A forward kernel loads K and V once per tile of a head's query rows. If a group has many query
-// heads of a few rows, most of a tile is empty, and each head loads K and V again. If all rows see
-// all keys, the rows of all heads of a group are equivalent, and can be rows of one head.
+// A forward kernel loads K and V once per tile of a head's query rows. With many query heads of few
+// rows in a group, most of a tile is empty, and each head loads K and V again. If all rows see all
+// keys, the rows of a group's heads can be rows of one head.
 
 // packTile is the number of rows of a small forward tile.
 const packTile = 64
@@ -24,7 +24,7 @@ func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	return p, true
 }
 
-// packHeads describes the query heads of each group as rows of one head. It returns false if their
+// packHeads describes the query heads of each group as rows of one head, or returns false if their
 // rows are not evenly spaced.
 func (a *params) packHeads(p flashkit.Problem) bool {
 	group, rows := int64(a.heads/a.kvHeads), int64(a.qLen)

@@ -27,16 +27,16 @@ type view struct {
 	batch, head, row int64
 }
 
-// rowAlignment is the alignment of rows that the kernels' fast copies need, in bytes.
+// rowAlignment is the alignment of rows that fast copies need, in bytes.
 const rowAlignment = 16
 
-// granule is the alignment of arrays in workspaces and staging buffers, in bytes.
+// granule is the alignment of arrays in workspaces and staging buffers.
 const granule = 256
 
 // ceilDiv returns n/size, rounded up.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// reach bounds the limits of a band, and lengths; it is beyond every key.
+// reach bounds a band's limits and the lengths; it is beyond every key.
 const reach = 1 << 30
 
 // setProblem fills in the problem and clears all other fields.
@@ -60,7 +60,7 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// seenKeys returns the number of keys from the first to the last that any row sees.
+// seenKeys returns the number of keys from the first to the last that is seen.
 func seenKeys(p *flashkit.Problem) int {
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
@@ -73,7 +73,6 @@ func banded(p flashkit.Problem) bool {
 	return hi < p.KVLen-1 || p.QLen-1+lo > 0
 }
 
-// set makes v describe t.
 func (v *view) set(t flashkit.Tensor) {
 	s := t.Strides()
 	*v = view{data: addressOf(t), batch: int64(s[0]), head: int64(s[1]), row: int64(s[2])}

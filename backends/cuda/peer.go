@@ -45,14 +45,14 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	})
 }
 
-// copyRows copies by a kernel, which preserves all bits except those of a NaN.
+// copyRows copies by a kernel, which changes only bits of NaN.
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
 // maxRuns bounds the copies of one tensor.
 const maxRuns = 512
 
-// runs are the contiguous pieces of two tensors of one shape: their bytes, and the length of each
-// dimension with its distances in bytes in either tensor.
+// runs are the contiguous pieces of two tensors of one shape: their bytes, and each dimension's
+// length and distances in bytes.
 type runs struct {
 	bytes int
 	n     []int
@@ -93,8 +93,8 @@ func (r *runs) count() int {
 	return all
 }
 
-// rows removes the innermost dimension if one copy can move all of it. It returns its number of
-// runs and their distances in bytes.
+// rows removes the innermost dimension if one copy can move all of it, and returns its runs and
+// their distances in bytes.
 func (r *runs) rows() (n, dst, src int) {
 	const mostPitch = math.MaxInt32 // limit of the driver
 	if len(r.n) == 0 || min(r.dst[0], r.src[0]) < r.bytes || max(r.dst[0], r.src[0]) > mostPitch {

@@ -1,8 +1,7 @@
 package cuda
 
-// Poison fills the workspace and the staging buffers of all later calls with NaN. Package
-// conformance uses it, see conformance.Poisoner. Results keep their bits, and calls get slower;
-// programs have no use for it.
+// Poison fills the workspace and staging buffers of all later calls with NaN, for package
+// conformance; see conformance.Poisoner. Results keep their bits, and calls get slower.
 func (b *Backend) Poison() { b.poison.Store(true) }
 
 // poisonBits are a NaN as a float32 and as two 16-bit numbers, and a count that no kernel waits

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A seqCache is a stream's copy of sequence arrays on the device. It outlives a call: the next
+// A seqCache is a stream's copy of sequence arrays on the device. It stays after a call: the next
 // layer of a model, with the same sequences, copies nothing.
 type seqCache struct {
 	mu      sync.Mutex // held from the comparison of the arrays until their readers are enqueued
@@ -47,7 +47,7 @@ func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	return k, err
 }
 
-// close frees the caches, which no work may read any more.
+// close frees the caches, which no work may read.
 func (f *foreignCaches) close(d *Driver) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,7 +60,7 @@ func (f *foreignCaches) close(d *Driver) (err error) {
 	return err
 }
 
-// packedRows returns the first row of packed sequences and their number of rows.
+// packedRows returns the first row and the number of rows of packed sequences.
 func packedRows(starts []int32) (first, n int) {
 	first = int(starts[0])
 	return first, int(starts[len(starts)-1]) - first
@@ -75,7 +75,6 @@ func fromZero(starts []int32) []int32 {
 	return list
 }
 
-// setSequences stores the arrays of s.
 func (x *arguments) setSequences(s *flashkit.Sequences) {
 	x.seqArrays, x.seqLens, x.seqWords, x.seqInts = [5][]int32{}, [5]int{}, 0, x.seqInts[:0]
 	if s == nil {
@@ -88,7 +87,7 @@ func (x *arguments) setSequences(s *flashkit.Sequences) {
 	}
 }
 
-// joinSeqs concatenates the arrays, unless it has done so already.
+// joinSeqs concatenates the arrays, once.
 func (x *arguments) joinSeqs() {
 	if len(x.seqInts) == x.seqWords {
 		return
@@ -98,8 +97,7 @@ func (x *arguments) joinSeqs() {
 	}
 }
 
-// equal reports whether the cache holds the arrays of x. Page tables are long: it compares the
-// arrays without concatenating them.
+// equal reports whether the cache holds the arrays of x, without concatenating long page tables.
 func (k *seqCache) equal(x *arguments) bool {
 	if k.seqLens != x.seqLens {
 		return false
@@ -117,7 +115,7 @@ func (k *seqCache) equal(x *arguments) bool {
 	return true
 }
 
-// setSeqPointers sets the addresses of the arrays on the device, one after the other.
+// setSeqPointers sets the device addresses of the concatenated arrays.
 func (x *arguments) setSeqPointers(at Pointer) {
 	f := &x.features
 	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
@@ -137,9 +135,8 @@ func (x *arguments) copySeqs(d *Driver, to Pointer, s StreamHandle) error {
 	return d.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(x.seqInts)), 4*len(x.seqInts), s)
 }
 
-// cacheSeqs copies the arrays to the stream's cache, unless it holds them already. It reports
-// whether the stream has a cache. A graph has a copy of its own, as later calls overwrite the
-// cache.
+// cacheSeqs copies the arrays to the stream's cache, unless it holds them already, and reports
+// whether there is a cache. A graph has its own copy, as later calls overwrite the cache.
 func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
 	if k == nil && x.foreign == nil || x.seqWords == 0 || b.drv.StreamIsCapturing == nil {
@@ -195,7 +192,6 @@ func (k *seqCache) free(d *Driver, s StreamHandle) error {
 	return d.MemFreeAsync(at, s)
 }
 
-// bytesOf returns the memory of n.
 func bytesOf(n []int32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(n))), 4*len(n))
 }

@@ -9,13 +9,13 @@ const (
 	seqPages
 )
 
-// slotHeads is the minimum number of KV heads for key slots in bwd_sm90. The blocks that run at the
-// same time then belong to one sequence; with fewer heads they would wait for each other.
+// slotHeads is the minimum of KV heads for key slots in bwd_sm90: concurrent blocks then belong to
+// one sequence. With fewer heads they would wait for each other.
 const slotHeads = 8
 
-// slots returns an upper bound of the tiles of packed sequences of up to `most` rows or keys.
-// Unless always, it returns 0 if that saves less than a fifth of the blocks. The kernels find the
-// sequence of a slot by the starts.
+// slots bounds the tiles of packed sequences of up to `most` rows or keys. Unless always, it
+// returns 0 if that saves less than a fifth of the blocks. The kernels find a slot's sequence by
+// the starts.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {

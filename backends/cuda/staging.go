@@ -15,7 +15,7 @@ type stagingBuffer struct {
 	bytes  int
 }
 
-// grow ensures the stream and that many bytes.
+// grow ensures the stream, and that many bytes.
 func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
 	if l.stream == 0 {
 		if l.stream, err = d.StreamCreate(); err != nil {
@@ -118,7 +118,7 @@ func (l *staging) close(d *Driver) (err error) {
 	}
 }
 
-// grow ensures the memory of a staging buffer. A poisoned backend fills it with NaN.
+// grow grows a staging buffer, and fills it with NaN in a poisoned backend.
 func (b *Backend) grow(l *stagingBuffer, bytes int) error {
 	return b.do(func() error {
 		if err := l.grow(b.drv, bytes); err != nil || !b.poison.Load() {

@@ -10,8 +10,7 @@ import (
 )
 
 // A Stream is a queue of work on the device. Work in one stream runs in order; streams run
-// concurrently. Its methods may be called from several goroutines at once; work has the order of
-// the calls.
+// concurrently. Its methods may be called from several goroutines at once.
 type Stream struct {
 	b       *Backend
 	handle  StreamHandle
@@ -22,10 +21,9 @@ type Stream struct {
 // NewStream returns a stream that does not wait for the default stream.
 func (b *Backend) NewStream() (*Stream, error) { return b.newStream(b.drv.StreamCreate) }
 
-// NewPriorityStream is NewStream with a priority; NewStream has priority 0. Blocks in streams with
-// lower numbers take free multiprocessors first, even if blocks of other streams came earlier.
-// Running blocks are not interrupted. Numbers are clamped to the driver's range, -5 to 0 on an
-// H100.
+// NewPriorityStream is NewStream with a priority; NewStream has 0. Blocks in streams with lower
+// numbers take free multiprocessors first, even if other blocks came earlier. Running blocks are
+// not interrupted. Numbers are clamped to the driver's range, -5 to 0 on an H100.
 func (b *Backend) NewPriorityStream(priority int) (*Stream, error) {
 	if b.drv.StreamCreatePriority == nil {
 		return b.NewStream()

@@ -33,7 +33,6 @@ const (
 	numSums  = sumDBias + sumID(len(dtypes))
 )
 
-// sumName returns the name of a kernel of kernels/sums.cu.
 func sumName(id sumID) string {
 	switch id {
 	case sumCarry:
@@ -44,7 +43,6 @@ func sumName(id sumID) string {
 	return "sums_dbias_" + dtypes[id-sumDBias].String()
 }
 
-// sum launches a kernel of kernels/sums.cu.
 func (l *launch) sum(id sumID, blocks int) error {
 	if blocks == 0 {
 		return nil

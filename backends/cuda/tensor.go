@@ -49,8 +49,8 @@ func (m *Buffer) Bytes() int { return m.bytes }
 // Address returns the address of the memory.
 func (m *Buffer) Address() Pointer { return m.address }
 
-// Free frees the memory, after the work that uses it. Later use of the buffer, or of a tensor in
-// it, is an error.
+// Free waits for the work that uses the memory, and frees it. Later use of the buffer, or of a
+// tensor in it, is an error.
 func (m *Buffer) Free() error {
 	if m.freed.Swap(true) {
 		return errors.New("cuda: the buffer is freed already")
@@ -65,8 +65,8 @@ func (m *Buffer) Free() error {
 func (m *Buffer) Device() string { return m.b.dev.String() }
 
 // Tensor returns a dense row-major view [b, heads, rows, dim] that begins at element from of the
-// buffer. It is not checked until its use with a Problem; a view that begins outside the buffer
-// then has no memory.
+// buffer. It is checked when used with a Problem; a view that begins outside the buffer then has no
+// memory.
 func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor {
 	n := m.bytes / max(1, t.Size())
 	if from < 0 || from > n {
@@ -76,7 +76,7 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
-// allArguments are all tensors of a call: params.views, then the views of features, in their order.
+// allArguments are all tensors of a call, in the order of params.views and then of features.
 var allArguments = flashkit.Arguments()
 
 // owns returns an error if a tensor is not in memory of b.

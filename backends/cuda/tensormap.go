@@ -7,11 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The kernels for compute capability 9.0 copy tiles with the bulk copy engine, which needs a map of
-// each tensor, encoded by the driver. Encoding takes microseconds, so maps are kept.
+// The bulk copy engine of compute capability 9.0 needs a map of each tensor. The driver takes
+// microseconds to encode one, so maps are kept.
 
-// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K, V, and of O or
-// dO. Only forward has rows.
+// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K, V, and O or dO.
+// Only forward has rows.
 type mapped struct {
 	maps [4]TensorMap
 	params
@@ -19,11 +19,11 @@ type mapped struct {
 	_    [20]byte // the driver copies the struct with the padding of its alignment to 64
 }
 
-// rowTiles is the partition of each head's query rows by fwd_sm90: tall tiles of the kernel's full
-// rows, followed by low tiles of lowRows.
+// rowTiles is the partition of each head's query rows by fwd_sm90: tall tiles of the kernel's rows,
+// then low ones of lowRows.
 type rowTiles struct{ tall, low, lowRows int32 }
 
-// A mapKey holds everything that a map depends on.
+// A mapKey determines a map.
 type mapKey struct {
 	at      Pointer
 	bf16    bool
@@ -41,7 +41,7 @@ type tensorMaps struct {
 // maxMaps bounds the kept maps. A program that exceeds it keeps using new tensors.
 const maxMaps = 1024
 
-// get makes m the map of a view [batch, heads, rows, columns]. A copy moves tile rows and 64
+// get makes m the map of a view [batch, heads, rows, columns]. A copy moves tile rows of 64
 // columns.
 func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, shape [4]int, tile int) error {
 	k := mapKey{at: v.data, bf16: t == flashkit.BFloat16, box: [4]uint32{64, uint32(tile), 1, 1}}
@@ -80,16 +80,16 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mappedViews are the indices of the mapped views, by pass.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-// mappedKeys divides every page size that tensor maps support. A box of fewer rows would not begin
-// where the swizzle of its chunks does.
+// mappedKeys divides every page that tensor maps support: a box of fewer rows would not begin where
+// the swizzle of its chunks does.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
 
 // cutRows cuts the rows of each head for multiprocessors that take tiles in turn: first tall tiles
-// of all warpgroups, then low ones, so that the last multiprocessor ends early. Without low tiles,
-// most would wait for the few with one tile more. taken is the time of the last one, in tall tiles.
+// of all warpgroups, then low ones. Without low tiles, most multiprocessors would wait for the few
+// with one tile more. taken is the time of the last one, in tall tiles.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // maximum tall tiles at the end of a head that are cut instead
 	time := groupTime
@@ -99,7 +99,7 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 		rest := rows - tall*groups*groupRows
 		for g := max(1, min(groups, ceilDiv(rest, groupRows))); g > 0; g-- {
 			low := ceilDiv(rest, g*groupRows)
-			// Some multiprocessors have one tall tile more; low tiles go to the others first.
+			// Some have one tall tile more; low tiles go to the others first.
 			each, more := tall*heads/sms, tall*heads%sms
 			load := each*time(groups) + ceilDiv(low*heads, sms)*time(g)
 			if more > 0 {
@@ -116,8 +116,8 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	return best, float64(least) / float64(time(groups))
 }
 
-// groupTime is the relative time of a tile in which that many warpgroups have rows. One without
-// rows leaves part of its time to the others.
+// groupTime is the relative time of a tile with rows in that many warpgroups. The others leave part
+// of their time to these.
 func groupTime(groups int) int { return 5*groups + 6 }
 
 // groupShare is groupTime relative to a whole tile.

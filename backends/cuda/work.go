@@ -8,18 +8,18 @@ import (
 
 // A load is the work of the blocks that own the tiles of a head.
 type load struct {
-	blocks, empty float64             // blocks that see something, and blocks that do not
-	steps, most   float64             // mean and maximum steps of a block that sees something
-	lastSaved     float64             // fraction of a block that the last tile of a head saves, as it has fewer rows
-	sampled       int                 // number of sampled blocks that see something
-	each          [maxSampled]float64 // their steps, in descending order
+	blocks, empty float64             // with and without work
+	steps, most   float64             // of a block with work: mean and maximum
+	lastSaved     float64             // fraction of a block saved in a head's last tile
+	sampled       int                 // sampled blocks with work
+	each          [maxSampled]float64 // their steps, descending
 }
 
-// maxSampled tiles of a head are sampled if it has more.
+// maxSampled tiles of a head are sampled.
 const maxSampled = 32
 
-// load counts the steps of a head's blocks. They own tiles of query rows and loop over tiles of
-// keys, or own keys and loop over the query rows of all heads of the group.
+// load counts the steps of a head's blocks. They own query rows and loop over keys, or own keys and
+// loop over the group's query rows.
 func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
@@ -42,7 +42,7 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
-		at := l.sampled // insertion sort, the longest first
+		at := l.sampled // the longest first
 		for l.sampled++; at > 0 && l.each[at-1] < steps; at-- {
 			l.each[at] = l.each[at-1]
 		}
@@ -54,8 +54,8 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 	return l
 }
 
-// trimLast subtracts the time that the last tile of a head saves because some of its warps have no
-// rows. That needs at most half a tile of rows.
+// trimLast subtracts the time saved in a head's last tile where some warps have no rows: at most
+// half of its rows are used.
 func (l *load) trimLast(c *costs, t *tile, rows int) {
 	if left := rows - (ceilDiv(rows, t.rows)-1)*t.rows; c.few == 0 || 2*left > t.rows {
 		return
@@ -67,8 +67,8 @@ func (l *load) trimLast(c *costs, t *tile, rows int) {
 	l.lastSaved = 1 - c.few
 }
 
-// cycles returns the time of the blocks of all heads: whole waves, then one wave of the rest. If a
-// mask makes blocks differ, short ones fill the gaps between long ones.
+// cycles returns the time of all heads' blocks: whole waves, then the rest. Under a mask, short
+// blocks fill the gaps between long ones.
 func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	perSM := float64(t.perSM)
 	all, slots := l.blocks*float64(heads), float64(sms)*perSM
@@ -91,8 +91,8 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	}
 }
 
-// pigeonhole returns a lower bound of the time of blocks of different lengths. If more than k waves
-// of blocks are at least as long as some block, one slot runs k+1 of them.
+// pigeonhole returns a lower bound of the time: of more than k waves of blocks of some length or
+// longer, one slot runs k+1.
 func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.sampled] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
@@ -101,15 +101,15 @@ func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	return cycles
 }
 
-// The fraction of a whole step that a last step of at most fewKeys keys takes in fwd_sm90_short.
+// The relative time of a last step of at most fewKeys keys in fwd_sm90_short.
 const (
 	fewKeys      = 16
 	fewKeysShare = .4
 )
 
 // shorten subtracts the time that fwd_sm90_short saves with few keys in the last tile. It returns
-// the end of the longest block of the last head: blocks run head by head, the longest of a head
-// first, and that block begins with one wave left.
+// the end of the last head's longest block, which begins with one wave left: blocks run head by
+// head, the longest first.
 func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	if left := p.KVLen % t.keys; left > 0 && left <= fewKeys && !banded(*p) {
 		l.steps, l.most = l.steps-1+fewKeysShare, l.most-1+fewKeysShare
@@ -121,8 +121,8 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	return (waves-1)*(t.begin+l.steps*step) + t.begin + l.most*step
 }
 
-// loosen adds the cost of unaligned rows, which are copied by elements: the block's own rows, and
-// the rows of each step.
+// loosen adds the cost of unaligned rows, copied by elements: the block's own rows, and the rows of
+// each step.
 func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	pad, all := s.padded(p), s == &families[fwdSM80]
 	cycles := c.loose / float64(t.warps)
@@ -132,12 +132,12 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	t.alone += row * float64(step)
 }
 
-// looseRow is the fixed cost of an unaligned row of a tensor, in elements.
+// looseRow is the fixed cost of an unaligned row, in elements.
 const looseRow = 16
 
-// looseColumns returns how many elements of a row are copied one by one, over both tensors: whole
-// units of 16 bytes, and a fraction of the padding. If only Q and K or only V and O have unaligned
-// rows, it counts these, unless alike.
+// looseColumns returns the elements of a row that are copied one by one, over both tensors: whole
+// units of 16 bytes, and a fraction of the padding. If only Dim or only VDim is unaligned, only it
+// counts, unless alike.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
 	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
@@ -150,8 +150,8 @@ func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (col
 	return columns
 }
 
-// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks process tiles
-// of query rows in turn. A warpgroup without rows leaves some of its time to the others.
+// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. A warpgroup without rows
+// leaves some of its time to the others.
 func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
 	l, heads, groups := families[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
 	if !dealt && p.QLen > groupRows {
@@ -163,7 +163,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
-	switch { // how much of a tile the last one of a head is
+	switch { // share of a tile in the last one of a head
 	case p.QLen <= groupRows:
 		t.step *= c.shareOf(1, groups)
 	case p.QLen <= t.rows:
@@ -174,16 +174,16 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// Concurrent blocks belong to at most backwardTogether KV heads; for short loops or narrow heads,
-// to shortTogether. The L2 cache then holds the rows of more heads; under a mask, blocks of more
-// heads stay close to each other.
+// Concurrent blocks belong to at most backwardTogether KV heads, or to shortTogether if loops are
+// short or heads narrow. The L2 cache then holds more heads; under a mask, blocks stay close to
+// each other.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
 	narrowDim        = 64
 )
 
-// together returns how many of `of` KV heads run at the same time, as together of bwd_sm90.cuh does
+// together returns how many of `of` KV heads run at the same time, as together of bwd_sm90.cuh,
 // except for traitUp.
 func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
@@ -211,14 +211,14 @@ func (s *family) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
-// The blocks of up to maxWaves waves begin together; later ones begin as others end.
+// Blocks of up to maxWaves waves begin together.
 const maxWaves = 4
 
-// Under a mask, steps get slower if Q, dO and dQ of all concurrent heads exceed nearBytes.
+// Under a mask, steps get slower if Q, dO and dQ of the concurrent heads exceed nearBytes.
 const nearBytes = 64 << 20
 
-// backwardCycles returns the cycles of a backward pass. The blocks of a head add to the same rows
-// of dQ one after the other, which bounds the time of short loops.
+// backwardCycles returns the cycles of a backward pass. Short loops are bound by dQ, to whose rows
+// the blocks of a head add one after the other.
 func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
 	if p.DType == flashkit.Float32 { // blocks that own query rows compute dQ only
@@ -255,15 +255,15 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows of dQ
 	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
-	first := hop * min(queue, slots/float64(min(heads, together))) // until the last block of the first wave adds
-	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last block of these heads
+	first := hop * min(queue, slots/float64(min(heads, together))) // of the last block of the first wave
+	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before these heads end
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
 	tail := l.steps // of the last block of the first heads
 	switch {
 	case !s.hopper:
 	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits for turns only
 		first = 0
-	case banded(p) && p.QLen > t.rows: // it has few rows, and other blocks work while it waits
+	case banded(p) && p.QLen > t.rows: // it has few rows; other blocks work meanwhile
 		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
 	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
@@ -280,8 +280,8 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 }
 
 // decodeCycles returns the cycles of decode_sm80, the steps of a block, and the partition of the
-// keys. In a step, each warp processes a piece of the keys for the query rows that it holds.
-// Further rows go to other warps, which process the same pieces.
+// keys. In a step, each warp processes a piece of the keys for the query rows that it holds. Warps
+// with other rows process the same pieces.
 func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1

@@ -37,7 +37,6 @@ func Least[T cmp.Ordered](n int, time func(i int) (t T, may bool)) int {
 	return best
 }
 
-// A Cache has sets of ways entries; a subject belongs to one set.
 const (
 	sets = 256
 	ways = 4
@@ -57,8 +56,8 @@ type entry[T any] struct {
 
 var seed = maphash.MakeSeed()
 
-// set returns the set of a subject. It hashes the fields that differ most often, as one block of
-// memory: hashing a whole subject takes several times as long.
+// set returns the set of a subject. It hashes only the fields that differ most often, as one block
+// of memory: a whole subject takes several times as long.
 func (c *Cache[T]) set(s *Subject) *[ways]atomic.Pointer[entry[T]] {
 	p := &s.Problem
 	key := [...]int{

@@ -1,6 +1,6 @@
 // Package sharedlib checks the file of a shared library before the dynamic loader maps it. The
-// loader trusts the headers of an ELF file. In a truncated file it touches pages beyond the end,
-// and the process dies of SIGBUS, which no Go program can catch.
+// loader trusts ELF headers: in a truncated file it touches pages beyond the end, and the process
+// dies of SIGBUS, which no Go program can catch.
 package sharedlib
 
 import (
@@ -18,8 +18,8 @@ import (
 const cache = "/etc/ld.so.cache"
 
 // Truncated returns an error if the file that dlopen would map for the name is an ELF file of this
-// machine that ends before its last segment. For other files, and if it finds none, it returns nil:
-// the loader reports their errors itself.
+// machine that ends before its last segment. For other files, or none, it returns nil: the loader
+// reports these errors itself.
 func Truncated(name string) error {
 	if strings.Contains(name, "/") {
 		_, err := examine(name)
@@ -33,8 +33,8 @@ func Truncated(name string) error {
 	return truncatedIn(cache, name)
 }
 
-// truncatedIn returns an error if a loader's cache has files of that name for this machine, and all
-// are truncated. The loader's choice among them depends on the processor.
+// truncatedIn returns an error if all files of that name for this machine in a loader's cache are
+// truncated. The loader's choice among them depends on the processor.
 func truncatedIn(cache, name string) (first error) {
 	text, err := os.ReadFile(cache)
 	if err != nil {

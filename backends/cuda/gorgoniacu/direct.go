@@ -103,9 +103,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// The calls of this file pass host memory as a number. For a pointer, cgo would search the whole
-// object for Go pointers, and panic over those outside the copy; the driver accesses only the
-// copied range. The garbage collector does not move heap memory, and KeepAlive keeps it.
+// The calls of this file pass host memory as a number. Given a pointer, cgo would panic over Go
+// pointers anywhere in its object; the driver accesses only the copied range. The garbage collector
+// does not move heap memory, and KeepAlive keeps it.
 
 // fail returns the error of a driver's code.
 func fail(call string, code int) error {
