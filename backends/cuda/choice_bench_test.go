@@ -98,7 +98,7 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 			p, pass = randomProblem(random)
 		}
 		if memory == "device" {
-			p = featuredCost(random, p, pass)
+			p = withFeatures(random, p, pass)
 		}
 		for memory == "host" && p.Bytes(pass) > hostArenaBytes/2 {
 			p, pass = randomProblem(random)
@@ -259,7 +259,7 @@ func starts(lens []int32) []int32 {
 }
 
 // withFeatures draws features for most problems, if FLASHKIT_FEATURES asks for it.
-func featuredCost(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit.Problem {
+func withFeatures(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit.Problem {
 	if os.Getenv("FLASHKIT_FEATURES") == "" || r.IntN(5) == 0 {
 		return p
 	}
