@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A plan of few blocks covers every row once, gives a multiprocessor one tile at most, or two under a mask, and
-// needs no counter; parts of the keys have their workspace. Other masked calls count.
+// A plan of few blocks covers every row once and gives each multiprocessor at most one tile, two
+// under a mask. It needs no counter; split keys have workspace. Other masked calls have a counter.
 func TestPlanHopper(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	few, parts, pairs := 0, 0, 0
@@ -56,12 +56,12 @@ func TestPlanHopper(t *testing.T) {
 	require.Positive(t, pairs)
 }
 
-// A multiprocessor that takes a long tile takes a short one after it.
+// A multiprocessor with a long tile takes a short one next.
 func TestPairs(t *testing.T) {
 	for name, want := range map[string]int{
 		"b1-h16-g16-n2048-m2048-d128-bf16-causal":         17,
 		"b1-h32-g8-n1024-m1024-d128-bf16-causal":          9,
-		"b1-h11-g11-n2048-m2048-d128-bf16-causal":         16, // 176 tiles: the longest has none
+		"b1-h11-g11-n2048-m2048-d128-bf16-causal":         16, // 176 tiles: the longest has no partner
 		"b1-h16-g16-n2048-m2048-d128-bf16-window255.0":    6,
 		"b2-h32-g8-n512-m65536-d128-bf16-causal":          1021, // head by head
 		"b1-h16-g16-n2048-m2048-d128-bf16-causal-shift-1": 17,
@@ -74,7 +74,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// Warpgroups take turns, unless three of them have tiles that are dealt out.
+// Warpgroups take turns, unless three of them have dealt tiles.
 func TestTurns(t *testing.T) {
 	for name, want := range map[string]int8{
 		"b16-h32-g32-n1024-m1024-d64-bf16-causal": 0, "b16-h32-g32-n1024-m1024-d64-bf16": 1, "b1-h12-g12-n1024-m1024-d64-bf16-causal": 1,
@@ -86,8 +86,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A part is computed in tiles of as many rows as the whole, with its keys cut in as many parts, for which it has
-// the workspace; the whole as a part of itself has the plan of the whole.
+// A part has tiles of the same rows, the same split of keys, and the workspace for them as its
+// whole. The whole as a part of itself has the plan of the whole.
 func TestPlanPart(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 4))
 	cut := 0
@@ -143,7 +143,7 @@ func TestPartOptions(t *testing.T) {
 	require.Error(t, c.forward())
 }
 
-// A call of few blocks is one launch without workspace, or two.
+// A call of few blocks is one launch without workspace, or two launches.
 func TestHopperLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string][]string{
@@ -193,8 +193,7 @@ func (f *fakeDriver) names() (names []string) {
 	return names
 }
 
-// inParts returns a problem like p that a stem cuts into parts of the keys, or of the heads of a
-// group, if it does.
+// inParts returns a problem like p that a family splits by keys or by heads of a group, if any.
 func inParts(s *family, p flashkit.Problem) flashkit.Problem {
 	switch {
 	case s.rows > 0 || s.hopper && s.pass == flashkit.PassForward:
@@ -205,19 +204,21 @@ func inParts(s *family, p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
-// inPairs returns a problem like p whose tiles of keys pairs of blocks of bwd_sm90 share, where it has them.
+// inPairs returns a problem like p whose key tiles are shared by pairs of blocks of bwd_sm90, if
+// any.
 func inPairs(p flashkit.Problem) flashkit.Problem {
 	p.QLen, p.KVHeads = 1300, p.Heads
 	return p
 }
 
-// inWaves returns a problem like p with more tiles of keys than multiprocessors, for which bwd_sm90 has blocks of dV.
+// inWaves returns a problem like p with more key tiles than multiprocessors, for which bwd_sm90 has
+// separate blocks for dV.
 func inWaves(p flashkit.Problem) flashkit.Problem {
 	p.Batch, p.KVHeads = 24, p.Heads
 	return p
 }
 
-// The problems of TestEveryInstance take every instance of parts.
+// The problems of TestEveryInstance run every instance of parts.
 func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
 	for _, dim := range families[fwdSM90].dims {
@@ -235,8 +236,8 @@ func TestPartsOfEveryInstance(t *testing.T) {
 	}
 }
 
-// Instances of bwd_sm90 are chosen by the whole of which a call is a part, and those whose blocks stay have no more
-// blocks than multiprocessors.
+// The instance of bwd_sm90 depends on the whole of a part; persistent instances have no more blocks
+// than multiprocessors.
 func TestBackwardInstances(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{

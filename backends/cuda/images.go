@@ -31,7 +31,7 @@ type images struct {
 	join  [numJoins]atomic.Pointer[function]
 }
 
-// An instanceFunction is a loaded instance of a stem.
+// An instanceFunction is a loaded instance of a family.
 type instanceFunction struct {
 	kernelKey
 	function *function
