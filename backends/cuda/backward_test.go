@@ -16,8 +16,8 @@ func (b *Backend) backwardInstance(p, whole flashkit.Problem) instance {
 	return families[bwdSM90].instanceOf(&instanceCall{p: &p, whole: &whole, sms: b.dev.SMs, splits: g.splits, halves: g.halves})
 }
 
-// The query heads of a group are cut evenly where its blocks are few, or the rows are where heads are not, and blocks begin
-// at different rows if they are few and see all of them; the parts have their workspace.
+// The query heads of a group are cut evenly if there are few blocks. If they cannot be, the rows
+// are. Few blocks whose rows see all keys begin at different rows. The parts have workspace.
 func TestPlanBackward(t *testing.T) {
 	slow.UnderRace(t)
 	b, f := openFake(t)
@@ -60,7 +60,7 @@ func TestPlanBackward(t *testing.T) {
 	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
 }
 
-// A random pass has a cut that its kernels take, and blocks that begin at rows that there are.
+// A random pass has a partition that its kernels support, and its blocks begin at existing rows.
 func TestPlansBackwardOfAll(t *testing.T) {
 	b, _ := openFake(t)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -96,7 +96,8 @@ func TestPlansBackwardOfAll(t *testing.T) {
 	require.Positive(t, halved)
 }
 
-// A part is cut as its whole is, and says where in it it begins; with some of the rows alone, nobody shares them.
+// A part has the partition of its whole, and its position there; with only some of the rows, blocks
+// share none.
 func TestPlanBackwardPart(t *testing.T) {
 	b, _ := openFake(t)
 	for name, tiles := range map[string][2]int16{"b1-h4-g4-n1024-m1024-d128-bf16": {4, -3}, "b1-h8-g8-n2048-m2048-d64-bf16": {2, -3}} {

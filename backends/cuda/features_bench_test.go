@@ -14,12 +14,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// featureForms are what BenchmarkFeatures adds to a problem's name.
+// featureForms are the suffixes that BenchmarkFeatures adds to a problem's name.
 var featureForms = []string{"", "-sink", "-alibi", "-softcap30", "-mask", "-bias", "-dropout0.1", "-carry", "-ragged", "-ragged-page1", "-ragged-page16", "-ragged-page64"}
 
-// BenchmarkFeatures times what features cost: each kernel that takes a problem with one,
-// over the fastest kernel and over the same kernel without. FLASHKIT_BENCH names the
-// problems without.
+// BenchmarkFeatures times the cost of features: each kernel that supports a problem with one,
+// relative to the fastest kernel and to the same kernel without. FLASHKIT_BENCH names the problems
+// without features.
 func BenchmarkFeatures(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b1-h32-g32-n4096-m4096-d64-bf16", "b1-h16-g16-n4096-m4096-d128-bf16", "b16-h32-g8-n1-m8192-d128-bf16") {

@@ -19,7 +19,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// report prints the regret, the largest ones, and how far the predictions of each kernel are off.
+// report prints the regret, the largest regrets, and the errors of each kernel's predictions.
 func (f *fit) report(when string, most int) {
 	if len(f.problems) == 0 {
 		return
@@ -69,7 +69,7 @@ func (f *fit) report(when string, most int) {
 	}
 }
 
-// fittedTables are the tables of costs by name.
+// fittedTables are the cost tables by name.
 var fittedTables = map[string]*costs{
 	"fwdSM90": &fwdSM90Costs, "fwdSM90Short": &fwdSM90ShortCosts, "fwdSM80": &fwdSM80Costs, "bwdSM90": &bwdSM90Costs, "bwdSM80": &bwdSM80Costs,
 	"fwdF32": &fwdF32Costs, "bwdF32": &bwdF32Costs, "decode": &decodeCosts, "decodeF32": &decodeF32Costs,

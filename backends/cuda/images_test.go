@@ -15,9 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The images are what the pinned compiler made of the sources that lie here:
-// images.sum holds the hash of each. A source that changed without make cuda
-// fails.
+// The images are the pinned compiler's output for these sources: images.sum holds a hash of each. A
+// source that changed without make cuda fails.
 func TestImagesAreCurrent(t *testing.T) {
 	sum, err := os.Open("kernels/images.sum")
 	require.NoError(t, err)
@@ -44,8 +43,7 @@ func TestImagesAreCurrent(t *testing.T) {
 	}
 }
 
-// Every kernel that the table names is in every image, with a plan that the
-// architecture can run.
+// Every kernel of the table is in every image, with a plan that the architecture supports.
 func TestImagesHoldEveryKernel(t *testing.T) {
 	shared := map[int]int{80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
 	for id := range families {
@@ -89,7 +87,7 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 	require.LessOrEqual(t, size, 12<<20, "bytes of all images")
 }
 
-// instances returns the names of a stem's kernels for an architecture.
+// instances returns the names of a family's kernels for an architecture.
 func instances(id familyID, arch int) (names []string) {
 	s := &families[id]
 	for _, i := range s.instances {
@@ -105,7 +103,7 @@ func instances(id familyID, arch int) (names []string) {
 	return names
 }
 
-// dimsOf returns the numbers of the padded head dims that have an instance.
+// dimsOf returns the indices of the padded head dims that have an instance.
 func (s *family) dimsOf(i instance) (list []int) {
 	for dim, d := range s.dims {
 		if s.has(i, d) && (i.perDim() || dim == 0) {

@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An origin is numbers in the block of arguments: it changes no instance and no prediction.
+// An origin is only numbers in the argument block: it changes no instance and no prediction.
 func TestOrigin(t *testing.T) {
 	b, _ := openFake(t)
 	for _, name := range []string{
@@ -37,7 +37,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// What makes random words of the seed counts from the origin: both are on one line.
+// Code that makes random words of the seed adds the origin in the same line.
 func TestSeedGoesWithOrigin(t *testing.T) {
 	files, err := filepath.Glob("kernels/*.cu*")
 	require.NoError(t, err)

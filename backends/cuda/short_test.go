@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Short sequences have a block for each 128 rows, long ones and those with features another kernel.
+// Short sequences have a block per 128 rows; long ones and features use another kernel.
 func TestShortLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for name, blocks := range map[string]int{
