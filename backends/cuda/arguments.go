@@ -61,7 +61,6 @@ func (a *arguments) set(c *flashkit.Call) {
 	a.finish(c, c.Args.Seqs)
 }
 
-// finish adds the sequences and the alignment of the tensors.
 func (a *arguments) finish(c *flashkit.Call, seqs *flashkit.Sequences) {
 	a.align(&c.Problem, c.Args.Bias.DType().Size())
 	a.setSequences(seqs)

@@ -40,7 +40,7 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 }
 
 // headsInside reports whether traitGroups pays off: under a causal-like mask with several row
-// tiles, or with key tiles whose turns at dQ take longest.
+// tiles, or with very many keys, whose turns at dQ take longest.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
@@ -81,7 +81,7 @@ const (
 	squareRows   = 2048 // rows from which traitUp permits many more keys
 	upWaves      = 8    // minimum blocks per multiprocessor of traitUp
 	splitDVSteps = 32   // minimum steps of traitWide, over concurrent heads
-	rowsKeys     = 8192 // keys from which traitGroups takes few row tiles
+	rowsKeys     = 8192 // keys from which few row tiles suffice for traitGroups
 )
 
 func (g *backwardPlan) setParams(a *params) {
@@ -293,8 +293,8 @@ func (l *launch) backwardF32() error {
 	})
 }
 
-// slotBlocks returns the blocks of bwd_sm90's kernels for packed sequences: no more than tiles, if
-// most sequences are much shorter than the longest.
+// slotBlocks returns the blocks of bwd_sm90's kernels for packed sequences: as few as their tiles,
+// if most sequences are much shorter than the longest.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {

@@ -29,7 +29,7 @@ type Options struct {
 	// Keys and groups of heads are then partitioned as in the whole, and every row and key has the
 	// same bits. The part must begin and end at multiples of 128 rows or keys, of 384 if the band
 	// has a left limit. Its band is the band of the whole, shifted to the part's position, even if
-	// it hides nothing: it tells the pass which rows or keys it has.
+	// it hides nothing. The band tells the pass which rows or keys it has.
 	PartOf *flashkit.Problem
 
 	Sequences *DeviceSequences // of a Ragged problem: the arrays of Args.Seqs in device memory
@@ -125,9 +125,9 @@ func (o *Options) checkWhole(p *flashkit.Problem) error {
 	return nil
 }
 
-// Pick returns the kernel that is predicted fastest for dense device tensors, among kernels whose
-// bits for a sequence do not depend on the rest of the call. That excludes decode_sm80, which cuts
-// keys by the number of sequences. Errors are as for Launch.
+// Pick returns the kernel that is predicted fastest for dense device tensors, without decode_sm80.
+// That kernel cuts keys by the number of sequences; with all others, the bits of a sequence do not
+// depend on the rest of the call. Errors are as for Launch.
 func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	if err := errors.Join(p.Validate(), pass.Validate()); err != nil {
 		return flashkit.Kernel{}, err

@@ -81,7 +81,6 @@ func (s *family) shape(p *flashkit.Problem) *blockShape {
 	return &shapes[min(s.pad(*p), len(shapes)-1)]
 }
 
-// shapesOf returns the block shapes for a dtype, by padded head dim.
 func (s *family) shapesOf(t flashkit.DType) []blockShape {
 	if s.rows > 0 && t == flashkit.Float32 {
 		return decodeF32Tiles

@@ -70,9 +70,9 @@ type Driver struct {
 	// on the heap; the call copies it.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchDependent is LaunchKernel for a kernel that waits for the previous one in the stream
-	// itself, and so may start earlier: cuLaunchKernelEx with programmatic stream serialization. If
-	// nil, LaunchKernel replaces it.
+	// LaunchDependent is LaunchKernel for a kernel that itself waits for the previous one in the
+	// stream, and so may start earlier. It is cuLaunchKernelEx with programmatic stream
+	// serialization. If nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, which run together and
@@ -84,8 +84,8 @@ type Driver struct {
 	LaunchDependentCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy engine of compute
-	// capability 9.0: four dimensions, the innermost first, strides in bytes of the other three,
-	// and the box of a copy.
+	// capability 9.0. dims has the innermost dimension first, strides the bytes of the other three,
+	// and box the extent of a copy.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
@@ -164,9 +164,9 @@ func isSticky(err error) bool {
 	return false
 }
 
-// ErrNoDevice is wrapped by errors of Open and its kin if the machine has no GPU or driver library,
-// or the program was built without CUDA. A present but unusable GPU is another error, which a user
-// should see.
+// ErrNoDevice is wrapped by errors of Open and its kin if there is no GPU or driver library, or the
+// program was built without CUDA. A present but unusable GPU is another error, which a user should
+// see.
 var ErrNoDevice = errors.New("no device")
 
 // absentError is an ErrNoDevice with another text.

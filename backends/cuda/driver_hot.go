@@ -10,7 +10,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A frame is the memory of a call that must not allocate: its arguments, the pointers to a kernel's
+// A frame is the memory of a call that must not allocate: arguments, pointers to a kernel's
 // parameters, and the configuration of a launch.
 type frame struct {
 	args   [11]uintptr

@@ -10,13 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device in chunks. A staging buffer takes a chunk through packing
-// into pinned memory, the copy to the device, the kernels, the copy back and unpacking, in its own
-// stream. Several buffers overlap these stages. Chunks, and so results, depend only on the problem
-// and the shapes.
+// Host tensors stream through the device in chunks. A staging buffer takes a chunk through packing,
+// the copy to the device, the kernels, the copy back and unpacking, in its own stream. Several
+// buffers overlap these stages. Chunks, and so results, depend only on the problem and the shapes.
 
-// A hostCall is a pass on host tensors, divided into units: a KV head of a batch entry with its
-// query heads or, in a call with features, a whole batch entry.
+// A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
+// with its query heads or, with features, a whole batch entry.
 type hostCall struct {
 	b        *Backend
 	id       familyID
@@ -95,8 +94,8 @@ func (c *hostCall) featureChunk() int {
 	return batchesOf(c.call, summed, in+out, c.b.staging.whole)
 }
 
-// batchesOf returns the batch entries of a chunk of limit bytes, in a call with features: all of
-// them if sequences differ, or if a result is a sum over the batch.
+// batchesOf returns the batch entries of a chunk of limit bytes, in a call with features. It
+// returns all if sequences differ, or if a result is a sum over the batch.
 func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
 	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout depends on the batch index
 		return max(1, c.Batch)
@@ -142,7 +141,6 @@ func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
 	return nil
 }
 
-// pass copies the inputs to the device, computes, and copies the outputs back.
 func (c *hostCall) pass(x *chunk, a *arguments, l *stagingBuffer) error {
 	if x.inputs > 0 {
 		if err := c.b.drv.MemcpyHtoDAsync(l.device, l.host, x.inputs, l.stream); err != nil {

@@ -187,7 +187,6 @@ func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.finish(x.call, x.sequences())
 }
 
-// sequences returns the sequences of the copies.
 func (x *chunk) sequences() *flashkit.Sequences {
 	if x.call.Args.Seqs == nil {
 		return nil
@@ -197,8 +196,8 @@ func (x *chunk) sequences() *flashkit.Sequences {
 	return &s
 }
 
-// hostBytes returns the bytes to the device and back, and the number of rows that are packed
-// separately, as they are no multiples of 16 bytes.
+// hostBytes returns the bytes to the device and back, and the number of unaligned rows, which are
+// packed separately.
 func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
 	size := float64(p.DType.Size())
 	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)

@@ -179,8 +179,8 @@ func (x *images) close(d *Driver) error {
 	return all
 }
 
-// readImage returns the image of a source file for an architecture: a cubin of the same major
-// version and the same or next lower minor one, else PTX, which the driver compiles.
+// readImage returns the image of a source file for an architecture. It is a cubin of the same major
+// version and no higher minor one, else PTX, which the driver compiles.
 func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 	packed, err := files.Open(path.Join("images", file+".tar.zst"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -56,7 +56,7 @@ var traits = [...]struct {
 	{"wide", wideDim, wideDim}, {"columns80", narrowedDim, narrowedDim}, {"columns96", narrowedDim, narrowedDim}, {"once", 0, groupedDim},
 }
 
-// Instances of each source in kernels/; TestImagesHoldKernels checks the images for them.
+// Instances of each source in kernels/; TestImagesHoldEveryKernel checks the images for them.
 var (
 	plainInstances    = []instance{0}
 	forwardInstances  = []instance{0, traitFeatures}

@@ -16,9 +16,8 @@ const DeviceVariable = "FLASHKIT_DEVICE"
 
 // Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE, or the first one.
 // Numbers are the driver's, among the GPUs that CUDA_VISIBLE_DEVICES leaves visible. The error
-// wraps flashkit.ErrUnavailable and names the reason: no driver library, driver too old, no device,
-// compute capability below 7.0, no context (as on a full device), or no answer of the driver for a
-// minute.
+// wraps flashkit.ErrUnavailable. It names the reason: no driver library, driver too old, no device,
+// compute capability below 7.0, no context (as on a full device), or no answer for a minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
 // OpenContext is Open with a context that limits the wait. At its deadline, the driver counts as

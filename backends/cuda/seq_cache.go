@@ -182,7 +182,6 @@ func (k *seqCache) grow(d *Driver, words int, s StreamHandle) error {
 	return err
 }
 
-// free frees the memory in stream order.
 func (k *seqCache) free(d *Driver, s StreamHandle) error {
 	if k.words == 0 {
 		return nil

@@ -85,7 +85,7 @@ func newStaging() staging {
 	return l
 }
 
-// most returns the number of buffers of that many bytes for a call.
+// most returns the buffers of that size for a call.
 func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
 
 func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {

@@ -17,7 +17,7 @@ func (l *launch) enqueueSums() error {
 	return l.sum(sumDBias, ceilDiv(l.p.KVLen, dbiasTile)*ceilDiv(int(d[2]), dbiasTile)*int(d[1])*int(d[0]))
 }
 
-// The tiles of kernels/sums.cu.
+// Tiles of kernels/sums.cu.
 const (
 	carryRows = 256
 	dbiasTile = 64

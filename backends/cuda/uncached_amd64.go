@@ -4,9 +4,8 @@ package cuda
 
 import "unsafe"
 
-// copyUncached copies n bytes, a multiple of 16, to an address that is a multiple of 16, and
-// bypasses the caches: a device reads lines faster if no core holds them. Call storeFence before
-// others read the copy.
+// copyUncached copies n bytes to an address, both multiples of 16, and bypasses the caches: a
+// device reads lines faster if no core holds them. Call storeFence before others read the copy.
 //
 //go:noescape
 func copyUncached(to, from unsafe.Pointer, n int)

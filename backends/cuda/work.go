@@ -135,7 +135,7 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 // looseRow is the fixed cost of an unaligned row, in elements.
 const looseRow = 16
 
-// looseColumns returns the elements of a row that are copied one by one, over both tensors: whole
+// looseColumns returns the elements that are copied one by one, per row of both tensors: whole
 // units of 16 bytes, and a fraction of the padding. If only Dim or only VDim is unaligned, only it
 // counts, unless alike.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {

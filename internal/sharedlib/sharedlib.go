@@ -1,5 +1,5 @@
 // Package sharedlib checks the file of a shared library before the dynamic loader maps it. The
-// loader trusts ELF headers: in a truncated file it touches pages beyond the end, and the process
+// loader trusts ELF headers. In a truncated file it touches pages beyond the end, and the process
 // dies of SIGBUS, which no Go program can catch.
 package sharedlib
 
@@ -17,7 +17,7 @@ import (
 // cache has the paths of the libraries that the GNU loader finds.
 const cache = "/etc/ld.so.cache"
 
-// Truncated returns an error if the file that dlopen would map for the name is an ELF file of this
+// Truncated returns an error if dlopen would map a truncated file for the name: an ELF file of this
 // machine that ends before its last segment. For other files, or none, it returns nil: the loader
 // reports these errors itself.
 func Truncated(name string) error {
