@@ -114,7 +114,7 @@ func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 // enough blocks.
 const (
 	maxGroupWords = 1 << 26
-	maxWhole      = 2
+	maxTilesPerSM = 2
 )
 
 // cutBackward partitions a pass among blocks. It may cut a group's query heads into parts, each
@@ -135,7 +135,7 @@ func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut back
 		}
 	}
 	group, all := p.Heads/max(1, p.KVHeads), p.Batch*p.KVHeads*ceilDiv(p.KVLen, t.keys)
-	for n := 2; n <= group && all <= maxWhole*sms; n++ {
+	for n := 2; n <= group && all <= maxTilesPerSM*sms; n++ {
 		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > maxGroupWords {
 			continue
 		}
