@@ -6,14 +6,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a kernel requires of a machine, beside the driver. Images are for these
-// compute capabilities, and PTX for newer ones.
+// Requirements of the kernels, in addition to the driver. Images exist for these compute
+// capabilities, and PTX for newer ones.
 const (
 	onSM80 = "NVIDIA GPU of compute capability 8.0 (Ampere) or later"
 	onSM90 = "NVIDIA GPU of compute capability 9.0 (Hopper)"
 )
 
-// abouts describe the stems.
 var abouts = [...]struct{ about, requires string }{
 	fwdSM90:      {"CUDA: WGMMA, TMA loads, softmax overlapped with products; bound by the tensor cores", onSM90},
 	fwdSM90Short: {"CUDA: WGMMA, TMA loads, several small blocks on each multiprocessor, for short sequences; bound by memory", onSM90},
@@ -27,10 +26,10 @@ var abouts = [...]struct{ about, requires string }{
 	decodeSM80: {"CUDA: split-KV for few query rows, K and V read once; bound by memory bandwidth", onSM80},
 }
 
-// setAbout fills in what abouts say of k, and how it sums: the tensor cores alike, whatever
-// their instructions, and decode otherwise.
-func setAbout(k *flashkit.Kernel, id stemID) {
-	s := &stems[id]
+// setAbout describes k, including its order of sums: the same for all tensor-core kernels, another
+// for decode.
+func setAbout(k *flashkit.Kernel, id familyID) {
+	s := &families[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires
 	k.DTypes, k.MaxDim, k.MaxRows = slices.Clone(s.dtypes), s.widest(), s.rows
 	if k.Scores = "tensor cores"; id == decodeSM80 {

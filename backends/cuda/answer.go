@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// How long the driver may take. Open is called by name: where the driver has to start many
-// GPUs first, it answers late.
+// Limits of the driver's time. Open is called by name, so it may wait while the driver starts many
+// GPUs.
 const (
 	openLimit  = time.Minute
 	closeLimit = 5 * time.Second
 )
 
-// ErrSilent is wrapped by errors of Open and its kin where the driver did not answer in
-// time. A C call cannot be canceled: its goroutine and thread stay behind. As long as one is
-// behind, other calls of Open and its kin do not wait, and return this error at once.
+// ErrSilent is wrapped by errors of Open and its kin if the driver did not answer in time. A C call
+// cannot be canceled: its goroutine and thread stay behind. Until it returns, other calls of Open
+// and its kin return this error at once.
 var ErrSilent = errors.New("driver does not answer")
 
-// behind counts the goroutines that were left behind in the driver.
-var behind atomic.Int32
+// stuck counts the goroutines that were left behind in the driver.
+var stuck atomic.Int32
 
-// The states of a call of answer.
+// States of a call of answer.
 const (
 	waiting int32 = iota
 	returned
 	abandoned
 )
 
-// answer returns the results of f, which calls the driver, or an error if the context ends
-// or the limit passes before. What f returns after that goes to drop.
+// answer returns the results of f, which calls the driver. If the context ends or the limit passes
+// first, it returns an error, and a later result of f goes to drop.
 func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error), drop func(T)) (x T, err error) {
-	if behind.Load() > 0 {
+	if stuck.Load() > 0 {
 		return x, ErrSilent
 	}
 	if err := ctx.Err(); err != nil {
@@ -49,7 +49,7 @@ func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error)
 		x, err := f()
 		done <- results{x, err}
 		if !state.CompareAndSwap(waiting, returned) {
-			behind.Add(-1)
+			stuck.Add(-1)
 			if err == nil {
 				drop(x)
 			}
@@ -60,9 +60,9 @@ func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error)
 		return r.x, r.err
 	case <-ctx.Done():
 	}
-	behind.Add(1)
+	stuck.Add(1)
 	if !state.CompareAndSwap(waiting, abandoned) {
-		behind.Add(-1)
+		stuck.Add(-1)
 		r := <-done
 		return r.x, r.err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A call that hangs is left behind; meanwhile no other waits, and what it opens late is closed.
+// A hanging call is left behind; meanwhile no other call waits, and its late result is closed.
 func TestAnswer(t *testing.T) {
 	broken := errors.New("broken")
 	dropped := make(chan int, 1)
@@ -45,10 +45,10 @@ func TestAnswer(t *testing.T) {
 	_, err = answer(t.Context(), time.Millisecond, func() (int, error) { <-release; return 0, broken }, func(int) { panic("dropped an error") })
 	require.ErrorIs(t, err, ErrSilent)
 	close(release)
-	require.Eventually(t, func() bool { return behind.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return stuck.Load() == 0 }, time.Minute, time.Millisecond)
 }
 
-// A driver that hangs when the backend is closed does not hold the program up.
+// A driver that hangs during Close does not block the program.
 func TestCloseDoesNotWait(t *testing.T) {
 	f := newFake()
 	b, err := OpenWith(&f.Driver, 0)
@@ -62,5 +62,5 @@ func TestCloseDoesNotWait(t *testing.T) {
 	require.ErrorIs(t, err, flashkit.ErrUnavailable)
 	require.NotErrorIs(t, err, ErrNoDevice)
 	close(release)
-	require.Eventually(t, func() bool { return behind.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return stuck.Load() == 0 }, time.Minute, time.Millisecond)
 }

@@ -2,28 +2,28 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// arguments are what a call needs on the heap: the block that the driver copies, of
-// which plain instances take a part, the checked call, and what its sequences say.
+// arguments are the heap memory of a call: the block that the driver copies, the checked call, and
+// its sequences. Plain instances use a part of the block.
 type arguments struct {
 	mapped
 	features
-	call     flashkit.Call
-	featured bool
-	lists    [5][]int32    // of Sequences
-	sides    [5]int        // how long each of them is
-	words    int           // all of them that are to be copied
-	ints     []int32       // these, one after the other: see join
-	intsAt   Pointer       // where they lie in the workspace,
-	kept     *keptLists    // unless it is not nil: in the stream's memory;
-	foreign  *foreignLists // or in that of a stream of another library
-	shapes   [4][4]int     // of Q, K, V and O in memory, of a call with features
-	spare    int           // multiprocessors that are left to others
-	beside   bool          // of other work
+	call        flashkit.Call
+	hasFeatures bool
+	seqArrays   [5][]int32     // of Sequences, by seqQLens, ...
+	seqLens     [5]int         // their lengths
+	seqWords    int            // length of all arrays to copy
+	seqInts     []int32        // the arrays concatenated: see joinSeqs
+	seqAt       Pointer        // address of seqInts in the workspace
+	kept        *seqCache      // if not nil, has the arrays in place of the workspace
+	foreign     *foreignCaches // if not nil, has such a cache for a stream of another library
+	shapes      [4][4]int      // of Q, K, V and O in memory, with features
+	spare       int            // multiprocessors left to other work
+	beside      bool           // other work runs at the same time
 
 	whole *flashkit.Problem // of which the call is a part, or nil
 }
 
-// wholeOf is the problem of which a call of p is a part, or p.
+// wholeOf returns the whole of a call of p, or p.
 func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	if a.whole != nil {
 		return a.whole
@@ -31,14 +31,13 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset describes a call, of which p is all or a chunk, but for its tensors and sequences.
+// reset describes a call of p, or a chunk p of it, without tensors and sequences.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
-	a.describe(p)
+	a.setProblem(p)
 	a.setFeatures(c)
 }
 
-// view returns the view of argument i of allArguments.
 func (a *arguments) view(i int) *view {
 	if i < len(a.views) {
 		return &a.views[i]
@@ -46,11 +45,11 @@ func (a *arguments) view(i int) *view {
 	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink}[i-len(a.views)]
 }
 
-// set describes a call on the device's memory.
+// set describes a call on device tensors.
 func (a *arguments) set(c *flashkit.Call) {
 	a.reset(c.Problem, c)
 	list := allArguments
-	if !a.featured {
+	if !a.hasFeatures {
 		list = list[:len(a.views)]
 	}
 	for i := range list {
@@ -62,7 +61,6 @@ func (a *arguments) set(c *flashkit.Call) {
 	a.finish(c, c.Args.Seqs)
 }
 
-// finish adds the sequences, and what depends on where the tensors lie.
 func (a *arguments) finish(c *flashkit.Call, seqs *flashkit.Sequences) {
 	a.align(&c.Problem, c.Args.Bias.DType().Size())
 	a.setSequences(seqs)

@@ -12,8 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// openFake opens a backend on a fake driver and sees at the end that nothing
-// leaks.
+// openFake opens a backend on a fake driver and checks for leaks at the end.
 func openFake(t *testing.T) (*Backend, *fakeDriver) {
 	f := newFake()
 	b, err := OpenWith(&f.Driver, 0)
@@ -25,8 +24,8 @@ func openFake(t *testing.T) (*Backend, *fakeDriver) {
 	return b, f
 }
 
-// The whole suite, with the fake's arithmetic: packing, chunks, launches,
-// workspace and errors are the real ones.
+// The whole suite with the fake's arithmetic: packing, chunks, launches, workspace and errors are
+// real.
 func TestConformanceOnFake(t *testing.T) {
 	b, _ := openFake(t)
 	b.staging.chunk, b.staging.whole = 3000, 3000 // several chunks for most cases
@@ -34,9 +33,9 @@ func TestConformanceOnFake(t *testing.T) {
 	conform(t, b)
 }
 
-// conform runs conformance. Where the race detector makes the fake's arithmetic slow, it runs
-// the cases about concurrent, canceled and repeated calls, and the causal traps, on the kernels
-// that have most to do on the host.
+// conform runs conformance. If the race detector slows the fake's arithmetic, it runs only the
+// cases about concurrent, canceled and repeated calls, and the causal traps. They run on the
+// kernels with the most work on the host.
 func conform(t *testing.T, b flashkit.Backend) {
 	if !slow.SkipsUnderRace() {
 		conformance.Run(t, b)
@@ -75,7 +74,7 @@ func TestOpenUnavailable(t *testing.T) {
 	}
 }
 
-// Nothing to tell where there is no GPU; all else that keeps one from being opened is.
+// Without a GPU nothing is reported; every other obstacle to opening one is.
 func TestNoDevice(t *testing.T) {
 	f := newFake()
 	f.failures["cuInit"] = f.fail("cuInit", codeNoDevice)
@@ -89,7 +88,7 @@ func TestNoDevice(t *testing.T) {
 	_, err = OpenWith(&f.Driver, 1)
 	require.EqualError(t, err, "cuda: unavailable on this machine: no device: number 1 of 1")
 	require.NotErrorIs(t, err, ErrNoDevice)
-	require.ErrorIs(t, lacking{errors.New("no driver library")}, ErrNoDevice)
+	require.ErrorIs(t, absentError{errors.New("no driver library")}, ErrNoDevice)
 	t.Setenv(DeviceVariable, "one")
 	_, err = Open()
 	require.EqualError(t, err, `cuda: unavailable on this machine: FLASHKIT_DEVICE = "one": must be the number of a GPU, from 0`)
@@ -111,7 +110,7 @@ func TestDevices(t *testing.T) {
 	require.Empty(t, f.leaks())
 }
 
-// An older GPU keeps the backend and says in Fits what its kernels lack.
+// An older GPU keeps the backend, and Fits names the requirements that its kernels lack.
 func TestFitsOlderGPU(t *testing.T) {
 	f := newFake()
 	f.attributes[attrMajor], f.attributes[attrMinor] = 7, 5
@@ -150,7 +149,7 @@ func problem(t testing.TB, name string) flashkit.Problem {
 	return p
 }
 
-// What is launched, for one problem of each shape of call.
+// The launches for one problem of each kind of call.
 func TestLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for _, c := range []struct {
@@ -176,7 +175,7 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-// A kernel whose blocks stay leaves multiprocessors free if it is asked to, and takes all the next time.
+// A persistent kernel leaves multiprocessors free if asked, and takes all the next time.
 func TestSpare(t *testing.T) {
 	b, f := openFake(t)
 	for _, name := range []string{"b1-h200-g200-n8-m8-d64-bf16", "b1-h200-g200-n8-m8-d64-bf16-alibi", "b1-h200-g200-n8-m8-d128-bf16-causal"} {

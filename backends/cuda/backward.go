@@ -7,25 +7,25 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A backwardPlan says how a backward pass is cut among blocks.
+// A backwardPlan is the workspace and the partition of a backward pass.
 type backwardPlan struct {
 	workspace
 	backwardCut
-	tile int16 // of params
+	tile int16 // params.tile
 }
 
-// A backwardCut says which blocks share a tile of keys, and where in the rows they begin.
+// A backwardCut is the partition of a backward pass among blocks.
 type backwardCut struct {
-	splits int  // parts of the query heads of a group, whose dK and dV are put together by bwd_sm90_sums
-	halves bool // two blocks have every other tile of query rows each, and put dK and dV together
-	skew   int8 // of params
+	splits int  // parts of the query heads of a group; bwd_sm90_sums adds up their dK and dV
+	halves bool // two blocks have alternate row tiles, and combine dK and dV
+	skew   int8 // params.skew; see (*family).skew
 }
 
-// planBackward adds to the workspace of a pass what the cut of a whole takes, of which p is a part.
-func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPlan {
+// planBackward plans a pass of p, which is whole or a part of it, with the partition of whole.
+func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
-	s := &stems[id]
-	if !s.hopper || featured(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
+	s := &families[id]
+	if !s.hopper || hasFeatures(&p) || whole.Batch*whole.Heads*whole.QLen*whole.KVLen == 0 {
 		return g
 	}
 	g.backwardCut = s.cutBackward(&whole, b.dev.SMs, b.pairs())
@@ -33,70 +33,69 @@ func (b *Backend) planBackward(id stemID, p, whole flashkit.Problem) backwardPla
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	}
 	if g.skew != 0 { // two sums of dQ
-		g.dqSum, g.turn = 2*g.dqSum, 2*g.turn-1
+		g.dqSum, g.counters = 2*g.dqSum, 2*g.counters-1
 		g.tile = firstTile(s.shape(&p), &p, &whole)
 	}
 	return g
 }
 
-// byRows reports whether the heads of a group lie inside the walk over rows: where rows see all keys up to some, and there are
-// several tiles of rows, or so many of keys that their turns take longest.
-func (s *stem) byRows(p *flashkit.Problem) bool {
+// headsInside reports whether traitGroups pays off: under a causal-like mask with several row
+// tiles, or with very many keys, whose turns at dQ take longest.
+func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
-	return rising(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
+	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
-// rising reports whether rows see all keys up to some, and earlier rows fewer.
-func rising(p *flashkit.Problem) bool {
+// causalLike reports whether each row sees all keys up to a limit that rises by row.
+func causalLike(p *flashkit.Problem) bool {
 	lo, hi := band(*p)
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
-// apart reports whether dV has blocks of its own.
-func (s *stem) apart(p *flashkit.Problem, sms int) bool {
+// splitsDV reports whether traitWide pays off.
+func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
-	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= apartSteps && (!banded(*p) || p.QLen <= wideRows)
+	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= splitDVSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
-// goesUp reports whether the last keys of a problem go first: where rows see all keys up to some, so few rows that the L2 cache holds
-// all that blocks of several heads work on, and enough blocks. Where keys are more than rows, those before the diagonal begin at the
-// same row and wait after all, the longer the shorter the walks are.
-func (s *stem) goesUp(p *flashkit.Problem, sms int) bool {
+// reverses reports whether traitUp pays off: under a causal-like mask with many blocks, and few
+// rows, so that the L2 cache holds several heads. With more keys than rows, blocks before the
+// diagonal begin at the same row and wait after all, longest in short loops.
+func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
-	return rising(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
+	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
 }
 
-// backwardBlocks returns how many blocks have the tiles of keys of a problem.
-func (s *stem) backwardBlocks(p *flashkit.Problem) int {
+func (s *family) backwardBlocks(p *flashkit.Problem) int {
 	return p.Batch * p.KVHeads * ceilDiv(p.KVLen, s.shape(p).keys) * s.padded(p).shares
 }
 
-// What instances of bwd_sm90 are for.
+// Limits of the instances of bwd_sm90.
 const (
-	groupedDim = 128  // padded head dims up to it
-	wideDim    = 256  // one
-	wideRows   = 2048 // query rows under a mask
-	upDim      = 64   // one
-	upRows     = 4096 // query rows
-	squareRows = 2048 // query rows from which on keys may be more
-	upWaves    = 8    // blocks for each multiprocessor
-	apartSteps = 32   // of the blocks of several heads
-	rowsKeys   = 8192 // keys
+	groupedDim   = 128  // maximum padded head dim of traitGroups, traitPairs and traitOnce
+	wideDim      = 256  // padded head dim of traitWide
+	wideRows     = 2048 // maximum query rows of traitWide under a mask
+	upDim        = 64   // padded head dim of traitUp
+	upRows       = 4096 // maximum query rows of traitUp
+	squareRows   = 2048 // rows from which traitUp permits many more keys
+	upWaves      = 8    // minimum blocks per multiprocessor of traitUp
+	splitDVSteps = 32   // minimum steps of traitWide, over concurrent heads
+	rowsKeys     = 8192 // keys from which few row tiles suffice for traitGroups
 )
 
-// describe says in the arguments how the pass is cut.
-func (g *backwardPlan) describe(a *params) {
+func (g *backwardPlan) setParams(a *params) {
 	a.splits, a.skew, a.tile, a.halves = int32(g.splits), g.skew, g.tile, 0
 	if g.halves {
 		a.halves = 1
 	}
 }
 
-// pairs reports whether the device and its driver have pairs of blocks.
+// pairs reports whether device and driver support pairs of blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the tile of rows of a whole that a part begins with or, below 0, the tile of keys, as the bands say.
+// firstTile returns the row tile of the whole at which a part begins or, if negative, the key tile,
+// from the diagonals of the bands.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -105,25 +104,26 @@ func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	return int16(at / t.keys)
 }
 
-// groupWords are the sums of dK, and of dV, of so many parts of each group.
-func (s *stem) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
+// groupWords returns the words of dK and of dV for that many parts of each group.
+func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
-// What bounds the parts of groups: calls with more groupWords, or tiles of keys for each multiprocessor, have blocks enough.
+// Limits of the parts of groups: with larger sums, or more key tiles per multiprocessor, there are
+// enough blocks.
 const (
-	mostGroupWords = 1 << 26
-	mostWhole      = 2
+	maxGroupWords = 1 << 26
+	maxTilesPerSM = 2
 )
 
-// cutBackward returns how a pass is cut among blocks. The query heads of a group may be cut into
-// parts, each of which is like a key head with fewer query heads. More blocks keep more multiprocessors busy, but
-// their dK and dV are written, read and added. Or two blocks share the rows of a tile of keys, if all of them run at once. Where all rows see all keys,
-// blocks of a head begin at different rows, so that none waits for another.
-func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
+// cutBackward partitions a pass among blocks. It may cut a group's query heads into parts, each
+// like a KV head with fewer query heads. More blocks keep more multiprocessors busy, but their dK
+// and dV are stored, loaded and added. Or two blocks share the rows of a key tile, if all run at
+// once. If all rows see all keys, a head's blocks begin at different rows, and none waits.
+func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
-	if !s.hopper || featured(p) || p.Batch*p.QLen*p.KVLen == 0 {
+	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
 		return cut
 	}
 	t := s.tile(s.plans, p)
@@ -135,8 +135,8 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 		}
 	}
 	group, all := p.Heads/max(1, p.KVHeads), p.Batch*p.KVHeads*ceilDiv(p.KVLen, t.keys)
-	for n := 2; n <= group && all <= mostWhole*sms; n++ {
-		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > mostGroupWords {
+	for n := 2; n <= group && all <= maxTilesPerSM*sms; n++ {
+		if ofK, _ := s.groupWords(p, n); group%n != 0 || ofK > maxGroupWords {
 			continue
 		}
 		take(backwardCut{splits: n})
@@ -149,8 +149,7 @@ func (s *stem) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwa
 	return cut
 }
 
-// cutCycles are those of a pass that is cut so.
-func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
+func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) (cycles float64) {
 	if cut.splits > 1 {
 		cycles = s.sumsCycles(c, &p, cut.splits, sms)
 		p.KVHeads *= cut.splits
@@ -158,40 +157,42 @@ func (s *stem) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut bac
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
-// sumsCycles are those of adding up so many parts of each group: a thread of bwd_sm90_sums reads one part after the other.
-func (s *stem) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
+// sumsCycles returns the cycles of adding up the parts of each group. A thread of bwd_sm90_sums
+// loads one part after the other.
+func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
 	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
 	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
 }
 
-// Of bwd_sm90_sums: keys and threads of a block, and blocks of a multiprocessor.
+// Keys and threads of a block of bwd_sm90_sums, and its blocks per multiprocessor.
 const (
 	sumRows    = 64
 	sumThreads = 256
 	sumBlocks  = 4
 )
 
-// What bounds the blocks that begin at different rows, for each multiprocessor: where more take turns, those of the
-// next heads fill the gaps, and a second sum of dQ costs more than the rest of them. Where they are more than the
-// multiprocessors, only long turns cost more; where heads share keys, only walks that are long.
+// Limits of skewed starts. Above maxSkewed blocks per multiprocessor, the next heads fill the gaps
+// between turns, and a second sum of dQ costs more than the waits. Above one, only long turns
+// justify it; if heads share keys, only long loops.
 const (
-	mostSkewed = 2
-	skewedKeys = 8 // tiles of keys
-	skewedRows = 8 // and of rows
+	maxSkewed  = 2
+	skewedKeys = 8 // key tiles, for long turns
+	skewedRows = 8 // row tiles, for long loops
 )
 
-// skew says where the blocks of a head begin: that of tile j of the keys at tile j<<(skew-1) of the rows, or at tile
-// j>>-skew, of those that a block walks. It is 0 where all begin at the last ones, as where some rows do not see all keys.
-func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
+// skew returns where a head's blocks begin: the block of key tile j at row tile j<<(skew-1) or, if
+// skew is negative, j>>-skew. If skew is 0, all begin at the last row tile, as they must if some
+// row does not see all keys.
+func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
 	if cut.halves {
 		rows, blocks = ceilDiv(rows, 2), 2*blocks
 	}
 	switch {
-	case banded(p) || keys == 1 || rows == 1 || blocks > mostSkewed*sms || max(rows, keys) > math.MaxInt16:
+	case banded(p) || keys == 1 || rows == 1 || blocks > maxSkewed*sms || max(rows, keys) > math.MaxInt16:
 		return 0
 	case blocks > sms && keys <= skewedKeys, p.Heads > p.KVHeads && rows < skewedRows:
 		return 0
@@ -201,14 +202,14 @@ func (s *stem) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut)
 	return -int8(bits.Len(uint(ceilDiv(keys, rows) - 1)))
 }
 
-// backward launches the kernels of bwd_sm80 or bwd_sm90: that of delta, the main one, the one that rounds dQ, and the one that
-// adds up the parts of groups.
+// backward launches bwd_sm80 or bwd_sm90: delta, the main kernel, the rounding of dQ, and the sums
+// over parts of groups.
 func (l *launch) backward() error {
-	p, x, d := &l.p, l.x, l.stem.padded(&l.p)
+	p, x, d := &l.p, l.x, l.family.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
 	i := l.instance(w.splits, w.halves)
 	var kernels [4]*function
-	for n, k := range [...]instance{l.known() | traitDelta, i, l.known() | traitFinish, traitSums} {
+	for n, k := range [...]instance{l.featureTrait() | traitDelta, i, l.featureTrait() | traitFinish, traitSums} {
 		if k == traitSums && w.splits == 1 {
 			break
 		}
@@ -218,18 +219,18 @@ func (l *launch) backward() error {
 		}
 	}
 	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
-	w.describe(&x.params)
+	w.setParams(&x.params)
 	heads, after := p.Batch*p.Heads, l.b.drv.LaunchKernel
 	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows) // also without rows: delta sets the counters
 	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, main.keys) * w.splits
-	if l.stem.hopper {
+	if l.family.hopper {
 		if l.b.drv.LaunchDependent != nil {
 			after = l.b.drv.LaunchDependent
 		}
-		if x.featured {
+		if x.hasFeatures {
 			blocks, deltas, finishes = l.slotBlocks(main, delta, blocks, deltas, finishes)
 		}
-		if blocks *= d.shares; i.stays(d) {
+		if blocks *= d.shares; i.persistent(d) {
 			blocks = min(blocks, l.b.dev.SMs-x.spare)
 		}
 		if err := l.mapTensors([...]int{main.rows, main.keys, main.keys, main.rows}); err != nil {
@@ -237,7 +238,7 @@ func (l *launch) backward() error {
 		}
 	}
 	return l.within(&w.workspace, func() error {
-		if x.featured {
+		if x.hasFeatures {
 			if err := l.placeDelta(); err != nil {
 				return err
 			}
@@ -249,7 +250,7 @@ func (l *launch) backward() error {
 		if i == traitPairs {
 			err = l.b.drv.LaunchDependentCluster(main.handle, 2*blocks, main.threads, main.shared, 2, l.s, l.block(true))
 		} else {
-			err = main.run(after, blocks, l.block(l.stem.hopper), l.s)
+			err = main.run(after, blocks, l.block(l.family.hopper), l.s)
 		}
 		if err != nil {
 			return err
@@ -261,26 +262,26 @@ func (l *launch) backward() error {
 	})
 }
 
-// backwardF32 launches the kernels of bwd_f32: that of delta, and one whose blocks own keys or query rows.
+// backwardF32 launches bwd_f32: delta, then blocks that own keys or query rows.
 func (l *launch) backwardF32() error {
 	p := &l.p
 	main, err := l.get(l.instance(1, false))
 	if err != nil {
 		return err
 	}
-	delta, err := l.get(l.known() | traitDelta)
+	delta, err := l.get(l.featureTrait() | traitDelta)
 	if err != nil {
 		return err
 	}
 	columns := f32Columns
-	if l.x.featured { // which take registers
+	if l.x.hasFeatures { // features take registers
 		columns = f32KeyColumns
 	}
 	w, heads := backwardWorkspace(l.id, *p), p.Batch*p.Heads
 	keys := ceilDiv(p.KVLen, main.keys) * p.Batch * p.KVHeads * f32Parts(l.id, *p, max(p.Dim, p.VDim), f32KeyColumns)
 	rows := ceilDiv(p.QLen, main.rows) * heads * f32Parts(l.id, *p, p.Dim, columns)
 	return l.within(&w, func() error {
-		if l.x.featured {
+		if l.x.hasFeatures {
 			if err := l.placeDelta(); err != nil {
 				return err
 			}
@@ -292,7 +293,8 @@ func (l *launch) backwardF32() error {
 	})
 }
 
-// slotBlocks returns the blocks of bwd_sm90 for packed sequences: as many as their tiles where most are much shorter than the longest.
+// slotBlocks returns the blocks of bwd_sm90's kernels for packed sequences: as few as their tiles,
+// if most sequences are much shorter than the longest.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -307,7 +309,7 @@ func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int)
 	return blocks, deltas, finishes
 }
 
-// placeDelta says where kernels with features find delta in the workspace, and makes room for DBias.
+// placeDelta passes the location of delta to kernels with features, and prepares DBias.
 func (l *launch) placeDelta() error {
 	x, heads := l.x, l.p.Batch*l.p.Heads
 	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2
@@ -327,7 +329,7 @@ func (l *launch) placeDelta() error {
 	return nil
 }
 
-// keepApart lets bwd_sm90 write DBias where that is no sum, and makes what a band hides 0.
+// keepApart lets bwd_sm90 write DBias, if that is not a sum, and zeroes hidden elements.
 func (l *launch) keepApart() error {
 	p, x := &l.p, l.x
 	v, n := &x.dbias, x.dbiasShape

@@ -13,11 +13,11 @@ import (
 // backwardInstance returns the instance of bwd_sm90 for a part of a whole.
 func (b *Backend) backwardInstance(p, whole flashkit.Problem) instance {
 	g := b.planBackward(bwdSM90, p, whole)
-	return stems[bwdSM90].instanceOf(&instanceCall{p: &p, whole: &whole, sms: b.dev.SMs, splits: g.splits, halves: g.halves})
+	return families[bwdSM90].instanceOf(&instanceCall{p: &p, whole: &whole, sms: b.dev.SMs, splits: g.splits, halves: g.halves})
 }
 
-// The query heads of a group are cut evenly where its blocks are few, or the rows are where heads are not, and blocks begin
-// at different rows if they are few and see all of them; the parts have their workspace.
+// The query heads of a group are cut evenly if there are few blocks. If they cannot be, the rows
+// are. Few blocks whose rows see all keys begin at different rows. The parts have workspace.
 func TestPlanBackward(t *testing.T) {
 	slow.UnderRace(t)
 	b, f := openFake(t)
@@ -44,7 +44,7 @@ func TestPlanBackward(t *testing.T) {
 			w.partO, w.partLSE = rows*p.Dim, rows*p.VDim
 		}
 		if want.skew != 0 {
-			w.dqSum, w.turn = 2*w.dqSum, 2*w.turn-1
+			w.dqSum, w.counters = 2*w.dqSum, 2*w.counters-1
 		}
 		require.Equal(t, main, b.backwardInstance(p, p), name)
 		require.Equal(t, w, g.workspace, name)
@@ -60,20 +60,20 @@ func TestPlanBackward(t *testing.T) {
 	require.Equal(t, []string{"bwd_sm90_delta_f16", "bwd_sm90_parts_f16_d64", "bwd_sm90_finish_f16", "bwd_sm90_sums_f16"}, f.names())
 }
 
-// A random pass has a cut that its kernels take, and blocks that begin at rows that there are.
+// A random pass has a partition that its kernels support, and its blocks begin at existing rows.
 func TestPlansBackwardOfAll(t *testing.T) {
 	b, _ := openFake(t)
 	r := rand.New(rand.NewPCG(5, 6))
 	skewed, halved := 0, 0
 	for range 6000 {
 		p, _ := randomProblem(r)
-		s := &stems[bwdSM90]
+		s := &families[bwdSM90]
 		if !s.fits(&b.dev, p) {
 			continue
 		}
 		g := b.planBackward(bwdSM90, p, p)
 		require.True(t, g.splits >= 1 && p.Heads/p.KVHeads%g.splits == 0 && (g.splits == 1 || !g.halves), p)
-		require.LessOrEqual(t, g.partO, mostGroupWords, p)
+		require.LessOrEqual(t, g.partO, maxGroupWords, p)
 		if g.halves {
 			halved++
 			require.LessOrEqual(t, s.dims[s.pad(p)].dim, groupedDim, p)
@@ -90,13 +90,14 @@ func TestPlansBackwardOfAll(t *testing.T) {
 		if begin := last << max(g.skew-1, 0) >> max(-g.skew, 0); begin >= rows {
 			t.Errorf("%v: block %d begins at tile %d of %d", p, last, begin, rows)
 		}
-		require.True(t, !banded(p) && !featured(&p), p)
+		require.True(t, !banded(p) && !hasFeatures(&p), p)
 	}
 	require.Positive(t, skewed)
 	require.Positive(t, halved)
 }
 
-// A part is cut as its whole is, and says where in it it begins; with some of the rows alone, nobody shares them.
+// A part has the partition of its whole, and its position there; with only some of the rows, blocks
+// share none.
 func TestPlanBackwardPart(t *testing.T) {
 	b, _ := openFake(t)
 	for name, tiles := range map[string][2]int16{"b1-h4-g4-n1024-m1024-d128-bf16": {4, -3}, "b1-h8-g8-n2048-m2048-d64-bf16": {2, -3}} {

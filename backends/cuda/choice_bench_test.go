@@ -21,7 +21,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A choiceTiming is a line: a kernel that takes a problem.
+// A choiceTiming is an output line: the time of one kernel for a problem.
 type choiceTiming struct {
 	Problem   string  `json:"problem"`
 	Kernel    string  `json:"kernel"`
@@ -34,37 +34,37 @@ type choiceTiming struct {
 	Packed    bool    `json:"packed,omitempty"` // of sequences
 }
 
-// BenchmarkChoice measures the regret of the choice on the device's memory: the time of
-// the kernel that a call without a name takes over that of the fastest kernel that takes
-// the problem. FLASHKIT_SEED draws FLASHKIT_PROBLEMS random problems, of the pass FLASHKIT_PASS if that is set. The kernels of a
-// problem take turns, each with a cold cache; times are medians of the device's events.
+// BenchmarkChoice measures the regret of the choice for device tensors: the time of the chosen
+// kernel over the time of the fastest kernel. FLASHKIT_SEED draws FLASHKIT_PROBLEMS random
+// problems, of the pass FLASHKIT_PASS if set. The kernels of a problem take turns, each with a cold
+// cache; times are medians of the device's events.
 func BenchmarkChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	all := newArena(b, gpu)
 	var last *deviceCall
-	eachChoice(b, gpu, "device", 250, func(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) ([]stemID, stemID, []float64) {
+	eachChoice(b, gpu, "device", 250, func(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) ([]familyID, familyID, []float64) {
 		last = all.call(b, r, p)
 		ids, chosen := last.candidates(b, pass)
 		return ids, chosen, turns(b, last, all.flush, ids, pass)
-	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
+	}, func(s *family, p flashkit.Problem) (time.Duration, flashkit.Traits) {
 		var call flashkit.Call
 		require.NoError(b, call.Set(p, s.pass, &last.args))
 		return s.callCost(&gpu.dev, &call), call.Traits
 	})
 }
 
-// BenchmarkHostChoice is BenchmarkChoice for host tensors, by the host's clock. The choice
-// is here the kernel of this backend that is predicted fastest.
+// BenchmarkHostChoice is BenchmarkChoice for host tensors, by the host's clock. The choice is this
+// backend's kernel that is predicted fastest.
 func BenchmarkHostChoice(b *testing.B) {
 	gpu := benchGPU(b)
 	memory := newHostArena()
 	kernels := gpu.Kernels()
-	eachChoice(b, gpu, "host", 60, func(_ *rand.Rand, p flashkit.Problem, pass flashkit.Pass) (ids []stemID, chosen stemID, ms []float64) {
+	eachChoice(b, gpu, "host", 60, func(_ *rand.Rand, p flashkit.Problem, pass flashkit.Pass) (ids []familyID, chosen familyID, ms []float64) {
 		chosen = -1
-		for i := range stems {
+		for i := range families {
 			if k := kernels[i]; k.Pass == pass && k.Fits(p.Ask(k.Pass)) == "" {
-				if ids = append(ids, stemID(i)); chosen < 0 || k.Cost(p.Ask(k.Pass)) < kernels[chosen].Cost(p.Ask(pass)) {
-					chosen = stemID(i)
+				if ids = append(ids, familyID(i)); chosen < 0 || k.Cost(p.Ask(k.Pass)) < kernels[chosen].Cost(p.Ask(pass)) {
+					chosen = familyID(i)
 				}
 			}
 		}
@@ -72,15 +72,15 @@ func BenchmarkHostChoice(b *testing.B) {
 			ms = append(ms, hostMedian(b, memory.call(p, &kernels[id])))
 		}
 		return ids, chosen, ms
-	}, func(s *stem, p flashkit.Problem) (time.Duration, flashkit.Traits) {
+	}, func(s *family, p flashkit.Problem) (time.Duration, flashkit.Traits) {
 		return s.hostCost(&gpu.dev, p, cap(gpu.staging.free)), flashkit.Traits{}
 	})
 }
 
-// eachChoice times the kernels for each random problem, reports them as lines, and the
-// regret of all at the end.
-func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(*rand.Rand, flashkit.Problem, flashkit.Pass) ([]stemID, stemID, []float64),
-	cost func(*stem, flashkit.Problem) (time.Duration, flashkit.Traits)) {
+// eachChoice times and reports the kernels for each random problem, and the total regret at the
+// end.
+func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times func(*rand.Rand, flashkit.Problem, flashkit.Pass) ([]familyID, familyID, []float64),
+	cost func(*family, flashkit.Problem) (time.Duration, flashkit.Traits)) {
 	seed := rand.Uint64N(1e6)
 	if n, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
 		seed = n
@@ -106,7 +106,7 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 		ids, chosen, ms := times(random, p, pass)
 		least := slices.Min(ms)
 		for i, id := range ids {
-			s := &stems[id]
+			s := &families[id]
 			predicted, traits := cost(s, p)
 			line, err := json.Marshal(choiceTiming{p.String(), "cuda/" + s.name, pass.String(), memory, id == chosen, ms[i], predicted.Seconds() * 1e3, traits.Load, traits.PackedQ})
 			require.NoError(b, err)
@@ -128,8 +128,8 @@ func eachChoice(b *testing.B, gpu *Backend, memory string, problems int, times f
 // hostArenaBytes bounds the random problems on host tensors.
 const hostArenaBytes = 1 << 29
 
-// An arena is memory of the device that holds random numbers, for the inputs of all
-// problems, and memory for their outputs.
+// An arena is device memory with random numbers for the inputs of all problems, and memory for
+// their outputs.
 type arena struct {
 	gpu    *Backend
 	s      *Stream
@@ -182,7 +182,7 @@ func (x *arena) call(b *testing.B, r *rand.Rand, p flashkit.Problem) *deviceCall
 		case a.Name == "DLSE" || a.Name == "DBias" || a.Name == "DSink" || forward|backward == 0:
 		case forward&flashkit.Output != 0, backward&flashkit.Output != 0:
 			*a.Of(&c.args) = tensor(x.output, t, shape)
-		case t == flashkit.Bool: // most bytes of numbers say true
+		case t == flashkit.Bool: // most bytes of numbers are true
 			*a.Of(&c.args) = tensor(x.inputs[flashkit.BFloat16], t, shape)
 		default:
 			*a.Of(&c.args) = tensor(x.inputs[t], t, shape)
@@ -194,7 +194,7 @@ func (x *arena) call(b *testing.B, r *rand.Rand, p flashkit.Problem) *deviceCall
 	return c
 }
 
-// laidOut returns the shape of an argument in pages, or with its sequences one after the other.
+// laidOut returns the shape of an argument that is paged or packed.
 func laidOut(name string, shape [4]int, p *flashkit.Problem, s *flashkit.Sequences) [4]int {
 	keys := strings.HasSuffix(name, "K") || strings.HasSuffix(name, "V")
 	switch {
@@ -209,7 +209,7 @@ func laidOut(name string, shape [4]int, p *flashkit.Problem, s *flashkit.Sequenc
 	return shape
 }
 
-// sequences draws lengths of one of some kinds, whether they are packed, and pages.
+// sequences draws the kind of lengths, packing, and pages.
 func sequences(r *rand.Rand, p *flashkit.Problem) *flashkit.Sequences {
 	if !p.Ragged {
 		return nil
@@ -234,11 +234,11 @@ func sequences(r *rand.Rand, p *flashkit.Problem) *flashkit.Sequences {
 	return s
 }
 
-// drawLength draws the i-th length of up to most: uniform, small ones as often as large ones, one
-// long one among short ones, or nearly equal ones.
+// drawLength draws the i-th length of up to most: uniform, log-uniform, one long one among short
+// ones, or nearly equal ones.
 func drawLength(r *rand.Rand, kind, i, most int) int32 {
 	switch {
-	case i == 0: // so that most is the longest
+	case i == 0: // makes most the longest
 		return int32(most)
 	case kind == 0:
 		return int32(1 + r.IntN(most))
@@ -258,7 +258,7 @@ func starts(lens []int32) []int32 {
 	return at
 }
 
-// withFeatures draws features for most problems, if FLASHKIT_FEATURES asks for it.
+// withFeatures draws features for most problems if FLASHKIT_FEATURES is set.
 func withFeatures(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit.Problem {
 	if os.Getenv("FLASHKIT_FEATURES") == "" || r.IntN(5) == 0 {
 		return p
@@ -282,13 +282,13 @@ func withFeatures(r *rand.Rand, p flashkit.Problem, pass flashkit.Pass) flashkit
 	return p
 }
 
-// candidates returns the stems that take the tensors, and which is the choice.
-func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID, chosen stemID) {
+// candidates returns the families that support the tensors, and the choice among them.
+func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []familyID, chosen familyID) {
 	var call flashkit.Call
 	require.NoError(b, call.Set(c.p, pass, &c.args))
-	for i := range stems {
-		if s := &stems[i]; s.pass == pass && s.refuses(&c.b.dev, &call) == none {
-			ids = append(ids, stemID(i))
+	for i := range families {
+		if s := &families[i]; s.pass == pass && s.refuses(&c.b.dev, &call) == none {
+			ids = append(ids, familyID(i))
 		}
 	}
 	chosen, err := c.b.choose("", &call, false)
@@ -296,9 +296,9 @@ func (c *deviceCall) candidates(b *testing.B, pass flashkit.Pass) (ids []stemID,
 	return ids, chosen
 }
 
-// turns returns the median milliseconds of the stems. Long ones that are far behind after
-// some turns get no more; short ones may only have been disturbed.
-func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass flashkit.Pass) []float64 {
+// turns returns the median milliseconds of each family. Slow ones that are far behind after some
+// turns stop; fast ones may only have been disturbed.
+func turns(b *testing.B, c *deviceCall, flush func() error, ids []familyID, pass flashkit.Pass) []float64 {
 	from, err := c.b.NewEvent()
 	require.NoError(b, err)
 	defer from.Close()
@@ -317,7 +317,7 @@ func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass f
 			if turn > 3 && slices.Min(times[i]) > max(1, 4*least) {
 				continue
 			}
-			c.use("cuda/"+stems[id].name, pass)
+			c.use("cuda/"+families[id].name, pass)
 			t := c.timed(b, flush, from, to, call)
 			if turn > 0 { // the first loads the kernel
 				ms := t.Seconds() * 1e3
@@ -334,7 +334,7 @@ func turns(b *testing.B, c *deviceCall, flush func() error, ids []stemID, pass f
 	return ms
 }
 
-// A hostArena is host memory that holds random numbers, and memory for outputs.
+// A hostArena is host memory with random numbers, and memory for outputs.
 type hostArena struct {
 	wide, wideOut     []float32
 	narrow, narrowOut []uint16
@@ -381,8 +381,8 @@ func (x *hostArena) call(p flashkit.Problem, k *flashkit.Kernel) func() error {
 	return func() error { return k.Compute(context.Background(), p, g) }
 }
 
-// hostMedian returns the median milliseconds of a call by the host's clock. The first
-// calls make the memory of all buffers, which take turns.
+// hostMedian returns the median milliseconds of a call by the host's clock. The first calls
+// allocate the memory of all buffers.
 func hostMedian(b *testing.B, call func() error) float64 {
 	var times []float64
 	start := time.Now()

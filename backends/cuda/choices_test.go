@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A choice that is remembered is not that of tensors which another kernel must read.
+// A remembered choice is not used for tensors that another kernel must read.
 func TestChoicesAreOfTraits(t *testing.T) {
 	p, err := flashkit.ParseProblem("b4-h16-g16-n2048-m2048-d128-bf16")
 	require.NoError(t, err)
@@ -20,7 +20,7 @@ func TestChoicesAreOfTraits(t *testing.T) {
 			c.Traits = flashkit.Traits{Device: true, Loose: loose}
 			id, err := b.choose("", c, false)
 			require.NoError(t, err)
-			require.Equal(t, !loose, stems[id].hopper, stems[id].name)
+			require.Equal(t, !loose, families[id].hopper, families[id].name)
 		}
 	}
 }

@@ -8,10 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// choose returns the stem of that name, or for "" the one that is predicted
-// fastest among those that fit the call. Paired leaves out, for a forward pass that has a
-// backward pass, what sums scores in another order than that.
-func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, error) {
+// choose returns the family of that name, or for "" the one predicted fastest. Before a backward
+// pass, paired excludes the forward kernel that sums scores in another order.
+func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, error) {
 	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
 	if name == "" {
 		if id, ok := b.choices.Find(&x); ok {
@@ -28,27 +27,27 @@ func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (stemID, er
 	return id, nil
 }
 
-// fastest returns the stem of that name, or any, that is predicted fastest among those
-// that fit, or -1. Without decode, decode_sm80 is none of them.
-func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) stemID {
-	return stemID(fastest.Least(len(stems), func(i int) (time.Duration, bool) {
-		s := &stems[i]
-		if withoutDecode && stemID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
+// fastest returns the family that is predicted fastest for a call, -1 if none supports it. A name
+// restricts the choice to that family; withoutDecode excludes decode_sm80.
+func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) familyID {
+	return familyID(fastest.Least(len(families), func(i int) (time.Duration, bool) {
+		s := &families[i]
+		if withoutDecode && familyID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
 			return 0, false
 		}
 		return s.callCost(&b.dev, c), true
 	}))
 }
 
-func (s *stem) named(name string, pass flashkit.Pass) bool {
+func (s *family) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
 }
 
-// refusals says why no stem of that name, or of any, takes the call.
+// refusals returns why the family of that name, or each family for "", cannot run the call.
 func (b *Backend) refusals(name string, c *flashkit.Call) error {
 	var reasons []error
-	for i := range stems {
-		if s := &stems[i]; s.named(name, c.Pass) {
+	for i := range families {
+		if s := &families[i]; s.named(name, c.Pass) {
 			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.reason(&b.dev, c)})
 		}
 	}

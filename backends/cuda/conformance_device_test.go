@@ -10,12 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit/conformance"
 )
 
-// onDevice is the backend as programs use it whose tensors are on the GPU: its kernels
-// copy every tensor there, gaps between rows included, run, and copy the outputs back.
-// Calls of an odd number of query rows go through Launch, the others through Kernel.Compute.
+// onDevice is the backend for programs with tensors on the GPU. Its kernels copy every tensor there
+// with its gaps between rows, run, and copy the outputs back. Calls with an odd number of query
+// rows use Launch, others Kernel.Compute.
 type onDevice struct{ *Backend }
 
-// Kernels returns one kernel for each launch path if the test is to be short.
+// Kernels returns one kernel for each launch path in short tests.
 func (b onDevice) Kernels() []flashkit.Kernel {
 	kernels := slices.DeleteFunc(b.Backend.Kernels(), func(k flashkit.Kernel) bool {
 		return testing.Short() && !slices.Contains([]string{"cuda/fwd_sm90", "cuda/decode_sm80", "cuda/bwd_sm80"}, k.Name)
@@ -69,7 +69,7 @@ func (b onDevice) run(ctx context.Context, k flashkit.Kernel, c *flashkit.Call) 
 	return nil
 }
 
-// Tensors on the GPU go another way to the kernels than tensors on the host.
+// Tensors on the GPU reach the kernels another way than tensors on the host.
 func TestConformanceOnDevice(t *testing.T) {
 	b, err := Open()
 	if err != nil {

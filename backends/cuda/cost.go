@@ -7,55 +7,52 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The time of a call is predicted from parts that can be read off a kernel:
+// The time of a call is predicted from properties of a kernel:
 //
-//	launch   the launches, and what they run before and after the main kernel
-//	steps    a block takes its tile through the tiles that the band shows it: each costs
-//	         the same when it is half empty, and a head dim costs what it is padded to
-//	waves    how often the multiprocessors take blocks, of which each holds some at a time
-//	bytes    of the device's memory, once for each row of a tensor that takes part
+//	launch   the launches, and the kernels before and after the main one
+//	steps    through the tiles that the band shows a block: half-empty ones cost
+//	         the same as full ones, and a head dim the same as its padded size
+//	waves    how often the multiprocessors take blocks; each holds several at a time
+//	bytes    of device memory, once per row of a tensor that takes part
 //
-// Steps and bytes are worked on at the same time: the longer of them counts, and of the
-// shorter what the kernel does not hide behind it. Cycles are of the multiprocessors'
-// highest clock; what the power limit takes away is in the cycles of a step.
+// Steps and bytes overlap: the longer counts, and the unhidden fraction of the shorter. Cycles are
+// at the multiprocessors' highest clock, and include the effect of the power limit.
 
-// A tile is a block of an instance.
 type tile struct {
 	blockShape
 	tileCosts
 }
 
-// tile returns the blocks of the instance for a problem.
-func (s *stem) tile(c *costs, p *flashkit.Problem) tile {
+func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
-// A surcharge is what features add: factors of a step and of the time for bytes, and cycles of a block.
+// A surcharge is the cost of features: factors of a step and of the time for bytes, and cycles of a
+// block.
 type surcharge struct {
 	step, bytes, begin float64
-	cut                cut // of decode_sm80, if it is that of another problem
+	cut                cut // of decode_sm80, if taken from another problem
 }
 
-// A cut is how decode_sm80 cuts the keys, 0 if nobody has said.
+// A cut is the partition of the keys by decode_sm80, zero if undecided.
 type cut struct {
 	splits  int
 	cluster bool
 }
 
-// deviceCost predicts the time of a call on the device's own memory, where rows begin
-// at multiples of 16 bytes or, if loose, do not.
-func (s *stem) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
-	return s.surcharged(dev, p, loose, surcharge{step: 1, bytes: 1})
+// deviceCost predicts the time of a call on device tensors, with unaligned rows if loose.
+func (s *family) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
+	return s.costWith(dev, p, loose, surcharge{step: 1, bytes: 1})
 }
 
-// surcharged is deviceCost with a surcharge.
-func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surcharge) time.Duration {
+// costWith is deviceCost with a surcharge.
+func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surcharge) time.Duration {
 	c, sms := s.costsOf(p.DType), max(1, dev.SMs)
 	if s.pass == flashkit.PassForward && s.rows == 0 {
-		p, _ = folded(p)
+		p, _ = packedHeads(p)
 	}
 	t := s.tile(c, &p)
-	if x.begin > 0 { // which nothing hides
+	if x.begin > 0 { // never hidden
 		own := *c
 		own.hidden *= t.begin / (t.begin + x.begin)
 		c, t.begin = &own, t.begin+x.begin
@@ -79,12 +76,12 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
 		}
 		cycles = s.cutCycles(c, &t, p, sms, s.cutBackward(&p, sms, true)) + c.ends*float64(p.Batch*p.Heads*ceilDiv(p.QLen, backwardRows))/float64(endBlocks*sms)
-	case s == &stems[fwdSM90]:
+	case s == &families[fwdSM90]:
 		h := planHopper(p, sms)
 		if cycles, steps = c.planCycles(&h, &t, p.Batch*p.Heads, sms), float64(h.steps); h.cycles == 0 {
-			cycles, steps = persistentCycles(c, t, p, sms, h.turn > 0 && banded(p))
+			cycles, steps = persistentCycles(c, t, p, sms, h.counters > 0 && banded(p))
 		}
-		if h.turn > 0 {
+		if h.counters > 0 {
 			us += c.extra
 		}
 	default:
@@ -92,8 +89,8 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 			t.loosen(c, s, &p, min(t.rows, p.QLen), t.keys)
 		}
 		l := s.load(c, &t, p, true)
-		l.spare(c, &t, p.QLen)
-		if s == &stems[fwdSM90Short] {
+		l.trimLast(c, &t, p.QLen)
+		if s == &families[fwdSM90Short] {
 			cycles = l.shorten(&t, &p, sms)
 		}
 		cycles, steps = max(cycles, l.cycles(c, &t, p.Batch*p.Heads, sms)), l.steps
@@ -107,7 +104,7 @@ func (s *stem) surcharged(dev *Device, p flashkit.Problem, loose bool, x surchar
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
 }
 
-// planCycles are those of fwd_sm90 for the heads of a call that is cut for few tiles.
+// planCycles returns the cycles of fwd_sm90 for the heads of a call with few tiles.
 func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
@@ -118,7 +115,7 @@ func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	return cycles
 }
 
-// joined returns the microseconds that it takes decode_sm80 to put parts of so many rows together.
+// joined returns the microseconds that decode_sm80 needs to merge parts.
 func (c *costs) joined(x cut, rows int) float64 {
 	switch {
 	case x.splits <= 1:
@@ -129,8 +126,8 @@ func (c *costs) joined(x cut, rows int) float64 {
 	return c.extra + c.part*float64(rows*x.splits)/1e3
 }
 
-// padding returns which part of the columns of an instance a problem leaves out: whole slices in float32.
-func (s *stem) padding(p *flashkit.Problem) float64 {
+// padding returns the unused fraction of an instance's columns, in whole slices for float32.
+func (s *family) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
 	}
@@ -142,38 +139,37 @@ func (s *stem) padding(p *flashkit.Problem) float64 {
 	return 1 - float64(used)/float64(d.dim+d.vDim)
 }
 
-// wide returns the padded head dim, in 128 columns.
-func (s *stem) wide(p *flashkit.Problem) float64 {
+// wide returns the padded head dim in units of 128 columns.
+func (s *family) wide(p *flashkit.Problem) float64 {
 	return float64(s.padded(p).dim) / 128
 }
 
-// sectorBytes are those of memory that come at once.
+// sectorBytes is the unit of memory transfers.
 const sectorBytes = 32
 
-// endBlocks are the blocks of a backward pass's first and last launches that a multiprocessor holds.
+// endBlocks is the blocks per multiprocessor of a backward pass's first and last kernels.
 const endBlocks = 4
 
-// sliceColumns are those of a row of float32 that are taken at once.
+// sliceColumns float32 columns are loaded at once.
 const sliceColumns = 64
 
-// costsOf returns the costs of the stem's instances for a dtype.
-func (s *stem) costsOf(t flashkit.DType) *costs {
+func (s *family) costsOf(t flashkit.DType) *costs {
 	if s.rows > 0 && t == flashkit.Float32 {
 		return &decodeF32Costs
 	}
 	return s.costs
 }
 
-// bytes returns what a pass moves of the device's memory: each tensor once, but for keys
-// that no row sees, queries that see no key, and the workspace.
-func (s *stem) bytes(p flashkit.Problem) float64 {
-	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blind(&p))
+// bytes returns the bytes that a pass moves: each tensor once, and the workspace, without unseen
+// keys and queries that see no key.
+func (s *family) bytes(p flashkit.Problem) float64 {
+	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blindRows(&p))
 	if p.QLen > 0 {
 		seen := seenKeys(&p)
 		unseen, p.KVLen = p.KVLen-seen, seen
 	}
 	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
-	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ added to, and rounded; zeros of dK and dV
+	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ twice; zeros of dK and dV
 		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
@@ -185,16 +181,16 @@ func (s *stem) bytes(p flashkit.Problem) float64 {
 	return n
 }
 
-// blind returns how many rows see no key. fwd_sm90_short reads those, too.
-func (s *stem) blind(p *flashkit.Problem) int {
-	if s == &stems[fwdSM90Short] || p.KVLen == 0 {
+// blindRows returns the number of rows that see no key; fwd_sm90_short reads them, too.
+func (s *family) blindRows(p *flashkit.Problem) int {
+	if s == &families[fwdSM90Short] || p.KVLen == 0 {
 		return 0
 	}
 	lo, hi := band(*p)
 	return min(p.QLen, max(0, -hi)+max(0, p.QLen-p.KVLen+lo))
 }
 
-// microseconds converts them, however many.
+// microseconds converts n, and saturates.
 func microseconds(n float64) time.Duration {
 	return time.Duration(min(n*1e3, math.MaxInt64/4))
 }

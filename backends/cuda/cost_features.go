@@ -7,19 +7,19 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// share returns what a feature adds to a call by the stem.
-func (s *stem) share(c *flashkit.Call, i int) float64 {
+// featureShare returns the fraction of a step's time that featureTimes[i] adds to a call.
+func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
-	case s.rows > 0 && i == 0: // what many rows do is not hidden behind the reading
+	case s.rows > 0 && i == 0: // the work of many rows is not hidden behind the loads
 		return x.decode + .4*min(1, float64(c.Heads/c.KVHeads*c.QLen)/20)
 	case s.rows > 0:
 		return x.decode
 	case c.DType == flashkit.Float32:
 		return x.float32
-	case s.hopper && s.alone(c):
-		return pick(s.pass, x.sm90Alone, x.back90Alone)
+	case s.hopper && s.specialized(c):
+		return byPass(s.pass, x.sm90Alone, x.back90Alone)
 	case s.hopper:
-		return pick(s.pass, x.sm90, x.back90)
+		return byPass(s.pass, x.sm90, x.back90)
 	case s.pass == flashkit.PassBackward:
 		return x.back80
 	default:
@@ -27,14 +27,15 @@ func (s *stem) share(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// alone reports whether the stem has an instance for what a call asks of scores and weights, if its tensors are dense.
-func (s *stem) alone(c *flashkit.Call) bool {
+// specialized reports whether an instance exists for exactly the score features of a call, with
+// dense tensors.
+func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
-// oddly returns what rows of a bias or mask make of a feature's share that do not begin at multiples of 16 bytes on Hopper, and
-// odd ones elsewhere; and what small pages do.
-func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
+// layoutFactor returns a factor of a feature's share. It grows for rows of a bias or mask that are
+// not multiples of 16 bytes (Hopper) or are odd (elsewhere), and for small pages.
+func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
 	if f == flashkit.FeaturePage {
 		return 1 + c.boxes*mappedKeys/float64(p.Page)
 	}
@@ -51,36 +52,34 @@ func (s *stem) oddly(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 
 	return 1
 }
 
-func pick(pass flashkit.Pass, forward, backward float64) float64 {
+func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 	if pass == flashkit.PassBackward {
 		return backward
 	}
 	return forward
 }
 
-// launchTime is that of another kernel, in microseconds: of a copy of what sequences say
-// too.
+// launchTime is the cost of one more kernel, in microseconds.
 const launchTime = 4
 
-// callCost predicts the time of a call on the device's own memory. It depends on the
-// problem, the pass and the traits alone.
-func (s *stem) callCost(dev *Device, c *flashkit.Call) time.Duration {
-	if !featured(&c.Problem) {
+// callCost predicts the time of a call on device tensors. It depends only on problem, pass and
+// traits.
+func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
+	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
 	}
-	return s.withFeatures(dev, c)
+	return s.featuredCost(dev, c)
 }
 
-// withFeatures predicts the time of a call with features.
-func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
+func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
 	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
-	if s.hopper && !s.alone(c) {
+	if s.hopper && !s.specialized(c) {
 		us += k.several
 	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.share(c, i) * s.oddly(k, &c.Problem, featureTimes[i].feature)
+			x.step += s.featureShare(c, i) * s.layoutFactor(k, &c.Problem, featureTimes[i].feature)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {
@@ -96,7 +95,7 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 		if c.Score.Sink {
 			us += k.sinks
 		}
-		if c.Score.Bias && !s.hopper { // which writes DBias by itself, but where it is a sum
+		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless it is a sum
 			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
 			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 		}
@@ -104,11 +103,11 @@ func (s *stem) withFeatures(dev *Device, c *flashkit.Call) time.Duration {
 	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
 
-// pageBytes returns what pages of so many keys add to the time of reading them.
+// pageBytes returns the fraction by which pages lengthen loads.
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
-// ownRows returns how many query rows a block of a forward pass has, at most.
-func (s *stem) ownRows(c *flashkit.Call) int {
+// ownRows returns the maximum query rows of a forward block.
+func (s *family) ownRows(c *flashkit.Call) int {
 	rows := c.QLen
 	if s.rows > 0 {
 		rows *= c.Heads / max(1, c.KVHeads)
@@ -116,11 +115,11 @@ func (s *stem) ownRows(c *flashkit.Call) int {
 	return min(rows, s.shape(&c.Problem).rows)
 }
 
-// sequencesCost predicts the time of a call with a surcharge. Sequences that are shorter than they may be
-// take the time of as many equal ones with as many pairs, but at least that of the longest; and where
-// blocks are launched for what they may be, that of those that find nothing.
-func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
-	t := s.surcharged(dev, c.Problem, c.Traits.Loose, x)
+// sequencesCost predicts the time of a call with a surcharge. Shorter sequences take the time of
+// equal ones with the same query-key pairs in all, but no less than the longest. Blocks launched
+// for the maximum length that find no work are added.
+func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
+	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
 		return t
 	}
@@ -129,7 +128,7 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 	if s.rows > 0 {
 		x.cut = s.cutOf(dev, &c.Problem)
 	}
-	t = min(t, max(s.surcharged(dev, p, c.Traits.Loose, x), s.surcharged(dev, one, c.Traits.Loose, x)))
+	t = min(t, max(s.costWith(dev, p, c.Traits.Loose, x), s.costWith(dev, one, c.Traits.Loose, x)))
 	if s.rows > 0 || s.pass == flashkit.PassForward && s.hopper {
 		return t
 	}
@@ -146,14 +145,13 @@ func (s *stem) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Du
 	return t + microseconds(idle/float64(max(1, dev.ClockMHz)))
 }
 
-// cutOf returns how decode_sm80 cuts a problem.
-func (s *stem) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
+func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
 	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x
 }
 
-// typical returns equal sequences with as many pairs as some that are shorter than they may be.
+// typical returns equal sequences with the query-key pairs that the load of Traits implies.
 func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	part := math.Exp2(-float64(load) / 4)
 	if p.QLen > 1 {
@@ -164,7 +162,7 @@ func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	return p
 }
 
-// dbiasCycles returns those of a multiprocessor for a product of sums_dbias.
+// dbiasCycles returns a multiprocessor's cycles per product of sums_dbias.
 func dbiasCycles(t flashkit.DType) float64 {
 	if t == flashkit.Float32 {
 		return 1. / 57

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeShapes are calls of a language model that generates: few query rows over many
-// keys, of which the kernels for many rows compute whole tiles.
+// decodeShapes are calls of a language model that generates: few query rows and many keys. The
+// other kernels compute whole tiles for them.
 const decodeShapes = `
 	b1-h32-g8-n1-m1024-d128-bf16 b1-h32-g8-n1-m4096-d128-bf16 b1-h32-g8-n1-m16384-d128-bf16 b1-h32-g8-n1-m32768-d128-bf16
 	b1-h32-g8-n1-m131072-d128-bf16 b4-h32-g8-n1-m1024-d128-bf16 b4-h32-g8-n1-m8192-d128-bf16 b4-h32-g8-n1-m32768-d128-bf16
@@ -31,19 +31,19 @@ func TestChoosesDecode(t *testing.T) {
 	for _, name := range strings.Fields(decodeShapes) {
 		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward), false)
 		require.NoError(t, err)
-		require.Equal(t, "decode_sm80", stems[id].name, name)
+		require.Equal(t, "decode_sm80", families[id].name, name)
 	}
-	for _, name := range []string{ // as many rows, or as few keys, as the other kernels are made for
+	for _, name := range []string{ // with enough rows, or few enough keys, for the other kernels
 		"b16-h16-g16-n1024-m1024-d128-bf16", "b1-h16-g16-n16384-m16384-d128-bf16-causal", "b8-h32-g8-n64-m8192-d128-bf16-causal",
 	} {
 		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward), false)
 		require.NoError(t, err)
-		require.Equal(t, "fwd_sm90", stems[id].name, name)
+		require.Equal(t, "fwd_sm90", families[id].name, name)
 	}
 }
 
-// For training, the forward pass of few rows sums scores as the backward pass does, unless
-// there is none.
+// For training, the forward pass of few rows sums scores as the backward pass does, unless none
+// follows.
 func TestChoosesPaired(t *testing.T) {
 	b, _ := openFake(t)
 	for _, test := range []struct{ problem, free, paired string }{
@@ -55,20 +55,20 @@ func TestChoosesPaired(t *testing.T) {
 		for paired, want := range map[bool]string{false: test.free, true: test.paired} {
 			id, err := b.choose("", ask, paired)
 			require.NoError(t, err)
-			require.Equal(t, want, stems[id].name, "%s, paired: %v", test.problem, paired)
+			require.Equal(t, want, families[id].name, "%s, paired: %v", test.problem, paired)
 		}
 		id, err := b.choose("cuda/"+test.free, ask, true)
 		require.NoError(t, err)
-		require.Equal(t, test.free, stems[id].name, "a name says more")
+		require.Equal(t, test.free, families[id].name, "a name says more")
 	}
 	p := problem(t, "b1-h32-g8-n1-m4096-d128-bf16")
 	p.Page = 16
 	id, err := b.choose("", p.Ask(flashkit.PassForward), true)
 	require.NoError(t, err)
-	require.Equal(t, "decode_sm80", stems[id].name, "keys in pages have no backward pass")
+	require.Equal(t, "decode_sm80", families[id].name, "keys in pages have no backward pass")
 }
 
-// A call on the device's memory with LSE is paired, unless the options say otherwise.
+// A call on device tensors with LSE is paired, unless Options.Unpaired is set.
 func TestLaunchWithLSEIsPaired(t *testing.T) {
 	b, f := openFake(t)
 	c := newDeviceCall(t, b, "b1-h32-g8-n1-m4096-d128-bf16")
@@ -83,15 +83,14 @@ func TestLaunchWithLSEIsPaired(t *testing.T) {
 	c.close(t)
 }
 
-// A tile costs the same with one row in it as with many, so few rows over many heads are
-// no cheaper than their tiles.
+// A tile with one row costs as a full one, so few rows over many heads cost their tiles.
 func TestCostOfHalfEmptyTiles(t *testing.T) {
 	b, _ := openFake(t)
 	one, many := problem(t, "b64-h64-g8-n1-m8192-d128-bf16"), problem(t, "b64-h64-g8-n128-m8192-d128-bf16")
-	full := stems[fwdSM80].deviceCost(&b.dev, many, false)
-	require.Greater(t, stems[fwdSM80].deviceCost(&b.dev, one, false), full*9/10)
-	require.Greater(t, stems[fwdSM90].deviceCost(&b.dev, one, false), stems[fwdSM90].deviceCost(&b.dev, many, false)/2)
-	require.Less(t, stems[decodeSM80].deviceCost(&b.dev, one, false), full/4) // it reads K and V once for a group
+	full := families[fwdSM80].deviceCost(&b.dev, many, false)
+	require.Greater(t, families[fwdSM80].deviceCost(&b.dev, one, false), full*9/10)
+	require.Greater(t, families[fwdSM90].deviceCost(&b.dev, one, false), families[fwdSM90].deviceCost(&b.dev, many, false)/2)
+	require.Less(t, families[decodeSM80].deviceCost(&b.dev, one, false), full/4) // it loads K and V once per group
 }
 
 // More of the same work is never cheaper, and a slower device never faster.
@@ -103,17 +102,17 @@ func TestCostGrows(t *testing.T) {
 		if p.Band.Left() != flashkit.Unlimited { // a window shows the same keys among more
 			p.Band = flashkit.Causal()
 		}
-		p.KVLen = max(p.KVLen, p.QLen) // of which all see some
-		for i := range stems {
-			s := &stems[i]
+		p.KVLen = max(p.KVLen, p.QLen) // every row sees some key
+		for i := range families {
+			s := &families[i]
 			if s.pass != pass || !s.fits(&b.dev, p) {
 				continue
 			}
 			cost, least := s.deviceCost(&b.dev, p, false), 90 // percent: waves are whole, and heads overlap
 			switch {
-			case s.rows > 0: // more keys may be cut where fewer are not
+			case s.rows > 0: // more keys may be split where fewer are not
 				least = 50
-			case s == &stems[fwdSM90]:
+			case s == &families[fwdSM90]:
 				least = 80
 			case pass == flashkit.PassBackward: // blocks of fewer heads wait for more of their own
 				least = 85
@@ -137,7 +136,7 @@ func TestCostGrows(t *testing.T) {
 	}
 }
 
-// Nothing to do, and more than fits anywhere, are costs too.
+// Empty problems, and problems too large for any memory, have costs too.
 func TestCostOfExtremes(t *testing.T) {
 	b, _ := openFake(t)
 	for _, name := range []string{
@@ -145,8 +144,8 @@ func TestCostOfExtremes(t *testing.T) {
 		"b1-h1-g1-n400-m4-d8-f32-causal", "b1-h1000-g1-n1000000-m1000000-d512-f32", "b1-h2-g1-n9-m100000-d256-f16-window1.0",
 	} {
 		p := problem(t, name)
-		for i := range stems {
-			if s := &stems[i]; s.fits(&b.dev, p) {
+		for i := range families {
+			if s := &families[i]; s.fits(&b.dev, p) {
 				require.Positive(t, s.deviceCost(&b.dev, p, true), "%s of %s", s.name, name)
 				require.Positive(t, s.deviceCost(&Device{}, p, false), "%s of %s", s.name, name)
 				require.Positive(t, s.hostCost(&b.dev, p, 1), "%s of %s", s.name, name)
@@ -155,10 +154,10 @@ func TestCostOfExtremes(t *testing.T) {
 	}
 }
 
-// The shapes of blocks that calls are cut by and predicted from are those of the kernels, each with its costs.
+// The block shapes of plans and predictions are the kernels' shapes, each with its costs.
 func TestShapesAreTheKernels(t *testing.T) {
-	for id := range stems {
-		s := &stems[id]
+	for id := range families {
+		s := &families[id]
 		image, err := readImage(imageFiles, s.name, 90)
 		require.NoError(t, err)
 		parsed, err := parseImage(image)
@@ -167,7 +166,7 @@ func TestShapesAreTheKernels(t *testing.T) {
 			require.Len(t, s.costsOf(dtype).tiles, len(s.dims))
 			require.Len(t, s.shapesOf(dtype), len(s.dims))
 			for dim, x := range s.shapesOf(dtype) {
-				name := kernelKey{stemID(id), 0, dtype, dim}.name()
+				name := kernelKey{familyID(id), 0, dtype, dim}.name()
 				plan := parsed.plans[name+"_plan"]
 				field := func(i int) int { return int(int32(binary.LittleEndian.Uint32(plan[4*i:]))) }
 				require.Equal(t, [3]int{field(2), field(3), field(0) / 32}, [3]int{x.rows, x.keys, x.warps}, name)
@@ -176,8 +175,8 @@ func TestShapesAreTheKernels(t *testing.T) {
 	}
 }
 
-// fits reports whether the stem takes a problem whose tensors begin at multiples of 16 bytes.
-func (s *stem) fits(dev *Device, p flashkit.Problem) bool {
+// fits reports whether the family supports a problem with aligned tensors.
+func (s *family) fits(dev *Device, p flashkit.Problem) bool {
 	return s.refuses(dev, &flashkit.Call{Problem: p, Pass: s.pass}) == none
 }
 
@@ -187,8 +186,8 @@ func TestCostAllocations(t *testing.T) {
 	for _, name := range []string{"b4-h16-g16-n4096-m4096-d128-bf16-causal", "b4-h16-g4-n1-m4096-d128-f32"} {
 		p := problem(t, name)
 		require.Zero(t, testing.AllocsPerRun(100, func() {
-			for i := range stems {
-				if s := &stems[i]; s.fits(&b.dev, p) && s.deviceCost(&b.dev, p, false)+s.hostCost(&b.dev, p, 12) == 0 {
+			for i := range families {
+				if s := &families[i]; s.fits(&b.dev, p) && s.deviceCost(&b.dev, p, false)+s.hostCost(&b.dev, p, 12) == 0 {
 					t.Error("no cost")
 				}
 			}
@@ -196,7 +195,7 @@ func TestCostAllocations(t *testing.T) {
 	}
 }
 
-// The largest random problems.
+// Limits of random problems.
 const (
 	choiceBytes = 1 << 30
 	choiceFLOPs = 1e12 // of 16 bits; of float32 a tenth
@@ -246,7 +245,7 @@ func randomProblem(r *rand.Rand) (flashkit.Problem, flashkit.Pass) {
 	}
 }
 
-// between draws a whole number, small ones as often as large ones, half of them round.
+// between draws a whole number, log-uniform, half of them round.
 func between(r *rand.Rand, least, most float64) int {
 	n := int(least * math.Pow((most+1)/least, r.Float64()))
 	for round := 1024; round > 1 && r.IntN(2) == 0; round /= 2 {

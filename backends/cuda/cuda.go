@@ -1,11 +1,10 @@
-// Package cuda computes attention on an NVIDIA GPU. The driver is loaded when a
-// backend is opened, without cgo, so that one program starts on machines with
-// and without a GPU.
+// Package cuda computes attention on an NVIDIA GPU. Opening a backend loads the driver, without
+// cgo: one program starts on machines with and without a GPU.
 //
-// There are two APIs. The kernels of a Backend take host tensors, like those of
-// every backend, and stream them through the GPU. The methods of a Backend work on
-// device memory: Alloc, NewStream, Upload, Forward, Backward, Download. They are
-// asynchronous; only Stream.Sync waits for the GPU.
+// There are two APIs. The kernels of a Backend take host tensors, like the kernels of every
+// backend, and stream them through the GPU. The methods of a Backend work on device memory: Alloc,
+// NewStream, Upload, Forward, Backward, Download. They are asynchronous; only Stream.Sync waits for
+// the GPU.
 package cuda
 
 import (
@@ -28,13 +27,13 @@ type Backend struct {
 	args    sync.Pool // *arguments
 	staging staging   // staging of host tensors
 	maps    tensorMaps
-	choices fastest.Cache[stemID]
-	foreign foreignLists
-	peers   sync.Map // ordinals of the devices whose memory this one reaches
+	choices fastest.Cache[familyID]
+	foreign foreignCaches
+	peers   sync.Map // ordinals of the devices whose memory this one accesses
 	lost    atomic.Pointer[error]
 	closed  atomic.Bool
 	poison  atomic.Bool // tests: see Poison
-	eager   bool        // tests: plans that large calls gain from are taken for all
+	eager   bool        // tests: plans for large calls apply to all
 }
 
 // Name returns "cuda".
@@ -43,20 +42,20 @@ func (b *Backend) Name() string { return "cuda" }
 // Device describes the GPU.
 func (b *Backend) Device() Device { return b.dev }
 
-// Hardware names the GPU and the driver, on which the speed of kernels depends.
+// Hardware names the GPU and the driver, which determine the speed of kernels.
 func (b *Backend) Hardware() (device, driver string) {
 	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), "CUDA " + cudaVersion(b.dev.Driver)
 }
 
 var errClosed = errors.New("the backend is closed")
 
-// Within runs f with the device's primary context current on f's thread, as other libraries ask for
-// that; afterwards the thread is as it was. It returns f's error, or that the device is lost or
-// the backend closed.
+// Within runs f with the device's primary context current on f's thread, as other libraries
+// require, and restores the thread. It returns f's error, or an error if the device is lost or the
+// backend closed.
 func (b *Backend) Within(f func() error) error { return b.do(f) }
 
-// do runs f with the device's context current, unless the device is lost or the
-// backend closed. A sticky error of f loses the device: every later call says so.
+// do is within, unless the device is lost or the backend closed. A sticky error of f loses the
+// device: every later call returns an error.
 func (b *Backend) do(f func() error) error {
 	if b.closed.Load() {
 		return errClosed
@@ -72,8 +71,8 @@ func (b *Backend) do(f func() error) error {
 	return err
 }
 
-// within runs f with the device's context current on the thread, and leaves the
-// thread as it was: the program may use contexts of its own.
+// within runs f with the device's context current, and restores the thread: the program may use
+// contexts of its own.
 func (b *Backend) within(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -83,9 +82,9 @@ func (b *Backend) within(f func() error) error {
 	return errors.Join(f(), b.drv.CtxPopCurrent())
 }
 
-// Reach lets the kernels and the copies of b's device read and write memory of another
-// device directly, as far as the machine can; to ask twice is no error. It reports whether
-// they do. Stream.Copy works either way, through the host's memory if it must.
+// Reach lets kernels and copies of b's device access another device's memory directly, if the
+// machine supports that, and reports whether they do. It may be called twice. Stream.Copy works
+// either way, through host memory if necessary.
 func (b *Backend) Reach(other *Backend) (bool, error) {
 	switch {
 	case other == nil:

@@ -2,37 +2,35 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A decodePlan says how the keys of few query rows are cut.
+// A decodePlan is the partition of the keys of a call with few query rows.
 type decodePlan struct {
 	workspace
 	splits  int
-	tiles   int  // of packed query rows: those of all query heads of a KV head
-	cluster bool // the parts of a tile are a cluster of blocks, and need no workspace
+	tiles   int  // of packed query rows, which are the rows of all query heads of a KV head
+	cluster bool // the parts of a tile are a cluster of blocks, without workspace
 }
 
-// The blocks of a cluster run on one of the parts that a GPU of compute capability 9.0 consists of, of
-// which some have fewer multiprocessors than others.
+// The blocks of a cluster run on one GPC, on compute capability 9.0. GPCs differ in their number of
+// multiprocessors.
 const (
-	mostClustered = 8 // blocks of a cluster
-	mostGPCs      = 8
-	gpcStep       = 2 // multiprocessors by which their numbers differ
+	maxCluster = 8 // blocks of a cluster
+	maxGPCs    = 8
+	gpcStep    = 2 // multiprocessors by which GPCs differ
 )
 
-// fitsClusters reports whether so many clusters of blocks, one a multiprocessor, surely run at
-// the same time. Multiprocessors come in pairs, of which a cluster of an odd number of blocks leaves one.
+// fitsClusters reports whether that many clusters, one block per multiprocessor, surely run at the
+// same time. Multiprocessors come in pairs; a cluster with an odd number of blocks leaves one idle.
 func fitsClusters(clusters, blocks, sms int) bool {
-	return blocks <= mostClustered && clusters*blocks <= sms-mostGPCs*(blocks+blocks%2-gpcStep)
+	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
 
-// clusters reports whether the device and its driver have clusters of blocks, for which
-// decode_sm80 has instances.
+// clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into as many parts as make the work of the busiest
-// multiprocessor least: each part costs the pieces of keys that each of its warps
-// takes, and one more to begin and end. Parts are put together by the last block
-// of a tile to end, unless that is more work than another launch.
-func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d decodePlan) {
+// planDecode cuts the keys into the number of parts with the least work for the busiest
+// multiprocessor. A part costs the pieces of keys that each of its warps loads, and one more. The
+// last block of a tile merges the parts, unless another launch is cheaper.
+func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
 	if d.tiles == 0 {
@@ -42,26 +40,25 @@ func (b *Backend) planDecode(f *function, id stemID, p flashkit.Problem) (d deco
 	if d.splits, d.cluster = cutDecode(d.tiles, ceilDiv(seenKeys(&p), f.keys), f.threads/32, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
 		return d
 	}
-	dim, parts := stems[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
+	dim, parts := families[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
 	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
-		d.turn = d.tiles
+		d.counters = d.tiles
 	}
 	return d
 }
 
-// apartPieces is what workspace and its counters, or another launch, cost beside a cluster: in pieces.
+// apartPieces is the extra cost of a merge outside a cluster, in pieces of keys.
 const apartPieces = 3
 
-// cutDecode returns in how many parts the pieces of keys of each tile are cut, and whether these
-// are to be clusters, where there are any.
+// cutDecode returns the number of parts of each tile's keys, and whether they form a cluster.
 func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
 	splits, least := cutKeys(all, pieces, warps, slots)
 	if !clusters || splits == 1 {
 		return splits, false
 	}
 	least += apartPieces
-	for s := 2; s <= min(mostClustered, ceilDiv(pieces, warps)); s++ {
+	for s := 2; s <= min(maxCluster, ceilDiv(pieces, warps)); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); fitsClusters(all, s, sms) && cost < least {
 			splits, least, cluster = s, cost, true
 		}
@@ -69,7 +66,7 @@ func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, c
 	return splits, cluster
 }
 
-// cutKeys returns in how many parts the pieces of keys of each tile are cut, and their cost.
+// cutKeys returns the number of parts without clusters, and their cost.
 func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); s == 1 || cost < least {
@@ -79,25 +76,25 @@ func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	return splits, least
 }
 
-// partCost is the cost of so many parts, in pieces.
+// partCost returns the cost of that many parts, in pieces of keys.
 func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80, and what puts the parts of the keys together.
+// decode launches decode_sm80, and a merge of its parts if needed.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))
 	if err != nil {
 		return err
 	}
-	merge, err := l.get(l.known() | traitMerge)
+	merge, err := l.get(l.featureTrait() | traitMerge)
 	if err != nil {
 		return err
 	}
 	clustered := (*function)(nil)
 	if b.clusters() {
-		if clustered, err = l.get(l.known() | traitCluster); err != nil {
+		if clustered, err = l.get(l.featureTrait() | traitCluster); err != nil {
 			return err
 		}
 	}
@@ -107,12 +104,12 @@ func (l *launch) decode() error {
 		if d.cluster {
 			return b.drv.LaunchCluster(clustered.handle, d.tiles*d.splits, clustered.threads, clustered.shared, d.splits, l.s, l.block(false))
 		}
-		if d.turn > 0 {
-			if err := b.drv.MemsetD32Async(x.turn, 0, d.turn, l.s); err != nil {
+		if d.counters > 0 {
+			if err := b.drv.MemsetD32Async(x.counters, 0, d.counters, l.s); err != nil {
 				return err
 			}
 		}
-		if err := l.run(f, d.tiles*d.splits, false); err != nil || d.splits == 1 || d.turn > 0 {
+		if err := l.run(f, d.tiles*d.splits, false); err != nil || d.splits == 1 || d.counters > 0 {
 			return err
 		}
 		return l.run(merge, ceilDiv(l.p.Batch*l.p.Heads*l.p.QLen, merge.rows), false)

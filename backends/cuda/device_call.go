@@ -9,43 +9,43 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Options say how a pass on the device's memory runs.
+// Options configure a pass on device tensors.
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
-	Nondeterministic bool   // sums dQ in whatever order comes: faster, but the bits differ from run to run
-	Paired           bool   // a forward kernel that sums scores as the backward kernel does, also without Args.LSE: a call with it is paired in any case
-	Unpaired         bool   // any forward kernel, also with Args.LSE: no backward pass follows. Paired overrules it
+	Nondeterministic bool   // sums dQ in any order: faster, but the bits differ from run to run
+	Paired           bool   // selects a forward kernel that sums scores as the backward kernel does; implied by Args.LSE
+	Unpaired         bool   // permits any forward kernel with Args.LSE, as no backward pass follows; Paired overrules it
 
-	// Spare is how many multiprocessors a kernel that fills the GPU for its whole time leaves to others,
-	// as to messages that must move beside it. Kernels whose blocks end one by one need none.
+	// Spare is the number of multiprocessors that a kernel leaves to other work, if it fills the
+	// GPU for its whole run. Messages that must move at the same time need some. Kernels whose
+	// blocks end one by one ignore it.
 	Spare int
 
-	// Beside says that other work runs on the GPU when the kernel begins or ends. One that fills the GPU then deals
-	// out its tiles as multiprocessors come and are done, not in turn.
+	// Beside announces other work on the GPU while the kernel begins or ends. A kernel that fills
+	// the GPU then deals out its tiles as multiprocessors become free, not in a fixed order.
 	Beside bool
 
-	// PartOf, unless nil, is the problem of a whole of which the call is a run of rows, of keys or of heads. Keys and
-	// groups of heads are then cut among blocks as those of the whole are, so that every row and key of the part
-	// has the bits that it has in a call of the whole, if the part begins and ends at multiples of 128 rows or keys, of
-	// 384 where the band has a left limit. The part's band is that of the whole, shifted to where the part lies, also where it
-	// hides nothing: by that a pass knows which rows or keys it has.
+	// PartOf, unless nil, is the whole problem of which the call is a range of rows, keys or heads.
+	// Keys and groups of heads are then partitioned as in the whole, and every row and key has the
+	// same bits. The part must begin and end at multiples of 128 rows or keys, of 384 if the band
+	// has a left limit. Its band is the band of the whole, shifted to the part's position, even if
+	// it hides nothing. The band tells the pass which rows or keys it has.
 	PartOf *flashkit.Problem
 
-	Sequences *DeviceSequences // of a Ragged problem: where the device's memory has what Args.Seqs says
+	Sequences *DeviceSequences // of a Ragged problem: the arrays of Args.Seqs in device memory
 }
 
-// Forward computes a forward pass on the device's memory, in the stream. It
-// returns when the work is enqueued; ctx is looked at before that. Errors are
-// those of flashkit.Kernel.Do. The first call of a kernel loads it; later
-// ones neither allocate nor wait, and a CUDA graph may capture them. What Args.Seqs says is
-// copied, unless the call before it in the stream said the same: a graph of a Ragged
-// problem wants Options.Sequences.
+// Forward enqueues a forward pass on device tensors in the stream; it checks ctx only before that.
+// Errors are as for flashkit.Kernel.Do. The first call of a kernel loads it. Later calls neither
+// allocate nor wait, and a CUDA graph may capture them. The arrays of Args.Seqs are copied, unless
+// the call before in the stream had the same ones: a graph of a Ragged problem needs
+// Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
 
-// Backward is Forward for the backward pass. It takes workspace from the
-// device's pool in the order of the stream; Workspace says how much.
+// Backward is Forward for the backward pass. It allocates workspace from the device's pool in
+// stream order; Workspace returns its size.
 func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassBackward, args, Options{})
 }
@@ -66,7 +66,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	}
 	a := b.args.Get().(*arguments)
 	defer func() {
-		a.call, a.lists, a.kept, a.foreign, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil, nil // which would keep the program's tensors alive
+		a.call, a.seqArrays, a.kept, a.foreign, a.whole = flashkit.Call{}, [5][]int32{}, nil, nil, nil // do not keep the program's tensors alive
 		b.args.Put(a)
 	}()
 	if err := b.owns(args, pass, &p); err != nil {
@@ -97,20 +97,20 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 		a.deterministic = 0
 	}
 	switch {
-	case a.words == 0:
+	case a.seqWords == 0:
 	case s.foreign:
 		a.foreign = &b.foreign
 		a.foreign.mu.Lock()
 		defer b.foreign.mu.Unlock()
 	default:
-		a.kept = &s.lists
+		a.kept = &s.seqs
 		a.kept.mu.Lock()
-		defer s.lists.mu.Unlock()
+		defer s.seqs.mu.Unlock()
 	}
 	return b.launch(id, p, a, s.handle)
 }
 
-// checkWhole refuses a whole of which no call of p is a part.
+// checkWhole returns an error if no call of p can be a part of o.PartOf.
 func (o *Options) checkWhole(p *flashkit.Problem) error {
 	w := o.PartOf
 	if w == nil {
@@ -119,15 +119,15 @@ func (o *Options) checkWhole(p *flashkit.Problem) error {
 	if err := w.Validate(); err != nil {
 		return err
 	}
-	if w.Dim != p.Dim || w.VDim != p.VDim || w.DType != p.DType || w.Heads*p.KVHeads != p.Heads*w.KVHeads || featured(w) != featured(p) {
+	if w.Dim != p.Dim || w.VDim != p.VDim || w.DType != p.DType || w.Heads*p.KVHeads != p.Heads*w.KVHeads || hasFeatures(w) != hasFeatures(p) {
 		return &flashkit.ProblemError{Field: "Options.PartOf", Value: w.String(), Reason: "must be that of a whole of which the call has some heads, rows and keys"}
 	}
 	return nil
 }
 
-// Pick returns the kernel that is predicted fastest for tensors on the device whose rows lie
-// close, among those that give a sequence the same bits whatever else is in the call: all but
-// decode_sm80, which cuts keys by the number of sequences. The errors are those of Launch.
+// Pick returns the kernel that is predicted fastest for dense device tensors, without decode_sm80.
+// That kernel cuts keys by the number of sequences; with all others, the bits of a sequence do not
+// depend on the rest of the call. Errors are as for Launch.
 func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	if err := errors.Join(p.Validate(), pass.Validate()); err != nil {
 		return flashkit.Kernel{}, err
@@ -141,8 +141,8 @@ func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel,
 	return b.Kernels()[id], nil
 }
 
-// runDevice runs a call on tensors of the device to its end.
-func (b *Backend) runDevice(ctx context.Context, id stemID, c *flashkit.Call) error {
+// runDevice runs a call on device tensors and waits for its end.
+func (b *Backend) runDevice(ctx context.Context, id familyID, c *flashkit.Call) error {
 	if err := cmp.Or(b.owns(c.Args, c.Pass, &c.Problem), missesTable(c.Args.Seqs)); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A deviceCall is a problem's tensors in the device's memory.
+// A deviceCall is a problem's tensors in device memory.
 type deviceCall struct {
 	b       *Backend
 	p       flashkit.Problem
@@ -108,7 +108,7 @@ func (c *deviceCall) close(t testing.TB) {
 	require.NoError(t, c.s.Close())
 }
 
-// Both ways in compute the same.
+// Both APIs compute the same.
 func TestDeviceMemory(t *testing.T) {
 	b, _ := openFake(t)
 	c := newDeviceCall(t, b, "b2-h4-g2-n33-m70-d24-dv40-f32-causal")
@@ -141,8 +141,8 @@ func TestDeviceMemory(t *testing.T) {
 	}
 }
 
-// A kernel takes tensors on the device too, and waits until they are there; no other
-// backend's kernel does, nor tensors of both kinds.
+// A kernel also supports tensors on the device, and waits for the results. Other backends' kernels
+// do not, and no kernel supports a mix.
 func TestKernelsTakeDeviceMemory(t *testing.T) {
 	b, _ := openFake(t)
 	c := newDeviceCall(t, b, "b2-h4-g2-n33-m70-d24-dv40-f32-causal")
@@ -225,7 +225,7 @@ func TestBadDeviceArguments(t *testing.T) {
 	require.Empty(t, f.launches)
 }
 
-// Calls on the device's memory do not allocate.
+// Calls on device tensors do not allocate.
 func TestDeviceAllocations(t *testing.T) {
 	b, _ := openFake(t)
 	c := newDeviceCall(t, b, "b1-h2-g1-n8-m8-d8-f32")

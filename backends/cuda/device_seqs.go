@@ -6,20 +6,20 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// DeviceSequences are the lists of flashkit.Sequences in memory of the device, as int32,
-// read when the work runs: a CUDA graph that holds a call, of a step of a growing KV cache
-// say, is captured once, and replayed while the lists change.
+// DeviceSequences are the arrays of flashkit.Sequences in device memory, as int32. Kernels read
+// them when they run. A CUDA graph with a call, such as a step of a growing KV cache, is therefore
+// captured once, and replayed while the arrays change.
 //
-// Args.Seqs of the call says the rest: which lists there are, how long they are, and the
-// most that they may say; its own numbers are checked but not used. A list that it
-// has must be here too. KVLens and Pages may be here alone, where PagesPerSeq says how long a row of Pages is. What the device's lists say is not checked: starts that fall or end beyond
-// the tensors, and pages outside the pool, read and write memory that is not the call's.
-// Lengths below 0 or above QLen or KVLen count as these.
+// Args.Seqs of the call defines which arrays there are, their lengths, and the maximum of their
+// values; its own values are checked but not used. Each of its arrays must be here too. KVLens and
+// Pages may be here alone, if PagesPerSeq is the length of a row of Pages. The arrays on the device
+// are not checked. Starts that decrease or exceed the tensors, and pages outside the pool, access
+// memory outside the call. Lengths are clamped to 0 and QLen or KVLen.
 type DeviceSequences struct {
 	QLens, QStarts, KVLens, KVStarts, Pages *Buffer
 }
 
-// useSequences makes the lists in memory of the device those of the call.
+// useSequences makes the arrays of d the arrays of the call.
 func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Sequences) error {
 	if s == nil {
 		return &flashkit.ProblemError{Field: "Seqs", Value: "nil", Reason: "must say which lists Options.Sequences has"}
@@ -55,11 +55,11 @@ func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Seq
 		}
 	}
 	x.pageWidth = int32(max(len(s.Pages)/max(1, int(x.batch)), s.PagesPerSeq))
-	x.lists, x.words = [5][]int32{}, 0 // nothing to copy
+	x.seqArrays, x.seqWords = [5][]int32{}, 0 // nothing to copy
 	return nil
 }
 
-// missesTable refuses a call whose page table is nowhere.
+// missesTable returns an error if the page table of a call is missing.
 func missesTable(s *flashkit.Sequences) error {
 	if s != nil && s.PagesPerSeq > 0 {
 		return missing("Options.Sequences.Pages")

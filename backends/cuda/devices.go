@@ -7,19 +7,19 @@ import (
 
 // A Device describes a GPU.
 type Device struct {
-	Ordinal      int    // its number, from 0, in the driver's order
+	Ordinal      int    // number in the driver's order, from 0
 	Name         string // such as NVIDIA H200
 	Major, Minor int    // compute capability
 	SMs          int    // streaming multiprocessors
 	Memory       int    // bytes
 	L2           int    // bytes
-	ClockMHz     int    // of the multiprocessors, at most
-	Bandwidth    int    // of the memory, bytes per second, by clock and width
+	ClockMHz     int    // maximum clock of the multiprocessors
+	Bandwidth    int    // of memory, in bytes per second, by clock and width
 	Driver       int    // CUDA version of the driver: 13000 is 13.0
 	Reason       string // why no kernel runs on it, "" if kernels do
 }
 
-// String returns what a person calls the device.
+// String returns the device's number and name.
 func (d *Device) String() string { return fmt.Sprintf("GPU %d (%s)", d.Ordinal, d.Name) }
 
 func devicesOf(d *Driver) ([]Device, error) {
@@ -29,7 +29,7 @@ func devicesOf(d *Driver) ([]Device, error) {
 	}
 	list := make([]Device, n)
 	for i := range list {
-		if list[i], err = look(d, i); err != nil {
+		if list[i], err = queryDevice(d, i); err != nil {
 			return nil, err
 		}
 		list[i].Driver = driver
@@ -37,8 +37,8 @@ func devicesOf(d *Driver) ([]Device, error) {
 	return list, nil
 }
 
-// describe looks at a device and refuses those that no kernel could run on.
-func describe(d *Driver, ordinal int) (Device, error) {
+// usableDevice describes a device. It returns an error if no kernel can run there.
+func usableDevice(d *Driver, ordinal int) (Device, error) {
 	n, driver, err := start(d)
 	if err != nil {
 		return Device{Ordinal: ordinal}, err
@@ -46,7 +46,7 @@ func describe(d *Driver, ordinal int) (Device, error) {
 	if ordinal < 0 || ordinal >= n {
 		return Device{Ordinal: ordinal}, fmt.Errorf("no device: number %d of %d", ordinal, n)
 	}
-	dev, err := look(d, ordinal)
+	dev, err := queryDevice(d, ordinal)
 	dev.Driver = driver
 	if err == nil && dev.Reason != "" {
 		err = errors.New(dev.Reason)
@@ -54,8 +54,8 @@ func describe(d *Driver, ordinal int) (Device, error) {
 	return dev, err
 }
 
-// start initializes the driver, and returns how many devices it has, at least one, and
-// its version.
+// start initializes the driver. It returns the number of devices, at least one, and the driver's
+// version.
 func start(d *Driver) (devices, version int, err error) {
 	if err := d.Init(); err != nil {
 		var e *Error
@@ -76,14 +76,13 @@ func start(d *Driver) (devices, version int, err error) {
 	return devices, version, err
 }
 
-// oldestDriver is the CUDA version whose drivers load the images.
+// oldestDriver is the CUDA version of the oldest driver that loads the images.
 const oldestDriver = 13000
 
-// cudaVersion returns a version as people write it.
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// look asks the driver what device number i is, and says what kernels would miss there.
-func look(d *Driver, i int) (dev Device, err error) {
+// queryDevice describes device i, with the reason if no kernel can run there.
+func queryDevice(d *Driver, i int) (dev Device, err error) {
 	dev.Ordinal = i
 	if dev.Name, err = d.DeviceGetName(i); err != nil {
 		return dev, err

@@ -7,14 +7,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// headDims are what an instance pads the head dims of a problem to.
+// headDims are the padded head dims of an instance.
 type headDims struct {
 	dim, vDim int
-	shares    int              // bwd_sm90: blocks that share the sums of a tile of keys
-	takes     flashkit.Feature // that there are instances for
+	shares    int              // bwd_sm90: blocks that share the sums of a key tile
+	takes     flashkit.Feature // features with instances for these dims
 }
 
-// square returns the padded head dims of instances that pad both alike.
+// square returns head dims with equal dims of keys and values.
 func square(dims ...int) (all []headDims) {
 	for _, d := range dims {
 		all = append(all, headDims{d, d, 1, flashkit.AllFeatures})
@@ -22,8 +22,8 @@ func square(dims ...int) (all []headDims) {
 	return all
 }
 
-// hopperDims are those of fwd_sm90 or bwd_sm90, whose instances for 192 take so many features. Other
-// calls take those for 256. Some have instances for plain calls of fewer columns than 128, too.
+// hopperDims returns the head dims of fwd_sm90 or bwd_sm90. Instances for 192 support only the
+// features of takes; other calls use 256. Narrow dims are for plain calls below 128 columns.
 func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
 	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
@@ -37,35 +37,33 @@ func (d headDims) name() string {
 	return n
 }
 
-// holds reports whether the instances take a problem.
-func (d headDims) holds(p *flashkit.Problem) bool {
+func (d headDims) fits(p *flashkit.Problem) bool {
 	return p.Dim <= d.dim && p.VDim <= d.vDim && p.Features()&^d.takes == 0
 }
 
-// pad returns which of the stem's head dims a problem is padded to, if one of
-// them is wide enough.
-func (s *stem) pad(p flashkit.Problem) int {
-	if i := slices.IndexFunc(s.dims, func(d headDims) bool { return d.holds(&p) }); i >= 0 {
+// pad returns the index of the head dims that a problem is padded to, len(s.dims) if none fits.
+func (s *family) pad(p flashkit.Problem) int {
+	if i := slices.IndexFunc(s.dims, func(d headDims) bool { return d.fits(&p) }); i >= 0 {
 		return i
 	}
 	return len(s.dims)
 }
 
-// padded returns the head dims of the instances for a problem, the widest if none holds it.
-func (s *stem) padded(p *flashkit.Problem) headDims {
+// padded returns these head dims, the widest if none fits.
+func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
-func (s *stem) widest() int { return s.dims[len(s.dims)-1].dim }
+func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
 // A blockShape is the geometry of an instance's blocks on Hopper; elsewhere some differ a little.
 type blockShape struct {
 	rows, keys int // of a step; decode_sm80: rows of a block, keys of a warp
-	warps      int // of a block
-	perSM      int // blocks that a multiprocessor holds
+	warps      int // per block
+	perSM      int // blocks per multiprocessor
 }
 
-// The shapes by padded head dim, whose rows, keys and warps TestShapesAreTheKernels holds.
+// Block shapes by padded head dim. TestShapesAreTheKernels checks rows, keys and warps.
 var (
 	bwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}}
 	bwdSM80Tiles      = []blockShape{{64, 128, 4, 2}, {64, 128, 4, 2}, {64, 128, 8, 1}, {64, 128, 8, 1}, {64, 64, 8, 1}, {64, 64, 8, 1}}
@@ -78,14 +76,12 @@ var (
 	fwdSM90ShortTiles = []blockShape{{128, 128, 8, 2}, {128, 64, 8, 2}, {128, 64, 8, 2}}
 )
 
-// shape returns the blocks of the instances for a problem.
-func (s *stem) shape(p *flashkit.Problem) *blockShape {
+func (s *family) shape(p *flashkit.Problem) *blockShape {
 	shapes := s.shapesOf(p.DType)
 	return &shapes[min(s.pad(*p), len(shapes)-1)]
 }
 
-// shapesOf returns the blocks of the stem's instances for a dtype, by padded head dim.
-func (s *stem) shapesOf(t flashkit.DType) []blockShape {
+func (s *family) shapesOf(t flashkit.DType) []blockShape {
 	if s.rows > 0 && t == flashkit.Float32 {
 		return decodeF32Tiles
 	}

@@ -23,12 +23,12 @@ func TestPad(t *testing.T) {
 		"b1-h1-g1-n4-m4-d192-bf16-alibi":             {"d256", "d256"},
 	} {
 		p := problem(t, name)
-		for i, id := range []stemID{fwdSM90, bwdSM90} {
-			s := &stems[id]
+		for i, id := range []familyID{fwdSM90, bwdSM90} {
+			s := &families[id]
 			require.Equal(t, want[i], s.dims[s.pad(p)].name(), "%s of %s", s.name, name)
 		}
 	}
-	s := &stems[fwdSM80]
+	s := &families[fwdSM80]
 	require.Equal(t, "d96", s.dims[s.pad(problem(t, "b1-h1-g1-n4-m4-d8-dv80-bf16-mask"))].name())
 	require.Equal(t, len(s.dims), s.pad(problem(t, "b1-h1-g1-n4-m4-d257-bf16")))
 }

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// The handles of the CUDA driver, as it gives them out.
+// Handles of the CUDA driver.
 type (
 	Context      uintptr
 	Module       uintptr
@@ -16,16 +16,16 @@ type (
 	Pointer      uintptr // an address in device memory
 )
 
-// A TensorMap is the driver's CUtensorMap, as yet without its alignment.
+// A TensorMap is the driver's CUtensorMap, unaligned.
 type TensorMap [128]byte
 
-// A Driver is every call of the CUDA driver that the backend makes, one field
-// each, named after the call without its prefix and its version. Open fills one
-// from the library that it finds at run time; the module gorgoniacu from
-// gorgonia.org/cu; tests from a fake. A call that fails returns an *Error.
-// Every function may be called from several goroutines at once. Those below
-// CtxPopCurrent, but for DeviceCanAccessPeer, act on the context that is current on the calling thread; the
-// backend sees to that.
+// A Driver holds the calls of the CUDA driver that the backend makes. A field has the name of its
+// call without prefix and version. Open fills a Driver from the library that it finds at run time,
+// the module gorgoniacu from gorgonia.org/cu, and tests from a fake. A failed call returns an
+// *Error.
+//
+// Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
+// except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.
 type Driver struct {
 	Init             func() error
 	DriverGetVersion func() (int, error) // 13000 is 13.0
@@ -51,9 +51,9 @@ type Driver struct {
 	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error
 
-	// What several devices need. MemcpyPeerAsync copies between the memories of two
-	// contexts, Memcpy3DPeerAsync so many rows, a pitch apart on either side. CtxEnablePeerAccess lets the current context use the memory of another,
-	// of a device for which DeviceCanAccessPeer says that it can.
+	// MemcpyPeerAsync copies between the memories of two contexts, Memcpy3DPeerAsync several rows
+	// with a pitch on either side. CtxEnablePeerAccess gives the current context access to the
+	// memory of another, if DeviceCanAccessPeer permits.
 	DeviceCanAccessPeer func(device, peer int) (bool, error)
 	CtxEnablePeerAccess func(Context) error
 	MemcpyPeerAsync     func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
@@ -63,40 +63,41 @@ type Driver struct {
 	ModuleUnload      func(Module) error
 	ModuleGetFunction func(m Module, name string) (Function, error)
 	ModuleGetGlobal   func(m Module, name string) (Pointer, int, error)
-	FuncSetShared     func(f Function, bytes int) error // the limit of dynamic shared memory
+	FuncSetShared     func(f Function, bytes int) error // sets the limit of dynamic shared memory
 	FuncBlocksPerSM   func(f Function, threads, shared int) (int, error)
 
-	// LaunchKernel runs a grid of blocks in one dimension. The kernel's one
-	// parameter lies at params, on the heap, and is copied by the call.
+	// LaunchKernel runs a one-dimensional grid of blocks. The kernel's only parameter is at params,
+	// on the heap; the call copies it.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchDependent is LaunchKernel for a kernel that itself waits for the end of
-	// the kernel before it in the stream, and so may start earlier: cuLaunchKernelEx
-	// with the attribute of programmatic stream serialization. If it is nil,
-	// LaunchKernel stands in for it.
+	// LaunchDependent is LaunchKernel for a kernel that itself waits for the previous one in the
+	// stream, and so may start earlier. It is cuLaunchKernelEx with programmatic stream
+	// serialization. If nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchCluster is LaunchKernel for clusters of so many blocks, which run at the same
-	// time and reach each other's shared memory: compute capability 9.0. If it is nil, there are none.
+	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, which run together and
+	// access each other's shared memory: compute capability 9.0. If nil, decode_sm80 uses none.
 	LaunchCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchDependentCluster is LaunchDependent for clusters. If it is nil, bwd_sm90 has no pairs of blocks.
+	// LaunchDependentCluster is LaunchDependent with clusters. If nil, bwd_sm90 has no pairs of
+	// blocks.
 	LaunchDependentCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
-	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy
-	// engine of compute capability 9.0: four dimensions, the innermost first, with
-	// the strides in bytes of all but that one, and the box that a copy moves.
+	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy engine of compute
+	// capability 9.0. dims has the innermost dimension first, strides the bytes of the other three,
+	// and box the extent of a copy.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
-	// StreamCreatePriority is StreamCreate with a priority, which is 0 there: the blocks of streams with lower numbers
-	// come first. Numbers beyond the range stand for its ends. If it is nil, StreamCreate stands in for it.
+	// StreamCreatePriority is StreamCreate with a priority; StreamCreate has priority 0. Blocks of
+	// streams with lower numbers come first. Numbers are clamped to the range. If nil, StreamCreate
+	// replaces it.
 	StreamCreatePriority func(priority int) (StreamHandle, error)
 
 	StreamDestroy     func(StreamHandle) error
 	StreamSynchronize func(StreamHandle) error
-	StreamIsCapturing func(StreamHandle) (bool, error)   // whether a graph is made of what is enqueued; if it is nil, nobody knows
-	StreamGetID       func(StreamHandle) (uint64, error) // of no other stream for the program's life; if it is nil, other libraries' streams keep nothing
+	StreamIsCapturing func(StreamHandle) (bool, error)   // whether a graph captures the stream's work; unknown if nil
+	StreamGetID       func(StreamHandle) (uint64, error) // unique in the program's life; if nil, streams of other libraries cache nothing
 	StreamWaitEvent   func(s StreamHandle, e EventHandle) error
 	EventCreate       func() (EventHandle, error)
 	EventDestroy      func(EventHandle) error
@@ -105,7 +106,7 @@ type Driver struct {
 	EventElapsedTime  func(from, to EventHandle) (milliseconds float32, err error)
 }
 
-// An Attribute is a number of the driver's enumeration CUdevice_attribute.
+// An Attribute is a value of the driver's enumeration CUdevice_attribute.
 type Attribute int
 
 const (
@@ -130,7 +131,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
 
-// The codes that the backend reacts to.
+// Codes that the backend handles.
 const (
 	codeOutOfMemory = 2
 	codeNoDevice    = 100
@@ -138,15 +139,14 @@ const (
 	codeReachedAlready = 704 // PEER_ACCESS_ALREADY_ENABLED
 )
 
-// isOutOfMemory reports whether the device, or pinned host memory, is full. The
-// device remains usable.
+// isOutOfMemory reports whether the device or pinned host memory is full. The device remains
+// usable.
 func isOutOfMemory(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == codeOutOfMemory
 }
 
-// isSticky reports whether the error has left the context unusable: every later
-// call returns it again until the process ends.
+// isSticky reports whether the error makes the context unusable: every later call returns it.
 func isSticky(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -164,13 +164,13 @@ func isSticky(err error) bool {
 	return false
 }
 
-// ErrNoDevice is wrapped by errors of Open and its kin where the machine has no GPU, no
-// driver's library, or the program was built without CUDA. A GPU that is there and cannot
-// be used is another error, which a user would want to hear of.
+// ErrNoDevice is wrapped by errors of Open and its kin if there is no GPU or driver library, or the
+// program was built without CUDA. A present but unusable GPU is another error, which a user should
+// see.
 var ErrNoDevice = errors.New("no device")
 
-// lacking is ErrNoDevice in other words.
-type lacking struct{ error }
+// absentError is an ErrNoDevice with another text.
+type absentError struct{ error }
 
-func (l lacking) Unwrap() error      { return l.error }
-func (lacking) Is(target error) bool { return target == ErrNoDevice }
+func (l absentError) Unwrap() error      { return l.error }
+func (absentError) Is(target error) bool { return target == ErrNoDevice }

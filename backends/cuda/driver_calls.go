@@ -11,14 +11,13 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A symbol is a function of the library: its name is the field's tag, its
-// address what the library says.
+// A symbol is a function of the library. The field's tag is its name.
 type symbol struct {
 	name    string
 	address uintptr
 }
 
-// calls are the functions of the library, as it exports them.
+// calls are the functions of the library by their exported names.
 type calls struct {
 	init          symbol `cu:"cuInit"`
 	errorName     symbol `cu:"cuGetErrorName"`
@@ -69,8 +68,8 @@ type calls struct {
 	eventElapsed  symbol `cu:"cuEventElapsedTime"`
 }
 
-// bind finds every call. What came after CUDA 11 may be missing: such a driver is
-// too old, and its version says so better.
+// bind looks up every function. Functions newer than CUDA 11 may be missing: that driver is too
+// old, and the check of its version returns a better error.
 func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
@@ -85,8 +84,8 @@ func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
 	return nil
 }
 
-// call calls s. The garbage collector neither frees nor moves what the
-// arguments point to before it returns.
+// call calls s. Until it returns, the garbage collector neither frees nor moves memory that the
+// arguments point to.
 //
 //go:uintptrescapes
 func (c *calls) call(s *symbol, args ...uintptr) error {
@@ -122,7 +121,7 @@ func goString(p *byte) string {
 
 func cString(s string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(s + "\x00")) }
 
-// Arguments of the driver's enumerations.
+// Values of the driver's enumerations.
 const (
 	tensorMapF16         = 6
 	tensorMapBF16        = 9

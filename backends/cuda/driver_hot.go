@@ -10,8 +10,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A frame is the memory of a call that must not allocate: its arguments, the
-// array of pointers to a kernel's parameters, and how a kernel is launched.
+// A frame is the memory of a call that must not allocate: arguments, pointers to a kernel's
+// parameters, and the configuration of a launch.
 type frame struct {
 	args   [11]uintptr
 	params [1]unsafe.Pointer
@@ -34,14 +34,14 @@ type launchAttribute struct {
 	value [16]int32
 }
 
-// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, then the bytes of a row, rows, and layers.
+// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, bytes per row, rows, and layers.
 type memcpy3DPeer struct {
 	src, dst    copySide
 	bytes, rows int
 	layers      int
 }
 
-// A copySide is one side of it.
+// A copySide is one side of a memcpy3DPeer.
 type copySide struct {
 	x, y, z, lod int
 	kind         uint32
@@ -52,19 +52,17 @@ type copySide struct {
 	pitch, rows  int // of a layer
 }
 
-// call calls s with the first n arguments of the frame.
 func (f *frame) call(c *calls, s *symbol, n int) error {
 	r, _, _ := purego.SyscallN(s.address, f.args[:n]...)
 	return c.check(s, r)
 }
 
-// hotCalls are the calls that must not allocate: their arguments lie in frames of a pool.
+// hotCalls are the calls that must not allocate: their arguments are in frames of a pool.
 type hotCalls struct {
 	*calls
 	frames sync.Pool
 }
 
-// do calls s.
 func (h *hotCalls) do(s *symbol, args ...uintptr) error {
 	f := h.frames.Get().(*frame)
 	n := copy(f.args[:], args)
@@ -73,7 +71,7 @@ func (h *hotCalls) do(s *symbol, args ...uintptr) error {
 	return err
 }
 
-// ask returns the number that a call writes about a stream.
+// ask returns the number that a query of a stream stores.
 func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
 	f := h.frames.Get().(*frame)
 	f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}
@@ -83,7 +81,6 @@ func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
 	return x, err
 }
 
-// launches fills in the launches of kernels.
 func (h *hotCalls) launches(d *Driver) {
 	d.LaunchKernel = func(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error {
 		f := h.frames.Get().(*frame)
@@ -105,7 +102,6 @@ func (h *hotCalls) launches(d *Driver) {
 	}
 }
 
-// launchWith calls cuLaunchKernelEx with count attributes.
 func (h *hotCalls) launchWith(fn Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer, count int, how [2]launchAttribute) error {
 	f := h.frames.Get().(*frame)
 	f.params[0], f.how = params, how
@@ -117,7 +113,6 @@ func (h *hotCalls) launchWith(fn Function, blocks, threads, shared int, s Stream
 	return err
 }
 
-// copies fills in the calls on memory in the order of a stream.
 func (h *hotCalls) copies(d *Driver) {
 	d.MemAllocAsync = func(bytes int, s StreamHandle) (Pointer, error) {
 		f := h.frames.Get().(*frame)
@@ -143,12 +138,11 @@ func (h *hotCalls) copies(d *Driver) {
 	}
 }
 
-// queues fills in the calls of contexts, streams and events.
 func (h *hotCalls) queues(d *Driver) {
 	d.CtxPushCurrent = func(x Context) error { return h.do(&h.push, uintptr(x)) }
 	d.CtxPopCurrent = func() error {
 		f := h.frames.Get().(*frame)
-		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // where it writes the popped context
+		f.args[0] = uintptr(unsafe.Pointer(&f.args[1])) // receives the popped context
 		err := f.call(h.calls, &h.pop, 1)
 		h.frames.Put(f)
 		return err

@@ -14,12 +14,11 @@ type library uintptr
 
 const libraryName = "libcuda.so.1"
 
-// brokenLibrary returns what the loader does not survive.
+// brokenLibrary returns an error if the library would crash the loader.
 func brokenLibrary() error { return sharedlib.Truncated(libraryName) }
 
-// openLibrary loads the library that the driver package installs. It stays
-// loaded: the driver does not survive being unloaded. The loader keeps the text of an
-// error for the thread that caused it.
+// openLibrary loads the library that the driver package installs. It stays loaded: the driver does
+// not survive being unloaded. The loader keeps the text of an error per thread.
 func openLibrary() (library, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -5,5 +5,5 @@ package cuda
 import "errors"
 
 func openDriver() (*Driver, error) {
-	return nil, lacking{errors.New("this program was built without CUDA")}
+	return nil, absentError{errors.New("this program was built without CUDA")}
 }

@@ -9,16 +9,15 @@ import (
 	"unsafe"
 )
 
-// openDriver loads the driver's library and looks its functions up. The names
-// carry the version of the call whose arguments are used here; without a header
-// nothing maps them.
+// openDriver loads the driver's library and looks up its functions. A name includes the version of
+// the call: no header maps it.
 func openDriver() (*Driver, error) {
 	if err := brokenLibrary(); err != nil {
 		return nil, fmt.Errorf("driver library: %w", err)
 	}
 	l, err := openLibrary()
 	if err != nil {
-		return nil, lacking{fmt.Errorf("no driver library: %w", err)}
+		return nil, absentError{fmt.Errorf("no driver library: %w", err)}
 	}
 	var c calls
 	if err := c.bind(l.lookup); err != nil {
@@ -38,7 +37,6 @@ func (c *calls) driver() *Driver {
 	return d
 }
 
-// hot fills in the calls that must not allocate.
 func (c *calls) hot(d *Driver) {
 	h := &hotCalls{calls: c, frames: sync.Pool{New: func() any { return new(frame) }}}
 	h.launches(d)
@@ -47,7 +45,6 @@ func (c *calls) hot(d *Driver) {
 	h.peers(d)
 }
 
-// devices fills in the calls that describe devices.
 func (c *calls) devices(d *Driver) {
 	d.Init = func() error { return c.call(&c.init, 0) }
 	d.DriverGetVersion = func() (int, error) {
@@ -82,7 +79,6 @@ func (c *calls) devices(d *Driver) {
 	}
 }
 
-// contexts fills in the calls that set up a device.
 func (c *calls) contexts(d *Driver) {
 	d.CtxEnablePeerAccess = func(x Context) error { return c.call(&c.enableAccess, uintptr(x), 0) }
 	d.KeepFreed = func(device int) error {
@@ -101,7 +97,7 @@ func (c *calls) contexts(d *Driver) {
 	d.DevicePrimaryCtxRelease = func(device int) error { return c.call(&c.release, uintptr(device)) }
 }
 
-// allocations fills in the calls that allocate memory, but for those in the order of a stream.
+// allocations fills in the allocations that are not in stream order.
 func (c *calls) allocations(d *Driver) {
 	d.MemAlloc = func(bytes int) (Pointer, error) {
 		p := new(Pointer)
@@ -117,7 +113,6 @@ func (c *calls) allocations(d *Driver) {
 	d.MemFreeHost = func(p unsafe.Pointer) error { return c.call(&c.hostFree, uintptr(p)) }
 }
 
-// modules fills in the calls of modules and functions.
 func (c *calls) modules(d *Driver) {
 	d.ModuleLoadData = func(image []byte) (Module, error) {
 		m := new(Module)

@@ -4,7 +4,6 @@ package cuda
 
 import "unsafe"
 
-// peers fills in the copies between devices.
 func (h *hotCalls) peers(d *Driver) {
 	d.MemcpyPeerAsync = func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error {
 		f := h.frames.Get().(*frame)

@@ -4,7 +4,6 @@ package cuda
 
 import "unsafe"
 
-// streams fills in the calls that make and end streams and events.
 func (c *calls) streams(d *Driver) {
 	d.StreamCreate = func() (StreamHandle, error) {
 		s := new(StreamHandle)

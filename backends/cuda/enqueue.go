@@ -6,21 +6,21 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// launch enqueues the kernels of a stem. The views of a are set.
-func (b *Backend) launch(id stemID, p flashkit.Problem, a *arguments, s StreamHandle) error {
+// launch enqueues the kernels of a family. The views of a are set.
+func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {
-		return fmt.Errorf("cuda/%s: %w", stems[id].name, err)
+		return fmt.Errorf("cuda/%s: %w", families[id].name, err)
 	}
 	return nil
 }
 
-// enqueue launches the kernels of a call, in the order of the stream.
-func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	l := launch{b, id, &stems[id], p, x, s}
-	forward := l.stem.pass == flashkit.PassForward
-	if forward && l.stem.rows == 0 && x.whole == nil {
-		if q, fewer := folded(p); fewer && x.fold(q) {
+// enqueue launches the kernels of a call in stream order.
+func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	l := launch{b, id, &families[id], p, x, s}
+	forward := l.family.pass == flashkit.PassForward
+	if forward && l.family.rows == 0 && x.whole == nil {
+		if q, fewer := packedHeads(p); fewer && x.packHeads(q) {
 			l.p = q
 		}
 	}
@@ -39,21 +39,20 @@ func (b *Backend) enqueue(id stemID, p flashkit.Problem, x *arguments, s StreamH
 	return l.backward()
 }
 
-// plan returns the workspace of a stem for a problem. That of a call with sequences has
-// what they say too.
-func (b *Backend) plan(id stemID, p flashkit.Problem) (w workspace, err error) {
+// plan returns the workspace of a family for a problem, without room for sequence arrays.
+func (b *Backend) plan(id familyID, p flashkit.Problem) (w workspace, err error) {
 	w, err = b.planParts(id, p)
 	w.carried = carriedWords(&p)
 	return w, err
 }
 
-func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
+func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) {
 	switch id {
 	case fwdSM90:
-		p, _ = folded(p)
+		p, _ = packedHeads(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
 	case decodeSM80:
-		i := stems[id].instanceOf(&instanceCall{p: &p, whole: &p})
+		i := families[id].instanceOf(&instanceCall{p: &p, whole: &p})
 		f, err := b.images.get(b.drv, id, i, p)
 		if err != nil {
 			return workspace{}, err
@@ -65,9 +64,8 @@ func (b *Backend) planParts(id stemID, p flashkit.Problem) (workspace, error) {
 	return workspace{}, nil
 }
 
-// Workspace returns the bytes of the device's memory that a pass takes beside
-// its tensors while it runs, by the kernel of that name, or "" for the one that
-// is predicted fastest.
+// Workspace returns the device memory that a pass allocates while it runs, in bytes. The kernel is
+// a name as in Options.Kernel.
 func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
 	if err := p.Validate(); err != nil {
 		return 0, err
@@ -81,7 +79,7 @@ func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel strin
 	var n int
 	err = b.do(func() (err error) {
 		w, err := b.plan(id, p)
-		w.ints = mostInts(&p)
+		w.seqInts = maxSeqWords(&p)
 		n = w.bytes()
 		return err
 	})

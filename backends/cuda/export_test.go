@@ -2,10 +2,10 @@ package cuda
 
 import "testing"
 
-// Fakes is a stand-in for the driver, for what tests of other rooms do to it.
+// Fakes is a stand-in for the driver, for tests of other packages.
 type Fakes struct{ f *fakeDriver }
 
-// Fail has a call return an error from now on, or none.
+// Fail makes a call return an error from now on, or none.
 func (x Fakes) Fail(call string, err error) {
 	x.f.mu.Lock()
 	defer x.f.mu.Unlock()
@@ -26,8 +26,8 @@ func (x Fakes) Move(to, from uintptr, bytes int) error {
 // Pend keeps a stream busy until done is called.
 func (x Fakes) Pend(stream uintptr) (done func()) { return x.f.pend(StreamHandle(stream)) }
 
-// OpenFakes opens so many devices of one stand-in for the driver, for tests of other rooms, and
-// sees at the end that nothing leaks.
+// OpenFakes opens that many devices of one stand-in for the driver, for tests of other packages,
+// and checks for leaks at the end.
 func OpenFakes(t *testing.T, devices int) (list []*Backend, fakes Fakes) {
 	f := newFake()
 	f.devices = devices

@@ -12,16 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// host runs a stem on tensors in the host's memory.
-func (b *Backend) host(ctx context.Context, id stemID, p flashkit.Problem, args *flashkit.Args) error {
+// host runs a family on host tensors.
+func (b *Backend) host(ctx context.Context, id familyID, p flashkit.Problem, args *flashkit.Args) error {
 	var c flashkit.Call
-	if err := c.Set(p, stems[id].pass, args); err != nil {
+	if err := c.Set(p, families[id].pass, args); err != nil {
 		return err
 	}
 	return b.runHost(ctx, id, &c)
 }
 
-// Out of memory is an error like any other; the device goes on.
+// Out of memory is an error like any other; the device remains usable.
 func TestOutOfMemory(t *testing.T) {
 	b, f := openFake(t)
 	f.limit = 1 << 20
@@ -42,7 +42,7 @@ func TestOutOfMemory(t *testing.T) {
 	c.close(t)
 }
 
-// A sticky error loses the device; every later call says so and why.
+// A sticky error loses the device; every later call reports it.
 func TestLostDevice(t *testing.T) {
 	f := newFake()
 	b, err := OpenWith(&f.Driver, 0)
@@ -60,7 +60,7 @@ func TestLostDevice(t *testing.T) {
 	require.ErrorIs(t, c.s.Sync(), errClosed)
 }
 
-// A call that fails on the way leaves nothing behind; openFake looks.
+// A call that fails midway leaks nothing; openFake checks.
 func TestNothingLeaksOnFailure(t *testing.T) {
 	for _, call := range []string{"cuLaunchKernel", "cuMemAllocAsync", "cuMemHostAlloc", "cuMemAlloc", "cuStreamCreate", "cuStreamSynchronize", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuModuleLoadDataEx", "cuFuncSetAttribute"} {
 		b, f := openFake(t)

@@ -15,9 +15,9 @@ import (
 	"unsafe"
 )
 
-// A fakeDriver stands in for the CUDA driver and a GPU. It keeps device memory in
-// the host's, refuses what a real driver would refuse or suffer from, counts what
-// is not given back, and computes what the kernels would: see fakeKernel.
+// A fakeDriver stands in for the CUDA driver and a GPU. It keeps device memory in host memory,
+// refuses calls that a real driver would refuse or not survive, counts resources that are not
+// freed, and computes the kernels' results: see fakeKernel.
 type fakeDriver struct {
 	Driver
 	version, devices int
@@ -27,21 +27,21 @@ type fakeDriver struct {
 	memory     map[Pointer][]byte
 	next       Pointer
 	pinned     map[unsafe.Pointer][]byte
-	handles    map[uintptr]string // contexts, streams, events and modules that are open
+	handles    map[uintptr]string // open contexts, streams, events and modules
 	functions  map[Function]*fakeFunction
 	images     map[Module]*fakeImage
 	made       uintptr
 	depth      int              // of pushed contexts
-	captures   bool             // a graph is made
-	generation uint64           // of streams: that many more than a handle is its number
+	captures   bool             // a graph is captured
+	generation uint64           // a stream's ID is its handle plus generation
 	copies     atomic.Int32     // from the host
-	apart      bool             // its devices cannot reach each other's memory
+	apart      bool             // its devices cannot access each other's memory
 	limit      int              // bytes of device memory; 0 is no limit
 	failures   map[string]error // by call
 	memsets    atomic.Int32
 	launches   []fakeLaunch
-	busy       map[StreamHandle][]chan struct{} // until what other libraries enqueued is done
-	marks      map[EventHandle][]chan struct{}  // what was busy when an event was recorded
+	busy       map[StreamHandle][]chan struct{} // until other libraries' enqueued work is done
+	marks      map[EventHandle][]chan struct{}  // the work of busy when an event was recorded
 }
 
 type fakeImage struct {
@@ -63,7 +63,7 @@ type fakeLaunch struct {
 	params                  params
 }
 
-// Where the fake's memory begins and how large it is, as far as an int of 32 bits goes.
+// Begin and size of the fake's memory, as far as a 32-bit int permits.
 const (
 	fakeAddress = 1 << (bits.UintSize - 18)
 	fakeMemory  = min(80<<30, math.MaxInt)
@@ -165,7 +165,7 @@ func (f *fakeDriver) release() error {
 	return f.fail("cuDevicePrimaryCtxRelease", 201)
 }
 
-// leaks says what was not given back.
+// leaks names the resources that were not freed.
 func (f *fakeDriver) leaks() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +186,7 @@ func (f *fakeDriver) leaks() []string {
 	return all
 }
 
-// at returns the device memory from p to the end of its piece.
+// at returns the device memory from p to the end of its allocation.
 func (f *fakeDriver) at(p Pointer) ([]byte, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -388,7 +388,7 @@ func (f *fakeDriver) moduleCalls() {
 	}
 	f.LaunchDependent = f.LaunchKernel
 	f.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, a unsafe.Pointer) error {
-		if cluster < 2 || cluster > mostClustered || blocks%cluster != 0 {
+		if cluster < 2 || cluster > maxCluster || blocks%cluster != 0 {
 			return f.fail("cuLaunchKernelEx", 1)
 		}
 		return f.LaunchKernel(fn, blocks, threads, shared, s, a)
@@ -396,7 +396,7 @@ func (f *fakeDriver) moduleCalls() {
 	f.LaunchDependentCluster = f.LaunchCluster
 }
 
-// parseImage reads the kernels and the plans that a cubin holds.
+// parseImage reads the kernels and the plans of a cubin.
 func parseImage(image []byte) (*fakeImage, error) {
 	file, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {
@@ -442,7 +442,7 @@ func (f *fakeDriver) streamCalls() {
 		return f.inContext("cuStreamSynchronize")
 	}
 	f.StreamWaitEvent = func(_ StreamHandle, e EventHandle) error {
-		f.passed(e) // what is enqueued is done at once
+		f.passed(e) // enqueued work is done at once
 		return f.inContext("cuStreamWaitEvent")
 	}
 	f.EventCreate = func() (EventHandle, error) {
@@ -463,7 +463,7 @@ func (f *fakeDriver) streamCalls() {
 	f.EventElapsedTime = func(_, _ EventHandle) (float32, error) { return 1.5, f.inContext("cuEventElapsedTime") }
 }
 
-// pend keeps a stream busy with another library's work, until that is done.
+// pend keeps a stream busy with another library's work until done is called.
 func (f *fakeDriver) pend(s StreamHandle) (done func()) {
 	c := make(chan struct{})
 	f.mu.Lock()
@@ -472,7 +472,7 @@ func (f *fakeDriver) pend(s StreamHandle) (done func()) {
 	return func() { close(c) }
 }
 
-// drain waits for what keeps a stream busy.
+// drain waits until a stream is not busy.
 func (f *fakeDriver) drain(s StreamHandle) {
 	f.mu.Lock()
 	list := f.busy[s]
@@ -485,7 +485,7 @@ func (f *fakeDriver) drain(s StreamHandle) {
 	f.busy[s] = slices.DeleteFunc(append([]chan struct{}(nil), f.busy[s]...), func(c chan struct{}) bool { return slices.Contains(list, c) })
 }
 
-// passed waits for what kept a stream busy when an event was recorded in it.
+// passed waits for the work of a stream that was pending when an event was recorded.
 func (f *fakeDriver) passed(e EventHandle) {
 	f.mu.Lock()
 	list := f.marks[e]

@@ -9,14 +9,14 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// What the instances with features compute, from the argument block alone.
+// The results of instances with features, computed from the argument block alone.
 
-// isFeatured reports whether a kernel takes the block of features.
+// isFeatured reports whether a kernel has features in its arguments.
 func isFeatured(name string) bool {
 	return strings.Contains(name, "_features") || strings.HasPrefix(name, "sums_")
 }
 
-// A fakeSequence is what a kernel finds of a sequence.
+// A fakeSequence is a kernel's view of a sequence.
 type fakeSequence struct {
 	b                           int
 	qBatch, q0, rows, rowEnd    int
@@ -26,7 +26,7 @@ type fakeSequence struct {
 	k, v                        [][][]float64 // [head][key][element]
 }
 
-// A fakeFeatured is one launch of an instance with features at work.
+// A fakeFeatured is one launch of an instance with features.
 type fakeFeatured struct {
 	*fakeKernel
 	f    features
@@ -89,7 +89,7 @@ func wide(is int32, t flashkit.DType) flashkit.DType {
 	return t
 }
 
-// list returns n integers of the device's memory, nil where there are none.
+// list returns n integers of device memory, nil for a null pointer.
 func (x *fakeFeatured) list(p Pointer, n int) (list []int32) {
 	m, ok := x.fake.at(p)
 	if p == 0 || !ok {
@@ -133,10 +133,10 @@ func (x *fakeFeatured) sequence(b int) fakeSequence {
 	return s
 }
 
-// keyRows reads K or V of a sequence.
+// keyRows returns K or V of a sequence.
 func (x *fakeFeatured) keyRows(s *fakeSequence, i, cols int) [][][]float64 {
 	heads := make([][][]float64, x.kvHeads)
-	if x.views[i].view.data == 0 || strings.HasPrefix(x.name, "sums_carry") || x.name == "sums_dsink" { // whose names say no type
+	if x.views[i].view.data == 0 || strings.HasPrefix(x.name, "sums_carry") || x.name == "sums_dsink" { // their names have no type
 		return heads
 	}
 	for g := range heads {
@@ -160,7 +160,7 @@ func (x *fakeFeatured) elements(i, b, h, r, cols int) []float64 {
 	return row
 }
 
-// scores returns the scores of row i, -Inf where hidden, and the slopes of their caps.
+// scores returns the scores of row i, -Inf if hidden, and the slopes of their caps.
 func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float64, seen []bool) {
 	q := x.elements(vQ, s.qBatch, h, s.q0+i, int(x.dim))
 	scores, slopes, seen = make([]float64, s.keys), make([]float64, s.keys), make([]bool, s.keys)
@@ -192,7 +192,7 @@ func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float
 	return scores, slopes, seen
 }
 
-// kept returns what dropout multiplies a weight by.
+// kept returns the dropout factor of a weight.
 func (x *fakeFeatured) kept(b, h, i, j int) float64 {
 	key := uint32(j) + x.f.first[3]
 	words := philox.Words([4]uint32{key / 8, uint32(i) + x.f.first[2], uint32(h) + x.f.first[1], uint32(b) + x.f.first[0]}, x.f.seed)
@@ -212,7 +212,7 @@ func (x *fakeFeatured) forward() {
 		x.slotted(rows)
 		return
 	}
-	if strings.HasPrefix(x.name, "fwd_sm90") { // few blocks take all tiles
+	if strings.HasPrefix(x.name, "fwd_sm90") { // few blocks process all tiles
 		x.blocks = tiles * int(x.batch*x.heads)
 	}
 	for block := range min(x.blocks/parts, tiles*int(x.batch*x.heads)) {
@@ -223,7 +223,7 @@ func (x *fakeFeatured) forward() {
 	}
 }
 
-// slotted computes the tiles of rows that packed sequences have slots for.
+// slotted computes the row tiles of packed sequences that have slots.
 func (x *fakeFeatured) slotted(rows int) {
 	at := func(b int) int { return (x.seqs[b].q0-x.seqs[0].q0)/rows + b }
 	for b := range x.seqs {
@@ -239,9 +239,9 @@ func (x *fakeFeatured) slotted(rows int) {
 	}
 }
 
-// decode computes all rows by what comes last: the second kernel, or the last blocks to end.
+// decode computes all rows in the last step: the merge kernel, or the last blocks to end.
 func (x *fakeFeatured) decode() {
-	if merge := strings.Contains(x.name, "_merge"); !merge && x.splits > 1 && x.turn == 0 && !strings.Contains(x.name, "_cluster") {
+	if merge := strings.Contains(x.name, "_merge"); !merge && x.splits > 1 && x.counters == 0 && !strings.Contains(x.name, "_cluster") {
 		return
 	} else if tiles := ceilDiv(int(x.heads/x.kvHeads*x.qLen), int(x.plan[2])); !merge && x.blocks != int(x.batch*x.kvHeads*x.splits)*tiles {
 		return // rows are left out
@@ -316,7 +316,7 @@ func (x *fakeFeatured) copyLSE() {
 	}
 }
 
-// sumDeltas writes delta where kernels/sums.cu looks for it.
+// sumDeltas writes delta to the location that kernels/sums.cu reads.
 func (x *fakeFeatured) sumDeltas() {
 	for b := range x.seqs {
 		s := &x.seqs[b]
@@ -333,8 +333,8 @@ func (x *fakeFeatured) sumDeltas() {
 	}
 }
 
-// gradients returns P before and after dropout, and dS before the slope of the cap, of the
-// keys that row i sees.
+// gradients returns P before and after dropout, and dS before the slope of the cap, for the keys
+// that row i sees.
 func (x *fakeFeatured) gradients(s *fakeSequence, h, i int) (dropped, ds, slopes []float64) {
 	scores, slopes, seen := x.scores(s, h, i)
 	lse, delta := x.views[vLSE].get(s.qBatch, h, s.q0+i, 0), x.deltas.get(0, 0, 0, ((s.b*int(x.heads)+h)*int(x.f.deltaRows)+i)*int(x.f.deltaStep))
@@ -405,7 +405,7 @@ func (x *fakeFeatured) store(i, b, h, from int, rows [][]float64, scale float64)
 	}
 }
 
-// backwardRow writes a row of dQ and adds to dK and dV.
+// backwardRow writes a row of dQ, and adds to dK and dV.
 func (x *fakeFeatured) backwardRow(s *fakeSequence, h, i int, dk, dv [][]float64) {
 	dq := matrix(1, int(x.dim))
 	if i < s.rows {
@@ -428,7 +428,7 @@ func (x *fakeFeatured) backwardRow(s *fakeSequence, h, i int, dk, dv [][]float64
 	x.store(vDQ, s.qBatch, h, s.q0+i, dq, float64(x.scale))
 }
 
-// finish writes dQ where there is no key, and so no block of keys; backward wrote the rest.
+// finish writes dQ if there are no keys, and so no blocks of keys; else backward wrote it.
 func (x *fakeFeatured) finish() {
 	if x.kvLen > 0 {
 		return

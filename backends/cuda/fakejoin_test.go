@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What several devices need of the fake: all its devices have one memory.
+// peerCalls fills in the calls for several devices, which share one memory in the fake.
 func (f *fakeDriver) peerCalls() {
 	f.DeviceCanAccessPeer = func(device, peer int) (bool, error) { return !f.apart, f.call("cuDeviceCanAccessPeer") }
 	f.CtxEnablePeerAccess = func(Context) error { return f.inContext("cuCtxEnablePeerAccess") }
@@ -38,7 +38,7 @@ func (f *fakeDriver) peerCalls() {
 	}
 }
 
-// join computes what kernels/join.cu does.
+// join computes the results of kernels/join.cu.
 func (f *fakeDriver) join(name string, j *joinArgs, threads int) error {
 	view := func(v view, dtype int32) *fakeView {
 		m, _ := f.at(v.data)

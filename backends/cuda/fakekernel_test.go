@@ -9,10 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// What the kernels compute, the plain way, from the argument block alone: so
-// that everything on the host's side of a launch is tested without a GPU, by the
-// whole conformance suite. A row or a key that the grid does not cover stays
-// unwritten.
+// The kernels' results, computed plainly from the argument block alone. The whole conformance suite
+// thus tests the host's side of a launch without a GPU. Rows and keys that the grid does not cover
+// stay unwritten.
 
 // A fakeView reads and writes a view in the fake's memory.
 type fakeView struct {
@@ -21,7 +20,7 @@ type fakeView struct {
 	dtype             flashkit.DType
 	dense             []float64 // its elements, once load has read them
 	heads, rows, cols int
-	exact             []float64 // in place of memory: a sum that the kernel keeps in registers
+	exact             []float64 // replaces memory: a sum that the kernel keeps in registers
 }
 
 // load reads all elements, for row.
@@ -80,7 +79,7 @@ func (v *fakeView) set(b, h, r, c int, x float64) {
 	}
 }
 
-// A fakeKernel is one launch at work.
+// A fakeKernel is one launch.
 type fakeKernel struct {
 	params
 	views  [len(params{}.views)]fakeView
@@ -121,7 +120,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		}
 		k.views[i] = fakeView{memory: m, view: l.params.views[i], dtype: t}
 	}
-	for _, p := range []Pointer{k.delta, k.dqSum, k.turn, k.partO, k.partLSE} {
+	for _, p := range []Pointer{k.delta, k.dqSum, k.counters, k.partO, k.partLSE} {
 		if m, ok := f.at(p); ok {
 			k.arrays[p] = &fakeView{memory: m}
 		}
@@ -137,7 +136,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.forward()
 	case strings.HasPrefix(fn.name, "fwd_sm90_split"):
 		k.forwardParts()
-	case strings.HasPrefix(fn.name, "fwd_sm90"): // few blocks take all tiles
+	case strings.HasPrefix(fn.name, "fwd_sm90"): // few blocks process all tiles
 		k.blocks = ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
 		k.forward()
 	case strings.HasPrefix(fn.name, "fwd_"):
@@ -149,7 +148,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.splits = 1
 		k.decode()
 	case strings.HasPrefix(fn.name, "decode_"):
-		if k.decode(); k.splits > 1 && k.turn != 0 {
+		if k.decode(); k.splits > 1 && k.counters != 0 {
 			k.merge()
 		}
 	case strings.Contains(fn.name, "_delta"):
@@ -166,7 +165,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_sm90_once"):
 		k.backward()
-	case strings.HasPrefix(fn.name, "bwd_sm90"): // few blocks may take all tiles
+	case strings.HasPrefix(fn.name, "bwd_sm90"): // few blocks may process all tiles
 		k.blocks = ceilDiv(int(k.kvLen), int(k.plan[3])) * int(k.batch*k.kvHeads)
 		k.backward()
 	case strings.HasPrefix(fn.name, "bwd_f32_d"):
@@ -242,8 +241,8 @@ func (k *fakeKernel) write(b, h, i int, o []float64, lse float64) {
 	}
 }
 
-// eachRow calls f for the rows that the grid of row tiles covers. Some kernels'
-// tiles go on from one head to the next.
+// eachRow calls f for the rows that the grid of row tiles covers. Tiles of some kernels cross from
+// one head to the next.
 func (k *fakeKernel) eachRow(f func(b, h, i int)) {
 	rows := int(k.plan[2])
 	perHead := ceilDiv(int(k.qLen), rows)
@@ -320,7 +319,7 @@ func (k *fakeKernel) doDelta() {
 		for c := range int(k.vDim) {
 			d += k.views[vO].get(b, h, i, c) * k.views[vDO].get(b, h, i, c)
 		}
-		d = float64(float32(d)) - k.dlse(b, h, i) // rounded like dP, so that they cancel where O is a row of V
+		d = float64(float32(d)) - k.dlse(b, h, i) // rounded like dP, so that they cancel if O is a row of V
 		k.arrays[k.delta].set(0, 0, 0, k.index(b, h, i), d)
 		if k.dqSum == 0 {
 			k.arrays[k.delta].set(0, 0, 0, k.index(b, h, i)+int(k.batch*k.heads*k.qLen), d)
@@ -352,7 +351,7 @@ func (k *fakeKernel) backward() {
 	}
 }
 
-// backwardF32 keeps dQ to itself: blocks of keys, then blocks of rows.
+// backwardF32 computes blocks of keys, then blocks of rows, which alone write dQ.
 func (k *fakeKernel) backwardF32(name string) {
 	rowParts := k.parts(name, k.dim, 256)
 	rows := ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)

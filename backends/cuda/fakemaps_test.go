@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// The kernels for compute capability 9.0 read through tensor maps. The fake's maps hold what they were made of, and
-// a launch must have the maps of its tensors.
+// The kernels for compute capability 9.0 read through tensor maps. The fake's maps hold their
+// arguments, and a launch must have the maps of its tensors.
 
 func (m *TensorMap) bytes(k *mapKey) (own, of []byte) {
 	return m[:], unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k))
@@ -30,8 +30,8 @@ func (f *fakeDriver) tokens(starts, lens Pointer, batch, padded int32) int32 {
 	return padded
 }
 
-// mapsFit reports whether the maps of a launch are of its views. Shapes of a call with features are not in the block;
-// tensors without tokens have no map.
+// mapsFit reports whether the maps of a launch belong to its views. With features, shapes are not
+// in the argument block; tensors without tokens have no map.
 func (f *fakeDriver) mapsFit(fn *fakeFunction, x *mapped, block *features) bool {
 	p, rows, keys := x.params, uint32(fn.plan[2]), uint32(fn.plan[3])
 	if block != nil {

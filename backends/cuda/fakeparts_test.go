@@ -12,8 +12,7 @@ func (k *fakeKernel) writePart(at int, o []float64, lse float64) {
 	}
 }
 
-// parts returns among how many blocks a float32 kernel for wide heads deals out
-// the columns of a result.
+// parts returns the number of blocks among which a float32 kernel divides a result's columns.
 func (k *fakeKernel) parts(name string, columns int32, each int) int {
 	padded, err := strconv.Atoi(name[strings.LastIndex(name, "_d")+2:])
 	if err != nil || padded <= each {
@@ -22,7 +21,7 @@ func (k *fakeKernel) parts(name string, columns int32, each int) int {
 	return ceilDiv(int(columns), each)
 }
 
-// forwardParts is decode of fwd_sm90, whose few blocks take all tiles.
+// forwardParts is decode for fwd_sm90, whose few blocks process all tiles.
 func (k *fakeKernel) forwardParts() {
 	k.blocks = ceilDiv(int(k.qLen), int(k.plan[2])) * int(k.batch*k.heads)
 	splits, all := int(k.splits), int(k.batch*k.heads*k.qLen)
@@ -34,7 +33,7 @@ func (k *fakeKernel) forwardParts() {
 	})
 }
 
-// partOfGroup writes dK and dV of a key by a part of the query heads of its group.
+// partOfGroup writes dK and dV of a key, summed over some query heads of its group.
 func (k *fakeKernel) partOfGroup(b, g, part, j int, dk, dv []float64) {
 	for c, x := range dk {
 		k.arrays[k.partO].set(0, 0, 0, k.partIndex(b, g, part, j)*int(k.dim)+c, x)

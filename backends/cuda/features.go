@@ -41,22 +41,22 @@ type features struct {
 
 // Sets of features.
 const (
-	plainFeatures  = flashkit.FeatureShift                                                                        // that plain instances of every kernel take, as numbers
-	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // that leave scores as they are
+	plainFeatures  = flashkit.FeatureShift                                                                        // supported by plain instances of every kernel
+	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // that leave scores unchanged
 
-	// What kernels take beyond dense attention in a band.
+	// Supported features beyond dense attention in a band.
 	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
 	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
 	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
 )
 
-// featured reports whether a problem is for the instances with features.
-func featured(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
+// hasFeatures reports whether a problem needs instances with features.
+func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
 // setFeatures describes the features of a call, without their tensors and sequences.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
-	if x.featured = featured(&c.Problem); !x.featured {
+	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {
 		return
 	}
 	f, p, args := &x.features, &c.Problem, c.Args
@@ -64,12 +64,12 @@ func (x *arguments) setFeatures(c *flashkit.Call) {
 		n := args.DBias.Shape()
 		f.dbiasShape = [3]int32{int32(n[0]), int32(n[1]), int32(n[2])}
 	}
-	f.say(p, args)
+	f.fill(p, args)
 	f.biasWide, f.dbiasWide = toBit(args.Bias.DType() == flashkit.Float32), toBit(args.DBias.DType() == flashkit.Float32)
 }
 
-// say fills in what the problem says.
-func (f *features) say(p *flashkit.Problem, args *flashkit.Args) {
+// fill sets the features of a problem, the dropout seed and the origin.
+func (f *features) fill(p *flashkit.Problem, args *flashkit.Args) {
 	f.left, f.right, f.shift = side(p.Band.Left()), side(p.Band.Right()), int64(p.Band.Shifted())
 	f.topLeft = toBit(p.Band.IsTopLeft())
 	f.keep = 1
@@ -93,7 +93,7 @@ func (f *features) say(p *flashkit.Problem, args *flashkit.Args) {
 	}
 }
 
-// align says whether pairs of keys of biases and masks can be read at once.
+// align records whether pairs of keys of biases and masks can be loaded at once.
 func (f *features) align(p *flashkit.Problem, biasSize int) {
 	pairs := func(v *view, size int) int32 {
 		return toBit(v.data != 0 && p.KVLen%2 == 0 && uintptr(v.data)%uintptr(2*size) == 0 && (v.batch|v.head|v.row)%2 == 0)
@@ -101,12 +101,12 @@ func (f *features) align(p *flashkit.Problem, biasSize int) {
 	f.biasPairs, f.maskPairs = pairs(&f.bias, biasSize), pairs(&f.mask, 1)
 }
 
-// chunks reports whether all rows of elements of a size begin at multiples of 16 bytes.
+// chunks reports whether all rows, with elements of that size, begin at multiples of 16 bytes.
 func (v *view) chunks(size int64) bool {
 	return uintptr(v.data)%rowAlignment == 0 && (v.batch|v.head|v.row)*size%rowAlignment == 0
 }
 
-// side returns the keys that a band shows on a side, so that sums with a shift do not overflow.
+// side clamps the keys on a side of a band, so that sums with a shift do not overflow.
 func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
 
 func toBit(x bool) int32 {
@@ -116,8 +116,8 @@ func toBit(x bool) int32 {
 	return 0
 }
 
-// divisor returns the numbers with which j / d is j * factor >> shift for 0 <= j < 2^31
-// (Granlund and Montgomery 1994).
+// divisor returns factor and shift such that j/d is j*factor>>shift for 0 <= j < 2^31 (Granlund and
+// Montgomery 1994).
 func divisor(d uint32) (factor uint32, shift int32) {
 	l := bits.Len32(d - 1)
 	return uint32((uint64(1)<<(31+l) + uint64(d) - 1) / uint64(d)), int32(31 + l)

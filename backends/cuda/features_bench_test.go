@@ -14,17 +14,17 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// featureForms are what BenchmarkFeatures adds to a problem's name.
+// featureForms are the suffixes that BenchmarkFeatures adds to a problem's name.
 var featureForms = []string{"", "-sink", "-alibi", "-softcap30", "-mask", "-bias", "-dropout0.1", "-carry", "-ragged", "-ragged-page1", "-ragged-page16", "-ragged-page64"}
 
-// BenchmarkFeatures times what features cost: each kernel that takes a problem with one,
-// over the fastest kernel and over the same kernel without. FLASHKIT_BENCH names the
-// problems without.
+// BenchmarkFeatures times the cost of features: each kernel that supports a problem with one,
+// relative to the fastest kernel and to the same kernel without. FLASHKIT_BENCH names the problems
+// without features.
 func BenchmarkFeatures(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b1-h32-g32-n4096-m4096-d64-bf16", "b1-h16-g16-n4096-m4096-d128-bf16", "b16-h32-g8-n1-m8192-d128-bf16") {
 		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
-			plain := map[stemID]float64{}
+			plain := map[familyID]float64{}
 			least := 0.
 			for _, form := range featureForms {
 				p := problem(b, name+form)
@@ -40,7 +40,7 @@ func BenchmarkFeatures(b *testing.B) {
 					call = c.backward
 				}
 				for _, id := range ids {
-					c.use("cuda/"+stems[id].name, pass)
+					c.use("cuda/"+families[id].name, pass)
 					ms := deviceMedian(b, c, call)
 					if form == "" {
 						plain[id] = ms
@@ -56,7 +56,7 @@ func BenchmarkFeatures(b *testing.B) {
 					if plain[id] > 0 {
 						same = ms / plain[id]
 					}
-					fmt.Printf("%-52s %-9v %-12s %9.4f ms %6.2f of it plain, %6.2f of the best plain%s\n", p, pass, stems[id].name, ms, same, ms/least, mark)
+					fmt.Printf("%-52s %-9v %-12s %9.4f ms %6.2f of it plain, %6.2f of the best plain%s\n", p, pass, families[id].name, ms, same, ms/least, mark)
 				}
 				c.close(b)
 			}

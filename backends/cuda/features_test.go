@@ -19,8 +19,8 @@ const featureProblems = `
 	b2-h2-g1-n9-m21-d16-f32-sink-carry
 	b2-h2-g1-n9-m21-d16-f32-kvf16-mask`
 
-// Tensors on the device and on the host give the same, with features too: what is laid out
-// for copies, lengths and tables among it.
+// Tensors on the device and on the host give the same results with features, including lengths and
+// tables.
 func TestDeviceMemoryFeatures(t *testing.T) {
 	b, _ := openFake(t)
 	for _, name := range strings.Fields(featureProblems) {
@@ -73,7 +73,7 @@ func (c *deviceCall) toHost(t *testing.T, x flashkit.Tensor) flashkit.Tensor {
 	return h
 }
 
-// Calls with features on the device's memory do not allocate either.
+// Calls with features on device tensors do not allocate either.
 func TestDeviceAllocationsFeatures(t *testing.T) {
 	if slow.Race {
 		t.Skip("the race detector makes pools forget what they hold")
@@ -87,7 +87,7 @@ func TestDeviceAllocationsFeatures(t *testing.T) {
 	b.drv.LaunchKernel = func(Function, int, int, int, StreamHandle, unsafe.Pointer) error { return nil }
 	b.drv.MemAllocAsync = func(int, StreamHandle) (Pointer, error) { return fakeAddress, nil }
 	free := b.drv.MemFreeAsync
-	defer func() { b.drv.MemFreeAsync = free }() // for what the stream keeps
+	defer func() { b.drv.MemFreeAsync = free }() // for the cache of the stream
 	b.drv.MemFreeAsync = func(Pointer, StreamHandle) error { return nil }
 	b.drv.MemcpyHtoDAsync = func(Pointer, unsafe.Pointer, int, StreamHandle) error { return nil }
 	require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -105,7 +105,7 @@ func TestDivisor(t *testing.T) {
 	}
 }
 
-// A plain call takes plain instances, one with features those for them, after a call of
+// A plain call uses plain instances, a call with features the instances for them, after a call of
 // either kind.
 func TestFeatureLaunches(t *testing.T) {
 	b, f := openFake(t)
@@ -133,7 +133,7 @@ func TestFeatureLaunches(t *testing.T) {
 	}
 }
 
-// bwd_sm90 has instances by what they know, and writes DBias where that is no sum.
+// bwd_sm90 has instances for sets of features, and writes DBias if it is no sum.
 func TestHopperBackwardLaunches(t *testing.T) {
 	b, f := openFake(t)
 	ends := [2]string{"bwd_sm90_features_delta_bf16", "bwd_sm90_features_finish_bf16"}
@@ -168,11 +168,11 @@ func TestHopperBackwardLaunches(t *testing.T) {
 	}
 }
 
-// Sequences cost what they are long, by the traits alone.
+// The cost of sequences follows their lengths, by the traits only.
 func TestCostOfSequences(t *testing.T) {
 	b, _ := openFake(t)
-	for i := range stems {
-		s := &stems[i]
+	for i := range families {
+		s := &families[i]
 		if s.takes&flashkit.FeatureRagged == 0 {
 			continue
 		}

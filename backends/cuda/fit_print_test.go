@@ -19,7 +19,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// report prints the regret, the largest ones, and how far the predictions of each kernel are off.
+// report prints the regret, the largest regrets, and the errors of each kernel's predictions.
 func (f *fit) report(when string, most int) {
 	if len(f.problems) == 0 {
 		return
@@ -50,26 +50,26 @@ func (f *fit) report(when string, most int) {
 		fmt.Printf("  %.3f %s %v load %d packed %v:", math.Exp(logs[n]), first.call.Pass, first.call.Problem, first.call.Traits.Load, first.call.Traits.PackedQ)
 		for _, i := range f.problems[n] {
 			l := &f.lines[i]
-			fmt.Printf("  %s%s %.1f (%.1f)", map[bool]string{true: "*"}[i == chosen[n]], l.stem.name, l.ms*1e3, math.Exp(l.guess)*1e3)
+			fmt.Printf("  %s%s %.1f (%.1f)", map[bool]string{true: "*"}[i == chosen[n]], l.family.name, l.ms*1e3, math.Exp(l.guess)*1e3)
 		}
 		fmt.Println()
 	}
-	for i := range stems {
+	for i := range families {
 		var off []float64
 		for _, l := range f.lines {
-			if l.stem == &stems[i] {
+			if l.family == &families[i] {
 				off = append(off, math.Log(l.ms)-l.guess)
 			}
 		}
 		if slices.Sort(off); len(off) > 0 {
 			at := func(part float64) float64 { return math.Exp(off[int(part*float64(len(off)-1))]) }
 			fmt.Printf("  %-15s %4d lines, measured over predicted: 5 %% %.2f, 25 %% %.2f, median %.2f, 75 %% %.2f, 95 %% %.2f\n",
-				stems[i].name, len(off), at(.05), at(.25), at(.5), at(.75), at(.95))
+				families[i].name, len(off), at(.05), at(.25), at(.5), at(.75), at(.95))
 		}
 	}
 }
 
-// fittedTables are the tables of costs by name.
+// fittedTables are the cost tables by name.
 var fittedTables = map[string]*costs{
 	"fwdSM90": &fwdSM90Costs, "fwdSM90Short": &fwdSM90ShortCosts, "fwdSM80": &fwdSM80Costs, "bwdSM90": &bwdSM90Costs, "bwdSM80": &bwdSM80Costs,
 	"fwdF32": &fwdF32Costs, "bwdF32": &bwdF32Costs, "decode": &decodeCosts, "decodeF32": &decodeF32Costs,

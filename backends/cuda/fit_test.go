@@ -21,21 +21,21 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A fitLine is a kernel's line of BenchmarkChoice.
+// A fitLine is a line of BenchmarkChoice: one kernel and one problem.
 type fitLine struct {
-	stem    *stem
+	family  *family
 	dev     *Device
 	call    *flashkit.Call
-	problem int     // number of the lines' problem
-	ms      float64 // measured,
-	near    float64 // over the least of the problem
-	guess   float64 // the logarithm of the predicted milliseconds
+	problem int     // index of the problem
+	ms      float64 // measured
+	near    float64 // ms over the minimum of the problem
+	guess   float64 // logarithm of the predicted milliseconds
 }
 
-// A fit is what costs are fitted to.
+// A fit is the measurements and the parameters that are fitted to them.
 type fit struct {
 	lines    []fitLine
-	problems [][]int // their lines
+	problems [][]int // indices of their lines
 	params   []fitParam
 }
 
@@ -44,14 +44,14 @@ type fitParam struct {
 	name    string
 	at      *float64
 	was     float64
-	lines   []int // that depend on it
+	lines   []int // lines that depend on it
 	penalty float64
 }
 
-// TestFitCosts fits the costs to measurements and writes costs.json, of which mkcosts makes
-// the tables. FLASHKIT_FIT names the files with the lines of BenchmarkChoice, and
-// FLASHKIT_FIT_CHECK others, by which the result is judged. FLASHKIT_FIT_STEMS keeps the other
-// stems as they are; "-" keeps all of them, and the file.
+// TestFitCosts fits the costs to measurements and writes costs.json, the input of mkcosts.
+// FLASHKIT_FIT names the files with the lines of BenchmarkChoice; FLASHKIT_FIT_CHECK names other
+// files, which judge the result. FLASHKIT_FIT_STEMS restricts the fit to some families; "-" keeps
+// all of them, and the file.
 //
 //	FLASHKIT_FIT="$PWD/choice.*.log" go test ./backends/cuda -run 'TestFitCosts$' -v
 func TestFitCosts(t *testing.T) {
@@ -61,9 +61,9 @@ func TestFitCosts(t *testing.T) {
 	}
 	f, check := readFit(t, named(t, files)), readFit(t, named(t, os.Getenv("FLASHKIT_FIT_CHECK")))
 	only := os.Getenv("FLASHKIT_FIT_STEMS")
-	for i := range stems {
-		if only == "" || slices.Contains(strings.Fields(only), stems[i].name) {
-			f.add(&stems[i])
+	for i := range families {
+		if only == "" || slices.Contains(strings.Fields(only), families[i].name) {
+			f.add(&families[i])
 		}
 	}
 	if only == "-" {
@@ -78,7 +78,7 @@ func TestFitCosts(t *testing.T) {
 	require.NoError(t, os.WriteFile("costs.json", []byte(fittedJSON()), 0o644))
 }
 
-// named returns the files that patterns name.
+// named returns the files that match patterns.
 func named(t *testing.T, patterns string) (files []string) {
 	for _, pattern := range strings.Fields(patterns) {
 		found, err := filepath.Glob(pattern)
@@ -91,11 +91,11 @@ func named(t *testing.T, patterns string) (files []string) {
 
 var fitDevice = regexp.MustCompile(`^\{Ordinal:.* Major:(\d+) Minor:\d+ SMs:(\d+) .* ClockMHz:(\d+) Bandwidth:(\d+) `)
 
-// readFit reads lines. Those of a problem follow each other.
+// readFit reads lines. The lines of a problem are adjacent.
 func readFit(t *testing.T, files []string) *fit {
-	f, byName := &fit{}, map[string]*stem{}
-	for i := range stems {
-		byName["cuda/"+stems[i].name] = &stems[i]
+	f, byName := &fit{}, map[string]*family{}
+	for i := range families {
+		byName["cuda/"+families[i].name] = &families[i]
 	}
 	for _, name := range files {
 		file, err := os.Open(name)
@@ -116,7 +116,7 @@ func readFit(t *testing.T, files []string) *fit {
 			if x.Pass != pass.String() {
 				pass = flashkit.PassBackward
 			}
-			l := fitLine{stem: byName[x.Kernel], dev: dev, call: p.Ask(pass), ms: x.MS}
+			l := fitLine{family: byName[x.Kernel], dev: dev, call: p.Ask(pass), ms: x.MS}
 			l.call.Traits = flashkit.Traits{Device: true, Load: x.Load, PackedQ: x.Packed, PackedKV: x.Packed, Loose: looseRows(p)}
 			if key := fmt.Sprint(x.Problem, x.Pass, x.Load, x.Packed); key != last {
 				f.problems, last = append(f.problems, nil), key
@@ -142,7 +142,7 @@ func readFit(t *testing.T, files []string) *fit {
 
 // guess predicts some lines, or all.
 func (f *fit) guess(lines []int) {
-	one := func(l *fitLine) { l.guess = math.Log(l.stem.callCost(l.dev, l.call).Seconds() * 1e3) }
+	one := func(l *fitLine) { l.guess = math.Log(l.family.callCost(l.dev, l.call).Seconds() * 1e3) }
 	for _, i := range lines {
 		one(&f.lines[i])
 	}
@@ -153,8 +153,8 @@ func (f *fit) guess(lines []int) {
 	}
 }
 
-// add takes the numbers of a stem into the fit.
-func (f *fit) add(s *stem) {
+// add adds the parameters of a family to the fit.
+func (f *fit) add(s *family) {
 	param := func(name string, x *float64, penalty float64) bool {
 		if *x == 0 {
 			return false
@@ -222,8 +222,8 @@ func numbersOf(table any) (list []costField) {
 	return list
 }
 
-// featureTimes returns what a feature adds to the stem's calls.
-func (s *stem) featureTimes(i int) []*float64 {
+// featureTimes returns the times that a feature adds to the family's calls.
+func (s *family) featureTimes(i int) []*float64 {
 	x := &featureTimes[i]
 	switch {
 	case s.rows > 0:
@@ -240,18 +240,18 @@ func (s *stem) featureTimes(i int) []*float64 {
 	return []*float64{&x.back80}
 }
 
-// What a wrong choice weighs beside a wrong prediction, how near predictions count as even, and
-// from where on the latter weighs as its distance, not as its square.
+// The weight of a wrong choice relative to a wrong prediction, the distance of predictions that
+// count as equal, and the distance from which errors count linearly, not squared.
 const (
 	fitRegret = 10
 	fitEven   = .04
 	fitFar    = .15
 )
 
-// weight is less for a kernel far from the fastest of a problem.
+// weight is smaller for a kernel far from the fastest of a problem.
 func (l *fitLine) weight() float64 { return min(1, math.Pow(1.5/l.near, 3)) }
 
-// loss is what the fit makes least.
+// loss is the objective that the fit minimizes.
 func (f *fit) loss() (sum float64) {
 	for _, lines := range f.problems {
 		least := math.Inf(1)
@@ -279,7 +279,7 @@ func (f *fit) loss() (sum float64) {
 	return sum
 }
 
-// descend moves one number after another as long as that makes the loss less.
+// descend moves one number after another while that reduces the loss.
 func (f *fit) descend() {
 	least := f.loss()
 	for step := .3; step > .01; step /= 2 {

@@ -18,22 +18,22 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The benchmarks below need a GPU. They print lines of JSON for
-// bench/peers/gpu.py, which times PyTorch on the same problems in the same run.
+// The benchmarks below need a GPU. They print lines of JSON for bench/peers/gpu.py, which times
+// PyTorch on the same problems in the same run.
 
-// A timing is one line.
+// A timing is an output line.
 type timing struct {
 	Problem string  `json:"problem"`
 	Kernel  string  `json:"kernel"`
 	Pass    string  `json:"pass"`
 	MS      float64 `json:"ms"`
-	Chosen  string  `json:"chosen,omitempty"` // the kernel that a call without a name takes
+	Chosen  string  `json:"chosen,omitempty"` // the kernel of a call without a name
 }
 
-// flushBytes is more than any cache of a GPU holds.
+// flushBytes exceeds every cache of a GPU.
 const flushBytes = 256 << 20
 
-// newFlush returns what empties the device's caches, in the order of the stream.
+// newFlush returns a function that evicts the device's caches, in stream order.
 func newFlush(b *testing.B, c *deviceCall) func() error {
 	m, err := c.b.Alloc(flushBytes)
 	require.NoError(b, err)
@@ -43,9 +43,9 @@ func newFlush(b *testing.B, c *deviceCall) func() error {
 	}
 }
 
-// BenchmarkDevice times on the device's memory what a call without a kernel's name takes,
-// "chosen", and each kernel that takes a problem: by the device's events, with a cold
-// cache, medians. FLASHKIT_BENCH names the problems.
+// BenchmarkDevice times calls on device tensors: without a kernel's name, as "chosen", and by each
+// supporting kernel. Times are medians of the device's events, with a cold cache. FLASHKIT_BENCH
+// names the problems.
 func BenchmarkDevice(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range gpuProblems("b4-h16-g16-n4096-m4096-d128-bf16", "b4-h16-g16-n4096-m4096-d128-bf16-causal") {
@@ -53,9 +53,9 @@ func BenchmarkDevice(b *testing.B) {
 		require.NoError(b, c.forward())
 		for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 			ids, chosen := c.candidates(b, pass)
-			c.time(b, "", timing{Kernel: "chosen", Pass: pass.String(), Chosen: "cuda/" + stems[chosen].name})
+			c.time(b, "", timing{Kernel: "chosen", Pass: pass.String(), Chosen: "cuda/" + families[chosen].name})
 			for _, id := range ids {
-				kernel := "cuda/" + stems[id].name
+				kernel := "cuda/" + families[id].name
 				c.time(b, kernel, timing{Kernel: kernel, Pass: pass.String()})
 				if pass == flashkit.PassBackward {
 					c.bwdOptions.Nondeterministic = true
@@ -84,7 +84,7 @@ func (c *deviceCall) time(b *testing.B, kernel string, t timing) {
 	})
 }
 
-// use names the kernel of a pass; the other is chosen.
+// use sets the kernel of a pass; the other pass chooses.
 func (c *deviceCall) use(kernel string, pass flashkit.Pass) {
 	c.fwdOptions.Kernel, c.bwdOptions.Kernel = "", ""
 	if pass == flashkit.PassForward {
@@ -110,8 +110,7 @@ func report(t timing) {
 	}
 }
 
-// deviceMedian returns the median of the device's milliseconds of a call, over
-// about a tenth of a second.
+// deviceMedian returns the median device milliseconds of a call, over about a tenth of a second.
 func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
 	flush := newFlush(b, c)
 	from, err := c.b.NewEvent()
@@ -131,7 +130,7 @@ func deviceMedian(b *testing.B, c *deviceCall, call func() error) float64 {
 	return times[len(times)/2].Seconds() * 1e3
 }
 
-// timed returns the device's time of a call with a cold cache, between two events.
+// timed returns the device time of a call with a cold cache, between two events.
 func (d *deviceCall) timed(b *testing.B, flush func() error, from, to *Event, call func() error) time.Duration {
 	require.NoError(b, flush())
 	require.NoError(b, d.s.Record(from))
@@ -143,8 +142,7 @@ func (d *deviceCall) timed(b *testing.B, flush func() error, from, to *Event, ca
 	return t
 }
 
-// BenchmarkSmallCalls times calls that are all overhead: a loop of 1000, one wait
-// at the end.
+// BenchmarkSmallCalls times calls dominated by overhead: a loop of 1000, with one wait at the end.
 func BenchmarkSmallCalls(b *testing.B) {
 	const name = "b4-h8-g8-n128-m128-d64-bf16"
 	gpu := benchGPU(b)
@@ -155,7 +153,7 @@ func BenchmarkSmallCalls(b *testing.B) {
 	report(timing{Problem: name, Kernel: "cuda", Pass: "loop", MS: ms})
 }
 
-// BenchmarkLoop times the calls of a loop of 200, one wait at the end.
+// BenchmarkLoop times the calls of a loop of 200, with one wait at the end.
 func BenchmarkLoop(b *testing.B) {
 	eachPass(b, func(b *testing.B, c *deviceCall, call func() error) {
 		b.ReportMetric(loopMedian(b, c, call, 200)*1e6, "ns/op")
@@ -174,9 +172,8 @@ func eachPass(b *testing.B, f func(b *testing.B, c *deviceCall, call func() erro
 	}
 }
 
-// BenchmarkGraph times the calls of a CUDA graph of 50, as in a loop of a compiled
-// program: with a warm cache, and with what a flush before each of them adds to the
-// flushes.
+// BenchmarkGraph times the calls of a CUDA graph of 50, as in a loop of a compiled program: with a
+// warm cache, and as the time that calls add to flushes of the cache.
 func BenchmarkGraph(b *testing.B) {
 	eachPass(b, func(b *testing.B, c *deviceCall, call func() error) {
 		flush := newFlush(b, c)
@@ -186,7 +183,7 @@ func BenchmarkGraph(b *testing.B) {
 	})
 }
 
-// graphMedian returns the nanoseconds that some calls take in a graph which repeats them.
+// graphMedian returns the nanoseconds of some calls in a graph that repeats them.
 func graphMedian(b *testing.B, c *deviceCall, all ...func() error) (ns float64) {
 	const repeats = 50
 	inGraph(b, c, func() {
@@ -205,7 +202,7 @@ func graphMedian(b *testing.B, c *deviceCall, all ...func() error) (ns float64) 
 	return ns
 }
 
-// inGraph captures what f enqueues in a CUDA graph, and calls use with what launches it.
+// inGraph captures the work of f in a CUDA graph, and calls use with a function that launches it.
 func inGraph(t testing.TB, d *deviceCall, f func(), use func(launch func())) {
 	lib, err := openLibrary()
 	require.NoError(t, err)
@@ -229,7 +226,7 @@ func inGraph(t testing.TB, d *deviceCall, f func(), use func(launch func())) {
 	}))
 }
 
-// loopMedian returns the milliseconds of one of so many calls.
+// loopMedian returns the milliseconds of one call in a loop.
 func loopMedian(b *testing.B, c *deviceCall, call func() error, calls int) float64 {
 	return medianOf(func() {
 		for range calls {
@@ -239,8 +236,7 @@ func loopMedian(b *testing.B, c *deviceCall, call func() error, calls int) float
 	}).Seconds() * 1e3 / float64(calls)
 }
 
-// BenchmarkHost times host tensors end to end, beside their copies and the
-// kernel alone.
+// BenchmarkHost times host tensors end to end, their copies, and the kernel alone.
 func BenchmarkHost(b *testing.B) {
 	gpu := benchGPU(b)
 	for _, name := range []string{"b4-h32-g32-n1024-m1024-d64-bf16", "b2-h16-g16-n2048-m2048-d64-f32-causal"} {
@@ -292,7 +288,7 @@ func medianOf(f func()) time.Duration {
 	return times[len(times)/2]
 }
 
-// copyTime is the time of one copy from or to pinned memory.
+// copyTime returns the time of one copy from or to pinned memory.
 func copyTime(b *testing.B, gpu *Backend, n int, upload bool) (t time.Duration) {
 	require.NoError(b, gpu.do(func() error {
 		host, err := gpu.drv.MemHostAlloc(n)
@@ -313,8 +309,8 @@ func copyTime(b *testing.B, gpu *Backend, n int, upload bool) (t time.Duration) 
 	return t
 }
 
-// BenchmarkFirstCall times what a program waits for before its first result:
-// the driver, the context, the image, the call.
+// BenchmarkFirstCall times the steps before a program's first result: the driver, the context, the
+// image, the call.
 func BenchmarkFirstCall(b *testing.B) {
 	start := time.Now()
 	gpu, err := Open()
@@ -331,7 +327,7 @@ func BenchmarkFirstCall(b *testing.B) {
 	require.NoError(b, gpu.Close())
 }
 
-// The kernels that measure limits load and launch, too.
+// The kernels that measure limits load and launch.
 func TestEveryLimit(t *testing.T) {
 	b := openGPU(t)
 	b.dev.Memory = 64 << 20 // copies of 8 MiB are enough here

@@ -15,18 +15,19 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// An endsCase has numbers at the ends of their range. What it puts into the arrays is exact in all
-// types, as are the products, so that no rounding decides which score is the largest.
+// An endsCase has numbers at the ends of their range. Its array elements and their products are
+// exact in all types: no rounding decides which score is the largest.
 type endsCase struct {
 	name     string
 	features string
 	scale    float32
 	set      func(p flashkit.Problem, in *oracle.Inputs)
-	full     bool // no band: the oracle spreads NaN to what it hides
-	forward  bool // alone: LSE does not tell how many keys share a weight that is absorbed
+	full     bool // no band: the oracle spreads NaN to hidden elements
+	forward  bool // forward only: LSE does not tell how many keys share an absorbed weight
 }
 
-// farKey puts one key far above the others for a third of the rows, and far below for another.
+// farKey puts one key far above the others for a third of the rows, and far below for another
+// third.
 func farKey(q, k float64) func(flashkit.Problem, *oracle.Inputs) {
 	return func(p flashkit.Problem, in *oracle.Inputs) {
 		for i := range p.Batch * p.Heads * p.QLen {
@@ -40,7 +41,7 @@ func farKey(q, k float64) func(flashkit.Problem, *oracle.Inputs) {
 	}
 }
 
-// eachBias calls f for the pairs of the bias, and stores what it returns.
+// eachBias sets each element of the bias to the result of f.
 func eachBias(in *oracle.Inputs, f func(i, j int, x float64) float64) {
 	s := in.Bias.Shape
 	for at, x := range in.Bias.X {
@@ -97,26 +98,26 @@ var endsCases = []endsCase{
 		})
 	}},
 	{name: "infinite sink", features: "-sink", scale: 1, set: func(_ flashkit.Problem, in *oracle.Inputs) {
-		in.Sink[0], in.Sink[1] = math.NaN(), math.Inf(-1) // of head 0 the kernel gets +Inf
+		in.Sink[0], in.Sink[1] = math.NaN(), math.Inf(-1) // the kernel gets +Inf for head 0
 	}},
 	{name: "large sink", features: "-sink", scale: 1, set: func(_ flashkit.Problem, in *oracle.Inputs) {
 		in.Sink[0], in.Sink[1] = float64(float32(3e38)), -float64(float32(3e38))
 	}},
 	{name: "infinite slope", features: "-alibi", scale: 1, set: func(p flashkit.Problem, in *oracle.Inputs) {
 		for i := range in.Slopes {
-			in.Slopes[i] = []float64{math.NaN(), float64(float32(3e38))}[i%2] // of even heads the kernel gets +Inf
+			in.Slopes[i] = []float64{math.NaN(), float64(float32(3e38))}[i%2] // the kernel gets +Inf for even heads
 		}
 	}},
 }
 
-// Numbers at the ends of their range give in every instance what float64 gives.
+// Every instance gives float64's results for numbers at the ends of their range.
 func TestNumbersAtTheEnds(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		for _, x := range endsCases {
 			for _, band := range []flashkit.Band{{}, flashkit.Causal()} {
 				p.QLen, p.Band, p.Scale = 70, band, x.scale
 				p := problem(t, p.String()+x.features)
-				if s.refuses(&b.dev, &flashkit.Call{Problem: p, Pass: s.pass}) != none || x.full && band != (flashkit.Band{}) || s.pass == flashkit.PassBackward && (x.forward || p.DType == flashkit.Float16 && x.scale > 2) { // gradients beyond its range
+				if s.refuses(&b.dev, &flashkit.Call{Problem: p, Pass: s.pass}) != none || x.full && band != (flashkit.Band{}) || s.pass == flashkit.PassBackward && (x.forward || p.DType == flashkit.Float16 && x.scale > 2) { // gradients beyond the range
 					continue
 				}
 				t.Run(x.name+" "+p.String(), func(t *testing.T) { checkEnds(t, b, s, p, x) })
@@ -125,7 +126,7 @@ func TestNumbersAtTheEnds(t *testing.T) {
 	})
 }
 
-func checkEnds(t *testing.T, b *Backend, s *stem, p flashkit.Problem, x endsCase) {
+func checkEnds(t *testing.T, b *Backend, s *family, p flashkit.Problem, x endsCase) {
 	c := newDeviceCall(t, b, p.String())
 	defer c.close(t)
 	in := endsInputs(c.p, &c.args, x)
@@ -169,7 +170,8 @@ func checkEnds(t *testing.T, b *Backend, s *stem, p flashkit.Problem, x endsCase
 	}
 }
 
-// endsInputs makes the arrays of a case: three columns of Q and K are not 0, and all numbers have few bits.
+// endsInputs makes the arrays of a case: three columns of Q and K are nonzero, and all numbers have
+// few bits.
 func endsInputs(p flashkit.Problem, args *flashkit.Args, x endsCase) oracle.Inputs {
 	r := rand.New(rand.NewPCG(1, 2))
 	array := func(s [4]int, f func(i int) float64) []float64 {
@@ -203,7 +205,7 @@ func endsInputs(p flashkit.Problem, args *flashkit.Args, x endsCase) oracle.Inpu
 	return in
 }
 
-// upload writes a tensor, whose numbers are exact in its type; of sinks and slopes NaN stands for +Inf.
+// upload writes a tensor of exact numbers; in sinks and slopes, NaN stands for +Inf.
 func upload(t *testing.T, c *deviceCall, to flashkit.Tensor, x []float64) {
 	wide, narrow := make([]float32, len(x)), make([]uint16, len(x))
 	for i, y := range x {
@@ -221,7 +223,8 @@ func upload(t *testing.T, c *deviceCall, to flashkit.Tensor, x []float64) {
 	}
 }
 
-// near holds a result to the truth, relative to its largest finite number; NaN and Inf are to be where they are there.
+// near compares a result with the truth, relative to its largest finite number; NaN and Inf must
+// agree.
 func near(t *testing.T, c *deviceCall, x flashkit.Tensor, want []float64, what string) {
 	got, most := c.download(t, x), 1.0
 	for _, y := range want {

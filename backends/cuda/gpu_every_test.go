@@ -12,13 +12,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// compute-sanitizer runs the tests below: each instance by itself is a subtest, so that many
+// compute-sanitizer runs the tests below. Each instance is a subtest of its own, so that many
 // processes can share them.
 
-// What the kernels' plans promise holds on the device: every instance loads and
-// launches, those that put parts together too.
+// The kernels' plans hold on the device: every instance loads and launches, including merges and
+// sums.
 func TestEveryInstance(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		p.Batch, p.QLen = 1, 20+rand.IntN(10)
 		masked, many := p, p
 		masked.Band, masked.QLen = flashkit.Causal(), 300
@@ -44,10 +44,10 @@ func TestEveryInstance(t *testing.T) {
 	})
 }
 
-// Calls end whose first rows see no keys, where each multiprocessor has several tiles: warpgroups that take turns, of which some
-// have no keys, do not wait for what waits for them.
+// Calls whose first rows see no keys end, with several tiles per multiprocessor. Some warpgroups
+// that take turns have no keys; they do not wait for warpgroups that wait for them.
 func TestRowsWithoutKeys(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		p.Batch, p.Heads, p.KVHeads, p.KVLen, p.Band = 1, 3*b.dev.SMs, 3*b.dev.SMs, 20, flashkit.Causal()
 		for _, rows := range []int{70, 198, 250} {
 			p.QLen = rows
@@ -69,9 +69,9 @@ func TestRowsWithoutKeys(t *testing.T) {
 	})
 }
 
-// Every instance with features loads and launches, on lengths and pages too.
+// Every instance with features loads and launches, also with lengths and pages.
 func TestEveryFeaturedInstance(t *testing.T) {
-	eachInstance(t, func(t *testing.T, b *Backend, s *stem, p flashkit.Problem) {
+	eachInstance(t, func(t *testing.T, b *Backend, s *family, p flashkit.Problem) {
 		all, many := p, p
 		p.Band, many.Band, many.Heads, many.KVHeads = flashkit.Causal(), flashkit.Causal(), 3*b.dev.SMs, 3*b.dev.SMs
 		forms := []string{p.String() + "-sink-ragged"}
@@ -94,7 +94,7 @@ func TestEveryFeaturedInstance(t *testing.T) {
 				require.NoError(t, c.forward(), p)
 			} else {
 				if c.bwdOptions.Kernel, c.fwdOptions.Kernel = c.fwdOptions.Kernel, ""; p.Heads == many.Heads {
-					c.fwdOptions.Kernel = "cuda/fwd_sm80" // a tile for each block: racecheck takes an arrival for the arriving thread's alone
+					c.fwdOptions.Kernel = "cuda/fwd_sm80" // one tile per block: racecheck credits an arrival only to the arriving thread
 				}
 				require.NoError(t, c.forward(), p)
 				require.NoError(t, c.backward(), p)
@@ -105,11 +105,12 @@ func TestEveryFeaturedInstance(t *testing.T) {
 	})
 }
 
-// eachInstance runs f as a subtest for every stem, dtype and padded head dim, with a small problem.
-func eachInstance(t *testing.T, f func(t *testing.T, b *Backend, s *stem, p flashkit.Problem)) {
+// eachInstance runs f as a subtest for every family, dtype and padded head dim, with a small
+// problem.
+func eachInstance(t *testing.T, f func(t *testing.T, b *Backend, s *family, p flashkit.Problem)) {
 	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
+	for i := range families {
+		s := &families[i]
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dims {
 				p := flashkit.Problem{Batch: 2, Heads: 2, KVHeads: 1, QLen: 20, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: dtype}

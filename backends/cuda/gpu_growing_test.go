@@ -11,11 +11,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// growing are decode steps whose keys grow: padded and paged, by the kernels that take them.
+// growing are decode steps with growing keys, padded and paged, by the kernels that support them.
 var growing = []string{"b3-h8-g2-n1-m10240-d128-bf16-ragged", "b3-h8-g2-n1-m10240-d64-f16-sink-ragged-page16", "b2-h4-g4-n1-m3000-d64-f32-ragged-page1"}
 
-// A graph of a step, captured once, gives for lengths that grow in the device's memory what a
-// call with these lengths gives.
+// A graph of a step is captured once. For lengths that grow in device memory, it gives the results
+// of calls with these lengths.
 func TestGraphOfGrowingCache(t *testing.T) {
 	b := openGPU(t)
 	for _, name := range growing {
@@ -63,14 +63,14 @@ func TestGraphOfGrowingCache(t *testing.T) {
 	}
 }
 
-// layOutPages puts the pages of a problem in another order.
+// layOutPages permutes the pages of a problem.
 func layOutPages(d *deviceCall) {
 	for n, i := len(d.args.Seqs.Pages), 0; i < n/2; i += 2 {
 		d.args.Seqs.Pages[i], d.args.Seqs.Pages[n-1-i] = d.args.Seqs.Pages[n-1-i], d.args.Seqs.Pages[i]
 	}
 }
 
-// What is wrong with lists in the device's memory is said.
+// Errors describe invalid sequences in device memory.
 func TestDeviceSequencesErrors(t *testing.T) {
 	b, _ := openFake(t)
 	d := newDeviceCall(t, b, "b2-h2-g1-n3-m8-d16-f32-ragged-page4")
@@ -97,7 +97,8 @@ func TestDeviceSequencesErrors(t *testing.T) {
 	d.close(t)
 }
 
-// A page table and lengths that only the device's memory has give what those of the host give, and a call without them is refused.
+// A page table and lengths that exist only on the device give the same results as on the host. A
+// call without them is refused.
 func TestPageTableOfTheDevice(t *testing.T) {
 	b, _ := openFake(t)
 	if gpu, err := Open(); err == nil {
@@ -137,8 +138,8 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 		"b9-h60-g60-n330-m330-d64-bf16-causal-ragged", "b3-h8-g2-n700-m900-d128-bf16-causal-ragged", "b9-h40-g40-n700-m900-d128-f16-sink-ragged",
 		"b2-h4-g2-n300-m400-d64-f32-causal-softcap20-alibi-ragged", "b1-h4-g4-n300-m200-d128-f32-bias-mask-sink-dropout0.25",
 	} {
-		for i := range stems {
-			s := &stems[i]
+		for i := range families {
+			s := &families[i]
 			p := problem(t, name)
 			if s.pass == flashkit.PassBackward && p.Page > 0 || !s.fits(&b.dev, p) {
 				continue
@@ -163,7 +164,7 @@ func TestFeaturedRepeatsAreBitEqual(t *testing.T) {
 	}
 }
 
-// list returns memory of the device with numbers of Sequences, which ends with the call.
+// list returns device memory with numbers of Sequences, which is freed with the call.
 func (c *deviceCall) list(t *testing.T, n []int32) *Buffer {
 	m, err := c.s.b.Alloc(4 * len(n))
 	require.NoError(t, err)

@@ -12,14 +12,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// mostPage is the largest size of pages that tests try.
+// mostPage is the largest page size of the tests.
 const mostPage = 256
 
-// Every kernel that takes pages reads those of any size, in any order.
+// Every kernel that supports pages reads pages of any size, in any order.
 func TestEveryPageSize(t *testing.T) {
 	b := openGPU(t)
-	for i := range stems {
-		s := &stems[i]
+	for i := range families {
+		s := &families[i]
 		if s.pass != flashkit.PassForward || s.takes&flashkit.FeaturePage == 0 || s.refuses(&b.dev, nil) != none {
 			continue
 		}
@@ -31,7 +31,7 @@ func TestEveryPageSize(t *testing.T) {
 			sizes := 0
 			for page := 1; page <= mostPage; page++ {
 				p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: rows, KVLen: 600, Dim: 64, VDim: 64, DType: s.dtypes[0], Ragged: true, Page: page}
-				if page > 32 && page%8 > 0 && page%7 > 0 { // a sample of the large ones: each takes two calls' memory
+				if page > 32 && page%8 > 0 && page%7 > 0 { // a sample of the large ones: each needs memory for two calls
 					continue
 				}
 				if s.fits(&b.dev, p) {
@@ -44,7 +44,7 @@ func TestEveryPageSize(t *testing.T) {
 	}
 }
 
-// What finds a key's page is right for every size, by the fake's arithmetic.
+// The computation of a key's page is right for every size, by the fake's arithmetic.
 func TestPageSizes(t *testing.T) {
 	b, _ := openFake(t)
 	for page := 1; page <= mostPage; page++ {
@@ -54,7 +54,7 @@ func TestPageSizes(t *testing.T) {
 	}
 }
 
-// comparePages compares O of keys in pages with that of the same keys one after the other.
+// comparePages compares O with keys in pages and with contiguous keys.
 func comparePages(t *testing.T, b *Backend, kernel string, p flashkit.Problem) {
 	t.Helper()
 	c := newDeviceCall(t, b, p.String())

@@ -16,9 +16,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Parts of a call, as an ordered ring computes them, have the bits of the whole: rows and keys cut at
-// multiples of Options.PartOf, and heads anywhere. FLASHKIT_SEED and FLASHKIT_PROBLEMS say which problems and how
-// many, FLASHKIT_NAMES the first of them.
+// Parts of a call, as an ordered ring computes them, have the bits of the whole: rows and keys cut
+// at multiples of Options.PartOf, and heads anywhere. FLASHKIT_SEED and FLASHKIT_PROBLEMS select
+// random problems, FLASHKIT_NAMES the first ones.
 func TestPartsHaveTheBitsOfTheWhole(t *testing.T) {
 	b, seed, n := openGPU(t), rand.Uint64(), 40
 	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
@@ -37,8 +37,8 @@ func TestPartsHaveTheBitsOfTheWhole(t *testing.T) {
 		}
 		x := &wholeCall{deviceCall: newDeviceCall(t, b, name), t: t, r: r}
 		x.args.Seed = seed
-		for i := range stems {
-			if s := &stems[i]; stemID(i) != decodeSM80 && s.fits(&b.dev, x.p) && !(s.hopper && looseRows(x.p)) {
+		for i := range families {
+			if s := &families[i]; familyID(i) != decodeSM80 && s.fits(&b.dev, x.p) && !(s.hopper && looseRows(x.p)) {
 				x.kernel = "cuda/" + s.name
 				x.check(s.pass)
 			}
@@ -47,7 +47,7 @@ func TestPartsHaveTheBitsOfTheWhole(t *testing.T) {
 	}
 }
 
-// drawWhole draws a problem whose parts are worth looking at.
+// drawWhole draws a problem with interesting parts.
 func drawWhole(r *rand.Rand) flashkit.Problem {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
 	p := flashkit.Problem{Batch: 1 + r.IntN(2), KVHeads: 1 + r.IntN(3), DType: dtypes[pick(0, 1, 2, 2, 2)]}
@@ -83,7 +83,7 @@ type wholeCall struct {
 	kernel string
 }
 
-// cuts returns where parts of n rows begin, 0 the first, and n.
+// cuts returns the begins of parts of n rows, with 0 and n.
 func (x *wholeCall) cuts(n int) []int {
 	list, unit := []int{0}, 128
 	if x.p.Band.Left() != flashkit.Unlimited {
@@ -129,7 +129,7 @@ func (x *wholeCall) check(pass flashkit.Pass) {
 	}
 }
 
-// whole is what Options.PartOf says, unless FLASHKIT_APART is set.
+// whole returns Options.PartOf, nil if FLASHKIT_APART is set.
 func (x *wholeCall) whole() *flashkit.Problem {
 	if os.Getenv("FLASHKIT_APART") != "" {
 		return nil
@@ -137,7 +137,7 @@ func (x *wholeCall) whole() *flashkit.Problem {
 	return &x.p
 }
 
-// parts computes the pass in parts: runs of rows, and backward runs of keys too.
+// parts computes the pass in parts: ranges of rows and, backward, ranges of keys.
 func (x *wholeCall) parts(pass flashkit.Pass) {
 	group := x.p.Heads / x.p.KVHeads
 	heads := []int{0, x.p.KVHeads}

@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// repeats is how often a pass must give the same bits; FLASHKIT_REPEATS changes it.
+// repeats is the number of runs that must have the same bits; FLASHKIT_REPEATS changes it.
 func repeats() int {
 	if n, err := strconv.Atoi(os.Getenv("FLASHKIT_REPEATS")); err == nil {
 		return n
@@ -24,8 +24,8 @@ func repeats() int {
 	return 200
 }
 
-// The same bits from run to run, for shapes whose blocks outnumber what the
-// device holds at once and for shapes that leave it half empty.
+// The same bits from run to run, for shapes with more blocks than the device holds at once, and for
+// shapes that half fill it.
 func TestRepeatsAreBitEqual(t *testing.T) {
 	b := openGPU(t)
 	for _, name := range []string{
@@ -42,8 +42,8 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 	}
 }
 
-// The same dQ while another stream writes memory, so that sums leave the cache between two additions: then
-// additions whose order is not enforced overtake each other.
+// The same dQ while another stream writes memory, so that sums leave the cache between two
+// additions: additions without an enforced order would overtake each other.
 func TestRepeatsBesideWrites(t *testing.T) {
 	b := openGPU(t)
 	for _, name := range []string{"b4-h16-g4-n1024-m1111-d128-f16", "b2-h8-g8-n2000-m2000-d64-bf16-causal", "b1-h16-g16-n4096-m4096-d128-bf16", "b1-h8-g8-n2000-m2000-d256-bf16-causal", "b2-h8-g8-n1024-m1024-d64-bf16", "b1-h4-g4-n1000-m1000-d128-bf16", "b2-h8-g8-n1500-m1500-d192-dv128-bf16-causal"} {
@@ -56,7 +56,8 @@ func TestRepeatsBesideWrites(t *testing.T) {
 	}
 }
 
-// The same bits while passes of other streams hold multiprocessors: what a block waits for has begun, whoever runs beside.
+// The same bits while passes of other streams hold multiprocessors: a block waits only for blocks
+// that have begun.
 func TestRepeatsBesideEachOther(t *testing.T) {
 	b := openGPU(t)
 	var calls []*deviceCall
@@ -64,7 +65,7 @@ func TestRepeatsBesideEachOther(t *testing.T) {
 		c := newDeviceCall(t, b, name)
 		defer c.close(t)
 		c.bwdOptions.Kernel = "cuda/bwd_sm90"
-		if !stems[bwdSM90].fits(&b.dev, c.p) {
+		if !families[bwdSM90].fits(&b.dev, c.p) {
 			t.Skip("not a GPU for bwd_sm90")
 		}
 		require.NoError(t, c.forward())
@@ -87,7 +88,7 @@ func TestRepeatsBesideEachOther(t *testing.T) {
 	}
 }
 
-// writeBeside fills memory again and again until end is called.
+// writeBeside fills memory repeatedly until end is called.
 func writeBeside(t *testing.T, b *Backend) (end func() error) {
 	s, err := b.NewStream()
 	require.NoError(t, err)
@@ -115,8 +116,8 @@ func writeBeside(t *testing.T, b *Backend) (end func() error) {
 	}
 }
 
-// sameBits makes a call again and again, whose outputs must not change. They are compared as bytes, in
-// memory that all runs share: most of the time goes there.
+// sameBits repeats a call, whose outputs must not change. They are compared as bytes, in memory
+// that all runs share: the comparison takes most of the time.
 func sameBits(t *testing.T, c *deviceCall, outputs []flashkit.Tensor, call func() error) {
 	first, later := make([][]uint16, len(outputs)), make([][]uint16, len(outputs))
 	for i, x := range outputs {

@@ -17,8 +17,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// The tests below need a GPU. make gpu-test builds a binary of them that runs on
-// a machine without Go.
+// The tests below need a GPU. make gpu-test builds them as a binary that runs on a machine without
+// Go.
 
 func openGPU(t testing.TB) *Backend {
 	b, err := Open()
@@ -29,12 +29,12 @@ func openGPU(t testing.TB) *Backend {
 	return b
 }
 
-// eachKernel runs f as a subtest for the kernels that take a problem, a forward and
-// a backward one at a time, until each had its turn.
+// eachKernel runs f as a subtest for the kernels that support a problem: one forward and one
+// backward at a time, until each has run.
 func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *deviceCall)) {
 	var names [2][]string
-	for i := range stems {
-		if s := &stems[i]; s.fits(&b.dev, problem(t, name)) {
+	for i := range families {
+		if s := &families[i]; s.fits(&b.dev, problem(t, name)) {
 			names[s.pass] = append(names[s.pass], "cuda/"+s.name)
 		}
 	}
@@ -47,7 +47,7 @@ func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *d
 	}
 }
 
-// Workspace that holds NaN changes nothing: whatever is read of it was written.
+// NaN in the workspace changes no result: every read follows a write.
 func TestPoisonedWorkspace(t *testing.T) {
 	b := openGPU(t)
 	b.eager = true
@@ -55,15 +55,14 @@ func TestPoisonedWorkspace(t *testing.T) {
 	conformance.Run(t, b)
 }
 
-// Blocks that take more than one tile, as where multiprocessors are few, change nothing.
+// Blocks with several tiles, as on few multiprocessors, change no result.
 func TestFewMultiprocessors(t *testing.T) {
 	b := openGPU(t)
 	b.dev.SMs = 4
 	conformance.Run(t, b)
 }
 
-// The variant that sums in any order gives what the ordered one gives, but for
-// rounding.
+// The nondeterministic variant gives the ordered results, up to rounding.
 func TestFastBackward(t *testing.T) {
 	b := openGPU(t)
 	for _, name := range []string{"b2-h8-g4-n500-m700-d64-bf16-causal", "b1-h4-g4-n300-m300-d128-f32"} {
@@ -132,14 +131,14 @@ func largeStrides(t *testing.T, b *Backend, c *deviceCall) {
 	}
 }
 
-// What lies between rows neither matters nor changes, also behind rows of an odd
-// number of elements.
+// Gaps between rows affect nothing and stay unchanged, even after rows with an odd number of
+// elements.
 func TestGapsAreLeftAlone(t *testing.T) {
 	b := openGPU(t)
 	for _, name := range []string{"b1-h2-g1-n70-m90-d63-dv62-bf16-causal", "b2-h2-g2-n70-m70-d17-dv33-f16", "b1-h2-g1-n140-m130-d127-bf16", "b1-h2-g1-n40-m50-d13-f32"} {
 		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
 			fwd, bwd := c.fwdOptions.Kernel, c.bwdOptions.Kernel
-			c.fwdOptions.Kernel, c.bwdOptions.Kernel = "", "" // dense rows may not be for these
+			c.fwdOptions.Kernel, c.bwdOptions.Kernel = "", "" // these may not support dense rows
 			require.NoError(t, c.forward())
 			require.NoError(t, c.backward())
 			outputs := []*flashkit.Tensor{&c.args.O, &c.args.DQ, &c.args.DK, &c.args.DV}
@@ -163,8 +162,8 @@ func TestGapsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// gapped returns how many 16-bit words an element has, and the elements from row to
-// row of a tensor with gaps.
+// gapped returns the 16-bit words of an element, and the row stride in elements of a tensor with
+// gaps.
 func gapped(x flashkit.Tensor) (words, step int) {
 	return x.DType().Size() / 2, (x.Shape()[3]+7)/8*8 + 8
 }
@@ -188,8 +187,7 @@ func (c *deviceCall) withGaps(t *testing.T, x flashkit.Tensor) flashkit.Tensor {
 	return m.Tensor(x.DType(), 0, s[0], s[1], s[2], s[3]).WithStrides(s[1]*s[2]*step, s[2]*step, step)
 }
 
-// betweenGaps returns the elements of a tensor of withGaps, whose gaps must be as
-// they were.
+// betweenGaps returns the elements of a tensor of withGaps, and checks that its gaps are unchanged.
 func (c *deviceCall) betweenGaps(t *testing.T, x flashkit.Tensor) (out []float32) {
 	s := x.Shape()
 	words, step := gapped(x)
@@ -239,7 +237,7 @@ func TestGraphCapture(t *testing.T) {
 	}
 }
 
-// A request for more than the device has leaves it usable.
+// A request for more memory than the device has leaves it usable.
 func TestDeviceFull(t *testing.T) {
 	b := openGPU(t)
 	_, err := b.Alloc(b.dev.Memory * 2)

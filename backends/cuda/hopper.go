@@ -2,43 +2,42 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A hopperPlan says how fwd_sm90 cuts a call among the multiprocessors.
+// A hopperPlan is the partition of a call by fwd_sm90.
 type hopperPlan struct {
 	workspace
 	rows   rowTiles
-	splits int     // parts of the keys, put together by decode_sm80_merge
-	cycles float64 // of the longest block, and of the parts; 0 where blocks take many tiles
-	steps  int     // of that block
+	splits int     // split-KV parts, merged by decode_sm80_merge
+	cycles float64 // with the merge; 0 if blocks process many tiles
+	steps  int     // of the longest block
 }
 
-// What parts cost: to launch what puts them together, in cycles, and to write and read those of the keys, or of the
-// heads of a group, in bytes of a cycle of a multiprocessor.
+// Costs of parts: of the launch that merges them, in cycles, and of storing and loading them, in
+// bytes per cycle of a multiprocessor.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles is what it costs to put parts together, of so many bytes.
+// partsCycles returns the cycles of merging parts, at `each` bytes per cycle.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
-// planHopper cuts a call's query rows and keys. Where tiles of a few warpgroups are no more
-// than the multiprocessors, each takes one. Where those are fewer yet, tiles are cut by keys
-// too, if that gains more than it takes to put the parts together. Under a mask tiles differ in
-// length: where they are no more than two for each multiprocessor, one takes a long and a short
-// one; else there is a counter that deals them out.
+// planHopper partitions a call's query rows and keys. If there are no more tiles of few warpgroups
+// than multiprocessors, each takes one. If there are fewer still, it also splits the keys, unless
+// the merge costs more. Under a mask, tiles differ in length. With at most two per multiprocessor,
+// each takes a long and a short one; with more, a counter deals them out.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
-	if featured(&p) {
-		h.turn = 1
+	if hasFeatures(&p) {
+		h.counters = 1
 		return h
 	}
-	s := &stems[fwdSM90]
+	s := &families[fwdSM90]
 	t, heads := s.tile(s.plans, &p), p.Batch*p.Heads
 	groups, least := t.rows/groupRows, 0.
 	masked := banded(p)
 	if masked {
-		h.rows, h.turn = rowTiles{tall: int32(ceilDiv(p.QLen, t.rows))}, 1
+		h.rows, h.counters = rowTiles{tall: int32(ceilDiv(p.QLen, t.rows))}, 1
 	} else {
 		var taken float64
 		h.rows, taken = cutRows(p.QLen, heads, groups, sms)
@@ -48,7 +47,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 		return h
 	}
 	for g := groups; g > 0; g-- {
-		low, pieces := ceilDiv(p.QLen, g*groupRows), mostTiles(&p, g*groupRows, t.keys)
+		low, pieces := ceilDiv(p.QLen, g*groupRows), maxTiles(&p, g*groupRows, t.keys)
 		if n := low * heads; masked && n > sms && n <= 2*sms {
 			if c := s.cutHopper(&p, &t, g, 1, pairSteps(&p, low, g*groupRows, t.keys, sms), sms); least == 0 || c.cycles < least {
 				h, least = c, c.cycles
@@ -64,22 +63,22 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 			if steps <= 1 {
 				break
 			}
-			splits = ceilDiv(pieces, steps-1) // those between have as many steps, and more parts
+			splits = ceilDiv(pieces, steps-1) // in between, more parts have the same steps
 		}
 	}
 	return h
 }
 
-// planPart is planHopper for a part of a whole, which may be all of it: keys are cut in as many parts, for tiles
-// of as many rows, so that each row is computed as in a call of the whole.
+// planPart is planHopper for whole or a part of it. It splits keys and sizes tiles as for whole, so
+// that each row has the same bits.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
-	w, _ := folded(whole)
+	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
 	switch {
 	case h.cycles > 0:
 		h.rows.low = int32(ceilDiv(p.QLen, int(h.rows.lowRows)))
 	case banded(w):
-		h.rows.tall = int32(ceilDiv(p.QLen, stems[fwdSM90].shape(&p).rows))
+		h.rows.tall = int32(ceilDiv(p.QLen, families[fwdSM90].shape(&p).rows))
 	}
 	if h.splits > 1 {
 		rows := p.Batch * p.Heads * p.QLen
@@ -88,8 +87,8 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	return h
 }
 
-// pairSteps returns the steps of the multiprocessor that has most of them, where each takes a tile in the
-// kernel's order, the longest first, and those that come last take one of the others before the first ones do.
+// pairSteps returns the maximum steps of a multiprocessor. Each takes a tile in the kernel's order,
+// longest first; multiprocessors with short tiles then take the rest.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -112,7 +111,8 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	return most
 }
 
-// headsTogether returns how many heads fwd_sm90 takes together under a mask, as heads_together of fwd_sm90.cuh.
+// headsTogether returns how many heads fwd_sm90 processes together under a mask, as heads_together
+// of fwd_sm90.cuh.
 func headsTogether(p *flashkit.Problem, heads int) int {
 	elements := p.KVLen * (p.Dim + p.VDim)
 	if p.QLen <= fewRows {
@@ -128,32 +128,31 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 }
 
 const (
-	groupElements = 1 << 24 // that K and V have of the heads together, or
-	fewRows       = 1536    // Q and O too, which pass through the cache as fast where rows are so few
-	fewerHeads    = 8       // how many numbers of heads are tried
+	groupElements = 1 << 24 // maximum elements of K and V of the heads together
+	fewRows       = 1536    // query rows up to which Q and O count too
+	fewerHeads    = 8       // head counts that are tried
 )
 
-// cutHopper is a plan of so many parts, of tiles of so many warpgroups.
-func (s *stem) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
+func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
 	h := hopperPlan{splits: splits, steps: steps, rows: rowTiles{low: int32(ceilDiv(p.QLen, groups*groupRows)), lowRows: int32(groups * groupRows)}}
 	if splits > 1 {
 		merged, parts := s.parts(*p), p.Batch*p.Heads*p.QLen*splits
-		h.partO, h.partLSE = parts*stems[decodeSM80].padded(&merged).dim, 2*parts
+		h.partO, h.partLSE = parts*families[decodeSM80].padded(&merged).dim, 2*parts
 	}
 	h.cycles = s.plans.planCycles(&h, t, p.Batch*p.Heads, sms)
 	return h
 }
 
-// parts is a problem whose head dim is that of the values of the stem's instance, for what puts parts together.
-func (s *stem) parts(p flashkit.Problem) flashkit.Problem {
+// parts returns p with the padded head dim of V, for the merge.
+func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
 }
 
-// splitGroups are the warpgroups of the instances that take parts of the keys.
+// splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// shareOf returns what part of a whole step's time one takes in which so many warpgroups have rows.
+// shareOf returns the relative time of a step in which `used` warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
 	switch {
 	case used == 1 && groups == 2:
@@ -167,9 +166,8 @@ func (c *costs) shareOf(used, groups int) float64 {
 	}
 }
 
-// mostTiles returns the most tiles of keys that the first, the middle, or the last tile of query
-// rows sees.
-func mostTiles(p *flashkit.Problem, rows, keys int) (most int) {
+// maxTiles returns the maximum key tiles that the first, middle or last row tile sees.
+func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	n := ceilDiv(p.QLen, rows)
 	for _, nth := range [...]int{0, n / 2, n - 1} {
 		most = max(most, tilesOf(p, nth, rows, keys))
@@ -177,7 +175,7 @@ func mostTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	return most
 }
 
-// tilesOf returns how many tiles of keys a tile of query rows sees.
+// tilesOf returns the key tiles that the nth row tile sees.
 func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	first, _ := p.Keys(nth * rows)
 	_, last := p.Keys(min((nth+1)*rows, p.QLen) - 1)
@@ -187,15 +185,16 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	return ceilDiv(last, keys) - first/keys
 }
 
-// inTurn returns 1 where warpgroups take turns, else 0: tiles of more than two that are dealt out are faster without.
-func inTurn(dealt bool, rows int) int8 {
+// warpgroupTurns returns 1 if warpgroups take turns, else 0. Dealt tiles of more than two
+// warpgroups are faster without turns.
+func warpgroupTurns(dealt bool, rows int) int8 {
 	if dealt && rows > splitGroups*groupRows {
 		return 0
 	}
 	return 1
 }
 
-// forwardHopper launches fwd_sm90, and what puts the parts of the keys together.
+// forwardHopper launches fwd_sm90, and the merge of split-KV parts.
 func (l *launch) forwardHopper() error {
 	p, x := &l.p, l.x
 	h := planHopper(*p, l.b.dev.SMs)
@@ -208,7 +207,7 @@ func (l *launch) forwardHopper() error {
 	}
 	var merge *function
 	if h.splits > 1 {
-		if merge, err = l.b.images.get(l.b.drv, decodeSM80, traitMerge, l.stem.parts(*p)); err != nil {
+		if merge, err = l.b.images.get(l.b.drv, decodeSM80, traitMerge, l.family.parts(*p)); err != nil {
 			return err
 		}
 	}
@@ -221,29 +220,29 @@ func (l *launch) forwardHopper() error {
 	}
 	heads, sms := p.Batch*p.Heads, l.b.dev.SMs-x.spare
 	x.rows, x.splits = h.rows, int32(h.splits)
-	dealt, even := h.turn > 0, h.cycles == 0 && h.turn == 0
-	if x.featured {
+	dealt, even := h.counters > 0, h.cycles == 0 && h.counters == 0
+	if x.hasFeatures {
 		x.rows, x.pageBox = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}, int32(box)
 		dealt, even = banded(*p) || p.Ragged || p.Score.Mask, !banded(*p)
 		if x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, l.b.eager); x.rowSlots > 0 {
 			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean of all sequences
 		}
 	}
-	if even { // for the multiprocessors that it has
+	if even { // among the multiprocessors that are not spared
 		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
 	}
 	tiles := int(x.rows.tall+x.rows.low) * heads * h.splits
 	blocks := min(sms, tiles)
-	if !x.featured {
+	if !x.hasFeatures {
 		if x.beside && (h.cycles == 0 || tiles > blocks) {
-			dealt, h.turn = true, 1
+			dealt, h.counters = true, 1
 		}
-		x.skew = inTurn(dealt, f.rows)
+		x.skew = warpgroupTurns(dealt, f.rows)
 	}
 	return l.within(&h.workspace, func() error {
 		if !dealt {
-			x.turn = 0
-		} else if err := l.b.drv.MemsetD32Async(x.turn, 0, 1, l.s); err != nil {
+			x.counters = 0
+		} else if err := l.b.drv.MemsetD32Async(x.counters, 0, 1, l.s); err != nil {
 			return err
 		}
 		if err := l.run(f, blocks, true); err != nil || h.splits == 1 {

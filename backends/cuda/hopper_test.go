@@ -9,32 +9,32 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A plan of few blocks covers every row once, gives a multiprocessor one tile at most, or two under a mask, and
-// needs no counter; parts of the keys have their workspace. Other masked calls count.
+// A plan of few blocks covers every row once and gives each multiprocessor at most one tile, two
+// under a mask. It needs no counter; split keys have workspace. Other masked calls have a counter.
 func TestPlanHopper(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	few, parts, pairs := 0, 0, 0
 	for range 20000 {
 		p, pass := randomProblem(r)
-		if pass != flashkit.PassForward || !stems[fwdSM90].fits(&Device{Major: 9}, p) {
+		if pass != flashkit.PassForward || !families[fwdSM90].fits(&Device{Major: 9}, p) {
 			continue
 		}
 		sms := 1 + r.IntN(150)
 		h := planHopper(p, sms)
-		dim := stems[fwdSM90].pad(p)
-		tile, heads := stems[fwdSM90].shapes[dim], p.Batch*p.Heads
+		dim := families[fwdSM90].pad(p)
+		tile, heads := families[fwdSM90].shapes[dim], p.Batch*p.Heads
 		require.Positive(t, h.splits, p)
 		if h.cycles == 0 {
 			require.Equal(t, 1, h.splits, p)
-			require.Equal(t, workspace{turn: h.turn}, h.workspace, p)
-			if h.turn > 0 {
+			require.Equal(t, workspace{counters: h.counters}, h.workspace, p)
+			if h.counters > 0 {
 				require.Equal(t, rowTiles{tall: int32(ceilDiv(p.QLen, tile.rows))}, h.rows, p)
 			}
 			continue
 		}
 		few++
 		low, rows := int(h.rows.low), int(h.rows.lowRows)
-		require.Zero(t, h.turn+int(h.rows.tall), p)
+		require.Zero(t, h.counters+int(h.rows.tall), p)
 		if low*heads > sms {
 			pairs++
 			require.True(t, banded(p) && h.splits == 1 && low*heads <= 2*sms, p)
@@ -49,19 +49,19 @@ func TestPlanHopper(t *testing.T) {
 		parts++
 		require.LessOrEqual(t, rows, splitGroups*groupRows, p)
 		words := heads * p.QLen * h.splits
-		require.Equal(t, workspace{partO: words * map[int]int{64: 64, 80: 128, 96: 128, 128: 128, 192: 256, 256: 256}[stems[fwdSM90].dims[dim].vDim], partLSE: 2 * words}, h.workspace, p)
+		require.Equal(t, workspace{partO: words * map[int]int{64: 64, 80: 128, 96: 128, 128: 128, 192: 256, 256: 256}[families[fwdSM90].dims[dim].vDim], partLSE: 2 * words}, h.workspace, p)
 	}
 	require.Positive(t, few)
 	require.Positive(t, parts)
 	require.Positive(t, pairs)
 }
 
-// A multiprocessor that takes a long tile takes a short one after it.
+// A multiprocessor with a long tile takes a short one next.
 func TestPairs(t *testing.T) {
 	for name, want := range map[string]int{
 		"b1-h16-g16-n2048-m2048-d128-bf16-causal":         17,
 		"b1-h32-g8-n1024-m1024-d128-bf16-causal":          9,
-		"b1-h11-g11-n2048-m2048-d128-bf16-causal":         16, // 176 tiles: the longest has none
+		"b1-h11-g11-n2048-m2048-d128-bf16-causal":         16, // 176 tiles: the longest has no partner
 		"b1-h16-g16-n2048-m2048-d128-bf16-window255.0":    6,
 		"b2-h32-g8-n512-m65536-d128-bf16-causal":          1021, // head by head
 		"b1-h16-g16-n2048-m2048-d128-bf16-causal-shift-1": 17,
@@ -70,11 +70,11 @@ func TestPairs(t *testing.T) {
 		h := planHopper(p, 132)
 		require.Equal(t, want, h.steps, name)
 		require.Equal(t, rowTiles{low: int32(p.QLen / 128), lowRows: 128}, h.rows, name)
-		require.Zero(t, h.turn, name)
+		require.Zero(t, h.counters, name)
 	}
 }
 
-// Warpgroups take turns, unless three of them have tiles that are dealt out.
+// Warpgroups take turns, unless three of them have dealt tiles.
 func TestTurns(t *testing.T) {
 	for name, want := range map[string]int8{
 		"b16-h32-g32-n1024-m1024-d64-bf16-causal": 0, "b16-h32-g32-n1024-m1024-d64-bf16": 1, "b1-h12-g12-n1024-m1024-d64-bf16-causal": 1,
@@ -82,23 +82,23 @@ func TestTurns(t *testing.T) {
 	} {
 		p := problem(t, name)
 		h := planHopper(p, 132)
-		require.Equal(t, want, inTurn(h.turn > 0, stems[fwdSM90].shape(&p).rows), name)
+		require.Equal(t, want, warpgroupTurns(h.counters > 0, families[fwdSM90].shape(&p).rows), name)
 	}
 }
 
-// A part is computed in tiles of as many rows as the whole, with its keys cut in as many parts, for which it has
-// the workspace; the whole as a part of itself has the plan of the whole.
+// A part has tiles of the same rows, the same split of keys, and the workspace for them as its
+// whole. The whole as a part of itself has the plan of the whole.
 func TestPlanPart(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 4))
 	cut := 0
 	for range 20000 {
 		p, pass := randomProblem(r)
-		if pass != flashkit.PassForward || !stems[fwdSM90].fits(&Device{Major: 9}, p) || featured(&p) || p.Batch*p.Heads*p.QLen == 0 {
+		if pass != flashkit.PassForward || !families[fwdSM90].fits(&Device{Major: 9}, p) || hasFeatures(&p) || p.Batch*p.Heads*p.QLen == 0 {
 			continue
 		}
 		sms := 1 + r.IntN(150)
 		want := planHopper(p, sms)
-		q, fewer := folded(p)
+		q, fewer := packedHeads(p)
 		if !fewer {
 			require.Equal(t, want, planPart(p, p, sms), p)
 		}
@@ -107,7 +107,7 @@ func TestPlanPart(t *testing.T) {
 		x.KVHeads, x.QLen = 1+r.IntN(p.KVHeads), min(p.QLen, 128*(1+r.IntN(4)))
 		x.Heads = p.Heads / p.KVHeads * x.KVHeads
 		h := planPart(x, p, sms)
-		require.Equal(t, []any{want.splits, want.turn, want.rows.lowRows}, []any{h.splits, h.turn, h.rows.lowRows}, p)
+		require.Equal(t, []any{want.splits, want.counters, want.rows.lowRows}, []any{h.splits, h.counters, h.rows.lowRows}, p)
 		if rows := x.Batch * x.Heads * x.QLen; h.splits > 1 {
 			cut++
 			require.Equal(t, 2*rows*h.splits, h.partLSE, p)
@@ -116,7 +116,7 @@ func TestPlanPart(t *testing.T) {
 		if want.cycles > 0 {
 			require.EqualValues(t, ceilDiv(x.QLen, int(h.rows.lowRows)), h.rows.low, p)
 		} else if banded(q) {
-			require.EqualValues(t, ceilDiv(x.QLen, stems[fwdSM90].shape(&p).rows), h.rows.tall, p)
+			require.EqualValues(t, ceilDiv(x.QLen, families[fwdSM90].shape(&p).rows), h.rows.tall, p)
 		}
 	}
 	require.Positive(t, cut)
@@ -143,7 +143,7 @@ func TestPartOptions(t *testing.T) {
 	require.Error(t, c.forward())
 }
 
-// A call of few blocks is one launch without workspace, or two.
+// A call of few blocks is one launch without workspace, or two launches.
 func TestHopperLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string][]string{
@@ -193,9 +193,8 @@ func (f *fakeDriver) names() (names []string) {
 	return names
 }
 
-// inParts returns a problem like p that a stem cuts into parts of the keys, or of the heads of a
-// group, if it does.
-func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
+// inParts returns a problem like p that a family splits by keys or by heads of a group, if any.
+func inParts(s *family, p flashkit.Problem) flashkit.Problem {
 	switch {
 	case s.rows > 0 || s.hopper && s.pass == flashkit.PassForward:
 		p.KVLen = 2600
@@ -205,25 +204,27 @@ func inParts(s *stem, p flashkit.Problem) flashkit.Problem {
 	return p
 }
 
-// inPairs returns a problem like p whose tiles of keys pairs of blocks of bwd_sm90 share, where it has them.
+// inPairs returns a problem like p whose key tiles are shared by pairs of blocks of bwd_sm90, if
+// any.
 func inPairs(p flashkit.Problem) flashkit.Problem {
 	p.QLen, p.KVHeads = 1300, p.Heads
 	return p
 }
 
-// inWaves returns a problem like p with more tiles of keys than multiprocessors, for which bwd_sm90 has blocks of dV.
+// inWaves returns a problem like p with more key tiles than multiprocessors, for which bwd_sm90 has
+// separate blocks for dV.
 func inWaves(p flashkit.Problem) flashkit.Problem {
 	p.Batch, p.KVHeads = 24, p.Heads
 	return p
 }
 
-// The problems of TestEveryInstance take every instance of parts.
+// The problems of TestEveryInstance run every instance of parts.
 func TestPartsOfEveryInstance(t *testing.T) {
 	b, _ := openFake(t)
-	for _, dim := range stems[fwdSM90].dims {
+	for _, dim := range families[fwdSM90].dims {
 		p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 25, KVLen: 300, Dim: dim.dim, VDim: dim.vDim, DType: flashkit.BFloat16}
-		require.Greater(t, planHopper(inParts(&stems[fwdSM90], p), b.dev.SMs).splits, 1, dim.name())
-		require.Equal(t, traitParts, b.backwardInstance(inParts(&stems[bwdSM90], p), inParts(&stems[bwdSM90], p)), dim.name())
+		require.Greater(t, planHopper(inParts(&families[fwdSM90], p), b.dev.SMs).splits, 1, dim.name())
+		require.Equal(t, traitParts, b.backwardInstance(inParts(&families[bwdSM90], p), inParts(&families[bwdSM90], p)), dim.name())
 		want := instance(0)
 		if dim.dim <= groupedDim {
 			want = traitPairs
@@ -235,8 +236,8 @@ func TestPartsOfEveryInstance(t *testing.T) {
 	}
 }
 
-// Instances of bwd_sm90 are chosen by the whole of which a call is a part, and those whose blocks stay have no more
-// blocks than multiprocessors.
+// The instance of bwd_sm90 depends on the whole of a part; persistent instances have no more blocks
+// than multiprocessors.
 func TestBackwardInstances(t *testing.T) {
 	b, f := openFake(t)
 	for name, want := range map[string]string{
@@ -271,7 +272,7 @@ func TestBackwardInstances(t *testing.T) {
 			require.Equal(t, traitFeatures|traitLayout, main, name)
 			continue
 		}
-		require.Equal(t, want, kernelKey{bwdSM90, main, p.DType, stems[bwdSM90].pad(p)}.name(), name)
+		require.Equal(t, want, kernelKey{bwdSM90, main, p.DType, families[bwdSM90].pad(p)}.name(), name)
 		if p.Batch == 9 {
 			q := p
 			q.QLen, q.KVLen = 128, 128
@@ -293,7 +294,7 @@ func TestBackwardInstances(t *testing.T) {
 		"b9-h96-g96-n5000-m5000-d64-bf16-causal-sink":    "bwd_sm90_features_layout_bf16_d64",
 	} {
 		p := problem(t, name)
-		require.Equal(t, want, kernelKey{bwdSM90, b.backwardInstance(p, p), p.DType, stems[bwdSM90].pad(p)}.name(), name)
+		require.Equal(t, want, kernelKey{bwdSM90, b.backwardInstance(p, p), p.DType, families[bwdSM90].pad(p)}.name(), name)
 	}
 	for _, name := range []string{"b2-h80-g80-n3-m3-d64-f16", "b2-h80-g80-n3-m3-d64-f16-sink"} {
 		c := newDeviceCall(t, b, name)

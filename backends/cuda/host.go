@@ -10,26 +10,25 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device in chunks. A staging buffer takes a chunk through
-// packing into pinned memory, the copy to the device, the kernels, the copy back and unpacking,
-// in a stream of its own. Several buffers overlap all of it. Chunks depend on the problem and
-// the shapes alone, so results do too.
+// Host tensors stream through the device in chunks. A staging buffer takes a chunk through packing,
+// the copy to the device, the kernels, the copy back and unpacking, in its own stream. Several
+// buffers overlap these stages. Chunks, and so results, depend only on the problem and the shapes.
 
-// A hostCall is a pass on host tensors, cut into units. A unit is a KV head of a batch with the
-// query heads of its group or, in a call with features, a whole batch.
+// A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
+// with its query heads or, with features, a whole batch entry.
 type hostCall struct {
 	b        *Backend
-	id       stemID
+	id       familyID
 	call     *flashkit.Call
-	perBatch int // units
+	perBatch int // units of a batch entry
 	units    int
 	chunk    int // units of a chunk
 
-	next atomic.Int64          // unit that no chunk has yet
-	err  atomic.Pointer[error] // the first
+	next atomic.Int64          // first unit without a chunk
+	err  atomic.Pointer[error] // the first error
 }
 
-func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) (err error) {
+func (b *Backend) runHost(ctx context.Context, id familyID, call *flashkit.Call) (err error) {
 	c := &hostCall{b: b, id: id, call: call}
 	first := c.cut()
 	own, err := b.staging.take(ctx)
@@ -51,16 +50,16 @@ func (b *Backend) runHost(ctx context.Context, id stemID, call *flashkit.Call) (
 	if failed := c.err.Load(); failed != nil {
 		err = *failed
 	}
-	if featured(&call.Problem) && own.bytes > 2*featureBytes { // no other call needs as much
+	if hasFeatures(&call.Problem) && own.bytes > 2*featureBytes { // other calls need less
 		err = errors.Join(err, b.do(func() error { return own.shrink(b.drv) }))
 	}
 	return err
 }
 
-// cut decides what a unit is and how many of them make a chunk, and returns the first chunk.
+// cut chooses the unit and the units of a chunk, and returns the first chunk.
 func (c *hostCall) cut() *chunk {
 	p := &c.call.Problem
-	dense := !featured(p)
+	dense := !hasFeatures(p)
 	if c.perBatch, c.units = 1, p.Batch; dense {
 		c.perBatch, c.units = p.KVHeads, p.Batch*p.KVHeads
 	}
@@ -81,8 +80,8 @@ func (c *hostCall) cut() *chunk {
 	return x
 }
 
-// featureChunk returns how many batches of a call with features make a chunk. The number does not depend on
-// which optional results are wanted, other than sums over batches.
+// featureChunk returns the batch entries of a chunk in a call with features. Of the optional
+// results, only sums over the batch change it.
 func (c *hostCall) featureChunk() int {
 	a := c.call.Args
 	in, out, _ := hostBytes(c.call.Problem, c.call.Pass)
@@ -95,10 +94,10 @@ func (c *hostCall) featureChunk() int {
 	return batchesOf(c.call, summed, in+out, c.b.staging.whole)
 }
 
-// batchesOf returns how many batches of a call with features and so many bytes make a chunk of limit bytes: all of
-// them where sequences differ, or where a result is a sum over batches.
+// batchesOf returns the batch entries of a chunk of limit bytes, in a call with features. It
+// returns all if sequences differ, or if a result is a sum over the batch.
 func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
-	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout is by the number of the batch
+	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout depends on the batch index
 		return max(1, c.Batch)
 	}
 	return max(1, min(c.Batch, int(float64(limit)*float64(c.Batch)/max(1, bytes))))
@@ -113,7 +112,7 @@ func (c *hostCall) take() *chunk {
 	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
 }
 
-// work takes a chunk and those that are left through a staging buffer, until one fails.
+// work takes chunks through a staging buffer, first x, until one fails or none is left.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	for ; x != nil; x = c.take() {
 		if err := c.run(ctx, l, x); err != nil {
@@ -124,7 +123,6 @@ func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	}
 }
 
-// run takes a chunk through a staging buffer.
 func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
 	if err := c.b.grow(l, max(x.bytes, granule)); err != nil {
 		return err
@@ -135,7 +133,7 @@ func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
 	}
 	a := c.b.args.Get().(*arguments)
 	defer c.b.args.Put(a)
-	x.describe(a, l.device)
+	x.setArguments(a, l.device)
 	if err := c.b.do(func() error { return c.pass(x, a, l) }); err != nil {
 		return err
 	}
@@ -143,7 +141,6 @@ func (c *hostCall) run(ctx context.Context, l *stagingBuffer, x *chunk) error {
 	return nil
 }
 
-// pass copies the inputs to the device, computes, and copies the outputs back.
 func (c *hostCall) pass(x *chunk, a *arguments, l *stagingBuffer) error {
 	if x.inputs > 0 {
 		if err := c.b.drv.MemcpyHtoDAsync(l.device, l.host, x.inputs, l.stream); err != nil {

@@ -6,40 +6,40 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A chunk is some units of a call in a staging buffer: the tensors that are read, those that
-// are read and written, those that are written, so that each way is one copy. Of inputs with
-// features a dimension that repeats is copied once. Of packed tensors the rows of sequences are
-// copied, of pools of pages those that sequences have.
+// A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: input,
+// input and output, output. Each direction is therefore one copy. With features, a repeated
+// dimension of an input is copied once. Of packed tensors only the rows of sequences are copied, of
+// page pools only the pages of sequences.
 type chunk struct {
 	call     *flashkit.Call
-	perBatch int // units
+	perBatch int // units of a batch entry
 
 	p       flashkit.Problem
 	first   int // unit
 	list    []staged
-	pages   []int32 // the pages that sequences have, in their order
-	table   []int32 // where they lie in the copy
+	pages   []int32 // pages of the sequences, in their order
+	table   []int32 // page table of the copy
 	inputs  int     // end of the inputs, in bytes
-	outputs int     // begin of the outputs
+	outputs int     // begin of the outputs, in bytes
 	bytes   int
 }
 
-// A staged tensor is an argument and its place in a staging buffer.
+// A staged tensor is an argument and its location in a staging buffer.
 type staged struct {
-	arg    int // of allArguments
+	arg    int // index in allArguments
 	t      *flashkit.Tensor
 	role   flashkit.Role
-	shape  [4]int  // of what is copied
-	whole  [4]int  // with what repeats
+	shape  [4]int  // of the copy
+	whole  [4]int  // shape with repeated dimensions
 	first  int     // unit
 	from   int     // first row
-	pages  []int32 // in place of units
+	pages  []int32 // pages to copy, in place of units
 	row    int     // bytes from one row to the next
 	offset int
 	bytes  int
 }
 
-// newChunk returns n units of a call, from the first on, and decides where each tensor lies.
+// newChunk returns the chunk of n units from first on, and places its tensors.
 func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
 	x.p.Batch, x.p.Heads, x.p.KVHeads = n, call.Heads/perBatch, call.KVHeads/perBatch
@@ -60,7 +60,7 @@ func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	return x
 }
 
-// findPages lists the pages that sequences have, and makes a table of their copies.
+// findPages lists the pages of the sequences, and makes the page table of their copies.
 func (x *chunk) findPages() {
 	seqs := x.call.Args.Seqs
 	if x.p.Page == 0 || x.p.Batch == 0 {
@@ -76,7 +76,7 @@ func (x *chunk) findPages() {
 	}
 }
 
-// add places a tensor behind the others.
+// add places a tensor after the others.
 func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	s := staged{arg: arg, t: t, role: role, shape: t.Shape(), offset: x.bytes}
 	seqs, size := x.call.Args.Seqs, t.DType().Size()
@@ -99,12 +99,12 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	}
 	s.whole = s.shape
 	for d, stride := range t.Strides() {
-		if role == flashkit.Input && stride == 0 && s.shape[d] > 1 && s.pages == nil && featured(&x.p) {
+		if role == flashkit.Input && stride == 0 && s.shape[d] > 1 && s.pages == nil && hasFeatures(&x.p) {
 			s.shape[d] = 1
 		}
 	}
 	s.row = s.shape[3] * size
-	if s.shape[3] > 1 || size < 4 { // rows at multiples of 16 bytes are faster, or needed; LSE has no rows
+	if s.shape[3] > 1 || size < 4 { // aligned rows are faster, or required; LSE has one column
 		s.row = ceilDiv(s.row, rowAlignment) * rowAlignment
 	}
 	s.bytes = s.shape[0] * s.shape[1] * s.shape[2] * s.row
@@ -112,7 +112,7 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	x.list = append(x.list, s)
 }
 
-// place makes v the copy of the tensor on the device.
+// place makes v the tensor's copy on the device.
 func (s *staged) place(v *view, device Pointer) {
 	step := int64(s.row / s.t.DType().Size())
 	*v = view{data: device + Pointer(s.offset), row: step, head: step * int64(s.shape[2]), batch: step * int64(s.shape[2]) * int64(s.shape[1])}
@@ -129,8 +129,8 @@ func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	storeFence()
 }
 
-// move copies row by row, or head by head where rows are dense on both sides. The caches keep
-// nothing of what it packs, where they need not: the device's copies are slower otherwise.
+// move copies row by row, or head by head if rows are dense on both sides. Packing bypasses the
+// caches if possible: the device copies cached lines more slowly.
 func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	size := s.t.DType().Size()
 	rows, n, step := s.shape[2], s.shape[3]*size, s.row
@@ -160,7 +160,6 @@ func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	}
 }
 
-// hostBytesOf returns the memory of a tensor on the host.
 func hostBytesOf(t *flashkit.Tensor) []byte {
 	switch n := t.Len() * t.DType().Size(); t.DType() {
 	case flashkit.Float32:
@@ -172,8 +171,8 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// describe sets the argument block for the copies on the device.
-func (x *chunk) describe(a *arguments, device Pointer) {
+// setArguments describes a call on the copies.
+func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {
 		a.dbiasShape[0] = int32(x.p.Batch)
@@ -188,7 +187,6 @@ func (x *chunk) describe(a *arguments, device Pointer) {
 	a.finish(x.call, x.sequences())
 }
 
-// sequences returns where the sequences lie in the copies.
 func (x *chunk) sequences() *flashkit.Sequences {
 	if x.call.Args.Seqs == nil {
 		return nil
@@ -198,8 +196,8 @@ func (x *chunk) sequences() *flashkit.Sequences {
 	return &s
 }
 
-// hostBytes returns the bytes to the device and back, and how many rows are packed by
-// themselves, as they are not whole multiples of 16 bytes.
+// hostBytes returns the bytes to the device and back, and the number of unaligned rows, which are
+// packed separately.
 func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
 	size := float64(p.DType.Size())
 	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)

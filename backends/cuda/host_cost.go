@@ -7,21 +7,21 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What host tensors cost on their way. Staging buffers take chunks one after the other, each through
-// packing, copies and kernels; together they have the bus and the device.
+// hostCosts are the costs of moving host tensors. Staging buffers take chunks in turn, each through
+// packing, copies and kernels, and share the bus and the device.
 type hostCosts struct {
 	call    float64 // microseconds of a call
-	pack    float64 // nanoseconds of a staging buffer for a byte to the device
-	unpack  float64 // nanoseconds of a staging buffer for a byte back
-	row     float64 // nanoseconds of a staging buffer for a row that is packed by itself
-	rate    float64 // bytes per second of all buffers, both ways together
-	exposed float64 // fraction of the shorter ones of buffers, bus and device that is not hidden
+	pack    float64 // nanoseconds of a buffer per byte to the device
+	unpack  float64 // nanoseconds of a buffer per byte back
+	row     float64 // nanoseconds of a buffer per row that is packed separately
+	rate    float64 // bytes per second of all buffers, both directions together
+	exposed float64 // fraction of the shorter of buffers, bus and device times that is not hidden
 }
 
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
 
-// hostCost predicts the time of a call with host tensors that has at most so many buffers.
-func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
+// hostCost predicts the time of a plain call on host tensors with at most that many buffers.
+func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
 	if units == 0 {
 		return microseconds(c.call)
@@ -40,21 +40,20 @@ func (s *stem) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Durat
 	return c.total(staged, bus, device, c.exposed)
 }
 
-// total returns the time of a call whose buffers, bus and device work at the same time, but for an exposed fraction.
+// total returns the time of a call whose buffers, bus and device overlap, with an exposed fraction.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))
 }
 
-// hostCallCost predicts the time of a call with host tensors that has at most so many
-// buffers.
-func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
-	if !featured(&c.Problem) {
+// hostCallCost is hostCost for any call.
+func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
+	if !hasFeatures(&c.Problem) {
 		return s.hostCost(dev, c.Problem, buffers)
 	}
 	in, out, rows := hostBytes(c.Problem, s.pass)
 	if c.Ragged {
-		part := math.Exp2(-float64(c.Traits.Load) / 8) // rows and keys are to pairs as a root
+		part := math.Exp2(-float64(c.Traits.Load) / 8) // rows and keys grow as the square root of pairs
 		in, out, rows = in*part, out*part, rows*part
 	}
 	in += pairBytes(&c.Problem)
@@ -62,13 +61,13 @@ func (s *stem) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Dur
 	buffers = max(1, min(chunks, buffers, int(stagingBytes*float64(chunks)/max(1, in+out))))
 	chunk := (in*h.pack + out*h.unpack + rows*h.row) / 1e3 / float64(chunks)
 	exposed := h.exposed
-	if chunks == 1 { // one after the other
+	if chunks == 1 { // nothing overlaps
 		exposed = 1
 	}
 	return h.total(float64(ceilDiv(chunks, buffers))*chunk, (in+out)/h.rate*1e6, float64(s.callCost(dev, c))/1e3, exposed)
 }
 
-// featureChunks predicts in how many chunks a call with features goes, by the bytes of its dense tensors.
+// featureChunks predicts the chunks of a call with features from its dense bytes.
 func featureChunks(c *flashkit.Call, bytes float64) int {
 	sums := c.Pass == flashkit.PassBackward && c.Score.Sink
 	return max(1, ceilDiv(c.Batch, batchesOf(c, sums, bytes, featureBytes)))

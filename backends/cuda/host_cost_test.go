@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The chunks of a call with features that its cost is predicted by are those that are made of it.
+// The predicted chunks of a call with features are its real chunks.
 func TestCostOfFeaturesCountsChunks(t *testing.T) {
 	b, _ := openFake(t)
 	most := 0
@@ -41,10 +41,11 @@ func TestCostOfFeaturesCountsChunks(t *testing.T) {
 	require.Greater(t, most, 8)
 }
 
-// Chunks overlap: twice the batches of a call that is bound by its copies take less than twice the time, but no less than the bus.
+// Chunks overlap: twice the batch of a call that is bound by copies takes less than twice the time,
+// but no less than the bus.
 func TestCostOfFeaturesOverlaps(t *testing.T) {
 	b, _ := openFake(t)
-	s := &stems[fwdSM80]
+	s := &families[fwdSM80]
 	cost := func(batch int, buffers int) float64 {
 		p := problem(t, "b1-h16-g16-n64-m16384-d128-bf16-softcap5") // of more than half a chunk
 		p.Batch = batch

@@ -16,14 +16,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// images are the kernels of one device. A file is loaded when one of its kernels
-// is first used.
+// images are the kernels of one device. A file is loaded at the first use of one of its kernels.
 type images struct {
 	arch int // 90 is sm_90
 
 	mu      sync.Mutex
-	modules [len(stems)]Module
-	loaded  [len(stems)]atomic.Pointer[[]instanceFunction] // lists replaced as a whole: a call reads them without a lock
+	modules [len(families)]Module
+	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // lists are replaced as a whole: calls read them without a lock
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
@@ -32,18 +31,18 @@ type images struct {
 	join  [numJoins]atomic.Pointer[function]
 }
 
-// An instanceFunction is a loaded instance of a stem.
+// An instanceFunction is a loaded instance of a family.
 type instanceFunction struct {
 	kernelKey
 	function *function
 }
 
-// A kernelKey is all that the name of a stem's kernel depends on.
+// A kernelKey determines the name of a family's kernel.
 type kernelKey struct {
-	stem   stemID
+	family familyID
 	traits instance
 	dtype  flashkit.DType
-	dim    int // number of the padded head dim
+	dim    int // index of the padded head dim
 }
 
 // A function is a kernel that is ready to launch.
@@ -52,15 +51,14 @@ type function struct {
 	threads    int // of a block
 	shared     int // bytes of dynamic shared memory of a block
 	rows, keys int // of a block's tile
-	perSM      int // blocks that a multiprocessor holds
+	perSM      int // blocks per multiprocessor
 }
 
-// get returns an instance of a stem for a problem's dtype and the first of the stem's
-// padded head dims that is enough. The context must be current.
-func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*function, error) {
-	k := kernelKey{stem: s, traits: i, dtype: p.DType}
+// get returns an instance for a problem's dtype and padded head dim. The context must be current.
+func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*function, error) {
+	k := kernelKey{family: s, traits: i, dtype: p.DType}
 	if i.perDim() {
-		k.dim = stems[s].pad(p)
+		k.dim = families[s].pad(p)
 	}
 	if f := x.find(k); f != nil {
 		return f, nil
@@ -70,7 +68,7 @@ func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*func
 	if f := x.find(k); f != nil {
 		return f, nil
 	}
-	f, err := x.loadFrom(d, &x.modules[s], stems[s].name, k.name())
+	f, err := x.loadFrom(d, &x.modules[s], families[s].name, k.name())
 	if err == nil {
 		all := []instanceFunction{{k, f}}
 		if old := x.loaded[s].Load(); old != nil {
@@ -81,9 +79,8 @@ func (x *images) get(d *Driver, s stemID, i instance, p flashkit.Problem) (*func
 	return f, err
 }
 
-// find returns a loaded instance, or nil.
 func (x *images) find(k kernelKey) *function {
-	if list := x.loaded[k.stem].Load(); list != nil {
+	if list := x.loaded[k.family].Load(); list != nil {
 		for i := range *list {
 			if one := &(*list)[i]; one.kernelKey == k {
 				return one.function
@@ -93,24 +90,22 @@ func (x *images) find(k kernelKey) *function {
 	return nil
 }
 
-// getSum is get of a kernel of kernels/sums.cu.
 func (x *images) getSum(d *Driver, id sumID) (*function, error) {
 	if f := x.sum[id].Load(); f != nil {
 		return f, nil
 	}
-	return x.once(&x.sum[id], func() (*function, error) { return x.loadFrom(d, &x.sums, "sums", sumName(id)) })
+	return x.loadOnce(&x.sum[id], func() (*function, error) { return x.loadFrom(d, &x.sums, "sums", sumName(id)) })
 }
 
-// getJoin is get of a kernel of kernels/join.cu.
 func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	if f := x.join[id].Load(); f != nil {
 		return f, nil
 	}
-	return x.once(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
+	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
-// once loads a kernel into its slot, unless another goroutine has done it.
-func (x *images) once(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
+// loadOnce loads a kernel into its slot, once.
+func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if f := slot.Load(); f != nil {
@@ -125,7 +120,7 @@ func (x *images) once(slot *atomic.Pointer[function], load func() (*function, er
 
 // name returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
 func (k kernelKey) name() string {
-	s := &stems[k.stem]
+	s := &families[k.family]
 	name := s.name + k.traits.name()
 	if len(s.dtypes) > 1 {
 		name += "_" + k.dtype.String()
@@ -136,7 +131,7 @@ func (k kernelKey) name() string {
 	return name
 }
 
-// loadFrom returns a kernel of a file, which is loaded if m is not it yet.
+// loadFrom returns a kernel of a file, which it loads if *m is 0.
 func (x *images) loadFrom(d *Driver, m *Module, file, name string) (*function, error) {
 	if *m == 0 {
 		image, err := readImage(imageFiles, file, x.arch)
@@ -150,7 +145,6 @@ func (x *images) loadFrom(d *Driver, m *Module, file, name string) (*function, e
 	return loadFunction(d, *m, name)
 }
 
-// loadFunction returns a module's kernel, with its plan.
 func loadFunction(d *Driver, m Module, name string) (*function, error) {
 	h, err := d.ModuleGetFunction(m, name)
 	if err != nil {
@@ -185,9 +179,8 @@ func (x *images) close(d *Driver) error {
 	return all
 }
 
-// readImage returns the image of a source file for an architecture: the cubin of
-// the same major and the next lower or same minor version, else PTX, which the
-// driver compiles.
+// readImage returns the image of a source file for an architecture. It is a cubin of the same major
+// version and no higher minor one, else PTX, which the driver compiles.
 func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 	packed, err := files.Open(path.Join("images", file+".tar.zst"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,8 +9,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Tests of the fake driver read the images of the repository. The file's name comes before
-// images_dir_test.go, whose files lie over these.
+// Tests of the fake driver read the images of the repository. This file's name sorts before
+// images_dir_test.go, whose files take precedence.
 func init() {
 	imageFiles = os.DirFS(".")
 	decompress = func(packed io.Reader) (io.ReadCloser, error) {

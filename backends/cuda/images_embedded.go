@@ -10,9 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The compiled kernels, made by make cuda: for each source file an archive of one
-// cubin for each architecture, the newest first, and PTX for architectures that are
-// newer than all of them.
+// The compiled kernels, made by make cuda: per source file an archive of one cubin per
+// architecture, the newest first, and PTX for newer architectures.
 //
 //go:embed images
 var embedded embed.FS

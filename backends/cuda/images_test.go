@@ -15,9 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The images are what the pinned compiler made of the sources that lie here:
-// images.sum holds the hash of each. A source that changed without make cuda
-// fails.
+// The images are the pinned compiler's output for these sources: images.sum holds a hash of each. A
+// source that changed without make cuda fails.
 func TestImagesAreCurrent(t *testing.T) {
 	sum, err := os.Open("kernels/images.sum")
 	require.NoError(t, err)
@@ -44,20 +43,19 @@ func TestImagesAreCurrent(t *testing.T) {
 	}
 }
 
-// Every kernel that the table names is in every image, with a plan that the
-// architecture can run.
+// Every kernel of the table is in every image, with a plan that the architecture supports.
 func TestImagesHoldEveryKernel(t *testing.T) {
 	shared := map[int]int{80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
-	for id := range stems {
+	for id := range families {
 		for arch, most := range shared {
-			if arch < stems[id].arch {
+			if arch < families[id].arch {
 				continue
 			}
-			image, err := readImage(imageFiles, stems[id].name, arch)
+			image, err := readImage(imageFiles, families[id].name, arch)
 			require.NoError(t, err)
 			parsed, err := parseImage(image)
 			require.NoError(t, err)
-			for _, name := range instances(stemID(id), arch) {
+			for _, name := range instances(familyID(id), arch) {
 				require.True(t, parsed.functions[name], "sm_%d lacks %s", arch, name)
 				plan := parsed.plans[name+"_plan"]
 				require.Len(t, plan, 16, name)
@@ -66,12 +64,12 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 				require.True(t, bytes >= 0 && int(bytes) <= most, "%s on sm_%d has %d bytes of shared memory", name, arch, bytes)
 			}
 		}
-		if stems[id].arch > 80 {
+		if families[id].arch > 80 {
 			continue
 		}
-		ptx, err := readImage(imageFiles, stems[id].name, 120)
+		ptx, err := readImage(imageFiles, families[id].name, 120)
 		require.NoError(t, err)
-		for _, name := range instances(stemID(id), 120) {
+		for _, name := range instances(familyID(id), 120) {
 			require.Contains(t, string(ptx), ".entry "+name+"(")
 		}
 	}
@@ -89,9 +87,9 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 	require.LessOrEqual(t, size, 12<<20, "bytes of all images")
 }
 
-// instances returns the names of a stem's kernels for an architecture.
-func instances(id stemID, arch int) (names []string) {
-	s := &stems[id]
+// instances returns the names of a family's kernels for an architecture.
+func instances(id familyID, arch int) (names []string) {
+	s := &families[id]
 	for _, i := range s.instances {
 		if !i.on(arch) {
 			continue
@@ -105,8 +103,8 @@ func instances(id stemID, arch int) (names []string) {
 	return names
 }
 
-// dimsOf returns the numbers of the padded head dims that have an instance.
-func (s *stem) dimsOf(i instance) (list []int) {
+// dimsOf returns the indices of the padded head dims that have an instance.
+func (s *family) dimsOf(i instance) (list []int) {
 	for dim, d := range s.dims {
 		if s.has(i, d) && (i.perDim() || dim == 0) {
 			list = append(list, dim)

@@ -8,42 +8,42 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An instance is a kernel of a stem, as the set of its traits. The names of the traits are part of the kernel's name:
-// bwd_sm90_features_groups_bf16_d64. The instance without traits is the stem's plain main kernel.
+// An instance is one kernel of a family, as the set of its traits, whose names are part of its
+// name: bwd_sm90_features_groups_bf16_d64. Without traits it is the plain main kernel.
 type instance uint32
 
 const (
 	traitFeatures instance = 1 << iota
 
-	traitDelta   // backward: computes delta, and zeros
-	traitFinish  // backward: rounds dQ, where blocks of keys add to it
-	traitMerge   // decode: merges the parts of the keys
-	traitSums    // bwd_sm90: adds up the parts of a group
-	traitCluster // decode: the parts of the keys are a cluster
+	traitDelta   // backward: computes delta, and zeroes the counters
+	traitFinish  // backward: rounds dQ where blocks of keys accumulate it
+	traitMerge   // decode: merges the split-KV parts
+	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
+	traitCluster // decode: the split-KV parts are a cluster
 
-	// Main kernels with features other than all of them. Each has traitFeatures too, and layoutFeatures.
-	traitLayout // no more than layoutFeatures
+	// Main kernels with some features. Each has traitFeatures too, and supports layoutFeatures.
+	traitLayout // layoutFeatures only
 	traitShaped // softcap and ALiBi
 	traitSoftcap
 	traitALiBi
 	traitBias
 	traitMask
-	traitKeys // a mask that is the same for all rows: the kernel lists the tiles of keys that take part
+	traitKeys // a key mask, equal for all rows: the kernel lists the key tiles that it shows
 	traitDropout
 
 	// Main kernels with other schedules.
-	traitSplit     // fwd_sm90: a block has a part of the keys
-	traitParts     // bwd_sm90: a block has a part of the query heads of a group
-	traitPairs     // two blocks share a tile of keys
-	traitGroups    // row by row, with the query heads of a group inside
-	traitUp        // the last keys first, each from its first row on
+	traitSplit     // fwd_sm90: split-KV
+	traitParts     // bwd_sm90: a block has some of the query heads of a group
+	traitPairs     // a cluster of two blocks shares a key tile
+	traitGroups    // loops over row tiles, with the query heads of a group inside
+	traitUp        // the last key tiles first, each from its first row on
 	traitWide      // dV has blocks of its own
-	traitColumns80 // 80 of the 128 columns
-	traitColumns96 // 96 of the 128 columns
+	traitColumns80 // for head dims up to 80
+	traitColumns96 // for head dims up to 96
 	traitOnce      // all blocks run at the same time
 )
 
-// traits are the names by bit, and the padded head dims that have instances with the trait.
+// traits are each bit's name and range of padded head dims.
 var traits = [...]struct {
 	name     string
 	from, to int
@@ -56,7 +56,7 @@ var traits = [...]struct {
 	{"wide", wideDim, wideDim}, {"columns80", narrowedDim, narrowedDim}, {"columns96", narrowedDim, narrowedDim}, {"once", 0, groupedDim},
 }
 
-// What the sources in kernels/ instantiate, by stem. TestImagesHoldKernels holds that the images have these kernels.
+// Instances of each source in kernels/; TestImagesHoldEveryKernel checks the images for them.
 var (
 	plainInstances    = []instance{0}
 	forwardInstances  = []instance{0, traitFeatures}
@@ -69,7 +69,6 @@ var (
 		traitColumns80, traitColumns96, traitOnce, traitFeatures | traitGroups, traitFeatures | traitUp})
 )
 
-// name returns the traits in words, each after an underscore.
 func (i instance) name() (name string) {
 	for ; i != 0; i &= i - 1 {
 		name += "_" + traits[bits.TrailingZeros32(uint32(i))].name
@@ -77,10 +76,10 @@ func (i instance) name() (name string) {
 	return name
 }
 
-// perDim reports whether there is an instance for each of several padded head dims, not one for all.
+// perDim reports whether each padded head dim has its own instance.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that instances for a head dim must know, for this one to be among them.
+// needs returns the features that a padded head dim must support for the instance.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -91,14 +90,14 @@ func (i instance) needs() flashkit.Feature {
 	return flashkit.AllFeatures
 }
 
-// stays reports whether the blocks of an instance of bwd_sm90 take one tile of keys after the other.
-func (i instance) stays(d headDims) bool {
+// persistent reports whether a block of bwd_sm90 processes several key tiles.
+func (i instance) persistent(d headDims) bool {
 	plain := i == 0 || i == traitFeatures|traitLayout
 	return i&(traitUp|traitColumns80|traitColumns96) != 0 || plain && d.dim <= groupedDim
 }
 
-// has reports whether there is an instance for a padded head dim.
-func (s *stem) has(i instance, d headDims) bool {
+// has reports whether the family has the instance for a padded head dim.
+func (s *family) has(i instance, d headDims) bool {
 	if !slices.Contains(s.instances, i) || i.needs()&^d.takes != 0 {
 		return false
 	}
@@ -110,24 +109,25 @@ func (s *stem) has(i instance, d headDims) bool {
 	return true
 }
 
-// An instanceCall is a call of a stem, as far as instances depend on it.
+// An instanceCall is the properties of a call that select its instance.
 type instanceCall struct {
-	p, whole *flashkit.Problem // the call's, and that of which it is a part
+	p, whole *flashkit.Problem // of the call, and of its whole
 	sms      int
 	splits   int  // parts of the keys, or of the query heads of a group
-	halves   bool // two blocks share the rows of a tile of keys
+	halves   bool // two blocks share the rows of a key tile
 	scores   scoreTensors
 }
 
-// scoreTensors are what instances for one feature want of its tensor.
+// scoreTensors are the tensor properties that instances for a single feature require.
 type scoreTensors struct {
-	biasAligned, maskAligned bool // all rows begin at multiples of 16 bytes, and the bias has the problem's dtype
-	maskRows, maskHeads      bool // the mask differs from row to row, from head to head
-	drops                    bool // dropout drops something
+	biasAligned, maskAligned bool // rows begin at multiples of 16 bytes; the bias has the problem's dtype
+	maskRows, maskHeads      bool // the mask varies by row, by head
+	drops                    bool // dropout drops some weights
 }
 
-// instanceOf returns the main kernel for a call: of those that know its features, the most specialized.
-func (s *stem) instanceOf(c *instanceCall) instance {
+// instanceOf returns a call's main kernel: the most specialized instance that supports its
+// features.
+func (s *family) instanceOf(c *instanceCall) instance {
 	d := s.padded(c.p)
 	asked, i := c.p.Features()&^plainFeatures, instance(0)
 	switch {
@@ -144,20 +144,21 @@ func (s *stem) instanceOf(c *instanceCall) instance {
 	return traitFeatures
 }
 
-// schedule returns the trait of a plain call.
+// schedule returns the scheduling trait of a plain call.
 //
-// In bwd_sm90, later keys have fewer rows under a mask. Where heads share keys their blocks would come to the next head first, and wait
-// there for those of earlier keys: the heads lie inside the walk over rows. Else blocks of the last keys, which have the
-// fewest rows, may go first, each from its first row on: they never wait, but the longest blocks end last. Blocks that all
-// run at the same time take no tickets, and fetch while delta is computed. dV of wide heads has blocks of its own, but for many
-// rows under a mask, whose blocks wait long for others, if there are more than one for each multiprocessor, and they work longer than
-// it takes to add to dQ in turn.
-func (s *stem) schedule(c *instanceCall, d headDims) instance {
+// In bwd_sm90, later keys have fewer rows under a mask. If heads share keys, blocks of late keys
+// would reach the next head early and wait there for blocks of earlier keys. traitGroups therefore
+// loops over the heads inside each row tile. Otherwise traitUp takes the last keys first, which
+// have the fewest rows. Its blocks never wait, but the longest ones end last. With traitOnce,
+// blocks take no tickets and prefetch while delta is computed. traitWide gives dV of wide heads its
+// own blocks. It needs more blocks than multiprocessors, with steps that outlast the turns at dQ.
+// Under a mask it suits few rows only: many blocks wait long.
+func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {
 	case c.splits > 1 && s.has(traitSplit, d):
 		return traitSplit
-	case s != &stems[bwdSM90] || w.Batch*w.Heads*w.QLen*w.KVLen == 0:
+	case s != &families[bwdSM90] || w.Batch*w.Heads*w.QLen*w.KVLen == 0:
 		return 0
 	case c.splits > 1:
 		return traitParts
@@ -165,13 +166,13 @@ func (s *stem) schedule(c *instanceCall, d headDims) instance {
 		return traitPairs
 	case c.halves:
 		return 0
-	case s.has(traitGroups, d) && w.Heads > w.KVHeads && s.byRows(w):
+	case s.has(traitGroups, d) && w.Heads > w.KVHeads && s.headsInside(w):
 		return traitGroups
-	case s.has(traitUp, d) && s.goesUp(w, c.sms):
+	case s.has(traitUp, d) && s.reverses(w, c.sms):
 		return traitUp
 	case s.has(traitOnce, d) && s.backwardBlocks(w) <= c.sms:
 		return traitOnce
-	case s.has(traitWide, d) && s.apart(w, c.sms):
+	case s.has(traitWide, d) && s.splitsDV(w, c.sms):
 		return traitWide
 	case s.has(traitColumns80, d) && columns <= 80:
 		return traitColumns80
@@ -181,19 +182,19 @@ func (s *stem) schedule(c *instanceCall, d headDims) instance {
 	return 0
 }
 
-// layoutSchedule returns the trait of a call with layoutFeatures alone.
-func (s *stem) layoutSchedule(c *instanceCall, d headDims) instance {
+func (s *family) layoutSchedule(c *instanceCall, d headDims) instance {
 	switch w := c.whole; {
 	case s.has(traitFeatures|traitGroups, d) && w.Heads > w.KVHeads && banded(*w):
 		return traitGroups
-	case s.has(traitFeatures|traitUp, d) && s.goesUp(w, c.sms):
+	case s.has(traitFeatures|traitUp, d) && s.reverses(w, c.sms):
 		return traitUp
 	}
 	return traitLayout
 }
 
-// scoreTrait returns the trait of a call with features that change scores or weights, 0 where the instance for all of them is the one.
-func (s *stem) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
+// scoreTrait returns the trait of a call with features of scores or weights; 0 is the instance for
+// all features.
+func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	forward, t := s.pass == flashkit.PassForward, &c.scores
 	switch {
 	case asked == flashkit.FeatureSoftcap:
@@ -215,7 +216,8 @@ func (s *stem) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	return 0
 }
 
-// infiniteSlopes reports whether slopes may be infinite in the unit of fwd_sm90's scores, of which its weights are powers of 2.
+// infiniteSlopes reports whether ALiBi slopes may overflow in fwd_sm90, in the unit of its base-2
+// scores.
 func infiniteSlopes(p *flashkit.Problem) bool {
 	unit := p.SoftmaxScale() * math.Log2E
 	if p.Score.Softcap != 0 {
@@ -224,7 +226,6 @@ func infiniteSlopes(p *flashkit.Problem) bool {
 	return unit < 1e-15
 }
 
-// scoreTensors returns what instances want of the tensors of an argument block.
 func (x *arguments) scoreTensors() scoreTensors {
 	return scoreTensors{
 		biasAligned: x.biasWide == 0 && x.bias.chunks(2), maskAligned: x.mask.chunks(1),
@@ -233,7 +234,7 @@ func (x *arguments) scoreTensors() scoreTensors {
 	}
 }
 
-// denseScoreTensors returns what instances want of dense tensors of a problem.
+// denseScoreTensors assumes dense tensors, a full mask and dropout.
 func denseScoreTensors(p *flashkit.Problem) scoreTensors {
 	return scoreTensors{
 		biasAligned: p.KVLen*p.DType.Size()%rowAlignment == 0, maskAligned: p.KVLen%rowAlignment == 0,
@@ -242,6 +243,6 @@ func denseScoreTensors(p *flashkit.Problem) scoreTensors {
 }
 
 const (
-	narrowedDim = 128     // the padded head dim of which some instances leave out the last columns
-	listedKeys  = 1 << 17 // keys, up to which traitKeys lists tiles
+	narrowedDim = 128     // padded head dim whose last columns some instances omit
+	listedKeys  = 1 << 17 // maximum keys of traitKeys
 )

@@ -20,30 +20,29 @@ type joinArgs struct {
 	_                       [4]byte
 }
 
-// joinThreads are those of a block of kernels/join.cu, joinColumns the columns of a piece.
+// joinThreads is the number of threads of a block of kernels/join.cu, joinColumns the columns of a
+// piece.
 const (
 	joinThreads = 256
 	joinColumns = 8
 )
 
-// Fill sets every element of a tensor on the stream's device.
+// Fill sets every element of a tensor on the stream's device to x.
 func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 	a := &joinArgs{value: x}
-	return s.join(joinSum, a, part{"tensor", t, t, &a.dst})
+	return s.join(joinSum, a, operand{"tensor", t, t, &a.dst})
 }
 
-// Add makes dst the sum of x and y, of their shape, in float32, and rounds it to the type of
-// dst, which may be x or y: each is of any type but Bool. If y is the zero Tensor, dst becomes
-// x in another type.
+// Add sets dst to x+y, computed in float32 and rounded to dst's type. All have one shape, and any
+// type but Bool; dst may be x or y. If y is the zero Tensor, Add converts x to dst's type.
 func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 	a := new(joinArgs)
-	return s.join(joinSum, a, part{"dst", dst, dst, &a.dst}, part{"x", x, dst, &a.x}, part{"y", y, dst, &a.y})
+	return s.join(joinSum, a, operand{"dst", dst, dst, &a.dst}, operand{"x", x, dst, &a.x}, operand{"y", y, dst, &a.y})
 }
 
-// Merge makes o and lse, the results of a forward pass with some keys, those with the keys of
-// part and partLSE too. Each O is of any type but Bool; LSE is float32, of shape [batch,
-// heads, rows, 1]. If part is the zero Tensor, its keys have a weight and no value, as a sink.
-// A row of no keys becomes 0.
+// Merge adds the keys of part and partLSE to o and lse, the results of a forward pass over other
+// keys. Each O has any type but Bool; LSE is float32 of shape [batch, heads, rows, 1]. If part is
+// the zero Tensor, its keys have a weight and no value, as a sink. A row without keys becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()
@@ -57,25 +56,25 @@ func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 }
 
 func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) error {
-	return s.join(joinMerge, a, part{"o", o, o, &a.dst}, part{"o", o, o, &a.x}, part{"part", other, o, &a.y}, part{"lse", lse, lse, &a.lse}, part{"partLSE", otherLSE, lse, &a.partLSE})
+	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
-// A part is a tensor of a join, one of the same shape, and where it goes.
-type part struct {
+// An operand is a tensor of a join, one of the required shape, and its view.
+type operand struct {
 	name string
 	t    flashkit.Tensor
 	like flashkit.Tensor
 	to   *view
 }
 
-// join launches a kernel of kernels/join.cu. The first part is the destination.
-func (s *Stream) join(id joinID, a *joinArgs, parts ...part) error {
+// join launches a kernel of kernels/join.cu. Operand 0 is the destination.
+func (s *Stream) join(id joinID, a *joinArgs, parts ...operand) error {
 	for i := range parts {
 		x := &parts[i]
 		if i > 0 && x.t.IsZero() {
 			continue
 		}
-		if err := s.holds(x); err != nil {
+		if err := s.checkOperand(x); err != nil {
 			return err
 		}
 		x.to.set(x.t)
@@ -116,7 +115,7 @@ func (s *Stream) join(id joinID, a *joinArgs, parts ...part) error {
 	return nil
 }
 
-// inPieces reports whether pieces of a tensor's rows can be read at once.
+// inPieces reports whether a tensor's rows can be loaded in pieces of 16 bytes.
 func inPieces(t flashkit.Tensor) bool {
 	bits := t.Address()
 	for d, stride := range t.Strides() {
@@ -127,8 +126,9 @@ func inPieces(t flashkit.Tensor) bool {
 	return bits%16 == 0
 }
 
-// holds refuses a tensor that the stream's device cannot write, or that is not like another.
-func (s *Stream) holds(x *part) error {
+// checkOperand returns an error if the stream's device cannot access a tensor, or its shape is
+// wrong.
+func (s *Stream) checkOperand(x *operand) error {
 	m, ok := x.t.Owner().(*Buffer)
 	switch {
 	case !ok || m.b != s.b && !s.b.reaches(m.b):
@@ -140,11 +140,11 @@ func (s *Stream) holds(x *part) error {
 	case x.t.Shape() != x.like.Shape():
 		return &flashkit.ProblemError{Field: x.name, Value: fmt.Sprint(x.t.Shape()), Reason: fmt.Sprint("must have the shape ", x.like.Shape())}
 	}
-	return within(x.name, x.t)
+	return fitsMemory(x.name, x.t)
 }
 
-// within refuses a tensor that leaves its memory.
-func within(name string, t flashkit.Tensor) error {
+// fitsMemory returns an error if a tensor exceeds its memory.
+func fitsMemory(name string, t flashkit.Tensor) error {
 	n, stride := t.Shape(), t.Strides()
 	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {
 		return nil

@@ -29,7 +29,7 @@ func openPair(t *testing.T, apart bool) [2]*Backend {
 	return list
 }
 
-// openStream returns one that the test closes.
+// openStream returns a stream that the test closes.
 func openStream(t *testing.T, b *Backend) *Stream {
 	s, err := b.NewStream()
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func openStream(t *testing.T, b *Backend) *Stream {
 	return s
 }
 
-// A placed tensor lies on a device and has values.
+// placed returns a device tensor with values.
 func placed(t *testing.T, s *Stream, dtype flashkit.DType, values []float32, gap int, n [4]int) flashkit.Tensor {
 	row := n[3] + gap
 	m, err := s.b.Alloc(n[0] * n[1] * n[2] * row * dtype.Size())
@@ -87,7 +87,7 @@ func valuesOf(t *testing.T, s *Stream, x flashkit.Tensor) (list []float64) {
 	return list
 }
 
-// joinOn is the test of kernels/join.cu, on a fake or a device.
+// joinOn tests kernels/join.cu on a fake or a device.
 func joinOn(t *testing.T, b *Backend) {
 	s := openStream(t, b)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -185,7 +185,7 @@ func TestJoinRefuses(t *testing.T) {
 	require.NoError(t, s.Copy(x, y), "by copies, which need not reach")
 }
 
-// Copies between devices, of tensors that lie alike and unlike, few runs and many.
+// Copies between devices, of tensors with equal and different layouts, in few runs and many.
 func TestCopyBetweenDevices(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		list := openPair(t, apart)

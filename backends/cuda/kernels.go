@@ -7,13 +7,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Kernels returns the backend's kernels. They take host tensors and stream them
-// through the device. Those of the zero Backend, which has no device, describe the
-// kernels and fit nothing.
+// Kernels returns the backend's kernels. They take tensors on the host, which they stream through
+// the device, or on the device. A zero Backend has no device: its kernels describe themselves and
+// support no call.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	list := make([]flashkit.Kernel, 0, len(stems))
-	for i := range stems {
-		s := &stems[i]
+	list := make([]flashkit.Kernel, 0, len(families))
+	for i := range families {
+		s := &families[i]
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name, Pass: s.pass, Takes: s.takes,
 			Missing: func() string { return s.reason(&b.dev, nil) },
@@ -27,12 +27,12 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 			},
 			Run: func(ctx context.Context, c *flashkit.Call) error {
 				if c.Traits.Device {
-					return b.runDevice(ctx, stemID(i), c)
+					return b.runDevice(ctx, familyID(i), c)
 				}
-				return b.runHost(ctx, stemID(i), c)
+				return b.runHost(ctx, familyID(i), c)
 			},
 		}
-		setAbout(&k, stemID(i))
+		setAbout(&k, familyID(i))
 		k.Needs = func(c *flashkit.Call) (m flashkit.Memory) {
 			if n, err := b.Workspace(c.Problem, s.pass, k.Name); err == nil {
 				m.Tensors, m.Device = c.Bytes(s.pass), float64(n)

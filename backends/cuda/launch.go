@@ -7,56 +7,56 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A launch is a call of a stem in a stream.
+// A launch is one call of a family in a stream.
 type launch struct {
-	b    *Backend
-	id   stemID
-	stem *stem
-	p    flashkit.Problem // with groups folded, where that has fewer tiles
-	x    *arguments
-	s    StreamHandle
+	b      *Backend
+	id     familyID
+	family *family
+	p      flashkit.Problem // with packed heads, where that has fewer tiles
+	x      *arguments
+	s      StreamHandle
 }
 
-// get returns an instance of the stem. Instances are loaded before anything is enqueued, as a later call may be captured.
+// get returns an instance of the family. A call loads all instances before its first launch: later
+// calls, which a graph may capture, load none.
 func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
 
-// known returns traitFeatures for a call with features, whose kernels before and after the main one have it too.
-func (l *launch) known() instance {
-	if l.x.featured {
+// featureTrait returns traitFeatures for a call with features: all of its kernels have the trait.
+func (l *launch) featureTrait() instance {
+	if l.x.hasFeatures {
 		return traitFeatures
 	}
 	return 0
 }
 
-// instance returns the main instance for a call that is cut.
 func (l *launch) instance(splits int, halves bool) instance {
 	c := instanceCall{p: &l.p, whole: l.x.wholeOf(&l.p), sms: l.b.dev.SMs, splits: splits, halves: halves}
-	if l.x.featured {
+	if l.x.hasFeatures {
 		c.scores = l.x.scoreTensors()
 	}
-	return l.stem.instanceOf(&c)
+	return l.family.instanceOf(&c)
 }
 
-// block returns the arguments of a kernel. Those with features want tensor maps before them too.
+// block returns the arguments of a kernel. With features, tensor maps always come first.
 func (l *launch) block(mapped bool) unsafe.Pointer {
-	if mapped || l.x.featured {
+	if mapped || l.x.hasFeatures {
 		return unsafe.Pointer(&l.x.mapped)
 	}
 	return unsafe.Pointer(&l.x.params)
 }
 
-// mapTensors makes the tensor maps of Q, K, V, and O or dO. A copy moves tiles[i] rows of map i.
+// mapTensors encodes the maps of Q, K, V, and O or dO. A copy through map i moves tiles[i] rows.
 func (l *launch) mapTensors(tiles [4]int) error {
 	shapes := l.x.shapes
-	if !l.x.featured {
+	if !l.x.hasFeatures {
 		shapes = [...][4]int{l.p.QShape(), l.p.KShape(), l.p.VShape(), l.p.OShape()}
 	}
-	return l.b.mapTensors(l.x, l.stem.pass, l.p.DType, shapes, tiles)
+	return l.b.mapTensors(l.x, l.family.pass, l.p.DType, shapes, tiles)
 }
 
-// sumsAlone computes the sums of a call that has nothing else to compute.
+// sumsAlone launches the sums of features, for a call without a main kernel.
 func (l *launch) sumsAlone() error {
-	if !l.x.featured {
+	if !l.x.hasFeatures {
 		return nil
 	}
 	w, err := l.b.plan(l.id, l.p)
@@ -77,31 +77,31 @@ func (l *launch) forward() error {
 	if l.id == fwdF32 {
 		blocks *= f32Parts(l.id, l.p, l.p.VDim, f32Columns)
 	}
-	if l.stem.hopper {
+	if l.family.hopper {
 		l.x.rows = rowTiles{tall: int32(tiles)}
 		if err := l.mapTensors([...]int{groupRows, f.keys, f.keys, groupRows}); err != nil {
 			return err
 		}
 	}
-	return l.within(new(workspace), func() error { return l.run(f, blocks, l.stem.hopper) })
+	return l.within(new(workspace), func() error { return l.run(f, blocks, l.family.hopper) })
 }
 
-// The float32 kernels for wide heads deal columns out to several blocks: as many
-// of O and dQ, and as many of dK and dV, as a block has registers for.
+// The float32 kernels divide the columns of wide heads among blocks. That many of O and dQ, or of
+// dK and dV, fit a block's registers.
 const (
 	f32Columns    = 256
 	f32KeyColumns = 128
 )
 
-// f32Parts returns the blocks among which the columns of a result are dealt out.
-func f32Parts(id stemID, p flashkit.Problem, columns, each int) int {
-	if s := &stems[id]; s.padded(&p).dim <= each {
+// f32Parts returns the number of blocks that share a result's columns.
+func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
+	if s := &families[id]; s.padded(&p).dim <= each {
 		return 1
 	}
 	return ceilDiv(columns, each)
 }
 
-// carriedWords returns the words of workspace for the LSE that a call continues.
+// carriedWords returns the workspace words of the LSE that a call continues.
 func carriedWords(p *flashkit.Problem) int {
 	if p.Carry {
 		return p.Batch * p.Heads * p.QLen
@@ -111,28 +111,28 @@ func carriedWords(p *flashkit.Problem) int {
 
 const (
 	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
-	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
+	hopperRows      = 128 // bwd_sm90: the same
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
-// backwardWorkspace makes room for delta, twice where tiles of keys and of query rows sum
-// dP in another order. Where blocks of keys add to dQ it makes room for LSE beside
-// delta, for dQ in float32, and for the counters by which its sums keep their order:
-// two for each tile of query rows, and one that deals out the tiles of keys.
-func backwardWorkspace(id stemID, p flashkit.Problem) workspace {
+// backwardWorkspace sizes the workspace of a backward pass. bwd_f32 has delta twice: tiles of keys
+// and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of keys accumulate
+// dQ. They need LSE next to delta, dQ in float32, and counters, which deal out key tiles and order
+// the sums.
+func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
 	}
-	s := &stems[id]
+	s := &families[id]
 	if id == bwdSM90 {
 		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.padded(&p).dim
-		return workspace{delta: 2 * rows, dqSum: rows * dim, turn: 1 + rows/backwardRows*dim/hopperDQColumns}
+		return workspace{delta: 2 * rows, dqSum: rows * dim, counters: 1 + rows/backwardRows*dim/hopperDQColumns}
 	}
 	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
-		delta: 2 * padded * backwardRows,
-		dqSum: padded * backwardRows * s.padded(&p).dim,
-		turn:  1 + 2*padded,
+		delta:    2 * padded * backwardRows,
+		dqSum:    padded * backwardRows * s.padded(&p).dim,
+		counters: 1 + 2*padded,
 	}
 }
 
@@ -141,7 +141,7 @@ func (l *launch) run(f *function, blocks int, mapped bool) error {
 	return f.run(l.b.drv.LaunchKernel, blocks, l.block(mapped), l.s)
 }
 
-// run launches the kernel by one of the driver's calls, unless it has no block.
+// run launches the kernel by one of the driver's calls, unless it has no blocks.
 func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
@@ -149,14 +149,14 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
-// A workspace is the arrays of one call, in words of 4 bytes.
+// A workspace is the sizes of a call's temporary arrays, in words of 4 bytes.
 type workspace struct {
-	delta, dqSum, turn, partO, partLSE int
-	carried, ints                      int
+	delta, dqSum, counters, partO, partLSE int
+	carried, seqInts                       int
 }
 
-// mostInts bounds what the sequences of a call say.
-func mostInts(p *flashkit.Problem) int {
+// maxSeqWords bounds the words of a call's sequence arrays.
+func maxSeqWords(p *flashkit.Problem) int {
 	n := 0
 	if p.Ragged {
 		n = 2 * (p.Batch + 1)
@@ -167,7 +167,7 @@ func mostInts(p *flashkit.Problem) int {
 	return n
 }
 
-// workArray is where an array lies, and its words.
+// A workArray is the destination of an array's address, and its words.
 type workArray struct {
 	at    *Pointer
 	words int
@@ -175,28 +175,28 @@ type workArray struct {
 
 func (w *workspace) arrays(a *arguments) [7]workArray {
 	return [...]workArray{
-		{&a.params.delta, w.delta}, {&a.dqSum, w.dqSum}, {&a.turn, w.turn}, {&a.partO, w.partO}, {&a.partLSE, w.partLSE},
-		{&a.carriedLSE, w.carried}, {&a.intsAt, w.ints},
+		{&a.params.delta, w.delta}, {&a.dqSum, w.dqSum}, {&a.counters, w.counters}, {&a.partO, w.partO}, {&a.partLSE, w.partLSE},
+		{&a.carriedLSE, w.carried}, {&a.seqAt, w.seqInts},
 	}
 }
 
 func (w *workspace) bytes() int {
 	n := 0
-	for _, words := range [...]int{w.delta, w.dqSum, w.turn, w.partO, w.partLSE, w.carried, w.ints} {
+	for _, words := range [...]int{w.delta, w.dqSum, w.counters, w.partO, w.partLSE, w.carried, w.seqInts} {
 		n += ceilDiv(4*words, granule) * granule
 	}
 	return n
 }
 
-// within runs main in a workspace, after the copy of the sequence lists, and before the sums of DBias and DSink. The
-// workspace is allocated and freed in the order of the stream.
+// within runs main with a workspace, after the copy of the sequence arrays and before the sums of
+// DBias and DSink. The workspace lives in stream order.
 func (l *launch) within(w *workspace, main func() error) error {
 	b, x, s := l.b, l.x, l.s
-	if w.carried = carriedWords(&l.p); x.featured {
-		if kept, err := x.keepInts(b, s); err != nil {
+	if w.carried = carriedWords(&l.p); x.hasFeatures {
+		if kept, err := x.cacheSeqs(b, s); err != nil {
 			return err
 		} else if !kept {
-			w.ints = x.words
+			w.seqInts = x.seqWords
 		}
 	}
 	n := w.bytes()
@@ -223,10 +223,10 @@ func (l *launch) within(w *workspace, main func() error) error {
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
 }
 
-// around runs main between what features add to it.
+// around adds the copies and sums of features to main.
 func (l *launch) around(w *workspace, main func() error) error {
-	if w.ints > 0 {
-		if err := l.x.copyInts(l.b.drv, l.x.intsAt, l.s); err != nil {
+	if w.seqInts > 0 {
+		if err := l.x.copySeqs(l.b.drv, l.x.seqAt, l.s); err != nil {
 			return err
 		}
 	}
@@ -235,7 +235,7 @@ func (l *launch) around(w *workspace, main func() error) error {
 			return err
 		}
 	}
-	if err := main(); err != nil || !l.x.featured {
+	if err := main(); err != nil || !l.x.hasFeatures {
 		return err
 	}
 	return l.enqueueSums()

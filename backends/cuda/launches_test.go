@@ -26,15 +26,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// The hashes of what TestLaunchesOfRandomCalls records. Bits of results depend on the launches, which stay the same when costs
-// are fitted anew. The choices may change then.
+// Hashes of the records of TestLaunchesOfRandomCalls. Bits of results depend on the launches, which
+// refitted costs do not change. The choices may change then.
 const (
 	launchesHash = "f8d6d359d37e87aa0f9899aa0e7b5621"
 	choicesHash  = "9f2548de488e4d97605a26308db96fb1"
 )
 
-// launchDevices are the GPUs of TestLaunchesOfRandomCalls: the lowest minor version of an image, those without an image of their own, those that run
-// PTX, and a driver without clusters.
+// launchDevices are the GPUs of TestLaunchesOfRandomCalls: the lowest minor version of each image,
+// versions without their own image, versions that run PTX, and a driver without clusters.
 var launchDevices = []struct {
 	Device
 	clusters bool
@@ -51,9 +51,9 @@ var launchDevices = []struct {
 	{Device{Major: 12, SMs: 170, ClockMHz: 2407, Bandwidth: 1792e9}, false},
 }
 
-// TestLaunchesOfRandomCalls holds, for random calls on every GPU, each kernel's launches with their arguments or its reason to
-// refuse, and which kernel is chosen. It runs on amd64: other architectures round the costs of cuts in other ways.
-// FLASHKIT_LAUNCHES names a file for all lines:
+// TestLaunchesOfRandomCalls compares, for random calls on every GPU, each kernel's launches with
+// their arguments, or its refusal, and the chosen kernel. It runs on amd64: other architectures
+// round the costs of partitions differently. FLASHKIT_LAUNCHES names a file for all lines:
 //
 //	FLASHKIT_LAUNCHES=/tmp/after go test ./backends/cuda -run 'TestLaunchesOfRandomCalls$' && diff /tmp/before /tmp/after
 func TestLaunchesOfRandomCalls(t *testing.T) {
@@ -71,7 +71,7 @@ func TestLaunchesOfRandomCalls(t *testing.T) {
 	require.Equal(t, choicesHash, choices, "choices")
 }
 
-// Costs decide which kernel is chosen, and not how one cuts a call: no number of costs.json changes a launch.
+// Costs choose a kernel, but do not partition its calls: no number of costs.json changes a launch.
 func TestFittingKeepsLaunches(t *testing.T) {
 	launches, choices := recordCalls(t, 1000, io.Discard)
 	r := rand.New(rand.NewPCG(9, 9))
@@ -89,8 +89,8 @@ func TestFittingKeepsLaunches(t *testing.T) {
 			}
 		}
 	}
-	for i := range stems {
-		for _, c := range []*costs{stems[i].costs, stems[i].costsOf(flashkit.Float32)} {
+	for i := range families {
+		for _, c := range []*costs{families[i].costs, families[i].costsOf(flashkit.Float32)} {
 			scale(c)
 			for j := range c.tiles {
 				scale(&c.tiles[j])
@@ -108,14 +108,14 @@ func TestFittingKeepsLaunches(t *testing.T) {
 	require.NotEqual(t, choices, others)
 }
 
-// recordCalls returns the hashes of what recorders write down of random calls.
+// recordCalls returns the hashes of the records of random calls.
 func recordCalls(t *testing.T, calls int, all io.Writer) (launches, choices string) {
 	both := [...]hash.Hash{sha256.New(), sha256.New()}
 	for i := len(recorders); i < len(launchDevices); i++ {
 		recorders = append(recorders, newRecorder(t, i))
 	}
 	for _, x := range recorders {
-		x.b.choices = fastest.Cache[stemID]{}
+		x.b.choices = fastest.Cache[familyID]{}
 	}
 	for i := range calls {
 		r := rand.New(rand.NewPCG(51, uint64(i)))
@@ -126,19 +126,20 @@ func recordCalls(t *testing.T, calls int, all io.Writer) (launches, choices stri
 	return fmt.Sprintf("%x", both[0].Sum(nil)[:16]), fmt.Sprintf("%x", both[1].Sum(nil)[:16])
 }
 
-// recorders holds one recorder for each of launchDevices. They stay open, as loading the images takes longest.
+// recorders has a recorder for each of launchDevices. They stay open, because loading the images
+// takes longest.
 var recorders []*recorder
 
-// A recorder is a backend whose driver writes down the launches.
+// A recorder is a backend whose driver records the launches.
 type recorder struct {
 	b                 *Backend
 	s                 *Stream // of the latest call
 	captures          bool
 	launches, choices io.Writer
-	details           io.Writer // what hashes of arguments stand for
+	details           io.Writer // the hashed arguments
 }
 
-// workspaceAt is where every workspace of a recorder begins.
+// workspaceAt is the address of every workspace of a recorder.
 const workspaceAt = 1 << 46
 
 func newRecorder(t *testing.T, device int) *recorder {
@@ -188,7 +189,7 @@ func newRecorder(t *testing.T, device int) *recorder {
 	return x
 }
 
-// loadRecorded loads an image, PTX too.
+// loadRecorded loads an image, also PTX.
 func loadRecorded(f *fakeDriver, image []byte) (Module, error) {
 	parsed, err := parseImage(image)
 	if err != nil {
@@ -199,7 +200,7 @@ func loadRecorded(f *fakeDriver, image []byte) (Module, error) {
 	return Module(f.made), nil
 }
 
-// parsePTX reads the kernels and the plans of PTX, which leaves out zeros at the end of a plan.
+// parsePTX reads the kernels and the plans of PTX, which omits zeros at the end of a plan.
 func parsePTX(text string) *fakeImage {
 	parsed := &fakeImage{map[string]bool{}, map[string][]byte{}, map[string]Pointer{}}
 	for line := range strings.Lines(text) {
@@ -226,7 +227,7 @@ func hashOf(x []byte) uint64 {
 	return h.Sum64()
 }
 
-// launched writes down a launch with the part of the arguments that the kernel reads.
+// launched records a launch with the part of the arguments that the kernel reads.
 func (x *recorder) launched(kind string, fn *fakeFunction, a unsafe.Pointer, grid string) {
 	hasMaps := fn.hasMaps()
 	whole := (*struct {
@@ -261,7 +262,7 @@ func (x *recorder) launched(kind string, fn *fakeFunction, a unsafe.Pointer, gri
 	fmt.Fprintln(x.details)
 }
 
-// record draws a call, and writes down the backend's launches or its reason to refuse.
+// record draws a call, and records the backend's launches or its refusal.
 func (x *recorder) record(r *rand.Rand) {
 	p, pass := drawCall(r)
 	b := x.b
@@ -283,7 +284,7 @@ func (x *recorder) record(r *rand.Rand) {
 		c.Traits = traits
 		for _, paired := range [...]bool{false, true} {
 			if id, err := b.choose("", c, paired); err == nil {
-				fmt.Fprintf(x.choices, "  %+v %v: %s\n", traits, paired, stems[id].name)
+				fmt.Fprintf(x.choices, "  %+v %v: %s\n", traits, paired, families[id].name)
 			} else {
 				fmt.Fprintf(x.launches, "  %+v %v: %v\n", traits, paired, err)
 			}
@@ -304,7 +305,7 @@ func (x *recorder) record(r *rand.Rand) {
 	}
 }
 
-// run writes down a kernel's launches for a call.
+// run records a kernel's launches for a call.
 func (x *recorder) run(k *flashkit.Kernel, p flashkit.Problem, args *flashkit.Args, o Options) {
 	b, host := x.b, p.Ask(k.Pass)
 	device := p.Ask(k.Pass)
@@ -315,7 +316,7 @@ func (x *recorder) run(k *flashkit.Kernel, p flashkit.Problem, args *flashkit.Ar
 		n, err := b.Workspace(p, k.Pass, k.Name)
 		fmt.Fprintf(x.launches, "    workspace %d %v\n", n, err)
 	}
-	b.args = sync.Pool{New: func() any { return new(arguments) }} // with nothing of earlier calls
+	b.args = sync.Pool{New: func() any { return new(arguments) }} // without state of earlier calls
 	x.s = &Stream{b: b, handle: 1}
 	o.Kernel = k.Name
 	if err := b.Launch(context.Background(), x.s, p, k.Pass, args, o); err != nil {

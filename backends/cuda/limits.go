@@ -15,11 +15,10 @@ type limitArgs struct {
 	rounds   int32
 }
 
-// Peak measures the multiply-adds that the device does at most, in FLOP/s, with the
-// instructions that the kernels use for the type, on numbers that are not zero. It
-// returns the best of several tries, which take some tenths of a second together, and
-// the name of those instructions. A device with a limit on its power does less in
-// the long run.
+// Peak measures the maximum multiply-add rate of the device in FLOP/s, with the kernels'
+// instructions for the type, on nonzero numbers. It returns the best of several tries, which take
+// some tenths of a second, and the name of the instructions. A power limit lowers the long-run
+// rate.
 func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err error) {
 	file := "limits"
 	switch {
@@ -37,7 +36,7 @@ func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err
 			if err != nil {
 				return err
 			}
-			if a.rounds < 1<<28 && took < 10*time.Millisecond { // so that the launch does not count
+			if a.rounds < 1<<28 && took < 10*time.Millisecond { // make the launch negligible
 				a.rounds *= 2
 				continue
 			}
@@ -50,8 +49,8 @@ func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err
 	return rate, instructions, err
 }
 
-// CopyRate measures what the device's memory does at most when a kernel copies: bytes
-// read and written per second, the best of several tries.
+// CopyRate measures the maximum rate of a copy kernel in device memory, as bytes read and written
+// per second: the best of several tries.
 func (b *Backend) CopyRate() (rate float64, err error) {
 	bytes := min(512<<20, b.dev.Memory/8) &^ (granule - 1)
 	err = b.limit("limits", "limits_copy", func(_ *function, timed func(*limitArgs) (time.Duration, error)) error {
@@ -79,8 +78,7 @@ func (b *Backend) CopyRate() (rate float64, err error) {
 	return rate, err
 }
 
-// limit loads a kernel for measure, and gives it what times a launch on all
-// multiprocessors.
+// limit loads a kernel for measure, with a function that times a launch on all multiprocessors.
 func (b *Backend) limit(file, name string, measure func(f *function, timed func(*limitArgs) (time.Duration, error)) error) (err error) {
 	image, err := readImage(imageFiles, file, b.images.arch)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// measured refuses what the kernels of limits.cu cannot do, and copies.
+// measured refuses arguments that limits.cu does not support, and copies.
 func (f *fakeDriver) measured(name string, a *limitArgs) error {
 	if name != "limits_copy" {
 		if a.rounds <= 0 {

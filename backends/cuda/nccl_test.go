@@ -19,8 +19,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// standIn returns a stand-in for NCCL over one for so many GPUs, with the context that holds it, and sees at
-// the end that no communicator is left.
+// standIn returns that many GPUs and a stand-in for NCCL over them, in a context. At the end it
+// checks that no communicator is left.
 func standIn(t *testing.T, devices int) ([]*cuda.Backend, *peertest.StandIn, context.Context) {
 	gpus, fakes := cuda.OpenFakes(t, devices)
 	s := &peertest.StandIn{Move: fakes.Move, Pend: fakes.Pend}
@@ -31,7 +31,7 @@ func standIn(t *testing.T, devices int) ([]*cuda.Backend, *peertest.StandIn, con
 	return gpus, s, library.WithStandIn(t.Context(), s)
 }
 
-// The transport of package ring/nccl on a stand-in for NCCL and one for the GPUs.
+// The transport of package ring/nccl on stand-ins for NCCL and the GPUs.
 func TestNCCLOnFake(t *testing.T) {
 	gpus, s, ctx := standIn(t, 5)
 	n, seed := 8, peertest.Seed(t)
@@ -44,7 +44,8 @@ func TestNCCLOnFake(t *testing.T) {
 	require.Positive(t, moved)
 }
 
-// Keys travel in three rounds, in parts of the heads that are the same on both ranks: of these one has twice as many rows.
+// Keys travel in three rounds. Their parts of heads are the same on both ranks, of which one has
+// twice the rows.
 func TestNCCLRoundsOnFake(t *testing.T) {
 	gpus, _, ctx := standIn(t, 2)
 	peertest.Ordered(t, peertest.NCCL(ctx, gpus), 2, "b1-h640-g10-n384-m384-d4-f32")
@@ -61,8 +62,8 @@ func TestNCCLFaultsOnFake(t *testing.T) {
 	peertest.Faults(t, peertest.NCCL(ctx, gpus), 8)
 }
 
-// Processes that have nothing but NCCL: it gathers too. Who waits for a rank that hangs ends at the
-// deadline, and a new group is possible.
+// Processes that have only NCCL also gather through it. A rank that waits for a hanging one ends at
+// the deadline, and a new group is possible.
 func TestNCCLLaunchedOnFake(t *testing.T) {
 	gpus, s, ctx := standIn(t, 4)
 	_, err := nccl.OpenLaunched(t.Context(), ring.Launch{Size: 2}, gpus[0], nccl.Options{})
@@ -82,7 +83,7 @@ func TestNCCLLaunchedOnFake(t *testing.T) {
 	peertest.Problems(t, peertest.Launched(ctx, gpus), []int{3}, seed, 1, true)
 }
 
-// Tensors arrive as they were sent, however their rows lie at either end.
+// Tensors arrive as sent, whatever the layout of their rows at either end.
 func TestNCCLMoves(t *testing.T) {
 	gpus, s, ctx := standIn(t, 2)
 	const b, h, n, d = 2, 3, 5, 4
@@ -146,7 +147,7 @@ func TestNCCLMoves(t *testing.T) {
 	}
 }
 
-// What a transport cannot send it refuses, on the rank that asks for it.
+// A transport refuses tensors that it cannot send, on the rank that asks.
 func TestNCCLMisuse(t *testing.T) {
 	gpus, _, ctx := standIn(t, 2)
 	for _, err := range peertest.Each(t, peertest.NCCL(ctx, gpus), 2, func(r *peer.Rank) error {
@@ -194,7 +195,7 @@ func openEach(t *testing.T, gpus []*cuda.Backend, of func(rank int) (context.Con
 	return errs
 }
 
-// What one rank lacks, all say.
+// All ranks report the lack of one.
 func TestNCCLOpens(t *testing.T) {
 	gpus, s, ctx := standIn(t, 3)
 	same := func(int) (context.Context, nccl.Options) { return ctx, nccl.Options{} }
@@ -235,7 +236,7 @@ func TestNCCLOpens(t *testing.T) {
 	require.NoError(t, errors.Join(openEach(t, gpus, same)...), "a new group is possible after all of that")
 }
 
-// A rank that never comes to Open ends it at the deadline of the context.
+// Open ends at the context's deadline if a rank never comes.
 func TestNCCLOpensAlone(t *testing.T) {
 	gpus, _, ctx := standIn(t, 1)
 	control, err := ring.Local(2)

@@ -11,19 +11,17 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// DeviceVariable is the environment variable that says which GPU Open opens.
+// DeviceVariable is the environment variable with the number of the GPU that Open opens.
 const DeviceVariable = "FLASHKIT_DEVICE"
 
-// Open opens the GPU whose number the environment variable FLASHKIT_DEVICE holds, the
-// first one if it is not set. Numbers are the driver's, of the GPUs that
-// CUDA_VISIBLE_DEVICES leaves visible. The error wraps flashkit.ErrUnavailable and says
-// which of them it is: no driver library, driver too old, no device, a compute
-// capability below 7.0, a device that gives no context, as a full one does, or a driver
-// that does not answer for a minute.
+// Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE, or the first one.
+// Numbers are the driver's, among the GPUs that CUDA_VISIBLE_DEVICES leaves visible. The error
+// wraps flashkit.ErrUnavailable. It names the reason: no driver library, driver too old, no device,
+// compute capability below 7.0, no context (as on a full device), or no answer for a minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
-// OpenContext is Open for a caller that waits no longer than the context lasts. At its
-// deadline the driver counts as one that does not answer.
+// OpenContext is Open with a context that limits the wait. At its deadline, the driver counts as
+// one that does not answer.
 func OpenContext(ctx context.Context) (*Backend, error) {
 	text := os.Getenv(DeviceVariable)
 	if text == "" {
@@ -53,7 +51,7 @@ func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
 	return b, nil
 }
 
-// OpenWith opens a GPU through a driver of the caller's, and waits for it as long as it takes.
+// OpenWith opens a GPU through a driver of the caller, without a limit of time.
 func OpenWith(d *Driver, ordinal int) (*Backend, error) {
 	b, err := openWith(d, ordinal)
 	if err != nil {
@@ -65,7 +63,7 @@ func OpenWith(d *Driver, ordinal int) (*Backend, error) {
 func openWith(d *Driver, ordinal int) (*Backend, error) {
 	b := &Backend{drv: d, args: sync.Pool{New: func() any { return new(arguments) }}, staging: newStaging()}
 	var err error
-	if b.dev, err = describe(d, ordinal); err != nil {
+	if b.dev, err = usableDevice(d, ordinal); err != nil {
 		return nil, err
 	}
 	if b.context, err = d.DevicePrimaryCtxRetain(ordinal); err != nil {
@@ -78,8 +76,8 @@ func openWith(d *Driver, ordinal int) (*Backend, error) {
 	return b, nil
 }
 
-// Devices describes the GPUs of this machine in the driver's order, those too that no
-// kernel runs on. It takes no memory of them. Its errors are those of Open.
+// Devices describes the GPUs of this machine in the driver's order, including GPUs that cannot run
+// a kernel. It allocates no memory there. Errors are as for Open.
 func Devices() ([]Device, error) {
 	list, err := answer(context.Background(), openLimit, func() ([]Device, error) {
 		d, err := openDriver()
@@ -98,9 +96,9 @@ func unavailable(err error) error {
 	return fmt.Errorf("cuda: %w: %w", flashkit.ErrUnavailable, err)
 }
 
-// Close frees what the backend holds on the device. No call may be running, and
-// buffers and streams must have been closed; it is an error to use the backend
-// afterwards. Close does not wait for a driver that does not answer; it returns an error then.
+// Close frees the backend's resources on the device. No call may be running, and buffers and
+// streams must be closed; later use of the backend is an error. If the driver does not answer,
+// Close returns an error.
 func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An origin is numbers in the block of arguments: it changes no instance and no prediction.
+// An origin is only numbers in the argument block: it changes no instance and no prediction.
 func TestOrigin(t *testing.T) {
 	b, _ := openFake(t)
 	for _, name := range []string{
@@ -27,17 +27,17 @@ func TestOrigin(t *testing.T) {
 				require.Equal(t, k.Fits(x) == "", k.Fits(y) == "", "%s: %s", k.Name, name)
 				if k.Fits(x) == "" {
 					require.Equal(t, k.Cost(x), k.Cost(y), "%s: %s", k.Name, name)
-					require.Equal(t, stems[i].alone(x), stems[i].alone(y), "%s: %s", k.Name, name)
+					require.Equal(t, families[i].specialized(x), families[i].specialized(y), "%s: %s", k.Name, name)
 				}
 			}
 		}
 		var f features
-		f.say(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 8}})
+		f.fill(&q, &flashkit.Args{Origin: flashkit.Origin{Batch: 1, Head: 2, Row: 3, Key: 8}})
 		require.Equal(t, [4]uint32{1, 2, 3, 8}, f.first)
 	}
 }
 
-// What makes random words of the seed counts from the origin: both are on one line.
+// Code that makes random words of the seed adds the origin in the same line.
 func TestSeedGoesWithOrigin(t *testing.T) {
 	files, err := filepath.Glob("kernels/*.cu*")
 	require.NoError(t, err)

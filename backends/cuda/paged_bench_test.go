@@ -14,12 +14,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// pagedKeys are the keys of all sequences of BenchmarkPaged, at most.
+// pagedKeys is the maximum number of keys of all sequences of BenchmarkPaged.
 const pagedKeys = 1 << 21
 
-// BenchmarkPaged times steps of decode whose keys lie in pages, in a random order, beside the same over the
-// same memory without pages: with the lists from the host, from the device's memory, and these in a CUDA graph that
-// is launched again, which is the GPU's share alone. Each is by the kernel that is chosen.
+// BenchmarkPaged times decode steps with keys in pages, in random order, and the same steps over
+// the same memory without pages. Sequences are on the host, on the device, or on the device in a
+// CUDA graph that is launched again, which isolates the GPU's share. Each step uses the chosen
+// kernel.
 func BenchmarkPaged(b *testing.B) {
 	gpu := benchGPU(b)
 	x := newPages(b, gpu)
@@ -97,7 +98,8 @@ func newPages(b *testing.B, gpu *Backend) *pages {
 	return x
 }
 
-// time returns the milliseconds of a problem, with its lists from the device or not, in a graph or not.
+// time returns the milliseconds of a problem, with its sequences on the device or the host, in a
+// graph or not.
 func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float64 {
 	c := &deviceCall{b: x.gpu, p: p, s: x.s}
 	keys := [4]int{p.Batch, p.KVHeads, p.KVLen, p.Dim}
@@ -136,7 +138,7 @@ func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float
 	return ms
 }
 
-// median returns the milliseconds that a call takes.
+// median returns the milliseconds of a call.
 func (x *pages) median(b *testing.B, c *deviceCall, call func() error) float64 {
 	var ms []float64
 	for total := 0.; len(ms) < 13 || total < 25 && len(ms) < 60; {
@@ -148,7 +150,7 @@ func (x *pages) median(b *testing.B, c *deviceCall, call func() error) float64 {
 	return ms[len(ms)/2]
 }
 
-// list puts numbers into the memory of the lists.
+// list stores numbers in the memory of sequence arrays.
 func (x *pages) list(b *testing.B, at int, n []int32) *Buffer {
 	require.NoError(b, Upload(x.s, x.lists, 4*at, n))
 	return &Buffer{b: x.gpu, address: x.lists.address + Pointer(4*at), bytes: 4 * len(n), foreign: true}

@@ -10,41 +10,41 @@ import (
 type params struct {
 	views [10]view // Q K V O LSE dO dLSE dQ dK dV
 
-	delta, dqSum, turn, partO, partLSE Pointer
+	delta, dqSum, counters, partO, partLSE Pointer
 
 	batch, heads, kvHeads, qLen, kvLen, dim, vDim int32
 	lo, hi                                        int32
 	scale, scaleLog2                              float32
 	splits                                        int32
 	deterministic                                 int32
-	skew, halves                                  int8
+	skew, halves                                  int8 // fwd_sm90: skew is 1 where warpgroups take turns; backward: see backwardCut
 	tile                                          int16
 }
 
-// view is struct View: a strided tensor, its strides counted in elements.
+// view is struct View: a strided tensor, with strides in elements.
 type view struct {
 	data             Pointer
 	batch, head, row int64
 }
 
-// rowAlignment is what the kernels' fast copies want of a row's address, in bytes.
+// rowAlignment is the alignment of rows that fast copies need, in bytes.
 const rowAlignment = 16
 
-// granule is the alignment of an array, in bytes.
+// granule is the alignment of arrays in workspaces and staging buffers.
 const granule = 256
 
-// ceilDiv returns how many tiles of a size cover n.
+// ceilDiv returns n/size, rounded up.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// reach is the farthest that a side of a band is said to lie, beyond every key.
+// reach bounds a band's limits and the lengths; it is beyond every key.
 const reach = 1 << 30
 
-// describe fills in the problem and clears the rest.
-func (a *params) describe(p flashkit.Problem) {
+// setProblem fills in the problem and clears all other fields.
+func (a *params) setProblem(p flashkit.Problem) {
 	lo, hi := band(p)
 	scale := p.SoftmaxScale()
 	if p.QLen == 0 {
-		p.Heads = p.KVHeads // heads without rows add nothing, and a kernel would walk them
+		p.Heads = p.KVHeads // heads without rows add nothing, and a kernel would loop over them
 	}
 	*a = params{
 		batch: int32(p.Batch), heads: int32(p.Heads), kvHeads: int32(p.KVHeads),
@@ -54,34 +54,32 @@ func (a *params) describe(p flashkit.Problem) {
 	}
 }
 
-// band returns the mask in plain numbers, which are no farther than reach: row i sees
-// the keys from i+lo to i+hi.
+// band returns the limits of the mask, clamped to ±reach: row i sees keys i+lo to i+hi.
 func band(p flashkit.Problem) (lo, hi int) {
 	lo, hi = p.Band.Diagonals(p.QLen, p.KVLen)
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// seenKeys returns how many keys lie between the first and the last that a row sees.
+// seenKeys returns the number of keys from the first to the last that is seen.
 func seenKeys(p *flashkit.Problem) int {
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
 	return max(0, last-first)
 }
 
-// banded reports whether some rows do not see all keys.
+// banded reports whether some row does not see all keys.
 func banded(p flashkit.Problem) bool {
 	lo, hi := band(p)
 	return hi < p.KVLen-1 || p.QLen-1+lo > 0
 }
 
-// set makes v the tensor t.
 func (v *view) set(t flashkit.Tensor) {
 	s := t.Strides()
 	*v = view{data: addressOf(t), batch: int64(s[0]), head: int64(s[1]), row: int64(s[2])}
 	v.dropStrides(t.Shape())
 }
 
-// dropStrides sets the strides of dimensions of length 1, which may be anything, to 0.
+// dropStrides clears the strides of dimensions of length 1, which are arbitrary.
 func (v *view) dropStrides(shape [4]int) {
 	for d, stride := range [...]*int64{&v.batch, &v.head, &v.row} {
 		if shape[d] <= 1 {
@@ -90,5 +88,5 @@ func (v *view) dropStrides(shape [4]int) {
 	}
 }
 
-// addressOf returns where the memory of t begins, 0 for the zero Tensor.
+// addressOf returns the address of t, 0 for the zero Tensor.
 func addressOf(t flashkit.Tensor) Pointer { return Pointer(t.Address()) }

@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Copy copies src to dst, of the same shape and type, from any device to any, by the copy
-// engines: no multiprocessor takes part, unless the rows of src or dst lie so scattered that
-// copies of each would take longer. The stream is one of either device's.
+// Copy copies src to dst, of the same shape and type, between any two devices. It uses copy engines
+// and no multiprocessor, unless rows are so scattered that separate copies would take longer. The
+// stream is of either device.
 func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	to, ok := dst.Owner().(*Buffer)
 	from, ok2 := src.Owner().(*Buffer)
@@ -23,14 +23,14 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	case dst.Shape() != src.Shape() || dst.DType() != src.DType():
 		return &flashkit.ProblemError{Field: "src", Value: fmt.Sprint(src.Shape(), src.DType()), Reason: fmt.Sprint("must be ", dst.Shape(), dst.DType(), ", as dst is")}
 	}
-	if err := errors.Join(within("dst", dst), within("src", src)); err != nil {
+	if err := errors.Join(fitsMemory("dst", dst), fitsMemory("src", src)); err != nil {
 		return err
 	}
 	runs := runsOf(dst, src)
 	if runs.bytes == 0 {
 		return nil
 	}
-	if runs.count() > mostRuns && dst.DType() != flashkit.Bool && s.b.reaches(to.b) && s.b.reaches(from.b) {
+	if runs.count() > maxRuns && dst.DType() != flashkit.Bool && s.b.reaches(to.b) && s.b.reaches(from.b) {
 		return s.copyRows(dst, src)
 	}
 	return s.b.do(func() error {
@@ -45,14 +45,14 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	})
 }
 
-// copyRows copies by a kernel, which changes nothing but the bits of a NaN.
+// copyRows copies by a kernel, which changes only bits of NaN.
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
-// mostRuns is how many copies one tensor is worth.
-const mostRuns = 512
+// maxRuns bounds the copies of one tensor.
+const maxRuns = 512
 
-// runs are the pieces in which two tensors of one shape can be copied: dimensions of that
-// many, with the distances in bytes in either tensor.
+// runs are the contiguous pieces of two tensors of one shape: their bytes, and each dimension's
+// length and distances in bytes.
 type runs struct {
 	bytes int
 	n     []int
@@ -60,7 +60,7 @@ type runs struct {
 	src   []int
 }
 
-// runsOf joins the dimensions of two tensors whose elements follow each other in both.
+// runsOf returns the runs of two tensors, and joins dimensions that are contiguous in both.
 func runsOf(dst, src flashkit.Tensor) (r runs) {
 	size, n := dst.DType().Size(), dst.Shape()
 	type dim struct{ n, dst, src int }
@@ -93,10 +93,10 @@ func (r *runs) count() int {
 	return all
 }
 
-// rows takes the innermost dimension out, if one copy can move all of it, and returns how many runs that
-// are and the bytes from one to the next.
+// rows removes the innermost dimension if one copy can move all of it, and returns its runs and
+// their distances in bytes.
 func (r *runs) rows() (n, dst, src int) {
-	const mostPitch = math.MaxInt32 // of the driver
+	const mostPitch = math.MaxInt32 // limit of the driver
 	if len(r.n) == 0 || min(r.dst[0], r.src[0]) < r.bytes || max(r.dst[0], r.src[0]) > mostPitch {
 		return 1, 0, 0
 	}
@@ -105,7 +105,7 @@ func (r *runs) rows() (n, dst, src int) {
 	return n, dst, src
 }
 
-// each calls f with where every run begins, in bytes.
+// each calls f with the offsets of every run, in bytes.
 func (r *runs) each(f func(dst, src int) error) error {
 	for i := range r.count() {
 		dst, src := 0, 0

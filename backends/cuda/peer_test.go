@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/peertest"
 )
 
-// The transport of package ring/peer on the stand-in for two GPUs: what it enqueues, where its
-// tensors lie, and what it does about faults.
+// The transport of package ring/peer on the stand-in for two GPUs: its enqueued work, the location
+// of its tensors, and its reaction to faults.
 func TestPeersOnFake(t *testing.T) {
 	gpus, _ := cuda.OpenFakes(t, 2)
 	n, seed := 8, peertest.Seed(t)

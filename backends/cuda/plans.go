@@ -1,8 +1,8 @@
 package cuda
 
-// By these fwd_sm90 and bwd_sm90 cut calls with few tiles: keys in parts, and groups of query heads. How a call is cut says in
-// which order it sums, so they stay when costs are fitted anew. TestLaunchesOfRandomCalls fails where a change of the formulas, which
-// costs share, moves a cut.
+// Costs by which fwd_sm90 and bwd_sm90 partition calls with few tiles: keys into parts, and groups
+// of query heads. A partition fixes the order of sums, so these costs stay when others are fitted
+// anew. TestLaunchesOfRandomCalls fails if a change of the shared formulas moves a partition.
 
 var fwdSM90Plans = costs{
 	hidden: .5, few: .713, lone: .524,

@@ -17,22 +17,21 @@ import (
 
 var writeDocs = flag.Bool("write-docs", false, "write docs/gpu-kernels.md instead of comparing")
 
-// resources are what a kernel takes, as its image says.
+// resources are the resources of a kernel according to its image.
 type resources struct {
 	threads, shared, rows, keys int // its plan
-	registers, local            int // of a thread: registers, bytes of local memory
+	registers, local            int // per thread: registers, bytes of local memory
 }
 
-// The attributes of the section .nv.info of a cubin that resourcesOf reads. An
-// attribute is its format, its number, and two bytes that are the value or, in
-// format 4, the size of the value that follows.
+// Attributes of the section .nv.info of a cubin that resourcesOf reads. An attribute is its format,
+// its number, and two bytes: the value or, in format 4, the size of the value that follows.
 const (
 	nvinfoValue     = 4
-	nvinfoFrameSize = 0x11 // kernel, bytes of local memory of a thread
-	nvinfoRegisters = 0x2f // kernel, registers of a thread at launch
+	nvinfoFrameSize = 0x11 // kernel, bytes of local memory per thread
+	nvinfoRegisters = 0x2f // kernel, registers per thread at launch
 )
 
-// resourcesOf returns what the kernels of a cubin take, by name.
+// resourcesOf returns the resources of the kernels of a cubin, by name.
 func resourcesOf(image []byte) (map[string]resources, error) {
 	parsed, err := parseImage(image)
 	if err != nil {
@@ -74,7 +73,7 @@ func resourcesOf(image []byte) (map[string]resources, error) {
 		}
 		if attribute == nvinfoFrameSize || attribute == nvinfoRegisters {
 			at, value := int(binary.LittleEndian.Uint32(data)), int(binary.LittleEndian.Uint32(data[4:]))
-			name := symbols[at-1].Name // Symbols leaves out the first, which is empty
+			name := symbols[at-1].Name // Symbols omits the first, which is empty
 			r, ok := list[name]
 			switch {
 			case !ok:
@@ -93,7 +92,7 @@ func resourcesOf(image []byte) (map[string]resources, error) {
 	return list, nil
 }
 
-// docs/gpu-kernels.md is what the images say. make docs writes it.
+// docs/gpu-kernels.md agrees with the images. make docs writes it.
 func TestKernelTable(t *testing.T) {
 	const file = "../../docs/gpu-kernels.md"
 	want := kernelTable(t)
@@ -122,7 +121,7 @@ A GPU runs the image of its own architecture, or of the next lower one with the 
 that the driver compiles from PTX, which has the tiles of 8.9; its registers are the driver's choice.
 `
 
-// A kernelRow is a row of the table, with what it stands for in the order of reading.
+// A kernelRow is a row of the table, with its meaning in reading order.
 type kernelRow struct {
 	name           string // without dtype and architecture
 	dim            string
@@ -133,11 +132,11 @@ type kernelRow struct {
 func kernelTable(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(kernelTableHead)
-	for id := range stems {
-		fmt.Fprintf(&b, "\n## %s\n\n", stems[id].name)
+	for id := range families {
+		fmt.Fprintf(&b, "\n## %s\n\n", families[id].name)
 		b.WriteString("| kernel | head dim | types | compute capability | tile | threads | registers | local | shared |\n")
 		b.WriteString("|---|---:|---|---|---:|---:|---:|---:|---:|\n")
-		for _, r := range kernelRows(t, stemID(id)) {
+		for _, r := range kernelRows(t, familyID(id)) {
 			tile := strconv.Itoa(r.rows)
 			if r.keys > 0 {
 				tile += " x " + strconv.Itoa(r.keys)
@@ -149,10 +148,10 @@ func kernelTable(t *testing.T) string {
 	return b.String()
 }
 
-// kernelRows returns the rows of a stem: by instance, head dim, dtype and architecture,
-// those with equal figures in one.
-func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
-	s := &stems[id]
+// kernelRows returns the rows of a family by instance, head dim, dtype and architecture. Rows with
+// equal figures are one.
+func kernelRows(t *testing.T, id familyID) (rows []kernelRow) {
+	s := &families[id]
 	images := map[int]map[string]resources{}
 	arches := []int{80, 86, 89, 90}
 	if s.hopper {
@@ -189,8 +188,8 @@ func kernelRows(t *testing.T, id stemID) (rows []kernelRow) {
 	return rows
 }
 
-// mergeRow adds an architecture to the row of that dtype with the same figures, from
-// first on, or else a row.
+// mergeRow adds an architecture to the row of that dtype with the same figures, from first on, or
+// adds a row.
 func mergeRow(rows []kernelRow, first int, row kernelRow, dtype, arch string) []kernelRow {
 	for i := first; i < len(rows); i++ {
 		if rows[i].resources == row.resources && rows[i].dtypes[0] == dtype {
@@ -202,7 +201,7 @@ func mergeRow(rows []kernelRow, first int, row kernelRow, dtype, arch string) []
 	return append(rows, row)
 }
 
-// mergeTypes puts the rows from first on that differ in dtype alone into one.
+// mergeTypes merges the rows from first on that differ only in dtype.
 func mergeTypes(rows []kernelRow, first int) []kernelRow {
 	merged := rows[:first:first]
 	for _, row := range rows[first:] {
@@ -218,17 +217,17 @@ func mergeTypes(rows []kernelRow, first int) []kernelRow {
 	return merged
 }
 
-// What resourcesOf reads of shared memory is the plan's. No kernel declares more: a
-// section of shared memory holds the 1024 bytes that CUDA reserves, or nothing.
+// The shared memory of resourcesOf is the plan's. No kernel declares more: a section of shared
+// memory holds the 1024 bytes that CUDA reserves, or nothing.
 func TestSharedMemoryIsThePlans(t *testing.T) {
-	for id := range stems {
-		image, err := readImage(imageFiles, stems[id].name, 90)
+	for id := range families {
+		image, err := readImage(imageFiles, families[id].name, 90)
 		require.NoError(t, err)
 		file, err := elf.NewFile(bytes.NewReader(image))
 		require.NoError(t, err)
 		for _, s := range file.Sections {
 			if strings.HasPrefix(s.Name, ".nv.shared.") {
-				require.Contains(t, []uint64{0, 1024}, s.Size, "%s of %s", s.Name, stems[id].name)
+				require.Contains(t, []uint64{0, 1024}, s.Size, "%s of %s", s.Name, families[id].name)
 			}
 		}
 	}

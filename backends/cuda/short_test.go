@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Short sequences have a block for each 128 rows, long ones and those with features another kernel.
+// Short sequences have a block per 128 rows; long ones and features use another kernel.
 func TestShortLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for name, blocks := range map[string]int{
@@ -38,7 +38,7 @@ func TestShortLaunches(t *testing.T) {
 	} {
 		id, err := b.choose("", problem(t, name).Ask(flashkit.PassForward), false)
 		require.NoError(t, err)
-		require.Equal(t, want, stems[id].name, name)
+		require.Equal(t, want, families[id].name, name)
 	}
 	k := b.Kernels()[fwdSM90Short]
 	require.Equal(t, "does not support sink", k.Fits(problem(t, "b1-h2-g1-n7-m9-d64-bf16-sink").Ask(k.Pass)))

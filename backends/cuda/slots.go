@@ -1,6 +1,6 @@
 package cuda
 
-// The lists of Sequences, in their order.
+// Indices of arguments.seqArrays.
 const (
 	seqQLens = iota
 	seqQStarts
@@ -9,19 +9,20 @@ const (
 	seqPages
 )
 
-// slotHeads are the KV heads from which on bwd_sm90 has slots for keys: blocks that run at the same time
-// are of one sequence then, and those of few heads wait for each other.
+// slotHeads is the minimum of KV heads for key slots in bwd_sm90: concurrent blocks then belong to
+// one sequence. With fewer heads they would wait for each other.
 const slotHeads = 8
 
-// slots returns how many tiles of a size packed sequences have at most, one of which is as long
-// as most; 0 where all of them may have nearly as many as that one. The kernels find by the starts which is whose.
+// slots bounds the tiles of packed sequences of up to `most` rows or keys. Unless always, it
+// returns 0 if that saves less than a fifth of the blocks. The kernels find a slot's sequence by
+// the starts.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
-	batch := x.sides[list] - 1
+	batch := x.seqLens[list] - 1
 	if batch < 1 {
 		return 0
 	}
 	tokens := x.shapes[list/seqKVStarts][2] // of Q, of K
-	if starts := x.lists[list]; len(starts) > 0 {
+	if starts := x.seqArrays[list]; len(starts) > 0 {
 		_, tokens = packedRows(starts)
 	}
 	if n := tokens/size + batch; always || 5*n < 4*batch*ceilDiv(most, size) {

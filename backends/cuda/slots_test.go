@@ -33,7 +33,7 @@ func TestSlots(t *testing.T) {
 			require.Equal(t, n, few)
 			require.Less(t, 5*few, 4*batch*ceilDiv(most, size))
 		}
-		x.shapes[1][2], x.lists = int(starts[batch]), [5][]int32{} // the device has the lists
+		x.shapes[1][2], x.seqArrays = int(starts[batch]), [5][]int32{} // the device has the lists
 		require.GreaterOrEqual(t, int(x.slots(seqKVStarts, most, size, true)), n)
 	}
 	x := new(arguments)

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// A staging buffer is a stream, pinned memory, and as much memory of the device.
+// A stagingBuffer is a stream with pinned host memory, and device memory of the same size.
 type stagingBuffer struct {
 	stream StreamHandle
 	host   unsafe.Pointer
@@ -15,7 +15,7 @@ type stagingBuffer struct {
 	bytes  int
 }
 
-// grow makes sure of the memory. The stream exists afterwards.
+// grow ensures the stream, and that many bytes.
 func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
 	if l.stream == 0 {
 		if l.stream, err = d.StreamCreate(); err != nil {
@@ -37,7 +37,7 @@ func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
 		return errors.Join(err, l.shrink(d))
 	}
 	l.bytes = bytes
-	return d.MemsetD32Async(l.device, 0, bytes/4, l.stream) // the gaps between arrays are copied with them
+	return d.MemsetD32Async(l.device, 0, bytes/4, l.stream) // gaps between arrays are copied too
 }
 
 func (l *stagingBuffer) shrink(d *Driver) (err error) {
@@ -59,21 +59,21 @@ func (l *stagingBuffer) close(d *Driver) error {
 	return err
 }
 
-// staging is the buffers, shared by the calls of a backend.
+// staging has the buffers that the calls of a backend share.
 type staging struct {
 	free  chan *stagingBuffer
-	chunk int // bytes
+	chunk int // bytes of a dense chunk
 	whole int // bytes of a chunk of a call with features
 }
 
-// stagingBytes bounds the pinned memory of the buffers of one call, unless one unit needs more.
+// stagingBytes bounds the pinned memory of one call's buffers, unless one unit needs more.
 const stagingBytes = 512 << 20
 
-// chunkBytes bounds the bytes of a dense chunk of several units, both ways: enough to fill the
-// bus, and little next to a problem whose copies matter.
+// chunkBytes bounds a dense chunk of several units, both directions: enough to fill the bus, and
+// small in problems whose copies matter.
 const chunkBytes = 2 << 20
 
-// featureBytes bounds the bytes of a chunk of several batches in a call with features.
+// featureBytes bounds a chunk of several batch entries in a call with features.
 const featureBytes = 128 << 20
 
 func newStaging() staging {
@@ -85,7 +85,7 @@ func newStaging() staging {
 	return l
 }
 
-// most returns how many buffers of that many bytes a call should have.
+// most returns the buffers of that size for a call.
 func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
 
 func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {
@@ -118,7 +118,7 @@ func (l *staging) close(d *Driver) (err error) {
 	}
 }
 
-// grow makes sure of a staging buffer's memory. That of a poisoned backend holds NaN afterwards.
+// grow grows a staging buffer, and fills it with NaN in a poisoned backend.
 func (b *Backend) grow(l *stagingBuffer, bytes int) error {
 	return b.do(func() error {
 		if err := l.grow(b.drv, bytes); err != nil || !b.poison.Load() {

@@ -9,22 +9,21 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Stream is a queue of work on the device. Work in one stream runs in order;
-// streams run beside each other. Its methods may be called from several
-// goroutines at once; the order is then that of the calls.
+// A Stream is a queue of work on the device. Work in one stream runs in order; streams run
+// concurrently. Its methods may be called from several goroutines at once.
 type Stream struct {
 	b       *Backend
 	handle  StreamHandle
 	foreign bool
-	lists   keptLists
+	seqs    seqCache
 }
 
-// NewStream returns a stream, which does not wait for the default stream.
+// NewStream returns a stream that does not wait for the default stream.
 func (b *Backend) NewStream() (*Stream, error) { return b.newStream(b.drv.StreamCreate) }
 
-// NewPriorityStream is NewStream with a priority, which is 0 there: blocks of kernels in streams with lower numbers
-// take the next multiprocessors that are free, before those of other streams, even if these came first. Blocks that run
-// go on to their end. Numbers beyond the driver's range, -5 to 0 on an H100, stand for its ends.
+// NewPriorityStream is NewStream with a priority; NewStream has 0. Blocks in streams with lower
+// numbers take free multiprocessors first, even if other blocks came earlier. Running blocks are
+// not interrupted. Numbers are clamped to the driver's range, -5 to 0 on an H100.
 func (b *Backend) NewPriorityStream(priority int) (*Stream, error) {
 	if b.drv.StreamCreatePriority == nil {
 		return b.NewStream()
@@ -44,22 +43,21 @@ func (b *Backend) newStream(create func() (StreamHandle, error)) (*Stream, error
 	return s, nil
 }
 
-// WrapStream returns the program's own stream of the device's primary context,
-// from another library, or the default stream, which is 0. Close leaves it open.
+// WrapStream returns a Stream for a stream of the program or another library, in the device's
+// primary context. Handle 0 is the default stream. Close leaves it open.
 func (b *Backend) WrapStream(handle StreamHandle) *Stream {
 	return &Stream{b: b, handle: handle, foreign: true}
 }
 
-// Handle returns the driver's handle of the stream, for other libraries, which must let it be.
+// Handle returns the driver's handle of the stream for other libraries, which must not destroy it.
 func (s *Stream) Handle() StreamHandle { return s.handle }
 
-// Sync waits until the work in the stream is done and returns the first error of
-// it.
+// Sync waits until the work in the stream is done, and returns its first error.
 func (s *Stream) Sync() error {
 	return s.b.do(func() error { return s.b.drv.StreamSynchronize(s.handle) })
 }
 
-// Wait lets later work in s begin when e has passed, which may be of another device.
+// Wait makes later work in s wait for e, which may be of another device.
 func (s *Stream) Wait(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
 }
@@ -72,7 +70,7 @@ func (s *Stream) Record(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.EventRecord(e.handle, s.handle) })
 }
 
-// Close frees the stream; its work goes on to its end.
+// Close frees the stream; its work runs to its end.
 func (s *Stream) Close() error {
 	if s.foreign {
 		return nil
@@ -80,11 +78,11 @@ func (s *Stream) Close() error {
 	return s.b.do(s.close)
 }
 
-// close frees the memory before the stream.
+// close frees the stream's memory, then the stream.
 func (s *Stream) close() error {
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	return errors.Join(s.lists.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
+	s.seqs.mu.Lock()
+	defer s.seqs.mu.Unlock()
+	return errors.Join(s.seqs.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
 }
 
 // An Event is a point in a stream.
@@ -106,7 +104,7 @@ func (b *Backend) NewEvent() (*Event, error) {
 	return e, nil
 }
 
-// Since returns the device's time between two events that have passed.
+// Since returns the device's time from one event to e. Both have passed.
 func (e *Event) Since(from *Event) (time.Duration, error) {
 	if e.b != from.b {
 		return 0, otherDevice("Event")
@@ -129,27 +127,25 @@ func (e *Event) Close() error {
 	return e.b.do(func() error { return e.b.drv.EventDestroy(e.handle) })
 }
 
-// Upload copies host memory to the buffer, from a byte of it on. It returns when
-// src may be used again.
+// Upload copies src to the buffer, from byte `from` on. It returns when src may be used again.
 func Upload[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, to *Buffer, from int, src []T) error {
 	return s.copy(to, from, unsafe.Pointer(unsafe.SliceData(src)), len(src)*int(unsafe.Sizeof(*new(T))), true)
 }
 
-// Download copies from a byte of the buffer on to host memory, and returns when
-// it is there: it waits for the work in the stream.
+// Download copies the buffer, from byte `from` on, to dst. It waits for the work in the stream and
+// returns when dst is complete.
 func Download[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, dst []T, of *Buffer, from int) error {
 	return s.copy(of, from, unsafe.Pointer(unsafe.SliceData(dst)), len(dst)*int(unsafe.Sizeof(*new(T))), false)
 }
 
-// UploadTensor copies a host tensor's memory, Len elements with what lies between its rows,
-// to the beginning of the buffer. It returns when the tensor may be used again.
+// UploadTensor copies a host tensor's memory, Len elements with the gaps between rows, to the
+// beginning of the buffer. It returns when the tensor may be used again.
 func UploadTensor(s *Stream, to *Buffer, t flashkit.Tensor) error {
 	return s.copyTensor(to, &t, true)
 }
 
-// DownloadTensor copies from the beginning of the buffer to a host tensor's memory what
-// UploadTensor copies there, and returns when it is there: it waits for the work in the
-// stream.
+// DownloadTensor copies the beginning of the buffer to a host tensor's memory, in UploadTensor's
+// layout. It waits for the work in the stream and returns when the tensor is complete.
 func DownloadTensor(s *Stream, t flashkit.Tensor, of *Buffer) error {
 	return s.copyTensor(of, &t, false)
 }

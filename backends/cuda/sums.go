@@ -2,7 +2,7 @@ package cuda
 
 import "slices"
 
-// enqueueSums launches what sums DBias and DSink, when they are wanted.
+// enqueueSums launches the sums of DBias and DSink that are requested.
 func (l *launch) enqueueSums() error {
 	x := l.x
 	if x.dsink.data != 0 {
@@ -17,7 +17,7 @@ func (l *launch) enqueueSums() error {
 	return l.sum(sumDBias, ceilDiv(l.p.KVLen, dbiasTile)*ceilDiv(int(d[2]), dbiasTile)*int(d[1])*int(d[0]))
 }
 
-// The tiles of kernels/sums.cu.
+// Tiles of kernels/sums.cu.
 const (
 	carryRows = 256
 	dbiasTile = 64
@@ -29,11 +29,10 @@ type sumID int
 const (
 	sumCarry sumID = iota
 	sumDSink
-	sumDBias // of each dtype
+	sumDBias // one per dtype
 	numSums  = sumDBias + sumID(len(dtypes))
 )
 
-// sumName returns the name of a kernel of kernels/sums.cu.
 func sumName(id sumID) string {
 	switch id {
 	case sumCarry:
@@ -44,7 +43,6 @@ func sumName(id sumID) string {
 	return "sums_dbias_" + dtypes[id-sumDBias].String()
 }
 
-// sum launches a kernel of kernels/sums.cu.
 func (l *launch) sum(id sumID, blocks int) error {
 	if blocks == 0 {
 		return nil

@@ -8,17 +8,17 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Buffer is memory of the device.
+// A Buffer is device memory.
 type Buffer struct {
 	b       *Backend
 	address Pointer
 	bytes   int
-	foreign bool // not ours to free
+	foreign bool // owned by the program
 	freed   atomic.Bool
 }
 
-// Alloc returns a Buffer of that many bytes, whose contents are undefined. When
-// the device is full the error says so, and the device remains usable.
+// Alloc returns a Buffer of that many bytes with undefined contents. If the device is full it
+// returns an error, and the device remains usable.
 func (b *Backend) Alloc(bytes int) (*Buffer, error) {
 	if bytes < 0 {
 		return nil, &flashkit.ProblemError{Field: "bytes", Value: strconv.Itoa(bytes), Reason: "must not be negative"}
@@ -34,24 +34,23 @@ func (b *Backend) Alloc(bytes int) (*Buffer, error) {
 	return m, nil
 }
 
-// Wrap returns a Buffer over memory of the device that the program got elsewhere,
-// by cuMemAlloc or from another library, in the device's primary context. It
-// remains the program's.
+// Wrap returns a Buffer for device memory of the program, from cuMemAlloc or another library, in
+// the device's primary context. The program remains its owner.
 func (b *Backend) Wrap(address Pointer, bytes int) *Buffer {
 	return &Buffer{b: b, address: address, bytes: bytes, foreign: true}
 }
 
-// Backend returns the one whose memory it is.
+// Backend returns the backend of the memory's device.
 func (m *Buffer) Backend() *Backend { return m.b }
 
 // Bytes returns the size.
 func (m *Buffer) Bytes() int { return m.bytes }
 
-// Address returns where the memory begins.
+// Address returns the address of the memory.
 func (m *Buffer) Address() Pointer { return m.address }
 
-// Free gives the memory back. It waits for the work that uses it. To use the
-// buffer, or a tensor in it, afterwards is an error.
+// Free waits for the work that uses the memory, and frees it. Later use of the buffer, or of a
+// tensor in it, is an error.
 func (m *Buffer) Free() error {
 	if m.freed.Swap(true) {
 		return errors.New("cuda: the buffer is freed already")
@@ -65,9 +64,9 @@ func (m *Buffer) Free() error {
 // Device names the device.
 func (m *Buffer) Device() string { return m.b.dev.String() }
 
-// Tensor returns a dense view [b, heads, rows, dim], row-major, that begins at element
-// from of the buffer. Nothing is checked until it is used with a Problem; one that
-// begins outside the buffer has no memory then.
+// Tensor returns a dense row-major view [b, heads, rows, dim] that begins at element from of the
+// buffer. It is checked when used with a Problem; a view that begins outside the buffer then has no
+// memory.
 func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor {
 	n := m.bytes / max(1, t.Size())
 	if from < 0 || from > n {
@@ -77,16 +76,16 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
-// allArguments are all tensors: those of params.views, then the views of features, in their order.
+// allArguments are all tensors of a call, in the order of params.views and then of features.
 var allArguments = flashkit.Arguments()
 
-// owns refuses tensors that are not in memory of b.
+// owns returns an error if a tensor is not in memory of b.
 func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Problem) error {
 	for i := range allArguments {
 		a := &allArguments[i]
 		t := a.Of(args)
 		if t.IsZero() || a.Role(p, pass) == 0 {
-			continue // the common check knows whether it may be missing
+			continue // the common check decides whether it may be missing
 		}
 		switch m, ok := t.Owner().(*Buffer); {
 		case !ok:
@@ -100,8 +99,7 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 	return nil
 }
 
-// looseRows reports whether the rows of dense tensors begin elsewhere than at multiples
-// of 16 bytes.
+// looseRows reports whether rows of dense tensors are not multiples of 16 bytes.
 func looseRows(p flashkit.Problem) bool {
 	unit := rowAlignment / p.DType.Size()
 	return p.Dim%unit != 0 || p.VDim%unit != 0

@@ -7,12 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The kernels for compute capability 9.0 copy tiles by the bulk copy engine,
-// which wants each tensor described by a map of the driver's making. Making one
-// takes microseconds, so they are kept.
+// The bulk copy engine of compute capability 9.0 needs a map of each tensor. The driver takes
+// microseconds to encode one, so maps are kept.
 
-// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K,
-// V, and of O or dO. Forward alone has rows.
+// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K, V, and O or dO.
+// Only forward has rows.
 type mapped struct {
 	maps [4]TensorMap
 	params
@@ -20,11 +19,11 @@ type mapped struct {
 	_    [20]byte // the driver copies the struct with the padding of its alignment to 64
 }
 
-// rowTiles says how fwd_sm90 cuts the query rows of each head: into tall tiles of
-// the Plan's rows, and after them into low ones of lowRows.
+// rowTiles is the partition of each head's query rows by fwd_sm90: tall tiles of the kernel's rows,
+// then low ones of lowRows.
 type rowTiles struct{ tall, low, lowRows int32 }
 
-// A mapKey is all that a map depends on.
+// A mapKey determines a map.
 type mapKey struct {
 	at      Pointer
 	bf16    bool
@@ -33,18 +32,17 @@ type mapKey struct {
 	box     [4]uint32
 }
 
-// tensorMaps are the maps of a backend's earlier calls.
+// tensorMaps are the maps of earlier calls.
 type tensorMaps struct {
 	mu   sync.RWMutex
 	made map[mapKey]*TensorMap
 }
 
-// maxMaps bounds the maps that are kept. A program that uses more has new ones all
-// the time.
+// maxMaps bounds the kept maps. A program that exceeds it keeps using new tensors.
 const maxMaps = 1024
 
-// get makes m the map of rows of a view [batch, heads, rows, columns], of which a
-// copy moves tile rows and 64 columns.
+// get makes m the map of a view [batch, heads, rows, columns]. A copy moves tile rows of 64
+// columns.
 func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, shape [4]int, tile int) error {
 	k := mapKey{at: v.data, bf16: t == flashkit.BFloat16, box: [4]uint32{64, uint32(tile), 1, 1}}
 	for i, n := range shape {
@@ -52,7 +50,7 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	}
 	for i, stride := range [...]int64{v.row, v.head, v.batch} {
 		k.strides[i] = uint64(2 * stride)
-		if stride == 0 { // of one row, head or batch, or repeated
+		if stride == 0 { // a dimension of length 1, or repeated
 			k.strides[i] = rowAlignment
 			if k.dims[i+1] > 1 {
 				k.strides[i] = 0
@@ -64,7 +62,7 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	x.mu.RUnlock()
 	if known == nil {
 		known = new(TensorMap)
-		args := k // on the heap, which k stays off
+		args := k // escapes to the heap in place of k
 		if err := d.TensorMapEncodeTiled(known, args.bf16, args.at, &args.dims, &args.strides, &args.box); err != nil {
 			return err
 		}
@@ -79,22 +77,21 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	return nil
 }
 
-// mappedViews are the views of mapped.maps in forward and backward.
+// mappedViews are the indices of the mapped views, by pass.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-// mappedKeys divide the pages that copies by tensor maps can take: a box of fewer rows would not
-// begin where the permutation of its chunks does.
+// mappedKeys divides every page that tensor maps support: a box of fewer rows would not begin where
+// the swizzle of its chunks does.
 const mappedKeys = 8
 
-// groupRows are the query rows of a warpgroup of fwd_sm90.
+// groupRows is the number of query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
 
-// cutRows cuts the rows of each head for multiprocessors that take tiles in turn,
-// first the tall ones, of so many warpgroups, so that the one that ends last ends
-// early. Without low tiles, most of them would wait for the few that have one tile
-// more than the others. Taken is how many tall tiles take as long as the last one to end.
+// cutRows cuts the rows of each head for multiprocessors that take tiles in turn: first tall tiles
+// of all warpgroups, then low ones. Without low tiles, most multiprocessors would wait for the few
+// with one tile more. taken is the time of the last one, in tall tiles.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
-	const last = 16 // tall tiles at the end of a head that may be cut instead
+	const last = 16 // maximum tall tiles at the end of a head that are cut instead
 	time := groupTime
 	least := math.MaxInt
 	most := rows / (groups * groupRows)
@@ -102,7 +99,7 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 		rest := rows - tall*groups*groupRows
 		for g := max(1, min(groups, ceilDiv(rest, groupRows))); g > 0; g-- {
 			low := ceilDiv(rest, g*groupRows)
-			// The first multiprocessors may have one tall tile more; low ones go to the others first.
+			// Some have one tall tile more; low tiles go to the others first.
 			each, more := tall*heads/sms, tall*heads%sms
 			load := each*time(groups) + ceilDiv(low*heads, sms)*time(g)
 			if more > 0 {
@@ -119,16 +116,16 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	return best, float64(least) / float64(time(groups))
 }
 
-// groupTime is the time of a tile in which some warpgroups have rows. One without
-// leaves the others more of the multiprocessor, but not all.
+// groupTime is the relative time of a tile with rows in that many warpgroups. The others leave part
+// of their time to these.
 func groupTime(groups int) int { return 5*groups + 6 }
 
-// groupShare is that time over the one of a whole tile.
+// groupShare is groupTime relative to a whole tile.
 func groupShare(used, groups int) float64 {
 	return float64(groupTime(used)) / float64(groupTime(groups))
 }
 
-// mapTensors makes the maps of a pass, of which a copy moves so many rows each.
+// mapTensors encodes the maps of a pass. A copy through map i moves tiles[i] rows.
 func (b *Backend) mapTensors(a *arguments, pass flashkit.Pass, t flashkit.DType, shapes [4][4]int, tiles [4]int) error {
 	for i, shape := range shapes {
 		if shape[0]*shape[1]*shape[2] == 0 { // nothing to read

@@ -4,14 +4,13 @@ package cuda
 
 import "unsafe"
 
-// copyUncached copies n bytes, a multiple of 16, to an address that is one, and
-// leaves nothing of what it writes in the caches: a device reads lines faster that no
-// core holds. Call storeFence before others may read them.
+// copyUncached copies n bytes to an address, both multiples of 16, and bypasses the caches: a
+// device reads lines faster if no core holds them. Call storeFence before others read the copy.
 //
 //go:noescape
 func copyUncached(to, from unsafe.Pointer, n int)
 
-// storeFence orders what copyUncached wrote before later writes.
+// storeFence orders the stores of copyUncached before later stores.
 //
 //go:noescape
 func storeFence()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// copyUncached copies so many bytes and no more, from any address.
+// copyUncached copies n bytes and no more, from any address.
 func TestCopyUncached(t *testing.T) {
 	const most, around, guard = 1 << 10, 64, 0xa5
 	room := make([]byte, most+3*around)

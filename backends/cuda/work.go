@@ -8,28 +8,28 @@ import (
 
 // A load is the work of the blocks that own the tiles of a head.
 type load struct {
-	blocks, empty float64 // those that see something, and those that do not
-	steps, most   float64 // of a block that does: the mean and the most
-	spared        float64 // blocks that the last one of a head leaves of itself, as it has fewer rows
-	looked        int     // how many such blocks were looked at
-	each          [mostLooked]float64
+	blocks, empty float64             // with and without work
+	steps, most   float64             // of a block with work: mean and maximum
+	lastSaved     float64             // fraction of a block saved in a head's last tile
+	sampled       int                 // sampled blocks with work
+	each          [maxSampled]float64 // their steps, descending
 }
 
-// mostLooked tiles are looked at, as a sample of more.
-const mostLooked = 32
+// maxSampled tiles of a head are sampled.
+const maxSampled = 32
 
-// load counts the steps of a head's blocks, which own tiles of query rows and walk tiles
-// of keys, or own keys and walk the query rows of all heads of the group.
-func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
+// load counts the steps of a head's blocks. They own query rows and loop over keys, or own keys and
+// loop over the group's query rows.
+func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
 		own, owned, walked, group, see = t.keys, p.KVLen, t.rows, p.Heads/p.KVHeads, p.Queries
 	}
 	n := ceilDiv(owned, own)
-	looked := min(n, mostLooked)
-	for i := range looked {
-		first := i * n / looked * own
-		if i == looked-1 {
+	sampled := min(n, maxSampled)
+	for i := range sampled {
+		first := i * n / sampled * own
+		if i == sampled-1 {
 			first = (n - 1) * own
 		}
 		from, wholeTo := see(first)
@@ -42,21 +42,21 @@ func (s *stem) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
-		at := l.looked // the longest first
-		for l.looked++; at > 0 && l.each[at-1] < steps; at-- {
+		at := l.sampled // the longest first
+		for l.sampled++; at > 0 && l.each[at-1] < steps; at-- {
 			l.each[at] = l.each[at-1]
 		}
 		l.each[at] = steps
 	}
-	l.steps /= float64(max(1, l.looked))
-	l.blocks = float64(n) * float64(l.looked) / float64(max(1, looked))
+	l.steps /= float64(max(1, l.sampled))
+	l.blocks = float64(n) * float64(l.sampled) / float64(max(1, sampled))
 	l.empty = float64(n) - l.blocks
 	return l
 }
 
-// spare takes away what the last tile of a head does not take, as some of its warps have no rows: half of the tile, if
-// it has no more than that.
-func (l *load) spare(c *costs, t *tile, rows int) {
+// trimLast subtracts the time saved in a head's last tile where some warps have no rows: at most
+// half of its rows are used.
+func (l *load) trimLast(c *costs, t *tile, rows int) {
 	if left := rows - (ceilDiv(rows, t.rows)-1)*t.rows; c.few == 0 || 2*left > t.rows {
 		return
 	}
@@ -64,12 +64,11 @@ func (l *load) spare(c *costs, t *tile, rows int) {
 		t.step, t.alone = t.step*c.few, t.alone*c.few
 		return
 	}
-	l.spared = 1 - c.few
+	l.lastSaved = 1 - c.few
 }
 
-// cycles returns how long the multiprocessors take for the blocks of all heads: whole
-// waves of them, then one of the rest; where a mask makes blocks differ, short ones fill
-// the gaps between long ones.
+// cycles returns the time of all heads' blocks: whole waves, then the rest. Under a mask, short
+// blocks fill the gaps between long ones.
 func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	perSM := float64(t.perSM)
 	all, slots := l.blocks*float64(heads), float64(sms)*perSM
@@ -79,7 +78,7 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 		rest = t.begin + l.steps*max(t.step*each/perSM, t.alone)
 	}
 	idle := l.empty * float64(heads) / slots * c.empty
-	share, hidden := 1-l.spared/max(1, l.blocks), c.hidden*t.begin
+	share, hidden := 1-l.lastSaved/max(1, l.blocks), c.hidden*t.begin
 	switch waves := min(math.Ceil(all/slots), all/slots+c.tail); {
 	case l.most == l.steps && whole == 0:
 		return idle + rest
@@ -88,28 +87,29 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	case whole == 0: // the longest block runs on alone
 		return idle + rest + (l.most-l.steps)*alone
 	default:
-		return idle + max(t.begin+l.most*alone, (waves*full-hidden*(waves-1))*share, l.pigeons(t, all/slots, hidden)*share)
+		return idle + max(t.begin+l.most*alone, (waves*full-hidden*(waves-1))*share, l.pigeonhole(t, all/slots, hidden)*share)
 	}
 }
 
-// pigeons returns what blocks of different lengths take at least, each of which is at least as long
-// as the next one: of one more than k waves of blocks, some k+1 have the same place.
-func (l *load) pigeons(t *tile, waves, hidden float64) (cycles float64) {
-	for i, steps := range l.each[:l.looked] {
-		places := math.Ceil(waves * float64(i+1) / float64(l.looked))
+// pigeonhole returns a lower bound of the time: of more than k waves of blocks of some length or
+// longer, one slot runs k+1.
+func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
+	for i, steps := range l.each[:l.sampled] {
+		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
 		cycles = max(cycles, places*(t.begin+steps*max(t.step, t.alone))-hidden*(places-1))
 	}
 	return cycles
 }
 
-// What a last step of at most so many keys takes of a whole one in fwd_sm90_short.
+// The relative time of a last step of at most fewKeys keys in fwd_sm90_short.
 const (
 	fewKeys      = 16
 	fewKeysShare = .4
 )
 
-// shorten takes away what fwd_sm90_short does not take for few keys of a last tile. It returns when the longest block of
-// the last head ends: blocks come head by head, the longest of a head first, and that one when a wave is left.
+// shorten subtracts the time that fwd_sm90_short saves with few keys in the last tile. It returns
+// the end of the last head's longest block, which begins with one wave left: blocks run head by
+// head, the longest first.
 func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	if left := p.KVLen % t.keys; left > 0 && left <= fewKeys && !banded(*p) {
 		l.steps, l.most = l.steps-1+fewKeysShare, l.most-1+fewKeysShare
@@ -121,23 +121,23 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	return (waves-1)*(t.begin+l.steps*step) + t.begin + l.most*step
 }
 
-// loosen adds what rows cost that are copied by elements: own ones of a block, and those
-// of each step.
-func (t *tile) loosen(c *costs, s *stem, p *flashkit.Problem, own, step int) {
-	pad, all := s.padded(p), s == &stems[fwdSM80]
+// loosen adds the cost of unaligned rows, copied by elements: the block's own rows, and the rows of
+// each step.
+func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
+	pad, all := s.padded(p), s == &families[fwdSM80]
 	cycles := c.loose / float64(t.warps)
-	row := cycles * c.looseColumns(p, pad, all || s == &stems[bwdSM80])
+	row := cycles * c.looseColumns(p, pad, all || s == &families[bwdSM80])
 	t.begin += cycles * c.looseColumns(p, pad, all) * float64(own)
 	t.step += row * float64(step)
 	t.alone += row * float64(step)
 }
 
-// looseRow is what a row of a tensor costs that is copied by elements, whatever their number: as many of them.
+// looseRow is the fixed cost of an unaligned row, in elements.
 const looseRow = 16
 
-// looseColumns returns how many elements of a row of each tensor are copied one by one: whole units of 16 bytes, and
-// part of those that are padding. Where only Q and K or only V and O have odd rows, it is these, unless all
-// are copied alike.
+// looseColumns returns the elements that are copied one by one, per row of both tensors: whole
+// units of 16 bytes, and a fraction of the padding. If only Dim or only VDim is unaligned, only it
+// counts, unless alike.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
 	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
@@ -150,10 +150,10 @@ func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (col
 	return columns
 }
 
-// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. Its blocks take
-// tiles of query rows in turn; a warpgroup without rows leaves the others part of its time.
+// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. A warpgroup without rows
+// leaves some of its time to the others.
 func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
-	l, heads, groups := stems[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
+	l, heads, groups := families[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
 	if !dealt && p.QLen > groupRows {
 		rows, taken := cutRows(p.QLen, heads, groups, sms)
 		if g := int(rows.lowRows) / groupRows; rows.tall == 0 && g > 0 {
@@ -163,27 +163,29 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
-	switch { // how much of a tile a head's last one is
+	switch { // share of a tile in the last one of a head
 	case p.QLen <= groupRows:
 		t.step *= c.shareOf(1, groups)
 	case p.QLen <= t.rows:
 		t.step *= last
 	case l.blocks > 1:
-		l.spared = 1 - last
+		l.lastSaved = 1 - last
 	}
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// backwardTogether is how many key heads the blocks that run at the same time belong to, at most, but where walks are short or
-// heads narrow. There the L2 cache holds what the blocks of more walk over; under a mask they stay close to each other in more.
+// Concurrent blocks belong to at most backwardTogether KV heads, or to shortTogether if loops are
+// short or heads narrow. The L2 cache then holds more heads; under a mask, blocks stay close to
+// each other.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
 	narrowDim        = 64
 )
 
-// together returns how many of some key heads they are, as together of bwd_sm90.cuh does but for blocks that go up.
-func (s *stem) together(p *flashkit.Problem, of int) int {
+// together returns how many of `of` KV heads run at the same time, as together of bwd_sm90.cuh,
+// except for traitUp.
+func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
 	}
@@ -204,22 +206,22 @@ func (s *stem) together(p *flashkit.Problem, of int) int {
 	return max(1, ceilDiv(of, ceilDiv(of, most)))
 }
 
-// walked are the bytes of Q, dO and dQ of a head.
-func (s *stem) walked(p *flashkit.Problem) int {
+// walked returns the bytes of Q, dO and dQ of a head.
+func (s *family) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
-// mostWaves of blocks begin together; later ones begin as others end.
-const mostWaves = 4
+// Blocks of up to maxWaves waves begin together.
+const maxWaves = 4
 
-// nearBytes of Q, dO and dQ of all heads that are worked on under a mask are found near by.
+// Under a mask, steps get slower if Q, dO and dQ of the concurrent heads exceed nearBytes.
 const nearBytes = 64 << 20
 
-// backwardCycles returns the cycles of a backward pass. The blocks of a head add to the
-// same rows of dQ one after the other, which bounds the time of short walks.
-func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
+// backwardCycles returns the cycles of a backward pass. Short loops are bound by dQ, to whose rows
+// the blocks of a head add one after the other.
+func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
-	if p.DType == flashkit.Float32 { // blocks that own query rows have dQ alone
+	if p.DType == flashkit.Float32 { // blocks that own query rows compute dQ only
 		own := s.load(c, t, p, true)
 		return l.cycles(c, t, heads, sms) + own.cycles(c, t, p.Batch*p.Heads, sms)
 	}
@@ -227,9 +229,9 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 		own := *t
 		own.begin += c.meet
 		t, heads = &own, 2*heads
-		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // of an odd number of tiles, one has more
+		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // one of two halves has the odd tile
 		l.steps, l.most = half(l.steps), half(l.most)
-		for i := range l.each[:l.looked] {
+		for i := range l.each[:l.sampled] {
 			l.each[i] = half(l.each[i])
 		}
 	}
@@ -244,42 +246,42 @@ func (s *stem) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cu
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
 	}
-	if s.hopper && d.dim == groupedDim && !featured(&p) && p.QLen <= t.rows {
+	if s.hopper && d.dim == groupedDim && !hasFeatures(&p) && p.QLen <= t.rows {
 		hop += c.told
 	}
 	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
 		blind = c.blind * t.step * l.most * float64(ceilDiv(heads, sms))
 	}
 	from, to := p.Keys(p.QLen - 1)
-	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows
+	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows of dQ
 	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
-	first := hop * min(queue, slots/float64(min(heads, together))) // until the last of the first wave adds
-	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before the last of these
+	first := hop * min(queue, slots/float64(min(heads, together))) // of the last block of the first wave
+	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before these heads end
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
-	tail := l.steps // of the last of the first heads
+	tail := l.steps // of the last block of the first heads
 	switch {
 	case !s.hopper:
-	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // turns are all that it waits for
+	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits for turns only
 		first = 0
-	case banded(p) && p.QLen > t.rows: // it has few rows, and others work while it waits
+	case banded(p) && p.QLen > t.rows: // it has few rows; other blocks work meanwhile
 		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
 	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
 	if s.hopper {
 		heads *= d.shares
 	}
-	waves := min(mostWaves, l.blocks*float64(heads)/slots)
+	waves := min(maxWaves, l.blocks*float64(heads)/slots)
 	first *= 1 + c.again*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
-	if cut.skew != 0 { // who begins at other rows does not wait
+	if cut.skew != 0 { // blocks that begin at other rows do not wait
 		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
 		first, turns, last = hop*(same-1), hop*queue, 0
 	}
 	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
 }
 
-// decodeCycles returns the cycles of decode_sm80, the steps of a block, and how the keys
-// are split into parts. In a step each warp takes a piece of the keys, with as many query rows as it
-// holds; when there are more rows, warps with other rows take the same pieces.
+// decodeCycles returns the cycles of decode_sm80, the steps of a block, and the partition of the
+// keys. In a step, each warp processes a piece of the keys for the query rows that it holds. Warps
+// with other rows process the same pieces.
 func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
@@ -287,17 +289,17 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 		team *= 2
 	}
 	if by.splits == 0 {
-		by = stems[decodeSM80].cutOf(dev, &p)
+		by = families[decodeSM80].cutOf(dev, &p)
 	}
 	pieces, slots := ceilDiv(seenKeys(&p), t.keys), max(1, dev.SMs)*t.perSM
 	mine := ceilDiv(pieces, by.splits)
-	begin, step := t.begin+c.row*float64(rows)*stems[decodeSM80].wide(&p), t.step*float64(min(team, mine))
+	begin, step := t.begin+c.row*float64(rows)*families[decodeSM80].wide(&p), t.step*float64(min(team, mine))
 	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
 		step *= c.half
 	}
 	step = max(t.alone, step)
 	if loose {
-		s := &stems[decodeSM80]
+		s := &families[decodeSM80]
 		row := c.loose * c.looseColumns(&p, s.padded(&p), false)
 		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)

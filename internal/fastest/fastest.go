@@ -1,5 +1,5 @@
-// Package fastest chooses among kernels by predicted times, and remembers the choices of
-// recent calls, so that a call in a loop is neither predicted again nor allocates.
+// Package fastest chooses among kernels by predicted times. It remembers recent choices: a call in
+// a loop is not predicted again, and does not allocate.
 package fastest
 
 import (
@@ -10,23 +10,23 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Subject is a call without its arguments: a choice depends on it alone.
+// A Subject is a call without its arguments. A choice depends on nothing else.
 type Subject struct {
 	Problem flashkit.Problem
 	Pass    flashkit.Pass
 	Traits  flashkit.Traits
-	Paired  bool // a forward pass before a backward pass, which is to sum scores alike
+	Paired  bool // a forward pass before a backward pass: both must sum scores in the same order
 }
 
-// Ask returns a call of the subject to ask kernels about.
+// Ask returns a call of the subject, for questions to kernels.
 func (s *Subject) Ask() *flashkit.Call {
 	c := s.Problem.Ask(s.Pass)
 	c.Traits = s.Traits
 	return c
 }
 
-// Least returns which of n candidates has the shortest time, the first of equals, or -1 if none
-// may run.
+// Least returns the index of the candidate with the shortest time, the first of equals, or -1 if
+// none may run.
 func Least[T cmp.Ordered](n int, time func(i int) (t T, may bool)) int {
 	best, shortest := -1, *new(T)
 	for i := range n {
@@ -37,7 +37,6 @@ func Least[T cmp.Ordered](n int, time func(i int) (t T, may bool)) int {
 	return best
 }
 
-// Each subject has a place in one set.
 const (
 	sets = 256
 	ways = 4
@@ -57,8 +56,8 @@ type entry[T any] struct {
 
 var seed = maphash.MakeSeed()
 
-// set returns where a subject may be. It hashes what subjects differ in most often, as one
-// piece of memory: a whole subject takes several times as long.
+// set returns the set of a subject. It hashes only the fields that differ most often, as one block
+// of memory: a whole subject takes several times as long.
 func (c *Cache[T]) set(s *Subject) *[ways]atomic.Pointer[entry[T]] {
 	p := &s.Problem
 	key := [...]int{
@@ -68,7 +67,7 @@ func (c *Cache[T]) set(s *Subject) *[ways]atomic.Pointer[entry[T]] {
 	return &c.recent[maphash.Comparable(seed, key)%sets]
 }
 
-// Find returns the value that is kept for a subject.
+// Find returns the value of a subject, if the cache has it.
 func (c *Cache[T]) Find(s *Subject) (value T, ok bool) {
 	set := c.set(s)
 	for i := range set {
@@ -79,7 +78,7 @@ func (c *Cache[T]) Find(s *Subject) (value T, ok bool) {
 	return value, false
 }
 
-// Keep puts a value into an empty place of its subject's set, or in the place of another.
+// Keep stores a value in an empty entry of its subject's set, or replaces another.
 func (c *Cache[T]) Keep(s *Subject, value T) {
 	x, set := &entry[T]{*s, value}, c.set(s)
 	for i := range set {
@@ -90,7 +89,7 @@ func (c *Cache[T]) Keep(s *Subject, value T) {
 	set[c.evicted.Add(1)%ways].Store(x)
 }
 
-// Kept returns the values that are kept.
+// Kept returns all values of the cache.
 func (c *Cache[T]) Kept() (list []T) {
 	for i := range c.recent {
 		for j := range c.recent[i] {
@@ -102,5 +101,5 @@ func (c *Cache[T]) Kept() (list []T) {
 	return list
 }
 
-// Evicted returns how many values made room for others.
+// Evicted returns the number of replaced values.
 func (c *Cache[T]) Evicted() int { return int(c.evicted.Load()) }

@@ -19,7 +19,7 @@ func TestLeast(t *testing.T) {
 	require.Equal(t, -1, least(5))
 }
 
-// Every part of a subject tells it from others, also those that are not hashed.
+// Subjects that differ in any field are different, also in fields that are not hashed.
 func TestCacheTellsSubjectsApart(t *testing.T) {
 	c := new(Cache[int])
 	s := Subject{Problem: flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 2, QLen: 3, KVLen: 4, Dim: 8, VDim: 8}}
@@ -41,7 +41,7 @@ func TestCacheTellsSubjectsApart(t *testing.T) {
 	}
 }
 
-// The cache is bounded, and a subject that comes last is there.
+// The cache is bounded, and has the latest subject.
 func TestCacheEvicts(t *testing.T) {
 	c := new(Cache[int])
 	var s Subject

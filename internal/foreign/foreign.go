@@ -1,4 +1,4 @@
-// Package foreign names file formats that are often taken for another one.
+// Package foreign names file formats that are often mistaken for the expected one.
 package foreign
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// formats are known by how their files begin.
+// formats are recognized by the beginning of a file.
 var formats = []struct{ start, is string }{
 	{"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, without the weights: git lfs pull fetches them"},
 	{"PK\x03\x04", "a zip archive, as PyTorch's .pt and .bin and NumPy's .npz: convert it to safetensors"},
@@ -43,7 +43,7 @@ func Format(b []byte) string {
 	return ""
 }
 
-// isSafetensors reports whether the length of a header comes first, and then a header of that length.
+// isSafetensors reports whether b begins with the length of a header and a header of that length.
 func isSafetensors(b []byte) bool {
 	const size = 8
 	return len(b) > size && binary.LittleEndian.Uint64(b) <= uint64(len(b)-size) && b[size] == '{'

@@ -1,4 +1,4 @@
-// Package gputest is a GPU for tests, which computes nothing.
+// Package gputest provides a GPU for tests that computes nothing.
 package gputest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A GPU stands in for a GPU that computes nothing: every call takes half a
-// millisecond by its events. It counts what is not given back.
+// A GPU stands in for a GPU and computes nothing: every call takes half a millisecond by its
+// events. It counts resources that are not freed.
 type GPU struct {
 	next     uintptr
 	Live     map[uintptr]int // bytes of device memory, by address; 0 for other handles
@@ -22,7 +22,7 @@ func New() *GPU {
 	return &GPU{next: math.MaxInt>>17 + 1, Live: map[uintptr]int{}, Launched: map[string]int{}}
 }
 
-// Plan is what a kernel's image says of it: threads, shared memory, rows, keys.
+// Plan is the plan in the image of every kernel: threads, shared memory, rows, keys.
 var Plan = [4]int32{128, 1024, 64, 64}
 
 func (g *GPU) open(bytes int) (uintptr, error) {

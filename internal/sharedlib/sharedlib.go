@@ -1,6 +1,6 @@
-// Package sharedlib looks at the file of a shared library before the dynamic loader maps it.
-// The loader trusts the headers of an ELF file: of a truncated one it touches pages that the
-// file does not have, and the process dies of SIGBUS, which no Go program can catch.
+// Package sharedlib checks the file of a shared library before the dynamic loader maps it. The
+// loader trusts ELF headers. In a truncated file it touches pages beyond the end, and the process
+// dies of SIGBUS, which no Go program can catch.
 package sharedlib
 
 import (
@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// cache is where the GNU loader has the paths of the libraries that it knows.
+// cache has the paths of the libraries that the GNU loader finds.
 const cache = "/etc/ld.so.cache"
 
-// Truncated returns an error if the file that dlopen would map for the name is an ELF file of
-// this machine that ends before its last segment. It returns nil for every other file and
-// where it finds none: of these the loader says itself what is wrong.
+// Truncated returns an error if dlopen would map a truncated file for the name: an ELF file of this
+// machine that ends before its last segment. For other files, or none, it returns nil: the loader
+// reports these errors itself.
 func Truncated(name string) error {
 	if strings.Contains(name, "/") {
 		_, err := examine(name)
@@ -27,14 +27,14 @@ func Truncated(name string) error {
 	}
 	for _, folder := range filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")) {
 		if fits, err := examine(filepath.Join(folder, name)); fits {
-			return err // the first file for this machine is the one that is mapped
+			return err // the first file for this machine is mapped
 		}
 	}
 	return truncatedIn(cache, name)
 }
 
-// truncatedIn returns an error if all files of the name in a loader's cache that are for this
-// machine are truncated: which of several the loader takes depends on the processor.
+// truncatedIn returns an error if all files of that name for this machine in a loader's cache are
+// truncated. The loader's choice among them depends on the processor.
 func truncatedIn(cache, name string) (first error) {
 	text, err := os.ReadFile(cache)
 	if err != nil {
@@ -54,7 +54,7 @@ func truncatedIn(cache, name string) (first error) {
 	return first
 }
 
-// machines are the numbers of ELF, e_machine.
+// machines are the values of e_machine in ELF headers, by GOARCH.
 var machines = map[string]uint16{"amd64": 62, "arm64": 183}
 
 // An elfHeader is the header of a 64-bit ELF file.
@@ -70,7 +70,7 @@ type elfHeader struct {
 	Shstrndx            uint16
 }
 
-// A segment is a program header of such a file.
+// A segment is a program header of a 64-bit ELF file.
 type segment struct {
 	Type, Flags                                 uint32
 	Offset, Vaddr, Paddr, Filesz, Memsz, Aligns uint64

@@ -7,8 +7,8 @@ package gorgoniacu
 // #include <string.h>
 // #include <cuda.h>
 //
-// // What returns a value returns it beside the code: a pointer to it would be
-// // one to the heap, at every call.
+// // A function returns its value with the code: a pointer to it would need
+// // heap memory at every call.
 // typedef struct { CUresult code; uintptr_t value; } answer;
 //
 // static CUresult pop(void) {
@@ -103,12 +103,11 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// The calls of this file pass memory of the host as a number. cgo would look for
-// Go pointers in the whole object that it lies in, and panic over those beside
-// what is copied; the driver reads and writes no others. Go's collector does not
-// move what is on the heap, and KeepAlive keeps it there.
+// The calls of this file pass host memory as a number. Given a pointer, cgo would panic over Go
+// pointers anywhere in its object; the driver accesses only the copied range. The garbage collector
+// does not move heap memory, and KeepAlive keeps it.
 
-// fail describes a code of the driver.
+// fail returns the error of a driver's code.
 func fail(call string, code int) error {
 	e := &cuda.Error{Call: call, Code: code, Name: "unknown error"}
 	var name *C.char
@@ -125,14 +124,14 @@ func status(call string, r C.CUresult) error {
 	return fail(call, int(r))
 }
 
-// version is not cu.Version, which loses the error.
+// version replaces cu.Version, which loses the error.
 func version() (int, error) {
 	var v C.int
 	err := status("cuDriverGetVersion", C.cuDriverGetVersion(&v))
 	return int(v), err
 }
 
-// popCurrent is not cu.PopCurrentCtx, which allocates.
+// popCurrent replaces cu.PopCurrentCtx, which allocates.
 func popCurrent() error { return status("cuCtxPopCurrent", C.pop()) }
 
 func keepFreed(device int) error {
@@ -203,7 +202,7 @@ func setShared(f cuda.Function, bytes int) error {
 	return status("cuFuncSetAttribute", C.set_shared(C.uintptr_t(f), C.int(bytes)))
 }
 
-// launch is not cu.Function.Launch, which passes 8 bytes of a parameter.
+// launch replaces cu.Function.Launch, which passes only 8 bytes of a parameter.
 func launch(f cuda.Function, blocks, threads, shared int, s cuda.StreamHandle, params unsafe.Pointer) error {
 	err := status("cuLaunchKernel", C.launch(C.uintptr_t(f), C.uint(blocks), C.uint(threads), C.uint(shared), C.uintptr_t(s), C.uintptr_t(uintptr(params))))
 	runtime.KeepAlive(params)
@@ -230,7 +229,7 @@ func launchClusters(f cuda.Function, blocks, threads, shared, cluster int, depen
 	return err
 }
 
-// encodeTiled has the map made where it is aligned as the driver wants it.
+// encodeTiled encodes the map in C, with the alignment that the driver requires.
 func encodeTiled(m *cuda.TensorMap, bf16 bool, at cuda.Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
 	kind := C.int(C.CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
 	if bf16 {

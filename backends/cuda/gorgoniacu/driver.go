@@ -1,7 +1,6 @@
-// Package gorgoniacu runs the kernels of package cuda in a program that already
-// uses gorgonia.org/cu: in its context, on its streams and in its memory. Other
-// programs should call cuda.Open, which needs no cgo, no CUDA headers and, to
-// start, no driver.
+// Package gorgoniacu runs the kernels of package cuda in a program that already uses
+// gorgonia.org/cu: in its context, on its streams and in its memory. Other programs should call
+// cuda.Open, which needs no cgo and no CUDA headers, and starts without a driver.
 package gorgoniacu
 
 import (
@@ -14,9 +13,9 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Open opens a backend in a context of the program's, which may be any of its
-// device. The context remains the program's, and must outlive the backend. Errors
-// are those of cuda.OpenWith, or say that the context is none.
+// Open opens a backend in a context of the program, which may be any of its device. The program
+// keeps the context, which must outlive the backend. Errors are as for cuda.OpenWith, or report an
+// invalid context.
 func Open(ctx cu.CUContext) (*cuda.Backend, error) {
 	device, err := deviceOf(ctx)
 	if err != nil {
@@ -28,7 +27,7 @@ func Open(ctx cu.CUContext) (*cuda.Backend, error) {
 	return cuda.OpenWith(d, device)
 }
 
-// deviceOf returns the device of a context, and leaves the thread as it was.
+// deviceOf returns the device of a context, and restores the thread.
 func deviceOf(ctx cu.CUContext) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -39,16 +38,16 @@ func deviceOf(ctx cu.CUContext) (int, error) {
 	return int(device), errors.Join(check("cuCtxGetDevice", err), popCurrent())
 }
 
-// Stream returns what Backend.WrapStream takes, for a stream of the backend's
-// context; cu.NoStream is the default stream.
+// Stream returns the handle of a stream of the backend's context, for Backend.WrapStream;
+// cu.NoStream is the default stream.
 func Stream(s cu.Stream) cuda.StreamHandle { return number[cuda.StreamHandle](s) }
 
-// Pointer returns what Backend.Wrap takes, for memory of the backend's context.
+// Pointer returns the address of memory in the backend's context, for Backend.Wrap.
 func Pointer(p cu.DevicePtr) cuda.Pointer { return cuda.Pointer(p) }
 
-// Driver returns the calls that a backend makes, for cuda.OpenWith: it then works
-// in the device's primary context, which cu.Device.RetainPrimaryCtx returns too.
-// What cu lacks, and what it cannot do here, goes to the driver directly.
+// Driver returns the calls of a backend, for cuda.OpenWith. The backend then works in the device's
+// primary context, which cu.Device.RetainPrimaryCtx also returns. Calls that cu lacks, or cannot
+// make here, go to the driver directly.
 func Driver() *cuda.Driver {
 	d := &cuda.Driver{
 		Init:             func() error { return nil }, // cu's own init has done it, or ended the program
@@ -171,22 +170,22 @@ func streams(d *cuda.Driver) {
 	}
 }
 
-// cu's handles are structs of one unexported C pointer.
+// A cuHandle is a handle of cu: a struct of one unexported C pointer.
 type cuHandle interface {
 	cu.CUContext | cu.Stream | cu.Event | cu.Module | cu.Function
 }
 
 const _ = -(unsafe.Sizeof(cu.CUContext{}) ^ 8 | unsafe.Sizeof(cu.Stream{}) ^ 8 | unsafe.Sizeof(cu.Event{}) ^ 8 |
-	unsafe.Sizeof(cu.Module{}) ^ 8 | unsafe.Sizeof(cu.Function{}) ^ 8) // negative, and refused, unless each is one pointer
+	unsafe.Sizeof(cu.Module{}) ^ 8 | unsafe.Sizeof(cu.Function{}) ^ 8) // negative, and an error, unless each is one pointer
 
-// handle returns the handle of cu for one of package cuda.
+// handle returns cu's handle for a handle of package cuda.
 func handle[C cuHandle, H ~uintptr](h H) C { return *(*C)(unsafe.Pointer(&h)) }
 
-// number returns the handle of package cuda for one of cu.
+// number returns package cuda's handle for a handle of cu.
 func number[H ~uintptr, C cuHandle](c C) H { return *(*H)(unsafe.Pointer(&c)) }
 
-// check turns an error of cu into that of package cuda. Its type, which is not
-// exported, is the driver's code.
+// check converts an error of cu to one of package cuda. The value of its unexported type is the
+// driver's code.
 func check(call string, err error) error {
 	if err == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// every is a call of each field of a driver, and what libcuda must see of it.
+// every has a call of each field of a driver, and the call that libcuda must see.
 var every = []struct {
 	field string
 	run   func(d *cuda.Driver) (any, error)
@@ -139,7 +139,7 @@ func TestEveryError(t *testing.T) {
 	}
 }
 
-// withPointers is memory of the host beside Go pointers, which cgo would refuse.
+// withPointers is host memory next to Go pointers, which cgo would refuse.
 type withPointers struct {
 	beside *int
 	data   [paramBytes]byte
@@ -166,7 +166,7 @@ func TestCopyBesidePointers(t *testing.T) {
 	require.Equal(t, from.data, to.data)
 }
 
-// What a backend calls for each pass must not allocate.
+// Driver calls of each pass must not allocate.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	newFake(t)
 	d := gorgoniacu.Driver()
@@ -203,8 +203,8 @@ func TestHandles(t *testing.T) {
 	require.Equal(t, cuda.Pointer(0x10000100), gorgoniacu.Pointer(0x10000100))
 }
 
-// A backend in a context of the program's takes the context's device and does
-// not touch the primary context.
+// A backend in a context of the program uses the context's device and does not touch the primary
+// context.
 func TestOpen(t *testing.T) {
 	f := newFake(t)
 	ctx, err := cu.Device(1).MakeContext(cu.SchedAuto)
@@ -239,8 +239,8 @@ func TestOpenWithoutContext(t *testing.T) {
 	require.Equal(t, []string{"cuCtxCreate(0, 1)", "cuCtxPushCurrent(0xc1)", "cuCtxGetDevice()", "cuCtxPopCurrent()"}, f.calls())
 }
 
-// The library that package cuda loads by itself is the fake too: both drivers
-// make the same calls, with the same arguments.
+// Package cuda also loads the fake library: both drivers make the same calls, with the same
+// arguments.
 func TestSameCallsAsPackageCUDA(t *testing.T) {
 	f := newFake(t)
 	own, err := cuda.Open()
@@ -255,7 +255,7 @@ func TestSameCallsAsPackageCUDA(t *testing.T) {
 	require.Equal(t, want, f.calls())
 }
 
-// use makes a backend call nearly everything.
+// use makes a backend make nearly every call.
 func use(t *testing.T, b *cuda.Backend) {
 	s, err := b.NewStream()
 	require.NoError(t, err)
@@ -279,7 +279,7 @@ func use(t *testing.T, b *cuda.Backend) {
 	require.NoError(t, errors.Join(start.Close(), end.Close(), s.Close(), m.Free(), b.Close()))
 }
 
-// What the README says of a program that merely links cu: see make start too.
+// The README's statement about programs that merely link cu: see make start too.
 func TestImportingCUEndsPrograms(t *testing.T) {
 	newFake(t)
 	if os.Getenv("FAKE_CHILD") != "" {

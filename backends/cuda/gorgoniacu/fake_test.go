@@ -8,11 +8,11 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// paramBytes is what the fake keeps of a kernel's parameter: struct Params of
+// paramBytes is the part of a kernel's parameter that the fake keeps: struct Params of
 // kernels/params.cuh.
 const paramBytes = 416
 
-// The functions of fake/fake.c, which the loaded libcuda has if it is the fake.
+// Functions of fake/fake.c, if the loaded libcuda is the fake.
 var fakeLibrary struct {
 	Log    func() string
 	Params func() unsafe.Pointer
@@ -53,7 +53,7 @@ func (fake) calls() []string {
 	return all
 }
 
-// fail lets a call fail from now on, until calls is called.
+// fail makes a call fail until calls is called.
 func (fake) fail(call string, code int) { fakeLibrary.Fail(call, int32(code)) }
 
 // params returns the parameter of the last launch.

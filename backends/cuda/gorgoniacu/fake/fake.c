@@ -1,4 +1,4 @@
-// A libcuda.so.1 without a GPU. It writes down each call with its arguments, keeps
+// A libcuda.so.1 without a GPU. It records each call with its arguments, keeps
 // device memory in an array, and fails when told to. Makefile adds every other
 // function of the header, so that programs link.
 #include <cuda.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEVICE 0x10000000ull // where device memory begins
+#define DEVICE 0x10000000ull // begin of device memory
 #define PARAMS 416           // bytes of a kernel's parameter that are kept
 
 static char text[1 << 16], memory[2 << 20], params[PARAMS];
@@ -17,7 +17,7 @@ static char failing[64];
 static int failure;
 static struct { int threads, shared, rows, keys; } plan = {128, 66560, 64, 32};
 
-// What tests call.
+// Functions for tests.
 const char *fake_log(void) { return text; }
 const void *fake_params(void) { return params; }
 void fake_fail(const char *call, int code) {

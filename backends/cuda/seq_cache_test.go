@@ -9,11 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What sequences say is copied when it changes, to memory of the stream; a graph has its own.
+// Sequence arrays are copied to the stream's cache when they change; a graph has its own copy.
 func TestKeptLists(t *testing.T) {
 	b, f := openFake(t)
 	c := newDeviceCall(t, b, "b3-h2-g1-n4-m21-d16-f32-ragged-page4")
-	// run computes on the stream, which copies so often, and on another.
+	// run computes on the stream, with that many copies, and on another.
 	run := func(copies int) {
 		t.Helper()
 		before := int(f.copies.Load())
@@ -45,7 +45,7 @@ func TestKeptLists(t *testing.T) {
 	f.failures["cuMemcpyHtoDAsync"] = f.fail("cuMemcpyHtoDAsync", 2)
 	require.Error(t, c.forward())
 	clear(f.failures)
-	seqs.KVLens[1]++ // as the stream had it before the copy that failed
+	seqs.KVLens[1]++ // as the stream had it before the failed copy
 	run(1)
 	pages := append(slices.Clone(seqs.Pages), make([]int32, 3000)...) // a longer list
 	c.p.KVLen, c.args.Seqs = 4*len(pages)/3, &flashkit.Sequences{KVLens: seqs.KVLens, Pages: pages}
@@ -54,7 +54,8 @@ func TestKeptLists(t *testing.T) {
 	c.close(t)
 }
 
-// A stream of another library keeps them, too, whoever wraps it, but not for a later one with its handle.
+// A stream of another library also has a cache, whatever wraps it, but a later stream with its
+// handle has another.
 func TestKeptListsOfForeignStreams(t *testing.T) {
 	b, f := openFake(t)
 	c := newDeviceCall(t, b, "b3-h2-g1-n4-m21-d16-f32-ragged-page4")
@@ -81,7 +82,7 @@ func TestKeptListsOfForeignStreams(t *testing.T) {
 	f.failures["cuStreamGetId"] = f.fail("cuStreamGetId", 400)
 	require.Error(t, c.forward())
 	clear(f.failures)
-	for range mostForeign { // one after the other with the same handle: the last keep nothing
+	for range maxForeign { // one after the other with the same handle: the last cache nothing
 		f.generation += 100
 		run(own.handle, 1)
 	}

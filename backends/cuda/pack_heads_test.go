@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The query heads of a group become rows of one head where that saves tiles and no mask tells
-// rows apart.
+// The query heads of a group become rows of one head if that saves tiles and no mask distinguishes
+// rows.
 func TestFolded(t *testing.T) {
 	for name, want := range map[string]string{
 		"b9-h32-g4-n15-m17594-d80-bf16":        "b9-h4-g4-n120-m17594-d80-bf16",
@@ -21,7 +21,7 @@ func TestFolded(t *testing.T) {
 		"b1-h8-g2-n128-m300-d64-bf16":          "",
 		"b1-h8-g2-n0-m300-d64-bf16":            "",
 	} {
-		q, fewer := folded(problem(t, name))
+		q, fewer := packedHeads(problem(t, name))
 		require.Equal(t, want != "", fewer, name)
 		if fewer {
 			require.Equal(t, want, q.String())
@@ -29,7 +29,7 @@ func TestFolded(t *testing.T) {
 	}
 }
 
-// Rows that do not lie evenly apart stay where they are, and both ways give the same.
+// Rows that are not evenly spaced stay in place, and both ways give the same.
 func TestFoldLaunches(t *testing.T) {
 	b, f := openFake(t)
 	for name, blocks := range map[string]int{"b2-h16-g2-n9-m30-d8-bf16": 4, "b2-h16-g2-n9-m30-d8-bf16-causal": 32} {
@@ -42,16 +42,16 @@ func TestFoldLaunches(t *testing.T) {
 	}
 	var a params
 	p := problem(t, "b2-h16-g2-n9-m30-d8-bf16")
-	q, _ := folded(p)
-	a.describe(p)
+	q, _ := packedHeads(p)
+	a.setProblem(p)
 	for _, i := range [...]int{0, 3, 4} {
-		a.views[i] = view{1, 320, 8, 64} // heads beside each other in a row
+		a.views[i] = view{1, 320, 8, 64} // heads side by side in a row
 	}
 	before := a
-	require.False(t, a.fold(q))
+	require.False(t, a.packHeads(q))
 	require.Equal(t, before, a)
 	a.qLen, q.QLen = 1, 8
-	require.True(t, a.fold(q))
+	require.True(t, a.packHeads(q))
 	require.Equal(t, view{1, 320, 64, 8}, a.views[0])
 	require.Equal(t, int32(2), a.heads)
 }

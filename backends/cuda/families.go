@@ -8,28 +8,28 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A stem is a source file of kernels/, its instances, and what it takes.
-type stem struct {
-	name   string // of the file, and with which the name of every kernel in it begins
+// A family is one source file of kernels/: its instances and the limits of its calls.
+type family struct {
+	name   string // of the source file, and prefix of its kernels' names
 	pass   flashkit.Pass
-	arch   int  // the lowest compute capability, times 10
-	hopper bool // for that one alone, and with tensor maps
+	arch   int  // lowest compute capability, times 10
+	hopper bool // runs on this compute capability only, and reads tensors through tensor maps
 	dtypes []flashkit.DType
-	dims   []headDims // padded, rising
-	rows   int        // query rows of a KV head, at most; 0 is no limit
+	dims   []headDims // padded head dims, ascending
+	rows   int        // maximum query rows per KV head; 0: no limit
 	takes  flashkit.Feature
 
 	instances []instance
 
 	shapes []blockShape // by padded head dim
 	costs  *costs
-	plans  *costs // by which calls are cut, and so what bits they have: others than those that are fitted
+	plans  *costs // frozen costs that partition calls: refitting must not change results
 }
 
-type stemID int
+type familyID int
 
 const (
-	fwdSM90 stemID = iota
+	fwdSM90 familyID = iota
 	fwdSM90Short
 	fwdSM80
 	bwdSM90
@@ -39,11 +39,10 @@ const (
 	decodeSM80
 )
 
-// dtypes are all there are, by number.
+// dtypes lists the number formats, by flashkit.DType.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// stems are the rows of the backend's table.
-var stems = [...]stem{
+var families = [...]family{
 	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, fwdSM90ShortTiles, &fwdSM90ShortCosts, nil},
 	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
@@ -55,7 +54,7 @@ var stems = [...]stem{
 	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
 }
 
-// A refusal is why a stem does not take a call, 0 if it does.
+// A refusal is the reason why a family cannot run a call; none if it can.
 type refusal uint8
 
 const (
@@ -72,9 +71,10 @@ const (
 	oddPage
 )
 
-// refuses returns why a valid call is not for the stem on a device; without a call, why no call is. It does not allocate, as
-// every call asks. Tensor maps want addresses and strides that are multiples of 16 bytes: tensors of the host are laid out so.
-func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
+// refuses returns why the family cannot run a valid call on dev. A nil call asks about the device
+// alone. Every call asks, so it does not allocate. Tensor maps need addresses and strides in
+// multiples of 16 bytes; copies of host tensors have them.
+func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {
 	case c != nil && c.Features()&^s.takes != 0:
@@ -103,8 +103,8 @@ func (s *stem) refuses(dev *Device, c *flashkit.Call) refusal {
 	return none
 }
 
-// reason returns in words why the stem refuses a call, "" if it does not.
-func (s *stem) reason(dev *Device, c *flashkit.Call) string {
+// reason describes the result of refuses, "" for none.
+func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	switch s.refuses(dev, c) {
 	case otherFeature:
 		return "does not support " + (c.Features() &^ s.takes).String()
@@ -130,8 +130,8 @@ func (s *stem) reason(dev *Device, c *flashkit.Call) string {
 	return ""
 }
 
-// blocks bounds the blocks of a launch, which are counted in 31 bits: no tile has
-// less than 16 rows or keys.
+// blocks bounds the thread blocks of a launch, whose count has 31 bits. No tile has fewer than 16
+// rows or keys.
 func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }

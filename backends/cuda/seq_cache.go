@@ -1,0 +1,196 @@
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// A seqCache is a stream's copy of sequence arrays on the device. It stays after a call: the next
+// layer of a model, with the same sequences, copies nothing.
+type seqCache struct {
+	mu      sync.Mutex // held from the comparison of the arrays until their readers are enqueued
+	at      Pointer
+	words   int // capacity
+	seqInts []int32
+	seqLens [5]int
+}
+
+// foreignCaches are the caches of streams of other libraries, by stream ID. An ID is never used
+// again. A handle may be, while work of its former stream still reads the arrays.
+type foreignCaches struct {
+	mu     sync.Mutex // as in seqCache
+	caches map[uint64]*seqCache
+}
+
+// maxForeign bounds the foreign streams with a cache: the end of such a stream is unknown.
+const maxForeign = 64
+
+// of returns the cache of a stream, nil if it has none.
+func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
+	if d.StreamGetID == nil {
+		return nil, nil
+	}
+	id, err := d.StreamGetID(s)
+	k := f.caches[id]
+	if err == nil && k == nil && len(f.caches) < maxForeign {
+		if f.caches == nil {
+			f.caches = map[uint64]*seqCache{}
+		}
+		k = new(seqCache)
+		f.caches[id] = k
+	}
+	return k, err
+}
+
+// close frees the caches, which no work may read.
+func (f *foreignCaches) close(d *Driver) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.caches {
+		if k.words > 0 {
+			err = errors.Join(err, d.MemFree(k.at))
+		}
+	}
+	f.caches = nil
+	return err
+}
+
+// packedRows returns the first row and the number of rows of packed sequences.
+func packedRows(starts []int32) (first, n int) {
+	first = int(starts[0])
+	return first, int(starts[len(starts)-1]) - first
+}
+
+// fromZero returns starts shifted so that the first is 0.
+func fromZero(starts []int32) []int32 {
+	list := slices.Clone(starts)
+	for i := range list {
+		list[i] -= starts[0]
+	}
+	return list
+}
+
+func (x *arguments) setSequences(s *flashkit.Sequences) {
+	x.seqArrays, x.seqLens, x.seqWords, x.seqInts = [5][]int32{}, [5]int{}, 0, x.seqInts[:0]
+	if s == nil {
+		return
+	}
+	x.seqArrays = [...][]int32{s.QLens, s.QStarts, s.KVLens, s.KVStarts, s.Pages}
+	for i, list := range x.seqArrays {
+		x.seqLens[i] = len(list)
+		x.seqWords += len(list)
+	}
+}
+
+// joinSeqs concatenates the arrays, once.
+func (x *arguments) joinSeqs() {
+	if len(x.seqInts) == x.seqWords {
+		return
+	}
+	for _, list := range x.seqArrays {
+		x.seqInts = append(x.seqInts, list...)
+	}
+}
+
+// equal reports whether the cache holds the arrays of x, without concatenating long page tables.
+func (k *seqCache) equal(x *arguments) bool {
+	if k.seqLens != x.seqLens {
+		return false
+	}
+	if len(x.seqInts) == x.seqWords {
+		return bytes.Equal(bytesOf(k.seqInts), bytesOf(x.seqInts))
+	}
+	at := 0
+	for _, list := range x.seqArrays {
+		if !bytes.Equal(bytesOf(k.seqInts[at:][:len(list)]), bytesOf(list)) {
+			return false
+		}
+		at += len(list)
+	}
+	return true
+}
+
+// setSeqPointers sets the device addresses of the concatenated arrays.
+func (x *arguments) setSeqPointers(at Pointer) {
+	f := &x.features
+	for i, p := range [...]*Pointer{&f.qLens, &f.qStarts, &f.kvLens, &f.kvStarts, &f.pages} {
+		if x.seqLens[i] > 0 {
+			*p = at
+		}
+		at += Pointer(4 * x.seqLens[i])
+	}
+	f.pageWidth = int32(x.seqLens[4] / max(1, int(x.batch)))
+}
+
+// copySeqs copies the arrays to the device in stream order. Host memory that is not pinned has been
+// read when the driver's call returns.
+func (x *arguments) copySeqs(d *Driver, to Pointer, s StreamHandle) error {
+	x.setSeqPointers(to)
+	x.joinSeqs()
+	return d.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(x.seqInts)), 4*len(x.seqInts), s)
+}
+
+// cacheSeqs copies the arrays to the stream's cache, unless it holds them already, and reports
+// whether there is a cache. A graph has its own copy, as later calls overwrite the cache.
+func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
+	k := x.kept
+	if k == nil && x.foreign == nil || x.seqWords == 0 || b.drv.StreamIsCapturing == nil {
+		return false, nil
+	}
+	if captures, err := b.drv.StreamIsCapturing(s); err != nil || captures {
+		return false, err
+	}
+	if k == nil {
+		var err error
+		if k, err = x.foreign.of(b.drv, s); k == nil || err != nil {
+			return false, err
+		}
+	}
+	if k.equal(x) {
+		x.setSeqPointers(k.at)
+		return true, nil
+	}
+	k.seqLens = [5]int{} // invalid until the copy is enqueued
+	if err := k.grow(b.drv, x.seqWords, s); err != nil {
+		return false, err
+	}
+	if err := x.copySeqs(b.drv, k.at, s); err != nil {
+		return false, err
+	}
+	k.seqInts, k.seqLens = append(k.seqInts[:0], x.seqInts...), x.seqLens
+	return true, nil
+}
+
+// grow makes room for that many words, in stream order.
+func (k *seqCache) grow(d *Driver, words int, s StreamHandle) error {
+	if words <= k.words {
+		return nil
+	}
+	if err := k.free(d, s); err != nil {
+		return err
+	}
+	words = ceilDiv(words+words/4, granule) * granule
+	at, err := d.MemAllocAsync(4*words, s)
+	if err == nil {
+		k.at, k.words = at, words
+	}
+	return err
+}
+
+func (k *seqCache) free(d *Driver, s StreamHandle) error {
+	if k.words == 0 {
+		return nil
+	}
+	at := k.at
+	k.at, k.words, k.seqLens = 0, 0, [5]int{}
+	return d.MemFreeAsync(at, s)
+}
+
+func bytesOf(n []int32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(n))), 4*len(n))
+}
