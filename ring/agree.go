@@ -21,10 +21,10 @@ func (j *job) check() error {
 	if p.Ragged {
 		args.Seqs = new(flashkit.Sequences)
 		if j.cut.packedQ {
-			args.Seqs.QStarts = lastHas(p.Batch, p.QLen)
+			args.Seqs.QStarts = lastOnly(p.Batch, p.QLen)
 		}
 		if j.cut.packedK {
-			args.Seqs.KVStarts = lastHas(p.Batch, p.KVLen)
+			args.Seqs.KVStarts = lastOnly(p.Batch, p.KVLen)
 		}
 	}
 	if err := p.Check(j.pass, &args); err != nil {
@@ -42,7 +42,7 @@ func (j *job) check() error {
 }
 
 // lastHas returns starts of so many sequences of which the last one has all rows.
-func lastHas(seqs, n int) []int32 {
+func lastOnly(seqs, n int) []int32 {
 	s := make([]int32, seqs+1)
 	s[seqs] = int32(n)
 	return s
@@ -121,7 +121,7 @@ const (
 // agree compares what all ranks were asked, with what is wrong here, and returns an error on
 // all of them unless it is the same.
 func (j *job) agree(ctx context.Context, wrong error) error {
-	j.record = j.describe(wrong)
+	j.record = j.newRecord(wrong)
 	if n := len(j.record) * j.size; len(j.all) != n {
 		j.all = make([]byte, n)
 	}
@@ -149,11 +149,11 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 			return &RankError{r, fmt.Errorf("was asked for %s, rank 0 for %s", text(r), text(0))}
 		}
 	}
-	return j.settle(of)
+	return j.applyRecords(of)
 }
 
 // settle takes from the records what the ranks must do alike.
-func (j *job) settle(record func(int) []byte) error {
+func (j *job) applyRecords(record func(int) []byte) error {
 	var err error
 	if j.biasRepeats, err = j.repeats("Bias", recordBias, record); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (j *job) settle(record func(int) []byte) error {
 		return nil
 	}
 	name, _, _ := bytes.Cut(record(0)[recordName:recordText], []byte{0})
-	if j.kernel = j.plan.taken[j.pass]; j.kernel.Run != nil && j.kernel.Name == string(name) {
+	if j.kernel = j.plan.partKernel[j.pass]; j.kernel.Run != nil && j.kernel.Name == string(name) {
 		return nil
 	}
 	for _, k := range j.runner.(Chooser).Kernels() {
@@ -181,7 +181,7 @@ func (j *job) settle(record func(int) []byte) error {
 			if j.kernel = k; j.dev != nil {
 				j.kernel = j.dev.PartOf(k, j.wholeProblem())
 			}
-			j.plan.taken[j.pass] = j.kernel
+			j.plan.partKernel[j.pass] = j.kernel
 			return nil
 		}
 	}
@@ -189,7 +189,7 @@ func (j *job) settle(record func(int) []byte) error {
 }
 
 // describe makes the record of what was asked here.
-func (j *job) describe(wrong error) []byte {
+func (j *job) newRecord(wrong error) []byte {
 	x := make([]byte, recordSize)
 	text := fmt.Sprintf("%v %v", j.p, j.pass)
 	if j.o.Ordered {

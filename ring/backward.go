@@ -23,37 +23,37 @@ const gradientParts = 2
 // backward computes the backward pass step by step. What a step gives the keys of another
 // rank goes back to it during the next step, and is added there.
 func (j *job) backward(ctx context.Context) error {
-	if x := j.only(); x != nil && j.size == 1 {
+	if x := j.soleCall(); x != nil && j.size == 1 {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		sub.Sink, sub.DSink = j.a.Sink, j.a.DSink
 		j.stats.Steps = 1
-		if err := j.meet(ctx); err != nil {
+		if err := j.agreeOnce(ctx); err != nil {
 			return err
 		}
 		return j.runner.Backward(ctx, x.p, &sub)
 	}
-	rows, keys := j.firsts()
+	rows, keys := j.firstWrites()
 	own := gradients{
 		dq: j.sum(slotSumDQ, j.a.DQ, rows), dk: j.sum(slotSumDK, j.a.DK, keys), dv: j.sum(slotSumDV, j.a.DV, keys),
 		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
 	now := own               // of the turn's keys, then on their way
 	var arriving [2]addition // those of own keys that come
-	err := j.walk(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
+	err := j.rotate(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
 		now = own
 		x := j.turns[i]
 		if x.step > 0 {
-			now.dk, now.dv = j.travelers(slotDK0+i%2*2, k.Shape(), v.Shape(), j.steps[x.step].one)
+			now.dk, now.dv = j.remoteGrads(slotDK0+i%2*2, k.Shape(), v.Shape(), j.steps[x.step].one)
 		}
 		for c := range j.steps[x.step].calls {
-			if err := j.differentiate(ctx, &j.steps[x.step].calls[c], k, v, x, &now, rows.all && x.step == 0, keys.all && x.step == 0); err != nil {
+			if err := j.backwardCall(ctx, &j.steps[x.step].calls[c], k, v, x, &now, rows.all && x.step == 0, keys.all && x.step == 0); err != nil {
 				return err
 			}
 		}
 		return nil
 	}, func(e *exchange, i int) {
 		if i >= 2 {
-			arriving = j.gradientsFor(e, j.turns[i-1], &now, &own)
+			arriving = j.addGradients(e, j.turns[i-1], &now, &own)
 		}
 	}, func() {
 		for i := range arriving {
@@ -78,7 +78,7 @@ func (j *job) backward(ctx context.Context) error {
 
 // gradientsFor adds to e the gradients that travel after turn x: what the rank made for the keys of another,
 // and what another rank made for its own. It returns what to add when that has come.
-func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]addition) {
+func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]addition) {
 	st := &j.steps[x.step]
 	if len(st.calls) > 0 {
 		e.to((j.rank-x.step+j.size)%j.size, now.dk, now.dv)
@@ -87,7 +87,7 @@ func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]ad
 		n := [4]int{g.nb, x.heads.len(), g.n, j.p.Dim}
 		m := n
 		m[3] = j.p.VDim
-		kind := j.travels(st.giveOne)
+		kind := j.gradType(st.giveOne)
 		list[0] = addition{x.heads.of(g.of(own.dk), 1), j.buffer(slotDK2, kind, n)}
 		list[1] = addition{x.heads.of(g.of(own.dv), 1), j.buffer(slotDV2, kind, m)}
 		e.from((j.rank+x.step)%j.size, list[0].part, list[1].part)
@@ -100,7 +100,7 @@ func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]ad
 type firstPart struct{ all, few bool }
 
 // firsts returns what the first call writes of DQ, and of DK and DV.
-func (j *job) firsts() (rows, keys firstPart) {
+func (j *job) firstWrites() (rows, keys firstPart) {
 	calls := j.steps[0].calls
 	if len(calls) != 1 {
 		return rows, keys
@@ -112,13 +112,13 @@ func (j *job) firsts() (rows, keys firstPart) {
 		}
 	}
 	s := j.a.K.Shape()
-	rows = firstPart{j.covers(&calls[0]), j.laterCalls() <= 1}
+	rows = firstPart{j.coversRows(&calls[0]), j.laterCalls() <= 1}
 	keys = firstPart{calls[0].k == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedK), arrive <= 1}
 	return rows, keys
 }
 
 // travels returns the type in which gradients of keys travel.
-func (j *job) travels(one bool) flashkit.DType {
+func (j *job) gradType(one bool) flashkit.DType {
 	if one {
 		return j.p.DType
 	}
@@ -126,8 +126,8 @@ func (j *job) travels(one bool) flashkit.DType {
 }
 
 // travelers returns where the gradients of a step's keys are summed, which then travel.
-func (j *job) travelers(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
-	dk, dv = j.buffer(slot, j.travels(one), k), j.buffer(slot+1, j.travels(one), v)
+func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
+	dk, dv = j.buffer(slot, j.gradType(one), k), j.buffer(slot+1, j.gradType(one), v)
 	if !one {
 		j.math.fill(dk, 0)
 		j.math.fill(dv, 0)
@@ -161,11 +161,11 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 
 // differentiate computes one call of the backward pass, of the heads of a turn, and adds what it gives to
 // g. A call that is the first part of all rows or keys writes to the rank's outputs, whatever their type.
-func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
-	from := j.from(t.step)
+func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
+	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
-	group := t.heads.narrow(&p, &sub)
+	group := t.heads.restrict(&p, &sub)
 	at := x.k
 	at.r -= from
 	one := t.step > 0 && j.steps[t.step].one
@@ -191,19 +191,19 @@ func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, 
 	if err := j.runner.Backward(ctx, p, &sub); err != nil {
 		return err
 	}
-	j.collect(rows, t.heads.of(x.q.of(g.dq), group), sub.DQ)
+	j.accumulate(rows, t.heads.of(x.q.of(g.dq), group), sub.DQ)
 	if !one {
-		j.collect(keys, at.of(g.dk), sub.DK)
-		j.collect(keys, at.of(g.dv), sub.DV)
+		j.accumulate(keys, at.of(g.dk), sub.DK)
+		j.accumulate(keys, at.of(g.dv), sub.DV)
 	}
 	if !bias.IsZero() {
-		j.math.add(t.heads.pairs(x.pair.of(g.dbias), group), sub.DBias)
+		j.math.add(t.heads.ofPairs(x.pair.of(g.dbias), group), sub.DBias)
 	}
 	return nil
 }
 
 // collect adds a part to a sum, or makes the sum of it, which it may be already.
-func (j *job) collect(first bool, sum, part flashkit.Tensor) {
+func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:
 		j.math.add(sum, part)
@@ -273,7 +273,7 @@ func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
 	}
 	for row := all[:t.Shape()[3]]; len(row) > 0; {
 		n := min(len(row), most)
-		if err := j.reduceSome(ctx, row[:n]); err != nil {
+		if err := j.reduceChunk(ctx, row[:n]); err != nil {
 			return err
 		}
 		row = row[n:]
@@ -284,7 +284,7 @@ func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
 	return nil
 }
 
-func (j *job) reduceSome(ctx context.Context, x []float32) error {
+func (j *job) reduceChunk(ctx context.Context, x []float32) error {
 	mine := make([]byte, 0, 4*len(x))
 	for _, f := range x {
 		mine = binary.LittleEndian.AppendUint32(mine, math.Float32bits(f))

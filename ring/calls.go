@@ -107,15 +107,15 @@ func (c *Cut) calls(rank, other int) (list []call) {
 	}
 	if !c.packedQ || !c.packedK || c.p.Features()&(featureScopes.position|featureScopes.pair) != 0 {
 		for i := range all {
-			list = append(list, c.alone(&all[i]))
+			list = append(list, c.tileCall(&all[i]))
 		}
 		return list
 	}
-	return c.together(all)
+	return c.mergeTiles(all)
 }
 
 // alone returns the call of one tile.
-func (c *Cut) alone(t *placed) call {
+func (c *Cut) tileCall(t *placed) call {
 	n, m, nb, first := t.q1-t.q0, t.k1-t.k0, 1, t.seq
 	if !c.p.Ragged {
 		nb, first = c.p.Batch, 0
@@ -123,7 +123,7 @@ func (c *Cut) alone(t *placed) call {
 	p := c.p
 	p.Batch, p.QLen, p.KVLen, p.Ragged = nb, n, m, false
 	p.Score.Origin = p.Score.Dropout != 0
-	p.Band = plain(t.band, n, m)
+	p.Band = unshifted(t.band, n, m)
 	return call{
 		p:    p,
 		q:    part{t.q.batch, nb, t.q.at + t.q0, n},
@@ -135,7 +135,7 @@ func (c *Cut) alone(t *placed) call {
 }
 
 // together returns calls of packed sequences: one for all tiles that have the same band.
-func (c *Cut) together(all []placed) (list []call) {
+func (c *Cut) mergeTiles(all []placed) (list []call) {
 	type kind struct {
 		layer int
 		band  flashkit.Band
@@ -144,7 +144,7 @@ func (c *Cut) together(all []placed) (list []call) {
 	groups := map[kind][]*placed{}
 	for i := range all {
 		t := &all[i]
-		k := kind{t.layer, plain(t.band, t.q1-t.q0, t.k1-t.k0)}
+		k := kind{t.layer, unshifted(t.band, t.q1-t.q0, t.k1-t.k0)}
 		if groups[k] == nil {
 			kinds = append(kinds, k)
 		}
@@ -152,9 +152,9 @@ func (c *Cut) together(all []placed) (list []call) {
 	}
 	for _, k := range kinds {
 		if g := groups[k]; len(g) == 1 {
-			list = append(list, c.alone(g[0]))
+			list = append(list, c.tileCall(g[0]))
 		} else {
-			list = append(list, c.packed(g, k.band))
+			list = append(list, c.packedCall(g, k.band))
 		}
 	}
 	return list
@@ -163,7 +163,7 @@ func (c *Cut) together(all []placed) (list []call) {
 // packed returns the call of tiles of several sequences, in the order in which these lie.
 // What lies between two tiles becomes sequences of rows without keys and of keys without
 // rows.
-func (c *Cut) packed(tiles []*placed, band flashkit.Band) call {
+func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	last := tiles[len(tiles)-1]
 	q := part{0, 1, tiles[0].q.at + tiles[0].q0, 0}
 	k := part{0, 1, tiles[0].k.at + tiles[0].k0, 0}

@@ -49,13 +49,13 @@ func (j *job) start(ctx context.Context, e *exchange) error {
 	}
 	err := j.group.Start(ctx, e.send, e.receive)
 	if err != nil {
-		j.giveUp(ctx, err)
+		j.abort(ctx, err)
 	}
 	return err
 }
 
 // giveUp breaks the group and returns when nobody copies this rank's tensors any more.
-func (j *job) giveUp(ctx context.Context, err error) {
+func (j *job) abort(ctx context.Context, err error) {
 	j.group.Fail(err)
 	j.group.Wait(ctx) // its error is that of the group
 }
@@ -102,7 +102,7 @@ func (j *job) watch(at Progress, f func() error) error {
 }
 
 // tell reports that a step is done.
-func (j *job) tell(at Progress) {
+func (j *job) report(at Progress) {
 	if j.o.Progress != nil {
 		j.o.Progress(at)
 	}
@@ -110,7 +110,7 @@ func (j *job) tell(at Progress) {
 
 // keysFor adds to e the keys that travel before turn i: those of the rank that is as many steps behind,
 // into buffers, and this rank's to the rank that is as far ahead. It returns what arrives.
-func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
+func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	if i >= len(j.turns) {
 		return k, v
 	}
@@ -121,7 +121,7 @@ func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
 	m[3] = j.p.VDim
 	e.to((j.rank+x.step)%j.size, x.heads.of(st.give.of(j.a.K), 1), x.heads.of(st.give.of(j.a.V), 1))
 	if x.heads.len() < j.p.KVHeads {
-		k, v = j.half(slotK1, i%2, j.p.KVType(), n), j.half(slotV1, i%2, j.p.KVType(), m)
+		k, v = j.halfSlot(slotK1, i%2, j.p.KVType(), n), j.halfSlot(slotV1, i%2, j.p.KVType(), m)
 	} else {
 		k, v = j.buffer(slotK0+i%2*2, j.p.KVType(), n), j.buffer(slotV0+i%2*2, j.p.KVType(), m)
 	}
@@ -132,14 +132,14 @@ func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
 // walk does the steps, each in so many parts. Beside turn i, which work computes, travel the keys of the
 // next one and what behind adds, of the one before; arrived is told when they are there. One turn more
 // has nothing but what travels.
-func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
+func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)
 	k, v := j.a.K, j.a.V
 	last := len(j.turns)
 	for i := 0; i <= last; i++ {
 		ahead = exchange{}
-		nextK, nextV := j.keysFor(&ahead, i+1)
+		nextK, nextV := j.addKeys(&ahead, i+1)
 		if behind != nil {
 			behind(&ahead, i)
 		}
@@ -149,7 +149,7 @@ func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashki
 			err = j.turn(i, k, v, err, work)
 		}
 		if err == nil {
-			if err := j.meet(ctx); err != nil {
+			if err := j.agreeOnce(ctx); err != nil {
 				return err
 			}
 			if err := j.start(ctx, &ahead); err != nil {
@@ -160,7 +160,7 @@ func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashki
 			err = j.turn(i, k, v, err, work)
 		}
 		if err != nil {
-			j.giveUp(ctx, err)
+			j.abort(ctx, err)
 			return err
 		}
 		if err := j.wait(ctx, &ahead, Progress{Step: j.stepsDone(i), Steps: len(j.steps)}); err != nil {
@@ -169,7 +169,7 @@ func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashki
 		if arrived != nil {
 			arrived()
 		}
-		j.tellTurn(i)
+		j.reportTurn(i)
 		k, v = nextK, nextV
 	}
 	return nil
@@ -198,7 +198,7 @@ func (j *job) stepsDone(i int) int {
 }
 
 // tellTurn reports that a step is done, if turn i was the last one of it.
-func (j *job) tellTurn(i int) {
+func (j *job) reportTurn(i int) {
 	if i == len(j.turns) || j.turns[i].heads.to != j.p.KVHeads {
 		return
 	}
@@ -206,5 +206,5 @@ func (j *job) tellTurn(i int) {
 	if x.Step < x.Steps && j.steps[x.Step].need.n > 0 {
 		x.From = (j.rank - x.Step + j.size) % j.size
 	}
-	j.tell(x)
+	j.report(x)
 }

@@ -11,12 +11,12 @@ import (
 // else each writes a part of its own, which is merged in float32, so that O is rounded once.
 // Of two parts the first one is O itself.
 func (j *job) forward(ctx context.Context) error {
-	if x := j.only(); x != nil {
+	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		p := x.p
 		sub.Sink = j.a.Sink
 		j.stats.Steps = 1
-		if err := j.meet(ctx); err != nil {
+		if err := j.agreeOnce(ctx); err != nil {
 			return err
 		}
 		return j.runner.Forward(ctx, p, &sub)
@@ -30,12 +30,12 @@ func (j *job) forward(ctx context.Context) error {
 		j.a.O = j.buffer(slotSumO, flashkit.Float32, o.Shape())
 	}
 	if !fresh {
-		j.begin(o)
+		j.initOutputs(o)
 	}
-	err := j.walk(ctx, 1, func(t int, k, v flashkit.Tensor) error {
+	err := j.rotate(ctx, 1, func(t int, k, v flashkit.Tensor) error {
 		for i := range j.steps[t].calls {
 			x, first := &j.steps[t].calls[i], fresh && t == 0
-			if err := j.attend(ctx, x, k, v, j.from(t), first, o); err != nil {
+			if err := j.forwardCall(ctx, x, k, v, j.firstKey(t), first, o); err != nil {
 				return err
 			}
 		}
@@ -62,7 +62,7 @@ func (j *job) alternate(beside bool) (odd bool) {
 
 // fresh reports whether the first call has all rows, so that it needs no zeros to begin with.
 func (j *job) fresh() bool {
-	return len(j.steps[0].calls) == 1 && j.covers(&j.steps[0].calls[0])
+	return len(j.steps[0].calls) == 1 && j.coversRows(&j.steps[0].calls[0])
 }
 
 // laterCalls returns how many calls follow those of the first step.
@@ -74,7 +74,7 @@ func (j *job) laterCalls() (n int) {
 }
 
 // from returns at which of the other rank's keys those of step t begin.
-func (j *job) from(t int) int {
+func (j *job) firstKey(t int) int {
 	if t == 0 {
 		return 0 // the rank's own tensors
 	}
@@ -82,27 +82,27 @@ func (j *job) from(t int) int {
 }
 
 // covers reports whether a call has all rows of the rank, and writes all of them.
-func (j *job) covers(x *call) bool {
+func (j *job) coversRows(x *call) bool {
 	s := j.a.Q.Shape()
 	return x.q == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedQ)
 }
 
 // only returns the call that is the whole work of the rank, if there is one, and no other
 // rank has work with its keys.
-func (j *job) only() (x *call) {
+func (j *job) soleCall() (x *call) {
 	for t := range j.steps {
 		if t > 0 && (j.steps[t].give.n > 0 || len(j.steps[t].calls) > 0) {
 			return nil
 		}
 	}
-	if calls := j.steps[0].calls; len(calls) == 1 && j.covers(&calls[0]) && calls[0].k.n == j.a.K.Shape()[2] {
+	if calls := j.steps[0].calls; len(calls) == 1 && j.coversRows(&calls[0]) && calls[0].k.n == j.a.K.Shape()[2] {
 		return &calls[0]
 	}
 	return nil
 }
 
 // begin makes O and LSE those of no keys yet, or of earlier ones, and of the sink.
-func (j *job) begin(o flashkit.Tensor) {
+func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:
 		j.math.convert(j.a.O, o)
@@ -127,7 +127,7 @@ func (j *job) begin(o flashkit.Tensor) {
 			}
 			for i := range x.n {
 				l := &lse.Float32s()[lse.Offset(b, h, i)]
-				take(l, sink, o.Float32s()[o.Offset(b, h, i):][:o.Shape()[3]])
+				addSink(l, sink, o.Float32s()[o.Offset(b, h, i):][:o.Shape()[3]])
 			}
 		})
 	}
@@ -149,8 +149,8 @@ func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 
 // take gives a row's sink its weight. A row of nothing has O = 0, whatever was there, but
 // NaN where its sink makes it NaN.
-func take(lse *float32, sink float64, o []float32) {
-	sum, w, _ := weights(float64(*lse), sink)
+func addSink(lse *float32, sink float64, o []float32) {
+	sum, w, _ := mergeWeights(float64(*lse), sink)
 	if math.IsInf(float64(*lse), -1) && sum == sum {
 		clear(o)
 	} else if w != 1 {
@@ -189,7 +189,7 @@ func (j *job) shares() (list []part) {
 
 // attend computes one call of the forward pass. The first one writes to the rank's own O,
 // whatever its type.
-func (j *job) attend(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
+func (j *job) forwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
 	if p.DType == flashkit.Float32 {

@@ -40,7 +40,7 @@ func turnsOf(steps, heads, parts int) (list []turn) {
 }
 
 // half returns one of two buffers in a slot, each large enough for the keys of every turn but the first.
-func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
+func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	most := 0
 	for _, x := range j.turns[1:] {
 		need := &j.steps[x.step].need
@@ -100,7 +100,7 @@ func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 
 // narrow makes a call one of those heads alone. Its keys, which travel so, have no others. It returns how
 // many heads there are for each key head.
-func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
+func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	if group = p.Heads / max(1, p.KVHeads); x.len() == p.KVHeads {
 		return group
 	}
@@ -110,13 +110,13 @@ func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
 		*t = x.of(*t, group)
 	}
 	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.DBias, &a.Mask, &a.Slopes} {
-		*t = x.pairs(*t, group)
+		*t = x.ofPairs(*t, group)
 	}
 	return group
 }
 
 // pairs is of for tensors whose heads may repeat.
-func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
+func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t
 	}
@@ -127,7 +127,7 @@ func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
 // the kernel for some heads the keys of the next heads travel. Other runs of rows, if the rank has any, come when all keys
 // are there: a kernel that begins while another one ends would take the multiprocessors that messages need.
 // Messages begin before the rank copies its own keys. A head's results are the same whatever other heads are in the call.
-func (j *job) byHeads(ctx context.Context) error {
+func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
 		*x.whole = j.buffer(slotAllK+i, x.own.DType(), j.cut.wholeShape(byKeys, *x.own))
@@ -145,10 +145,10 @@ func (j *job) byHeads(ctx context.Context) error {
 	}
 	err := j.copyOwn(&w)
 	if err == nil {
-		err = j.attendParts(ctx, &w, parts, arrive, places)
+		err = j.forwardParts(ctx, &w, parts, arrive, places)
 	}
 	if err != nil {
-		j.giveUp(ctx, err)
+		j.abort(ctx, err)
 		return err
 	}
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
@@ -156,7 +156,7 @@ func (j *job) byHeads(ctx context.Context) error {
 
 // attendParts computes the longest run of rows part by part, as keys arrive, and then the others. Each call may begin
 // while the one before ends: they write rows or heads of their own.
-func (j *job) attendParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
+func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)
 	for i, x := range parts {
@@ -166,7 +166,7 @@ func (j *job) attendParts(ctx context.Context, w *flashkit.Args, parts []headRun
 		if long < 0 {
 			continue
 		}
-		if err := j.attendHeads(ctx, w, x, &places[long], steps); err != nil {
+		if err := j.forwardHeads(ctx, w, x, &places[long], steps); err != nil {
 			return err
 		}
 	}
@@ -174,7 +174,7 @@ func (j *job) attendParts(ctx context.Context, w *flashkit.Args, parts []headRun
 		if i == long {
 			continue
 		}
-		if err := j.attendHeads(ctx, w, headRun{0, j.p.KVHeads}, &places[i], steps); err != nil {
+		if err := j.forwardHeads(ctx, w, headRun{0, j.p.KVHeads}, &places[i], steps); err != nil {
 			return err
 		}
 	}
@@ -239,10 +239,10 @@ func (j *job) largeHeads() bool {
 }
 
 // attendHeads computes some heads of a run of the rank's rows.
-func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
-	p, sub := j.rowsOf(x, w)
+func (j *job) forwardHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
+	p, sub := j.rowsProblem(x, w)
 	sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
-	heads.narrow(&p, &sub)
+	heads.restrict(&p, &sub)
 	j.dev.Beside()
 	return cmp.Or(j.compute(ctx, p, &sub, steps), j.math.err)
 }

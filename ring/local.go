@@ -86,10 +86,10 @@ type local struct {
 	receive []Message
 	closed  bool
 
-	mover  Mover
-	ready  Mark
-	copied []Mark     // of what was received
-	got    chan error // what is received beside other work
+	mover    Mover
+	ready    Mark
+	copied   []Mark     // of what was received
+	incoming chan error // what is received beside other work
 }
 
 func (l *local) Rank() int { return l.rank }
@@ -110,7 +110,7 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 		select {
 		case l.to(r).bytes <- own:
 		case <-ctx.Done():
-			return l.gaveUp(ctx)
+			return l.canceled(ctx)
 		case <-l.hub.broken:
 			return l.hub.err
 		}
@@ -119,7 +119,7 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 		theirs := own
 		if r != l.rank {
 			var err error
-			if theirs, err = prompt(ctx, l, l.from(r).bytes); err != nil {
+			if theirs, err = pollAwait(ctx, l, l.from(r).bytes); err != nil {
 				return err
 			}
 		}
@@ -146,7 +146,7 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 	}
 	l.offer(ctx, send)
 	if l.mover != nil {
-		l.takeBeside(ctx)
+		l.receiveAsync(ctx)
 	}
 	return nil
 }
@@ -156,9 +156,9 @@ func (l *local) Wait(ctx context.Context) error {
 	if err != nil {
 		l.Fail(err) // first, so that who finds a message withdrawn knows why
 	}
-	if l.got != nil { // not yet over, as wait ended with an error
-		<-l.got
-		l.got = nil
+	if l.incoming != nil { // not yet over, as wait ended with an error
+		<-l.incoming
+		l.incoming = nil
 	}
 	for _, p := range l.sent {
 		if !p.state.CompareAndSwap(offered, withdrawn) {
@@ -209,25 +209,25 @@ func (l *local) wait(ctx context.Context) error {
 // received waits for what is received, or receives it.
 func (l *local) received(ctx context.Context) error {
 	if l.mover == nil {
-		return l.takeAll(ctx, l.receive)
+		return l.receiveAll(ctx, l.receive)
 	}
-	if l.got == nil {
+	if l.incoming == nil {
 		return nil
 	}
-	if err, ok := soon(l.got); ok {
-		l.got = nil
+	if err, ok := poll(l.incoming); ok {
+		l.incoming = nil
 		return err
 	}
 	select {
-	case err := <-l.got:
-		l.got = nil
+	case err := <-l.incoming:
+		l.incoming = nil
 		return err
 	case <-ctx.Done():
-		return l.gaveUp(ctx)
+		return l.canceled(ctx)
 	}
 }
 
-func (l *local) gaveUp(ctx context.Context) error {
+func (l *local) canceled(ctx context.Context) error {
 	l.Fail(ctx.Err())
 	return ctx.Err()
 }

@@ -61,34 +61,34 @@ func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel
 }
 
 // takeBeside receives what is there or comes soon, and the rest beside the rank's other work.
-func (l *local) takeBeside(ctx context.Context) {
-	l.got = make(chan error, 1)
+func (l *local) receiveAsync(ctx context.Context) {
+	l.incoming = make(chan error, 1)
 	for i := range l.receive {
-		p, ok := soon(l.from(l.receive[i].Peer).parcels)
+		p, ok := poll(l.from(l.receive[i].Peer).parcels)
 		if !ok {
-			go func(got chan<- error, rest []Message) { got <- l.takeAll(ctx, rest) }(l.got, l.receive[i:])
+			go func(got chan<- error, rest []Message) { got <- l.receiveAll(ctx, rest) }(l.incoming, l.receive[i:])
 			return
 		}
 		if err := l.accept(p, l.receive[i]); err != nil {
-			l.got <- err
+			l.incoming <- err
 			return
 		}
 	}
-	l.got <- nil
+	l.incoming <- nil
 }
 
 // patience is how long a rank that gathers, or has a device, looks for another before it sleeps: who sleeps wakes later
 // than most ranks are late.
-const patience = 100 * time.Microsecond
+const pollTime = 100 * time.Microsecond
 
 // soon returns what comes over a channel within patience, if anything does.
-func soon[T any](c <-chan T) (x T, ok bool) {
+func poll[T any](c <-chan T) (x T, ok bool) {
 	for begin := time.Now(); ; runtime.Gosched() {
 		select {
 		case x = <-c:
 			return x, true
 		default:
-			if time.Since(begin) > patience {
+			if time.Since(begin) > pollTime {
 				return x, false
 			}
 		}
@@ -98,14 +98,14 @@ func soon[T any](c <-chan T) (x T, ok bool) {
 // next returns what comes over a channel, or a zero value from one that was closed. A rank with a device looks for it before it sleeps.
 func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if l.mover != nil {
-		return prompt(ctx, l, c)
+		return pollAwait(ctx, l, c)
 	}
 	return await(ctx, l, c)
 }
 
 // prompt is next of a rank that looks before it sleeps.
-func prompt[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
-	if x, ok := soon(c); ok {
+func pollAwait[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
+	if x, ok := poll(c); ok {
 		return x, nil
 	}
 	return await(ctx, l, c)
@@ -117,14 +117,14 @@ func await[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 	case x = <-c:
 		return x, nil
 	case <-ctx.Done():
-		return x, l.gaveUp(ctx)
+		return x, l.canceled(ctx)
 	case <-l.hub.broken:
 		return x, l.hub.err
 	}
 }
 
 // takeAll receives messages.
-func (l *local) takeAll(ctx context.Context, list []Message) error {
+func (l *local) receiveAll(ctx context.Context, list []Message) error {
 	for _, m := range list {
 		p, err := await(ctx, l, l.from(m.Peer).parcels)
 		if err == nil {

@@ -66,7 +66,7 @@ type PlannedStep struct {
 }
 
 // planned is the most ranks whose steps are looked at: of more, some are taken.
-const planned = 8
+const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over so many ranks. The sequences are those of the
 // whole, nil if p is not Ragged. It takes time in proportion to the rows of p. The error is a
@@ -90,10 +90,10 @@ func Predict(p flashkit.Problem, seqs *flashkit.Sequences, size int, pass flashk
 	whole.Args = &flashkit.Args{Seqs: seqs}
 	one := seconds(whole.FLOPs()/m.FLOPs) + m.Overhead
 	var worst Plan
-	for i := range min(size, planned) {
+	for i := range min(size, maxPlannedRanks) {
 		rank := i
-		if size > planned {
-			rank = i * (size - 1) / (planned - 1)
+		if size > maxPlannedRanks {
+			rank = i * (size - 1) / (maxPlannedRanks - 1)
 		}
 		if x := c.predict(rank, pass, m, l); x.Total >= worst.Total {
 			worst = x
@@ -122,7 +122,7 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 		var out, in int64 // beside turn i: keys for the next, gradients of the one before
 		messages := 0
 		if i < len(turns) {
-			s.Compute = c.turnTakes(&steps[turns[i].step], turns[i].heads, pass, m)
+			s.Compute = c.turnTime(&steps[turns[i].step], turns[i].heads, pass, m)
 		}
 		if i+1 < len(turns) {
 			next := &turns[i+1]
@@ -159,7 +159,7 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 }
 
 // turnTakes predicts the time of kernels for some heads of a step.
-func (c *Cut) turnTakes(s *step, heads headRun, pass flashkit.Pass, m Machine) (t time.Duration) {
+func (c *Cut) turnTime(s *step, heads headRun, pass flashkit.Pass, m Machine) (t time.Duration) {
 	part := float64(heads.len()) / float64(max(1, c.p.KVHeads))
 	for i := range s.calls {
 		t += m.Overhead + seconds(part*flops(&s.calls[i], pass)/m.FLOPs)

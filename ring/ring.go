@@ -96,7 +96,7 @@ type plan struct {
 	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
 
 	pickedWithLSE flashkit.Kernel    // likewise, for a forward pass that may come before a backward pass
-	taken         [2]flashkit.Kernel // by all ranks, as they compute parts with it
+	partKernel    [2]flashkit.Kernel // by all ranks, as they compute parts with it
 }
 
 // New returns this rank's Ring over a group and what computes on the rank. Both remain the
@@ -165,7 +165,7 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 		}
 		j.met = true
 	}
-	err = j.pursue(ctx)
+	err = j.run(ctx)
 	for i := range r.slots {
 		r.stats.Memory += int64(r.slots[i].bytes)
 	}
@@ -184,12 +184,12 @@ func (j *job) beginsEarly() bool {
 	if j.dev == nil || j.o.Ordered || !j.dev.Early() {
 		return false
 	}
-	return j.only() == nil || j.pass == flashkit.PassBackward && j.size > 1
+	return j.soleCall() == nil || j.pass == flashkit.PassBackward && j.size > 1
 }
 
 // meet agrees with the other ranks, unless that is done. On a device the first step, which needs
 // nothing of them, is enqueued before.
-func (j *job) meet(ctx context.Context) error {
+func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (j *job) meet(ctx context.Context) error {
 }
 
 // pursue computes what the rank was asked.
-func (j *job) pursue(ctx context.Context) (err error) {
+func (j *job) run(ctx context.Context) (err error) {
 	j.math.err = nil
 	if j.dev != nil {
 		if err := j.dev.Begin(!j.met); err != nil {
@@ -259,7 +259,7 @@ func (j *job) prepare(args *flashkit.Args) error {
 		}
 		j.Ring.plan = j.plan
 	}
-	if reason := j.refuses(); reason != "" {
+	if reason := j.unsupportedReason(); reason != "" {
 		return j.unsupported(reason)
 	}
 	if err := j.check(); err != nil || !j.o.Ordered || j.rank != 0 {
@@ -299,7 +299,7 @@ func (j *job) unsupported(reason string) error {
 }
 
 // refuses says what of a valid call a Ring does not support, "" for nothing.
-func (j *job) refuses() string {
+func (j *job) unsupportedReason() string {
 	inOrder := j.o.Ordered && j.size > 1 && j.pass == flashkit.PassBackward
 	switch {
 	case j.a.Q.Owner() != nil && j.dev == nil:

@@ -50,7 +50,7 @@ const (
 	byRows kind = iota
 	byKeys
 	byPairs
-	kept // by no rank: Slopes, Sink and its gradient
+	uncut // by no rank: Slopes, Sink and its gradient
 )
 
 func kindOf(name string) kind {
@@ -60,7 +60,7 @@ func kindOf(name string) kind {
 	case "Bias", "DBias", "Mask":
 		return byPairs
 	case "Slopes", "Sink", "DSink":
-		return kept
+		return uncut
 	}
 	return byRows
 }
@@ -83,7 +83,7 @@ func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
 // of all tensors that args has, outputs too. Workers, Seed and Seqs stay; so do Slopes and
 // Sink. The arguments must be right for the problem; what is wrong with them is an error.
 func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
-	if err := c.has(rank, args); err != nil {
+	if err := c.checkShard(rank, args); err != nil {
 		return nil, err
 	}
 	shard := *args
@@ -104,7 +104,7 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 // host: O and LSE, or the gradients. Where sequences are padded, what follows them stays as
 // it is.
 func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
-	if err := c.has(rank, whole); err != nil {
+	if err := c.checkShard(rank, whole); err != nil {
 		return err
 	}
 	for _, a := range flashkit.Arguments() {
@@ -119,7 +119,7 @@ func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) er
 	return nil
 }
 
-func (c *Cut) has(rank int, args *flashkit.Args) error {
+func (c *Cut) checkShard(rank int, args *flashkit.Args) error {
 	if rank < 0 || rank >= c.size {
 		return &flashkit.ProblemError{Field: "rank", Value: fmt.Sprint(rank), Reason: fmt.Sprintf("must be from 0 to %d", c.size-1)}
 	}
@@ -140,7 +140,7 @@ func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(who
 	if want := c.shape(rank, k, whole); shard.Shape() != want {
 		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)
 	}
-	if k == kept || k == byPairs && whole.Shape()[2] == 1 {
+	if k == uncut || k == byPairs && whole.Shape()[2] == 1 {
 		return move(whole, shard)
 	}
 	for _, x := range c.places(rank, k == byKeys) {

@@ -35,7 +35,7 @@ func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	for _, s := range rows {
 		for i := s.From; i < s.To; i++ {
 			lo, hi := t.seq.Keys(i)
-			lo, hi = before(keys, lo), before(keys, hi)
+			lo, hi = keysBefore(keys, lo), keysBefore(keys, hi)
 			t.lo, t.hi = append(t.lo, lo), append(t.hi, max(lo, hi))
 		}
 	}
@@ -44,7 +44,7 @@ func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 }
 
 // before returns how many keys of the spans come before key j of the sequence.
-func before(spans []Span, j int) (n int) {
+func keysBefore(spans []Span, j int) (n int) {
 	for _, s := range spans {
 		n += max(0, min(j, s.To)-s.From)
 	}
@@ -146,7 +146,7 @@ func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 
 // plain returns the same band of n rows and m keys aligned to the last ones, if it needs no
 // shift then: most kernels were made for that.
-func plain(b flashkit.Band, n, m int) flashkit.Band {
+func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	if b.IsTopLeft() && b.Shifted() == m-n {
 		return flashkit.Window(b.Left(), b.Right())
 	}

@@ -187,7 +187,7 @@ func (a *arithmetic) convert(dst, src flashkit.Tensor) {
 	a.each(dst, func(b, h int) {
 		buf := make([]float32, dst.Shape()[3])
 		for r := range dst.Shape()[2] {
-			row := widened(src, b, h, r, buf)
+			row := loadRow(src, b, h, r, buf)
 			narrow(dst, b, h, r, row)
 		}
 	})
@@ -202,11 +202,11 @@ func (a *arithmetic) add(dst, src flashkit.Tensor) {
 	a.each(dst, func(b, h int) {
 		buf, sum := make([]float32, dst.Shape()[3]), make([]float32, dst.Shape()[3])
 		for r := range dst.Shape()[2] {
-			to := widened(dst, b, h, r, sum)
-			for i, x := range widened(src, b, h, r, buf) {
+			to := loadRow(dst, b, h, r, sum)
+			for i, x := range loadRow(src, b, h, r, buf) {
 				to[i] += x
 			}
-			keep(dst, b, h, r, to)
+			storeRow(dst, b, h, r, to)
 		}
 	})
 }
@@ -224,19 +224,19 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 			if math.IsInf(float64(x), -1) {
 				continue
 			}
-			sum, w, v := weights(float64(*l), float64(x))
+			sum, w, v := mergeWeights(float64(*l), float64(x))
 			*l = float32(sum)
-			to := widened(o, b, h, r, mine)
-			for i, y := range widened(part, b, h, r, buf) {
+			to := loadRow(o, b, h, r, mine)
+			for i, y := range loadRow(part, b, h, r, buf) {
 				to[i] = w*to[i] + v*y
 			}
-			keep(o, b, h, r, to)
+			storeRow(o, b, h, r, to)
 		}
 	})
 }
 
 // weights returns the LSE of both parts and their weights in the sum.
-func weights(a, b float64) (lse float64, wa, wb float32) {
+func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
 	switch {
 	case math.IsInf(m, -1):
@@ -249,7 +249,7 @@ func weights(a, b float64) (lse float64, wa, wb float32) {
 }
 
 // widened returns a row as float32, in buf if it is not yet.
-func widened(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
+func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	at := t.Offset(b, h, r)
 	switch t.DType() {
 	case flashkit.Float16:
@@ -267,7 +267,7 @@ func widened(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 }
 
 // keep writes a row that widened returned, if it was not the tensor's own.
-func keep(t flashkit.Tensor, b, h, r int, row []float32) {
+func storeRow(t flashkit.Tensor, b, h, r int, row []float32) {
 	if t.DType() != flashkit.Float32 {
 		narrow(t, b, h, r, row)
 	}
