@@ -8,20 +8,20 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// gradients are in the shapes of the rank's outputs or of a step's keys: sums in float32, or of
-// the problem's type where no more than two parts are added.
+// gradients have the shapes of the rank's outputs or of a step's keys. They are float32 sums, or of
+// the problem's type if at most two parts are added.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
-// An addition is a part that will be added to a sum.
+// An addition is a part to be added to a sum.
 type addition struct{ sum, part flashkit.Tensor }
 
-// gradientParts is in how many parts, of key heads, a step is computed whose gradients travel. One part is
-// computed, one goes out and one comes in at a time: of two parts that are three halves of a shard, and
-// when nothing is left to compute only the last half travels.
+// gradientParts is the number of parts, by KV head, of a step whose gradients travel. One part is
+// computed while another is sent and a third received. With two parts the buffers take three halves
+// of a shard, and only the last half travels without compute.
 const gradientParts = 2
 
-// backward computes the backward pass step by step. What a step gives the keys of another
-// rank goes back to it during the next step, and is added there.
+// backward computes the backward pass step by step. Gradients for another rank's keys return during
+// the next step, and are added there.
 func (j *job) backward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil && j.size == 1 {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -37,8 +37,8 @@ func (j *job) backward(ctx context.Context) error {
 		dq: j.sum(slotSumDQ, j.a.DQ, rows), dk: j.sum(slotSumDK, j.a.DK, keys), dv: j.sum(slotSumDV, j.a.DV, keys),
 		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
-	now := own               // of the turn's keys, then on their way
-	var arriving [2]addition // those of own keys that come
+	now := own               // gradients of the turn's keys, then sent
+	var arriving [2]addition // gradients of own keys
 	err := j.rotate(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
 		now = own
 		x := j.turns[i]
@@ -76,8 +76,8 @@ func (j *job) backward(ctx context.Context) error {
 	return nil
 }
 
-// gradientsFor adds to e the gradients that travel after turn x: what the rank made for the keys of another,
-// and what another rank made for its own. It returns what to add when that has come.
+// addGradients adds to e the gradients that travel after turn x: this rank's for another's keys,
+// and another's for its own. It returns the additions to make on arrival.
 func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]addition) {
 	st := &j.steps[x.step]
 	if len(st.calls) > 0 {
@@ -95,11 +95,11 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart says what of a sum the first call writes: all of it, so that it needs no zeros
-// before; and whether no more than one part is added to it.
+// A firstPart describes how a sum starts. all: the first call writes every element, so no zero
+// fill. few: at most one part is added later.
 type firstPart struct{ all, few bool }
 
-// firsts returns what the first call writes of DQ, and of DK and DV.
+// firstWrites returns how DQ, and how DK and DV, start.
 func (j *job) firstWrites() (rows, keys firstPart) {
 	calls := j.steps[0].calls
 	if len(calls) != 1 {
@@ -117,7 +117,7 @@ func (j *job) firstWrites() (rows, keys firstPart) {
 	return rows, keys
 }
 
-// travels returns the type in which gradients of keys travel.
+// gradType returns the type in which gradients of keys travel.
 func (j *job) gradType(one bool) flashkit.DType {
 	if one {
 		return j.p.DType
@@ -125,7 +125,7 @@ func (j *job) gradType(one bool) flashkit.DType {
 	return flashkit.Float32
 }
 
-// travelers returns where the gradients of a step's keys are summed, which then travel.
+// remoteGrads returns buffers that sum the gradients of another rank's keys.
 func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
 	dk, dv = j.buffer(slot, j.gradType(one), k), j.buffer(slot+1, j.gradType(one), v)
 	if !one {
@@ -144,8 +144,8 @@ func (j *job) round(sums *gradients) {
 	}
 }
 
-// sum returns where an output is summed: itself where it is float32 or few parts are; all
-// zeros unless the first part is all of it.
+// sum returns the tensor that sums output t: t itself if it is float32 or has few parts, else a
+// buffer. It is zeroed unless the first part writes all of it.
 func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -159,8 +159,8 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// differentiate computes one call of the backward pass, of the heads of a turn, and adds what it gives to
-// g. A call that is the first part of all rows or keys writes to the rank's outputs, whatever their type.
+// backwardCall computes one call for the heads of a turn and adds its gradients to g. rows and keys
+// mark the first part of all rows or keys, which writes the rank's outputs directly, in any type.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)
@@ -202,7 +202,7 @@ func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t
 	return nil
 }
 
-// collect adds a part to a sum, or makes the sum of it, which it may be already.
+// accumulate adds a part to a sum. A first part becomes the sum, converted if their types differ.
 func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:
@@ -212,8 +212,8 @@ func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	}
 }
 
-// sink computes DSink, which depends on the rows alone: that of calls without keys, summed
-// over all ranks.
+// sink computes DSink, summed over all ranks. It depends on the rows alone, so its calls have no
+// keys.
 func (j *job) sink(ctx context.Context) error {
 	if j.a.DSink.IsZero() {
 		return nil
@@ -246,7 +246,7 @@ func (j *job) sink(ctx context.Context) error {
 	return nil
 }
 
-// reduce sums a tensor over all ranks, in their order, so that all have the same bits.
+// reduce sums a tensor over all ranks in rank order, so that all get the same bits.
 func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
 	s := t.Shape()
 	for b := range s[0] {
@@ -261,7 +261,6 @@ func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
 	return nil
 }
 
-// reduceRow sums a row, a part at a time.
 func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
 	const most = 1 << 16
 	all := t.Float32s()

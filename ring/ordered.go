@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// ordered computes a pass with the kernel that one device would take, on all keys, or all
-// rows: what a row or a key gets is computed in the order in which that device does.
+// ordered computes a pass with one device's kernel on all keys, or all rows. Each row or key is
+// thus computed in that device's order.
 func (j *job) ordered(ctx context.Context) error {
 	if j.size == 1 {
 		j.stats.Steps = 1
@@ -97,7 +97,7 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	return nil
 }
 
-// compute runs the kernel, for one of so many steps.
+// compute runs the kernel for one of the given number of steps.
 func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args, steps int) error {
 	begin := time.Now()
 	err := j.kernel.Compute(ctx, p, args)
@@ -108,7 +108,7 @@ func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Ar
 	return err
 }
 
-// rowsOf returns the problem of a run of the rank's rows with all keys, of w.
+// rowsProblem returns the problem of a run of the rank's rows with all keys of w.
 func (j *job) rowsProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
@@ -138,16 +138,16 @@ func (j *job) rowsProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashki
 	return p, sub
 }
 
-// locate says where the rows and keys of a call are in the whole, for dropout.
+// setOrigin sets the position of a call's rows and keys in the whole, for dropout.
 func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Origin) {
 	if !j.p.Ragged {
-		o.Batch = 0 // all sequences are in the call
+		o.Batch = 0 // the call has all sequences
 	}
 	p.Score.Origin = p.Score.Dropout != 0
 	sub.Origin = within(p, j.a.Origin, o)
 }
 
-// keysOf returns the problem of all rows, of w, with a run of the rank's keys.
+// keysProblem returns the problem of all rows of w with a run of the rank's keys.
 func (j *job) keysProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
@@ -184,7 +184,7 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// whole returns memory for the whole of a tensor, with this rank's shard in its places.
+// whole returns memory for the whole of a tensor, with this rank's shard copied in.
 func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
 	n := j.cut.wholeShape(k, shard)
 	if j.dev == nil {
@@ -197,7 +197,7 @@ func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Ten
 	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
 }
 
-// pieces returns the places of a rank's shard in a tensor, which is the shard or the whole.
+// pieces returns views of a rank's places in t, a whole tensor if whole is true, else the shard.
 func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []flashkit.Tensor) {
 	for _, x := range j.cut.places(rank, k == byKeys) {
 		at, all := x.parts(k, t)
@@ -209,8 +209,8 @@ func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []fl
 	return list
 }
 
-// gather replaces tensors by those of the whole: each rank sends its shard to all, each tensor as
-// one message. On a device they lie in buffers from that slot on.
+// gather replaces each tensor by the whole one: every rank sends its shard to all, as one message
+// per tensor. On a device the whole tensors take buffers from slot on.
 func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Tensor) error {
 	for i, t := range list {
 		if t.IsZero() {

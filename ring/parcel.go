@@ -12,25 +12,24 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A parcel is a message on its way. The receiver copies, out of the sender's memory; a
-// sender that gives up must not return while it does.
+// A parcel is a message under way. The receiver copies from the sender's memory. A sender that
+// gives up must not return while the copy runs.
 type parcel struct {
 	tensors []flashkit.Tensor
 	state   atomic.Int32
 	done    chan struct{}
 
-	ready, copied Mark // of the Movers; copied is nil where nothing was enqueued
+	ready, copied Mark // of the Movers; copied is nil if nothing was enqueued
 }
 
-// The states of a parcel.
 const (
 	offered int32 = iota
 	taken
 	withdrawn
 )
 
-// offer sends messages. What a line has no room for goes beside the rank's other work: both ranks of a
-// pair send before either receives.
+// offer sends messages without blocking, as both ranks of a pair send before either receives. Once
+// a line is full, a goroutine sends the rest.
 func (l *local) offer(ctx context.Context, send []Message) {
 	first := len(l.sent)
 	for _, m := range send {
@@ -46,8 +45,8 @@ func (l *local) offer(ctx context.Context, send []Message) {
 	}
 }
 
-// offerRest sends parcels as there is room, until the group breaks or the context is done. Wait returns
-// after that: it waits for each of them.
+// offerRest sends parcels as lines have room, until the group breaks or the context is done. Wait
+// returns later, as it waits for every parcel.
 func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel) {
 	for i, m := range send {
 		select {
@@ -60,7 +59,7 @@ func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel
 	}
 }
 
-// takeBeside receives what is there or comes soon, and the rest beside the rank's other work.
+// receiveAsync receives messages that arrive soon, and the rest in a goroutine.
 func (l *local) receiveAsync(ctx context.Context) {
 	l.incoming = make(chan error, 1)
 	for i := range l.receive {
@@ -77,11 +76,11 @@ func (l *local) receiveAsync(ctx context.Context) {
 	l.incoming <- nil
 }
 
-// patience is how long a rank that gathers, or has a device, looks for another before it sleeps: who sleeps wakes later
-// than most ranks are late.
+// pollTime bounds the polling of a rank that gathers, or has a device, before it sleeps. Waking up
+// takes longer than most ranks are late.
 const pollTime = 100 * time.Microsecond
 
-// soon returns what comes over a channel within patience, if anything does.
+// poll returns a channel's next value if it comes within pollTime.
 func poll[T any](c <-chan T) (x T, ok bool) {
 	for begin := time.Now(); ; runtime.Gosched() {
 		select {
@@ -95,7 +94,8 @@ func poll[T any](c <-chan T) (x T, ok bool) {
 	}
 }
 
-// next returns what comes over a channel, or a zero value from one that was closed. A rank with a device looks for it before it sleeps.
+// next returns a channel's next value, zero if it is closed. A rank with a device polls before it
+// sleeps.
 func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if l.mover != nil {
 		return pollAwait(ctx, l, c)
@@ -103,7 +103,7 @@ func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	return await(ctx, l, c)
 }
 
-// prompt is next of a rank that looks before it sleeps.
+// pollAwait polls, then sleeps, until the next value.
 func pollAwait[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if x, ok := poll(c); ok {
 		return x, nil
@@ -111,7 +111,7 @@ func pollAwait[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	return await(ctx, l, c)
 }
 
-// await is next of a rank that sleeps.
+// await sleeps until the next value.
 func await[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 	select {
 	case x = <-c:
@@ -123,7 +123,6 @@ func await[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 	}
 }
 
-// takeAll receives messages.
 func (l *local) receiveAll(ctx context.Context, list []Message) error {
 	for _, m := range list {
 		p, err := await(ctx, l, l.from(m.Peer).parcels)
@@ -146,7 +145,6 @@ func (l *local) accept(p *parcel, m Message) error {
 	return l.take(p, m)
 }
 
-// take copies what was sent.
 func (l *local) take(p *parcel, m Message) error {
 	defer close(p.done)
 	if len(p.tensors) != len(m.Tensors) {

@@ -111,7 +111,6 @@ var wordy = map[string]float64{
 	"internal/workers":                    10.61,
 	"nn":                                  20.89,
 	"nn/bert":                             11.56,
-	"ring":                                30.13,
 	"ring/mpi":                            24.71,
 	"ring/nccl":                           25.81,
 	"ring/peer":                           33.61,
