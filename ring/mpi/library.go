@@ -140,7 +140,7 @@ type exchange struct {
 	pinned   runtime.Pinner
 	done     chan error
 	stop     atomic.Bool // give up
-	hurry    atomic.Bool // somebody waits
+	urgent   atomic.Bool // somebody waits
 }
 
 func (l *library) newExchange() *exchange { return &exchange{l: l, done: make(chan error, 1)} }
@@ -230,34 +230,34 @@ func (x *exchange) free() {
 // How long the goroutine of an exchange sleeps between two looks: messages move only while
 // somebody looks, and whoever looks takes time from the kernels.
 const (
-	shortest = 20 * time.Microsecond
-	longest  = 400 * time.Microsecond
+	minNap = 20 * time.Microsecond
+	maxNap = 400 * time.Microsecond
 )
 
 // watch sees the requests to their end.
 func (x *exchange) watch() {
-	nap, looks := shortest, 0
+	nap, looks := minNap, 0
 	for {
-		err := x.look()
+		err := x.poll()
 		if err != nil || len(x.requests) == 0 || x.stop.Load() {
 			x.done <- err
 			return
 		}
 		switch looks++; {
-		case x.hurry.Load() && looks < 100:
+		case x.urgent.Load() && looks < 100:
 			runtime.Gosched()
-		case x.hurry.Load():
-			time.Sleep(shortest)
+		case x.urgent.Load():
+			time.Sleep(minNap)
 		default:
 			time.Sleep(nap)
-			nap = min(nap*2, longest)
+			nap = min(nap*2, maxNap)
 		}
 	}
 }
 
 // look lets messages move and forgets requests that are done. It asks for each by itself: the
 // Testall of MPICH 5.0.2 spoils handles of requests that are not done.
-func (x *exchange) look() error {
+func (x *exchange) poll() error {
 	left := x.requests[:0]
 	for i := range x.requests {
 		flag := new(int32)

@@ -39,11 +39,11 @@ type Group struct {
 	leave      chan struct{} // closed for the thread that began MPI to end it
 	left       chan error
 
-	now    *exchange // under way
-	kept   []*exchange
-	mu     sync.Mutex
-	broken error
-	closed bool
+	current *exchange // under way
+	kept    []*exchange
+	mu      sync.Mutex
+	broken  error
+	closed  bool
 }
 
 var _ ring.Group = (*Group)(nil)
@@ -101,7 +101,7 @@ func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	}
 	x := g.lib.newExchange()
 	if err := x.gather(mine, all); err != nil {
-		return g.settle(x, err)
+		return g.release(x, err)
 	}
 	return g.finish(ctx, x)
 }
@@ -111,7 +111,7 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	if g.now != nil {
+	if g.current != nil {
 		return errors.New("ring/mpi: an exchange is under way")
 	}
 	x := g.lib.newExchange()
@@ -128,12 +128,12 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 					return fmt.Errorf("ring/mpi: a tensor on %s: must lie on the host", t.Owner().Device())
 				}
 				if err := x.add(list.send, m.Peer, t); err != nil {
-					return g.settle(x, err)
+					return g.release(x, err)
 				}
 			}
 		}
 	}
-	g.now = x
+	g.current = x
 	go x.watch()
 	return ctx.Err()
 }
@@ -141,16 +141,16 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 // Wait returns when the exchange under way is done. In a broken group MPI may still touch the
 // tensors until the program ends.
 func (g *Group) Wait(ctx context.Context) error {
-	x := g.now
-	if g.now = nil; x == nil {
+	x := g.current
+	if g.current = nil; x == nil {
 		return nil
 	}
 	if err := g.usable(); err != nil {
 		x.stop.Store(true)
 		<-x.done
-		return g.settle(x, err)
+		return g.release(x, err)
 	}
-	x.hurry.Store(true)
+	x.urgent.Store(true)
 	select {
 	case err := <-x.done:
 		if err != nil { // perhaps of a rank that died, whose end should be told first
@@ -159,24 +159,24 @@ func (g *Group) Wait(ctx context.Context) error {
 			case <-ctx.Done():
 			}
 		}
-		return g.settle(x, err)
+		return g.release(x, err)
 	case <-ctx.Done():
 		x.stop.Store(true)
 		<-x.done
-		return g.settle(x, ctx.Err())
+		return g.release(x, ctx.Err())
 	}
 }
 
 // finish waits for an exchange of this goroutine's.
 func (g *Group) finish(ctx context.Context, x *exchange) error {
-	g.now = x
+	g.current = x
 	go x.watch()
 	return g.Wait(ctx)
 }
 
 // settle gives back what an exchange held, or, if it did not end, keeps it for good: MPI may
 // still write there.
-func (g *Group) settle(x *exchange, err error) error {
+func (g *Group) release(x *exchange, err error) error {
 	if err != nil {
 		g.kept = append(g.kept, x)
 		g.Fail(err)

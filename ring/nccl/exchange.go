@@ -28,8 +28,8 @@ type exchange struct {
 type round struct {
 	send, receive []ring.Message
 	pieces        []piece
-	unstage       []copied
-	placed        chan struct{} // closed when all is enqueued, or an error ended the exchange
+	unstage       []stagedCopy
+	enqueued      chan struct{} // closed when all is enqueued, or an error ended the exchange
 	mark          ring.Mark     // set before placed is closed, as is err; nil after an error
 	err           error
 	done          bool // told the rank
@@ -44,16 +44,16 @@ func roundsOf(send, receive []ring.Message) (list []round) {
 				n = min(n, m[0].Round)
 			}
 		}
-		x := round{placed: make(chan struct{})}
-		x.send, send = until(send, n)
-		x.receive, receive = until(receive, n)
+		x := round{enqueued: make(chan struct{})}
+		x.send, send = splitRound(send, n)
+		x.receive, receive = splitRound(receive, n)
 		list = append(list, x)
 	}
 	return list
 }
 
 // until cuts off the first messages, up to those of a round.
-func until(list []ring.Message, n int) (first, rest []ring.Message) {
+func splitRound(list []ring.Message, n int) (first, rest []ring.Message) {
 	i := 0
 	for i < len(list) && list[i].Round <= n {
 		i++
@@ -74,7 +74,7 @@ type piece struct {
 }
 
 // A copied is a tensor that is received in other memory, as its rows do not lie close.
-type copied struct{ to, from flashkit.Tensor }
+type stagedCopy struct{ to, from flashkit.Tensor }
 
 // Start begins to send and to receive. It returns when the first round is enqueued on the GPU, so that the kernels
 // that follow do not come before, or after a moment: the first messages between two ranks wait until both have begun.
@@ -91,23 +91,23 @@ func (g *group) begin(ctx context.Context, send, receive []ring.Message, after .
 	if err := g.usable(); err != nil {
 		return err
 	}
-	if g.now != nil {
+	if g.current != nil {
 		return errors.New("ring/nccl: an exchange is under way")
 	}
 	x := &exchange{group: g, rounds: roundsOf(send, receive), finished: make(chan error, 1)}
 	if len(x.rounds) == 0 {
 		return ctx.Err()
 	}
-	g.now = x
+	g.current = x
 	from := 0
-	if g.first != 0 { // so that to enqueue waits for nobody
-		x.place(ctx, 0, after)
+	if g.parent != 0 { // so that to enqueue waits for nobody
+		x.enqueueRound(ctx, 0, after)
 		from, after = 1, nil
 	}
 	go x.run(ctx, from, after)
 	select {
-	case <-x.rounds[0].placed:
-	case <-time.After(moment):
+	case <-x.rounds[0].enqueued:
+	case <-time.After(startTimeout):
 	}
 	return ctx.Err()
 }
@@ -125,7 +125,7 @@ func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor)
 }
 
 // moment is how long Start waits.
-const moment = 2 * time.Millisecond
+const startTimeout = 2 * time.Millisecond
 
 // Wait returns when the exchange under way is done. What the rank enqueues from then on comes after
 // it.
@@ -138,14 +138,14 @@ func (g *group) received(m ring.Mark) error { return g.rank.Done(m, true) }
 
 // Arrived lets what the rank enqueues come after the rounds of the first n messages that it receives.
 func (g *group) Arrived(ctx context.Context, n int) error {
-	x := g.now
+	x := g.current
 	if x == nil {
 		return g.usable()
 	}
 	for i := 0; i < len(x.rounds) && n > 0; i++ {
 		r := &x.rounds[i]
 		n -= len(r.receive)
-		if err := x.tell(ctx, r, g.received); err != nil {
+		if err := x.awaitRound(ctx, r, g.received); err != nil {
 			return err
 		}
 		if r.err != nil {
@@ -159,15 +159,15 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 }
 
 // tell waits until a round is enqueued, and has then tell the rank of its end, once.
-func (x *exchange) tell(ctx context.Context, r *round, then func(ring.Mark) error) error {
+func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark) error) error {
 	if r.done {
 		return nil
 	}
 	select {
-	case <-r.placed:
+	case <-r.enqueued:
 	case <-ctx.Done():
 		x.group.Fail(ctx.Err())
-		<-r.placed
+		<-r.enqueued
 	}
 	if r.done = true; r.mark == nil {
 		return nil
@@ -177,13 +177,13 @@ func (x *exchange) tell(ctx context.Context, r *round, then func(ring.Mark) erro
 
 // end is Wait that has then tell the rank of the end of what is enqueued.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
-	x := g.now
-	if g.now = nil; x == nil {
+	x := g.current
+	if g.current = nil; x == nil {
 		return nil
 	}
 	var after error
 	for i := range x.rounds {
-		after = errors.Join(after, x.tell(ctx, &x.rounds[i], then))
+		after = errors.Join(after, x.awaitRound(ctx, &x.rounds[i], then))
 	}
 	select {
 	case err := <-x.finished:
@@ -195,43 +195,43 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 }
 
 // place enqueues a round, unless one before was not.
-func (x *exchange) place(ctx context.Context, i int, after []ring.Mark) {
+func (x *exchange) enqueueRound(ctx context.Context, i int, after []ring.Mark) {
 	r := &x.rounds[i]
 	if x.err == nil {
 		r.mark, x.err = x.group.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, r) }, after...)
 	}
 	r.err = x.err
-	close(r.placed)
+	close(r.enqueued)
 }
 
 // run sees to the exchange, of which the rounds before from are enqueued.
 func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 	g := x.group
 	for i := from; i < len(x.rounds); i++ {
-		x.place(ctx, i, after)
+		x.enqueueRound(ctx, i, after)
 		after = nil
 	}
 	if x.err == nil {
-		x.finished <- x.see(ctx, x.rounds[len(x.rounds)-1].mark)
+		x.finished <- x.waitGPU(ctx, x.rounds[len(x.rounds)-1].mark)
 		return
 	}
-	err := g.give(x.err)
+	err := g.failAbort(x.err)
 	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // nobody touches the tensors any more
 }
 
 // see waits for the GPU's end of the exchange. It aborts the communicator if that cannot come.
-func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
+func (x *exchange) waitGPU(ctx context.Context, mark ring.Mark) error {
 	g := x.group
 	passed := make(chan error, 1)
 	go func() { passed <- mark.(*cuda.Event).Sync() }()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		var err error
 		select {
 		case err := <-passed:
 			if err != nil {
-				err = g.give(err)
+				err = g.failAbort(err)
 			}
 			return err
 		case <-ctx.Done():
@@ -244,7 +244,7 @@ func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
 		if err == nil {
 			continue
 		}
-		err = g.give(err)
+		err = g.failAbort(err)
 		select {
 		case <-passed: // by the abort, which is no error of the rank's own work
 			return err
@@ -255,8 +255,8 @@ func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
 }
 
 const (
-	look  = 5 * time.Millisecond // how often NCCL is asked for errors while the GPU works
-	grace = 2 * time.Second      // how long the GPU may take to end after an abort
+	pollInterval = 5 * time.Millisecond // how often NCCL is asked for errors while the GPU works
+	grace        = 2 * time.Second      // how long the GPU may take to end after an abort
 )
 
 // enqueue puts the messages of a round in the stream, and waits until NCCL has done so.
@@ -266,10 +266,10 @@ func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error 
 		return err
 	}
 	err := g.gpu.Within(func() error {
-		return g.lib.Group(func() error { return x.message(r, nccl.Stream(s.Handle())) })
+		return g.lib.Group(func() error { return x.postPieces(r, nccl.Stream(s.Handle())) })
 	})
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	for _, c := range r.unstage {
 		if err == nil {
@@ -280,7 +280,7 @@ func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error 
 }
 
 // message asks NCCL for every piece.
-func (x *exchange) message(r *round, s nccl.Stream) error {
+func (x *exchange) postPieces(r *round, s nccl.Stream) error {
 	g := x.group
 	for _, p := range r.pieces {
 		f := g.lib.Receive
@@ -334,7 +334,7 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Mess
 		x.staged++
 		dense := b.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
 		if !send {
-			r.unstage = append(r.unstage, copied{t, dense})
+			r.unstage = append(r.unstage, stagedCopy{t, dense})
 		} else if err := s.Copy(dense, t); err != nil {
 			return err
 		}

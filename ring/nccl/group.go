@@ -74,34 +74,34 @@ func (g *group) Fail(err error) {
 }
 
 // give fails, and aborts the communicator. It returns why the group is broken.
-func (g *group) give(err error) error {
+func (g *group) failAbort(err error) error {
 	g.Fail(err)
 	return errors.Join(g.reason(), g.abort())
 }
 
 // abort gives the communicators up, with what the GPU waits for of them.
 func (g *group) abort() (err error) {
-	for _, c := range g.take() {
+	for _, c := range g.takeComms() {
 		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Abort(c) }))
 	}
 	return err
 }
 
 // take returns the communicators, which the group has no more, in the order in which they are given up.
-func (g *group) take() (list []nccl.Comm) {
+func (g *group) takeComms() (list []nccl.Comm) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range [...]nccl.Comm{g.comm, g.first} {
+	for _, c := range [...]nccl.Comm{g.comm, g.parent} {
 		if c != 0 {
 			list = append(list, c)
 		}
 	}
-	g.comm, g.first = 0, 0
+	g.comm, g.parent = 0, 0
 	return list
 }
 
 // farewell is how long Close waits for the other ranks.
-const farewell = 10 * time.Second
+const closeTimeout = 10 * time.Second
 
 // Close ends the communicator, for which it waits for the other ranks, or aborts it in a broken group.
 func (g *group) Close() error {
@@ -112,10 +112,10 @@ func (g *group) Close() error {
 	if closed {
 		return nil
 	}
-	if x := g.now; x != nil { // which nobody waited for
+	if x := g.current; x != nil { // which nobody waited for
 		g.Fail(errClosed)
 		<-x.finished
-		g.now = nil
+		g.current = nil
 	}
 	err := g.leave()
 	close(g.closing)
@@ -135,14 +135,14 @@ func (g *group) leave() error {
 	if g.reason() != nil {
 		return g.abort()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	err := g.rejoin()
+	err := g.closeSplit()
 	if err == nil {
 		err = g.gpu.Within(func() error { return g.lib.Finalize(g.comm) })
 	}
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	if err != nil && g.reason() != nil { // another rank failed meanwhile
 		return g.abort()
@@ -150,20 +150,20 @@ func (g *group) leave() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("ring/nccl: rank %d leaves alone: %w", g.Rank(), err), g.abort())
 	}
-	for _, c := range g.take() {
+	for _, c := range g.takeComms() {
 		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Destroy(c) }))
 	}
 	return err
 }
 
 // rejoin ends the communicator that was split off, for which it waits for nobody.
-func (g *group) rejoin() error {
-	if g.first == 0 {
+func (g *group) closeSplit() error {
+	if g.parent == 0 {
 		return nil
 	}
 	g.mu.Lock()
 	c := g.comm
-	g.comm, g.first = g.first, 0
+	g.comm, g.parent = g.parent, 0
 	g.mu.Unlock()
 	return g.gpu.Within(func() error { return errors.Join(g.lib.Finalize(c), g.lib.Destroy(c)) })
 }

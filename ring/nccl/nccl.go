@@ -65,14 +65,14 @@ type group struct {
 
 	mu      sync.Mutex
 	comm    nccl.Comm // 0 once it is given up
-	first   nccl.Comm // of which comm was split off, 0 if it was not
+	parent  nccl.Comm // of which comm was split off, 0 if it was not
 	err     error     // why the group is broken, set before broken is closed
 	broken  chan struct{}
 	closing chan struct{}
 	closed  bool
 
-	now    *exchange // under way
-	staged []*cuda.Buffer
+	current *exchange // under way
+	staged  []*cuda.Buffer
 }
 
 var _ ring.Breaker = (*group)(nil)
@@ -91,7 +91,7 @@ func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options)
 	g := newGroup(gpu)
 	g.control = control
 	return peer.Over(gpu, o.spare(), func(r *peer.Rank) (ring.Group, error) {
-		id, err := g.meet(ctx, o)
+		id, err := g.exchangeID(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -122,12 +122,12 @@ func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (
 		go g.listen(b)
 	}
 	err := g.connect(ctx, id, o.channels())
-	if err == nil && g.lib.Version() >= splits {
+	if err == nil && g.lib.Version() >= splitVersion {
 		err = g.split(ctx, o.channels())
 	}
 	if err != nil {
 		close(g.closing)
-		return nil, g.give(err)
+		return nil, g.failAbort(err)
 	}
 	return g, nil
 }
@@ -159,7 +159,7 @@ const (
 )
 
 // meet loads the library and returns the ID that rank 0 makes, if every rank is ready.
-func (g *group) meet(ctx context.Context, o Options) (id nccl.ID, err error) {
+func (g *group) exchangeID(ctx context.Context, o Options) (id nccl.ID, err error) {
 	mine, all := make([]byte, greetSize), make([]byte, greetSize*g.Size())
 	g.lib, err = load(ctx, o)
 	if err == nil {
@@ -198,13 +198,13 @@ func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 		return err
 	})
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	return err
 }
 
 // splits is the first version of NCCL whose communicators are split: of which that was tried on GPUs.
-const splits = 22800
+const splitVersion = 22800
 
 // split has messages move in a communicator that makes no thread for each group of them. There, to enqueue the first
 // ones between two ranks would wait for both, whatever the context says: so all meet before.
@@ -223,10 +223,10 @@ func (g *group) split(ctx context.Context, channels int) error {
 		return err
 	})
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	if err == nil {
-		g.first, g.comm = g.comm, *c
+		g.parent, g.comm = g.comm, *c
 	}
 	return err
 }
@@ -250,7 +250,7 @@ const (
 
 // settled waits until NCCL has done what it was asked for, unless the context is done or the group
 // broken before.
-func (g *group) settled(ctx context.Context) error {
+func (g *group) waitDone(ctx context.Context) error {
 	for begin := time.Now(); ; {
 		if done, err := g.lib.Async(g.comm); done || err != nil {
 			return err

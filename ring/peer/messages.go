@@ -23,7 +23,7 @@ func (r *Rank) Arrived(ctx context.Context, n int) error {
 
 // Rounds returns 2 for copy engines, 3 for another transport.
 func (r *Rank) Rounds() int {
-	if r.over {
+	if r.external {
 		return 3
 	}
 	return 2

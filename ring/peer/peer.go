@@ -28,26 +28,26 @@ import (
 // ring.Ring. Close gives back its streams, and neither the GPU nor what others hold.
 type Rank struct {
 	ring.Group
-	gpu     *cuda.Backend
-	compute *cuda.Stream
-	copies  *cuda.Stream
-	sides   [4]*cuda.Stream // of passes that begin while another ends, in turns
+	gpu            *cuda.Backend
+	compute        *cuda.Stream
+	copies         *cuda.Stream
+	overlapStreams [4]*cuda.Stream // of passes that begin while another ends, in turns
 
-	mu     sync.Mutex // of events, which copies take beside the rank's calls
-	free   []*cuda.Event
-	taken  []*cuda.Event // since Begin, and
-	older  []*cuda.Event // since the Begin before
-	begin  *cuda.Event
-	early  bool             // the next mark is begin: the first messages of a call have not begun
-	waits  [][2]*cuda.Event // what the rank waited for others: from, to
-	beside bool             // the next pass
-	passes int              // beside others, of a call
-	prior  *cuda.Event      // before the last pass
-	since  []*cuda.Event    // what was to be waited for since
-	over   bool             // another transport moves messages,
-	spare  int              // which take so many multiprocessors
-	moving bool             // while they are under way
-	closed bool
+	mu       sync.Mutex // of events, which copies take beside the rank's calls
+	free     []*cuda.Event
+	used     []*cuda.Event // since Begin, and
+	older    []*cuda.Event // since the Begin before
+	begin    *cuda.Event
+	early    bool             // the next mark is begin: the first messages of a call have not begun
+	waits    [][2]*cuda.Event // what the rank waited for others: from, to
+	overlaps bool             // the next pass
+	passes   int              // beside others, of a call
+	prior    *cuda.Event      // before the last pass
+	since    []*cuda.Event    // what was to be waited for since
+	external bool             // another transport moves messages,
+	spare    int              // which take so many multiprocessors
+	moving   bool             // while they are under way
+	closed   bool
 }
 
 // The transport is one that a Ring takes.
@@ -99,7 +99,7 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	r = &Rank{gpu: gpu}
 	const first = -5
-	for i, s := range r.places() {
+	for i, s := range r.streams() {
 		if *s, err = gpu.NewPriorityStream(first + i); err != nil {
 			return nil, errors.Join(err, r.closeStreams())
 		}
@@ -122,7 +122,7 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 	if err != nil {
 		return nil, err
 	}
-	r.over, r.spare = true, min(max(0, multiprocessors), gpu.Device().SMs-1)
+	r.external, r.spare = true, min(max(0, multiprocessors), gpu.Device().SMs-1)
 	if r.Group, err = join(r); err != nil {
 		return nil, errors.Join(err, r.closeStreams())
 	}
@@ -142,21 +142,21 @@ func (r *Rank) Close() error {
 }
 
 func (r *Rank) closeStreams() (err error) {
-	for _, s := range r.places() {
+	for _, s := range r.streams() {
 		if *s != nil {
 			err = errors.Join(err, (*s).Sync(), (*s).Close())
 		}
 	}
-	for _, e := range slices.Concat(r.free, r.taken, r.older) {
+	for _, e := range slices.Concat(r.free, r.used, r.older) {
 		err = errors.Join(err, e.Close())
 	}
-	r.free, r.taken, r.older, r.waits = nil, nil, nil, nil
+	r.free, r.used, r.older, r.waits = nil, nil, nil, nil
 	return err
 }
 
 // places returns where the rank has its streams, the most urgent one first.
-func (r *Rank) places() [6]**cuda.Stream {
-	return [...]**cuda.Stream{&r.copies, &r.compute, &r.sides[0], &r.sides[1], &r.sides[2], &r.sides[3]}
+func (r *Rank) streams() [6]**cuda.Stream {
+	return [...]**cuda.Stream{&r.copies, &r.compute, &r.overlapStreams[0], &r.overlapStreams[1], &r.overlapStreams[2], &r.overlapStreams[3]}
 }
 
 // GPU returns the rank's.
@@ -185,28 +185,28 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 
 // Beside lets the next pass begin while the one before ends: its last blocks leave
 // multiprocessors without work.
-func (r *Rank) Beside() { r.beside = true }
+func (r *Rank) Beside() { r.overlaps = true }
 
 // next returns the stream of the next pass that begins while another ends.
-func (r *Rank) next() *cuda.Stream { return r.sides[r.passes%len(r.sides)] }
+func (r *Rank) nextStream() *cuda.Stream { return r.overlapStreams[r.passes%len(r.overlapStreams)] }
 
 // pass enqueues a pass, in a stream of its own if it may run beside the one before.
 func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
-	beside, prior := r.beside && r.prior != nil, r.prior
-	o := cuda.Options{Beside: beside}
-	if r.over && (r.early || r.moving) {
+	overlaps, prior := r.overlaps && r.prior != nil, r.prior
+	o := cuda.Options{Beside: overlaps}
+	if r.external && (r.early || r.moving) {
 		o.Spare, o.Beside = r.spare, true
 	}
-	r.beside = false
+	r.overlaps = false
 	if r.prior, err = r.record(r.compute); err != nil {
 		return err
 	}
 	defer func() { r.since = r.since[:0] }()
-	if !beside {
+	if !overlaps {
 		return enqueue(r.compute, o)
 	}
-	s := r.next()
-	if r.passes > 0 && s == r.sides[0] {
+	s := r.nextStream()
+	if r.passes > 0 && s == r.overlapStreams[0] {
 		prior = r.prior // it would come before the pass that it follows
 	}
 	r.passes++
@@ -311,9 +311,9 @@ func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
 func (r *Rank) Begin(early bool) (err error) {
 	r.mu.Lock()
 	r.free = append(r.free, r.older...)
-	r.older, r.taken = r.taken, r.older[:0]
+	r.older, r.used = r.used, r.older[:0]
 	r.mu.Unlock()
-	r.waits, r.since, r.early, r.moving, r.beside, r.prior, r.passes = r.waits[:0], r.since[:0], early, false, false, nil, 0
+	r.waits, r.since, r.early, r.moving, r.overlaps, r.prior, r.passes = r.waits[:0], r.since[:0], early, false, false, nil, 0
 	r.begin, err = r.record(r.compute)
 	return err
 }
@@ -323,7 +323,7 @@ func (r *Rank) Begin(early bool) (err error) {
 func (r *Rank) End() (took, waited time.Duration, err error) {
 	r.early, r.moving = false, false // nothing was sent, or it failed
 	end, err := r.record(r.compute)
-	for _, s := range r.places() {
+	for _, s := range r.streams() {
 		err = errors.Join(err, (*s).Sync())
 	}
 	if err != nil {
@@ -346,6 +346,6 @@ func (r *Rank) record(s *cuda.Stream) (e *cuda.Event, err error) {
 	} else if e, err = r.gpu.NewEvent(); err != nil {
 		return nil, err
 	}
-	r.taken = append(r.taken, e)
+	r.used = append(r.used, e)
 	return e, s.Record(e)
 }
