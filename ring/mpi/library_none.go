@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// library is what this build lacks.
+// library stands for MPI, which this build lacks.
 type library struct{ name string }
 
 func load(string) (*library, error) { return nil, ErrNoMPI }
