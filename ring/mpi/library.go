@@ -81,6 +81,7 @@ func load(name string) (*library, error) {
 }
 
 // call calls a C function. The compiler keeps the memory behind args in place until it returns.
+//
 //go:uintptrescapes
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
 	r, _, _ := purego.SyscallN(f, args...)

@@ -46,7 +46,7 @@ type Group struct {
 
 var _ ring.Group = (*Group)(nil)
 
-// grace is how long a rank with an MPI error waits for mpiexec to end it.
+// grace bounds the wait of a rank with an MPI error for mpiexec to end it.
 const grace = 500 * time.Millisecond
 
 // Open initializes MPI, once per process. Close waits for other ranks until ctx is done. It is an

@@ -98,7 +98,7 @@ func (g *group) takeComms() (list []nccl.Comm) {
 	return list
 }
 
-// closeTimeout is how long Close waits for the other ranks.
+// closeTimeout bounds the wait of Close for the other ranks.
 const closeTimeout = 10 * time.Second
 
 // Close ends the communicators. It waits for the other ranks, or aborts if the group is broken.

@@ -107,8 +107,8 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 }
 
 // Over returns a rank whose messages another transport moves, such as package nccl. join receives
-// the rank and returns its group, which closes with it. If kernels move the messages,
-// multiprocessors is how many they take. Kernels that fill the GPU leave these free while messages
+// the rank and returns its group, which closes with it. multiprocessors is the number taken by
+// kernels that move messages, 0 for none. Kernels that fill the GPU leave these free while messages
 // are under way or about to begin.
 func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
