@@ -59,17 +59,17 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if slices.Contains(d.unopened, backend) {
 		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "was not opened: the Dispatcher was opened for " + d.opened}
 	}
-	if name != "" && !d.knows(name) {
+	if name != "" && !d.hasName(name) {
 		return nil, noSuchName(name, d.names())
 	}
 	for _, k := range d.memory.kernels {
-		if reason := lacks(k); name == k.Name && reason != "" {
+		if reason := missingReason(k); name == k.Name && reason != "" {
 			return nil, fmt.Errorf("kernel %s requested: %w: %s", name, flashkit.ErrUnavailable, reason)
 		}
 	}
 	c := *d
 	c.choice = choice(name)
-	c.remember(d.memory)
+	c.setMemory(d.memory)
 	return &c, nil
 }
 
@@ -78,14 +78,14 @@ func noSuchName(name string, backends []string) error {
 }
 
 // lacks returns what this machine lacks for a kernel, "" if nothing.
-func lacks(k flashkit.Kernel) string {
+func missingReason(k flashkit.Kernel) string {
 	if k.Missing == nil {
 		return ""
 	}
 	return k.Missing()
 }
 
-func (d *Dispatcher) knows(name string) bool {
+func (d *Dispatcher) hasName(name string) bool {
 	for _, b := range d.backends {
 		if name == b.Name() {
 			return true

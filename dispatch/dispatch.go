@@ -50,18 +50,18 @@ type Missing struct {
 // predict of themselves. Where two kernels are predicted to take the same time, the
 // earlier one wins.
 func New(backends ...flashkit.Backend) *Dispatcher {
-	d := &Dispatcher{backends: slices.Clone(backends), machine: identify(backends)}
-	d.remember(newMemory(backends))
+	d := &Dispatcher{backends: slices.Clone(backends), machine: thisMachine(backends)}
+	d.setMemory(newMemory(backends))
 	return d
 }
 
 // remember gives d a memory, and finds which of its kernels the choice admits.
-func (d *Dispatcher) remember(m *memory) {
+func (d *Dispatcher) setMemory(m *memory) {
 	d.memory, d.admitted = m, make([]bool, len(m.kernels))
 	for i := range m.kernels {
 		d.admitted[i] = d.choice.admits(&m.kernels[i])
 	}
-	d.id = m.number(d.choice)
+	d.id = m.choiceNumber(d.choice)
 }
 
 // Kernels returns the kernels that the choice admits, in the order of the
@@ -107,7 +107,7 @@ func (d *Dispatcher) pick(p flashkit.Problem, s flashkit.Pass, lse bool) (flashk
 	if err := valid(p, s); err != nil {
 		return flashkit.Kernel{}, err
 	}
-	if c := d.fastest(d.asked(p, s, lse), nil); c != nil {
+	if c := d.fastest(d.planFor(p, s, lse), nil); c != nil {
 		return d.memory.kernels[c.kernel], nil
 	}
 	return flashkit.Kernel{}, d.refusals(p.Ask(s))
@@ -131,12 +131,12 @@ type decision struct {
 
 // choose decides what runs, after a probe if that is worth its time.
 func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, error) {
-	x := d.memory.plan(d.subject(c))
+	x := d.memory.plan(d.planKey(c))
 	best := d.best(x)
 	if best == nil {
 		return decision{}, d.refusals(c)
 	}
-	if d.frozen || d.isSettled(x) || best.own < float64(short) {
+	if d.frozen || d.isSettled(x) || best.own < float64(shortCall) {
 		return decision{c, x, best, 0}, nil
 	}
 	took := d.probe(ctx, x, best, false)
@@ -173,7 +173,7 @@ func (d *Dispatcher) run(ctx context.Context, x decision) error {
 	took := time.Since(start)
 	if err == nil && !d.frozen {
 		x.runs.last.Store(max(1, int64(took)))
-		if x.runs.own >= float64(short) {
+		if x.runs.own >= float64(shortCall) {
 			x.plan.spent.Add(int64(took))
 		}
 	}

@@ -39,7 +39,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 		return nil, err
 	}
 	call := p.Ask(s)
-	x := d.asked(p, s, false)
+	x := d.planFor(p, s, false)
 	chosen, a, scores := d.fastest(x, nil), x.anchor(), d.scores(x, nil)
 	var verdicts []Verdict
 	for i := range d.memory.kernels {
@@ -80,7 +80,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 
 // explain fills in what is predicted of a candidate whose own prediction is there.
 func (v *Verdict) explain(c *candidate, a *anchor) {
-	log := c.expect(a)
+	log := c.expectedFactor(a)
 	v.Cost, v.Last, v.Factor, v.From = scaled(v.Own, log), time.Duration(c.last.Load()), math.Exp(log), FromCost
 	if _, n := c.standing.log(); n > 0 {
 		v.From = FromProbe

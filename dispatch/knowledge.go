@@ -20,8 +20,8 @@ func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.P
 	if err := valid(p, s); err != nil {
 		return err
 	}
-	if x := d.asked(p, s, false); !d.frozen && !d.isSettled(x) {
-		if best := d.best(x); best != nil && best.own >= float64(short) {
+	if x := d.planFor(p, s, false); !d.frozen && !d.isSettled(x) {
+		if best := d.best(x); best != nil && best.own >= float64(shortCall) {
 			d.probe(ctx, x, best, true)
 		}
 	}
@@ -60,7 +60,7 @@ func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration
 func (d *Dispatcher) Frozen() *Dispatcher {
 	c := *d
 	c.frozen = true
-	c.remember(d.memory.copied(d.backends))
+	c.setMemory(d.memory.clone(d.backends))
 	return &c
 }
 
@@ -68,7 +68,7 @@ func (d *Dispatcher) Frozen() *Dispatcher {
 // themselves, not even from a profile. It learns, if d does.
 func (d *Dispatcher) Blank() *Dispatcher {
 	c := *d
-	c.remember(newMemory(d.backends))
+	c.setMemory(newMemory(d.backends))
 	return &c
 }
 

@@ -32,24 +32,24 @@ func (f *factor) add(log float64) {
 const (
 	// elsewhere is the factor by which a measurement elsewhere moves a kernel against
 	// another one, at most; and no kernel passes one whose own prediction is faster by more.
-	elsewhere = 2
+	maxShift = 2
 
 	// doubt is the factor below which it overrules no kernel's own prediction.
-	doubt = 1.15
+	margin = 1.15
 )
 
 // over returns the logarithm by which f errs more than g, bounded.
-func (f *factor) over(g *factor) float64 {
+func (f *factor) excess(g *factor) float64 {
 	a, n := f.log()
 	b, m := g.log()
 	if n == 0 || m == 0 {
 		return 0
 	}
-	return bounded(a - b)
+	return clampShift(a - b)
 }
 
 // bounded returns the logarithm of a factor that was measured elsewhere, bounded.
-func bounded(log float64) float64 {
-	most := math.Log(elsewhere)
+func clampShift(log float64) float64 {
+	most := math.Log(maxShift)
 	return max(-most, min(log, most))
 }

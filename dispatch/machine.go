@@ -31,7 +31,7 @@ type located interface {
 	Hardware() (device, driver string)
 }
 
-func identify(backends []flashkit.Backend) machine {
+func thisMachine(backends []flashkit.Backend) machine {
 	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName("/proc/cpuinfo"), Cores: runtime.GOMAXPROCS(0), Devices: map[string]device{}}
 	for _, b := range backends {
 		if l, ok := b.(located); ok {
@@ -44,7 +44,7 @@ func identify(backends []flashkit.Backend) machine {
 
 // is reports whether a profile of the other machine counts on this one. That the
 // other one has more backends does no harm.
-func (m machine) is(other machine) bool {
+func (m machine) matches(other machine) bool {
 	for name, d := range m.Devices {
 		if other.Devices[name] != d {
 			return false
@@ -61,18 +61,18 @@ func cpuName(path string) string {
 		return ""
 	}
 	defer f.Close()
-	said := map[string]string{}
+	fields := map[string]string{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		key, value, ok := strings.Cut(lines.Text(), ":")
-		if !ok && len(said) > 0 {
+		if !ok && len(fields) > 0 {
 			break // the first processor says it all; a hundred of them take long to read
 		}
-		said[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		fields[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
 	var parts []string
 	for _, key := range []string{"model name", "cpu family", "model", "stepping", "CPU implementer", "CPU part"} {
-		if said[key] != "" {
-			parts = append(parts, said[key])
+		if fields[key] != "" {
+			parts = append(parts, fields[key])
 		}
 	}
 	return strings.Join(parts, " ")

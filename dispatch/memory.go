@@ -45,22 +45,22 @@ func newMemory(backends []flashkit.Backend) *memory {
 		m.costs = append(m.costs, k.Cost)
 		k.Cost = func(c *flashkit.Call) time.Duration { return m.predicted(i, c) }
 	}
-	m.usable = sync.OnceValue(m.whichUsable)
+	m.usable = sync.OnceValue(m.usableKernels)
 	return m
 }
 
 // whichUsable returns which kernels the machine lacks nothing for. It asks when the
 // first problem comes, as asking may change the process.
-func (m *memory) whichUsable() []bool {
+func (m *memory) usableKernels() []bool {
 	list := make([]bool, len(m.kernels))
 	for i := range list {
-		list[i] = lacks(m.kernels[i]) == ""
+		list[i] = missingReason(m.kernels[i]) == ""
 	}
 	return list
 }
 
 // copied returns a memory that knows what m knows now.
-func (m *memory) copied(backends []flashkit.Backend) *memory {
+func (m *memory) clone(backends []flashkit.Backend) *memory {
 	c := newMemory(backends)
 	for i := range m.rates {
 		for r := range m.rates[i] {
@@ -93,7 +93,7 @@ func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	a := x.anchor()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
-			return scaled(m.cost(kernel, call), c.expect(&a))
+			return scaled(m.cost(kernel, call), c.expectedFactor(&a))
 		}
 	}
 	return m.cost(kernel, call)
@@ -105,19 +105,19 @@ func scaled(t time.Duration, log float64) time.Duration {
 }
 
 // subject returns the subject of a call with arguments.
-func (d *Dispatcher) subject(c *flashkit.Call) fastest.Subject {
-	return fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: d.pairs(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
+func (d *Dispatcher) planKey(c *flashkit.Call) fastest.Subject {
+	return fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: d.isPaired(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
 }
 
 // asked returns the plan of a pass whose arguments are not known.
-func (d *Dispatcher) asked(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
-	x := dense(p, s)
-	x.Paired = d.pairs(&p, s, lse)
+func (d *Dispatcher) planFor(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
+	x := denseKey(p, s)
+	x.Paired = d.isPaired(&p, s, lse)
 	return d.memory.plan(x)
 }
 
 // dense returns the subject of a pass of a problem whose tensors are not known.
-func dense(p flashkit.Problem, s flashkit.Pass) fastest.Subject {
+func denseKey(p flashkit.Problem, s flashkit.Pass) fastest.Subject {
 	return fastest.Subject{Problem: p, Pass: s}
 }
 
@@ -129,7 +129,7 @@ type plan struct {
 	candidates []candidate
 	spent      *atomic.Int64 // of its kind
 	settled    atomic.Uint64 // there is nothing to probe: a bit for each choice's number
-	price      atomic.Int64  // nanoseconds that a probe is predicted to take, 0 before somebody asked
+	probeCost  atomic.Int64  // nanoseconds that a probe is predicted to take, 0 before somebody asked
 	best       atomic.Uint64 // the latest answer of Dispatcher.best
 }
 
@@ -161,7 +161,7 @@ func (c *candidate) near() (log float64, ok bool) {
 // keys, so that a program that generates text, or reads texts of any length, does not
 // need a new plan for every call; and of one that decodes, whatever the lengths of its
 // sequences, as KVLen is then the capacity of a cache that grows.
-func alike(s fastest.Subject) fastest.Subject {
+func roundKey(s fastest.Subject) fastest.Subject {
 	const few, significant = 32, 5 // rows, and bits of the number of keys
 	p := &s.Problem
 	if p.QLen <= few {
@@ -176,7 +176,7 @@ func alike(s fastest.Subject) fastest.Subject {
 // plan returns the plan of a subject with a valid problem, and makes and keeps it if
 // need be.
 func (m *memory) plan(s fastest.Subject) *plan {
-	y := alike(s)
+	y := roundKey(s)
 	if x, ok := m.recent.Find(&y); ok {
 		return x
 	}

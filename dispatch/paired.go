@@ -35,7 +35,7 @@ func (d *Dispatcher) pairedBy(p pairing) *Dispatcher {
 }
 
 // pairs reports whether a forward pass of a problem, with LSE or without, is paired.
-func (d *Dispatcher) pairs(p *flashkit.Problem, s flashkit.Pass, lse bool) bool {
+func (d *Dispatcher) isPaired(p *flashkit.Problem, s flashkit.Pass, lse bool) bool {
 	if d.pairing == pairedNever || d.pairing == pairedForLSE && !lse {
 		return false
 	}
@@ -53,7 +53,7 @@ func (d *Dispatcher) scores(x *plan, tried []int) string {
 	}
 	scores := d.memory.kernels[b.kernel].Scores
 	for i := range x.candidates {
-		if d.may(&x.candidates[i], scores, tried) {
+		if d.eligible(&x.candidates[i], scores, tried) {
 			return scores
 		}
 	}

@@ -33,17 +33,17 @@ func (x *plan) anchor() (a anchor) {
 	}
 	if !a.near && a.standing != nil {
 		log, _ := a.standing.log()
-		a.log = bounded(log)
+		a.log = clampShift(log)
 	}
 	return a
 }
 
 // expect returns the logarithm of the factor to expect of a candidate.
-func (c *candidate) expect(a *anchor) float64 {
+func (c *candidate) expectedFactor(a *anchor) float64 {
 	if log, ok := c.near(); ok {
 		return log
 	}
-	return a.log + c.standing.over(a.standing)
+	return a.log + c.standing.excess(a.standing)
 }
 
 // best is fastest with its latest answer kept in the plan, which holds for a choice
@@ -64,7 +64,7 @@ func (d *Dispatcher) best(x *plan) *candidate {
 }
 
 // number returns the number of a choice among those of the dispatchers that share m.
-func (m *memory) number(c choice) uint64 {
+func (m *memory) choiceNumber(c choice) uint64 {
 	m.probing.Lock()
 	defer m.probing.Unlock()
 	i := slices.Index(m.chosen, c)
@@ -80,19 +80,19 @@ func (m *memory) number(c choice) uint64 {
 // the one with the shortest prediction of its own only if it is faster beyond doubt.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
-	first := d.first(x, scores, tried)
+	first := d.fastestOwn(x, scores, tried)
 	if first == nil {
 		return nil
 	}
 	a := x.anchor()
 	return &x.candidates[fastest.Least(len(x.candidates), func(i int) (float64, bool) {
 		c := &x.candidates[i]
-		if !d.may(c, scores, tried) {
+		if !d.eligible(c, scores, tried) {
 			return 0, false
 		}
-		t := c.log + c.expect(&a)
+		t := c.log + c.expectedFactor(&a)
 		if _, near := c.near(); !near && c != first {
-			return t + math.Log(doubt), c.own <= elsewhere*first.own
+			return t + math.Log(margin), c.own <= maxShift*first.own
 		}
 		return t, true
 	})]
@@ -100,9 +100,9 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 
 // first returns the candidate with the shortest prediction of its own of those that may
 // run, nil if there is none.
-func (d *Dispatcher) first(x *plan, scores string, tried []int) *candidate {
+func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate {
 	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
-		return x.candidates[i].own, d.may(&x.candidates[i], scores, tried)
+		return x.candidates[i].own, d.eligible(&x.candidates[i], scores, tried)
 	})
 	if i < 0 {
 		return nil
@@ -113,7 +113,7 @@ func (d *Dispatcher) first(x *plan, scores string, tried []int) *candidate {
 // may reports whether the choice admits a candidate that has not been tried, and it sums
 // scores as asked, "" for any way. A sandboxed kernel yields to those of vector instructions
 // until one of them has failed.
-func (d *Dispatcher) may(c *candidate, scores string, tried []int) bool {
+func (d *Dispatcher) eligible(c *candidate, scores string, tried []int) bool {
 	if c.yields && d.choice.isAuto() && len(tried) == 0 {
 		return false
 	}

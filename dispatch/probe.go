@@ -11,15 +11,15 @@ import (
 
 // What a probe may take, and when it is worth that.
 const (
-	probeCalls = 4                      // of a kernel that are timed, after one that is not
-	probeTime  = 150 * time.Microsecond // of a call, as the fastest kernel predicts
-	probeLimit = 10 * time.Millisecond  // of all calls, should they take longer: no more after that
-	probeBytes = 16 << 20               // of tensors, and of workspace
-	contender  = 1.5                    // times the fastest prediction: what may be the fastest
-	patience   = 100                    // times what a probe takes have calls of the kind taken before one
+	probeCalls     = 4                      // of a kernel that are timed, after one that is not
+	probeTime      = 150 * time.Microsecond // of a call, as the fastest kernel predicts
+	probeLimit     = 10 * time.Millisecond  // of all calls, should they take longer: no more after that
+	probeBytes     = 16 << 20               // of tensors, and of workspace
+	contenderRatio = 1.5                    // times the fastest prediction: what may be the fastest
+	probePayback   = 100                    // times what a probe takes have calls of the kind taken before one
 
 	// short is what a call takes, as the kernel predicts, that is not worth a probe.
-	short = 50 * time.Microsecond
+	shortCall = 50 * time.Microsecond
 )
 
 // probe measures side by side, on a smaller problem of the same kind, the kernels
@@ -28,7 +28,9 @@ const (
 // asked for, it does not wait. It returns what it took, 0 if there was nothing to
 // measure. Calls beside another probe go without.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
-	m, ready := d.memory, func() bool { return asked || best.own+float64(x.spent.Load()) >= patience*float64(x.price.Load()) }
+	m, ready := d.memory, func() bool {
+		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
+	}
 	if !ready() || ctx == nil || ctx.Err() != nil || !m.probing.TryLock() {
 		return 0
 	}
@@ -41,7 +43,7 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	}
 	p := m.shrink(x.Problem, x.Pass, list)
 	call := p.Ask(x.Pass)
-	if x.price.Store(m.price(call, list)); !ready() {
+	if x.probeCost.Store(m.probeCost(call, list)); !ready() {
 		return 0
 	}
 	for _, c := range list {
@@ -69,7 +71,7 @@ func (d *Dispatcher) isSettled(x *plan) bool { return x.settled.Load()&d.bit() !
 func (d *Dispatcher) bit() uint64 { return 1 << min(d.id, 63) }
 
 // price returns the nanoseconds that a probe is predicted to take.
-func (m *memory) price(call *flashkit.Call, list []*candidate) (sum int64) {
+func (m *memory) probeCost(call *flashkit.Call, list []*candidate) (sum int64) {
 	for _, c := range list {
 		sum += (1 + probeCalls) * int64(m.cost(c.kernel, call))
 	}
@@ -80,10 +82,10 @@ func (m *memory) price(call *flashkit.Call, list []*candidate) (sum int64) {
 // are known. The caller holds probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	scores, unknown := d.scores(x, nil), false
-	first := d.first(x, scores, nil)
+	first := d.fastestOwn(x, scores, nil)
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if d.may(c, scores, nil) && c.own <= contender*first.own {
+		if d.eligible(c, scores, nil) && c.own <= contenderRatio*first.own {
 			list = append(list, c)
 			_, n := c.standing.log()
 			unknown = unknown || n == 0 && !d.memory.probed[c.kernel][x.kind]

@@ -59,7 +59,7 @@ const (
 var ErrProfile = errors.New("profile ignored")
 
 // yardsticks are problems whose predictions stand for a kernel's.
-var yardsticks = [...]flashkit.Problem{
+var references = [...]flashkit.Problem{
 	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
 	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Band: flashkit.Causal()},
 	{Batch: 1, Heads: 4, KVHeads: 4, QLen: 2048, KVLen: 2048, Dim: 80, VDim: 80, DType: flashkit.BFloat16},
@@ -68,7 +68,7 @@ var yardsticks = [...]flashkit.Problem{
 }
 
 func (m *memory) predicts(kernel int) (list []int64) {
-	for _, p := range yardsticks {
+	for _, p := range references {
 		cost := time.Duration(-1)
 		if c := p.Ask(m.kernels[kernel].Pass); m.kernels[kernel].Fits(c) == "" {
 			cost = m.cost(kernel, c)
@@ -118,25 +118,25 @@ func (d *Dispatcher) LoadProfile(path string) error {
 	if err != nil {
 		return err
 	}
-	if !d.machine.is(p.Machine) {
+	if !d.machine.matches(p.Machine) {
 		return fmt.Errorf("%w: %s: recorded on a different machine or driver", ErrProfile, path)
 	}
 	for i := range d.memory.kernels {
 		f, ok := p.Kernels[d.memory.kernels[i].Name]
 		if ok && slices.Equal(f.Predicts, d.memory.predicts(i)) {
-			d.memory.take(i, f)
+			d.memory.setFigures(i, f)
 		}
 	}
 	d.memory.version.Add(1)
 	for _, c := range p.Calls {
-		d.memory.recall(c)
+		d.memory.restoreCall(c)
 	}
-	d.memory.keepOf(p, d.unopened)
+	d.memory.keepUnopened(p, d.unopened)
 	return nil
 }
 
 // keepOf keeps what a profile says of backends that were not opened, for the next profile.
-func (m *memory) keepOf(p *profile, backends []string) {
+func (m *memory) keepUnopened(p *profile, backends []string) {
 	of := func(kernel string) bool {
 		backend, _, _ := strings.Cut(kernel, "/")
 		return slices.Contains(backends, backend)
@@ -162,7 +162,7 @@ func (m *memory) keepOf(p *profile, backends []string) {
 }
 
 // addKept adds what keepOf kept to a profile.
-func (m *memory) addKept(p *profile) {
+func (m *memory) addUnopened(p *profile) {
 	m.probing.Lock()
 	defer m.probing.Unlock()
 	devices := maps.Clone(p.Machine.Devices) // the Dispatcher's
@@ -257,7 +257,7 @@ func (m *memory) profile(of machine) *profile {
 			}
 		}
 	}
-	m.addKept(p)
+	m.addUnopened(p)
 	slices.SortFunc(p.Calls, func(a, b lastCall) int {
 		return cmp.Or(cmp.Compare(a.Problem, b.Problem), cmp.Compare(a.Kernel, b.Kernel))
 	})
@@ -274,17 +274,17 @@ var regimeNames = sync.OnceValue(func() map[string]regime {
 })
 
 // widest is how far a prediction may be off. What lies beyond is no measurement.
-const widest = 1 << 20
+const maxError = 1 << 20
 
 // take sets what is known of a kernel to figures that have a name and make sense.
-func (m *memory) take(kernel int, f kernelFigure) {
+func (m *memory) setFigures(kernel int, f kernelFigure) {
 	for name, x := range f.Rates {
-		if at, ok := regimeNames()[name]; ok && x > 1.0/widest && x < widest {
+		if at, ok := regimeNames()[name]; ok && x > 1.0/maxError && x < maxError {
 			m.rates[kernel][at].set(math.Log(x), 1)
 		}
 	}
 	for k := range m.standings[kernel] {
-		if x := f.Standings[kind(k).String()]; x > 1.0/widest && x < widest {
+		if x := f.Standings[kind(k).String()]; x > 1.0/maxError && x < maxError {
 			m.standings[kernel][k].set(math.Log(x), 1)
 		}
 	}
@@ -297,7 +297,7 @@ func rounded(x float64) float64 {
 }
 
 // recall remembers what a call took, if its kernel and problem still exist.
-func (m *memory) recall(c lastCall) {
+func (m *memory) restoreCall(c lastCall) {
 	p, err := flashkit.ParseProblem(c.Problem)
 	if err != nil || !(c.Seconds > 0 && c.Seconds < 1e9) {
 		return
@@ -314,7 +314,7 @@ func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
 		if m.kernels[i].Name != kernel {
 			continue
 		}
-		x := m.plan(dense(p, m.kernels[i].Pass))
+		x := m.plan(denseKey(p, m.kernels[i].Pass))
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
 				return c

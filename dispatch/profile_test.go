@@ -277,12 +277,12 @@ func TestMachines(t *testing.T) {
 	h200 := machine{OS: "linux", Arch: "amd64", CPU: "x", Cores: 2, Devices: map[string]device{"cuda": {"H200", "13.0"}}}
 	bare := h200
 	bare.Devices = nil
-	require.True(t, h200.is(h200))
-	require.False(t, h200.is(bare))
-	require.True(t, bare.is(h200), "what is known of the processor still counts")
+	require.True(t, h200.matches(h200))
+	require.False(t, h200.matches(bare))
+	require.True(t, bare.matches(h200), "what is known of the processor still counts")
 	newer := h200
 	newer.Devices = map[string]device{"cuda": {"H200", "13.1"}}
-	require.False(t, newer.is(h200))
+	require.False(t, newer.matches(h200))
 	require.Empty(t, cpuName("none"))
 }
 
@@ -314,11 +314,11 @@ func TestFactor(t *testing.T) {
 	log, n := f.log()
 	require.InDelta(t, 3, log, 1e-6, "of the last four, about")
 	require.EqualValues(t, 4, n)
-	require.Zero(t, f.over(&g), "nothing is known of the other one")
+	require.Zero(t, f.excess(&g), "nothing is known of the other one")
 	g.set(2.8, 1)
-	require.InDelta(t, .2, f.over(&g), 1e-6)
+	require.InDelta(t, .2, f.excess(&g), 1e-6)
 	g.set(-5, 1)
-	require.InDelta(t, math.Ln2, f.over(&g), 1e-6)
+	require.InDelta(t, math.Ln2, f.excess(&g), 1e-6)
 }
 
 func TestNeighbors(t *testing.T) {
@@ -363,15 +363,15 @@ func TestAlike(t *testing.T) {
 	for m := range 5000 {
 		p := decoding
 		p.KVLen = m
-		y := alike(dense(p, flashkit.PassForward)).Problem
+		y := roundKey(denseKey(p, flashkit.PassForward)).Problem
 		require.GreaterOrEqual(t, y.KVLen, m)
 		require.LessOrEqual(t, 16*(y.KVLen-m), m, m)
-		require.Equal(t, y, alike(dense(y, flashkit.PassForward)).Problem)
+		require.Equal(t, y, roundKey(denseKey(y, flashkit.PassForward)).Problem)
 		for _, rows := range []int{1, 32, 33, 4096} {
 			p.QLen = rows
-			s := dense(p, flashkit.PassForward)
+			s := denseKey(p, flashkit.PassForward)
 			s.Traits.Load = 7
-			s = alike(s)
+			s = roundKey(s)
 			require.Equal(t, rows, s.Problem.QLen)
 			require.Equal(t, y.KVLen, s.Problem.KVLen)
 			require.Equal(t, rows > 32, s.Traits.Load == 7)
