@@ -52,7 +52,6 @@ var wordy = map[string]float64{
 	"conformance":                         18.08,
 	"conformance/mutants":                 23.15,
 	"conformance/oracle":                  18.10,
-	"dispatch":                            28.15,
 	"docs/algorithm.md":                   3.07,
 	"docs/c.md":                           17.32,
 	"docs/credits.md":                     12.65,
