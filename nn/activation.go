@@ -5,12 +5,12 @@ import "github.com/flashkit-go/flashkit/internal/matmul"
 // Forward returns the activation of every element of x, as a layer of its own. That of a
 // Linear costs less.
 func (a Activation) Forward(s *Step, x Tensor) Tensor {
-	if !s.ok(a.check()) || !s.takes("Activation", "x", &x, 0, nil) {
+	if !s.ok(a.check()) || !s.accepts("Activation", "x", &x, 0, nil) {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, x.Features)
-	for i := 0; i < x.Count(); i += x.together() {
-		s.ok(s.engine.products.Apply(s.ctx, y.span(i, x.together()), x.span(i, x.together()), matmul.Activation(a)))
+	for i := 0; i < x.Count(); i += x.denseRows() {
+		s.ok(s.engine.products.Apply(s.ctx, y.span(i, x.denseRows()), x.span(i, x.denseRows()), matmul.Activation(a)))
 	}
 	s.Push(activations[a], x)
 	return y
@@ -18,7 +18,7 @@ func (a Activation) Forward(s *Step, x Tensor) Tensor {
 
 // Backward returns the gradient of x, given that of the result.
 func (a Activation) Backward(s *Step, dy Tensor) Tensor {
-	if !s.ok(a.check()) || !s.takes("Activation", "dy", &dy, 0, nil) {
+	if !s.ok(a.check()) || !s.accepts("Activation", "dy", &dy, 0, nil) {
 		return Tensor{}
 	}
 	return activationGrad(s, a, s.Pop(activations[a]), dy)
@@ -36,11 +36,11 @@ var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTan
 
 // activationGrad returns dy times the slope of the activation at x.
 func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
-	if !s.takes("Activation", "dy", &dy, x.Features, &x.Rows) {
+	if !s.accepts("Activation", "dy", &dy, x.Features, &x.Rows) {
 		return Tensor{}
 	}
 	dx := s.NewTensor(x.Rows, x.Features)
-	n := min(x.together(), dy.together())
+	n := min(x.denseRows(), dy.denseRows())
 	for i := 0; i < x.Count(); i += n {
 		s.ok(s.engine.products.ApplyGrad(s.ctx, dx.span(i, n), x.span(i, n), dy.span(i, n), matmul.Activation(a)))
 	}
@@ -48,7 +48,7 @@ func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
 }
 
 // together returns how many rows lie one after the other: all, or one.
-func (x *Tensor) together() int {
+func (x *Tensor) denseRows() int {
 	if x.isDense() {
 		return max(1, x.Count())
 	}

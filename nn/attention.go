@@ -46,7 +46,7 @@ func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, 
 }
 
 func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []float32) {
-	if !m.takes(s, &q, &k, &v) {
+	if !m.accepts(s, &q, &k, &v) {
 		return Tensor{}, nil
 	}
 	if m.Rotary != nil {
@@ -60,7 +60,7 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 	if s.train && m.Dropout > 0 {
 		r.seed = s.nextSeed()
 	}
-	p := m.describe(s, &q, &k, &v, &y)
+	p := m.problemOf(s, &q, &k, &v, &y)
 	s.args.Seed = r.seed
 	switch {
 	case !m.UseFlashAttention:
@@ -87,14 +87,14 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	r := s.pop(m)
 	y, v, k, q := s.Pop(m), s.Pop(m), s.Pop(m), s.Pop(m)
-	if !s.ok(nil) || !s.takes("MultiHeadAttention", "dy", &dy, y.Features, &y.Rows) || !m.takes(s, &q, &k, &v) {
+	if !s.ok(nil) || !s.accepts("MultiHeadAttention", "dy", &dy, y.Features, &y.Rows) || !m.accepts(s, &q, &k, &v) {
 		return Tensor{}, Tensor{}, Tensor{}
 	}
 	dq, dk, dv = s.NewTensor(q.Rows, q.Features), s.NewTensor(k.Rows, k.Features), s.NewTensor(v.Rows, v.Features)
 	if !s.ok(nil) {
 		return Tensor{}, Tensor{}, Tensor{}
 	}
-	p, g := m.describe(s, &q, &k, &v, &y), m.kvHeads()
+	p, g := m.problemOf(s, &q, &k, &v, &y), m.kvHeads()
 	s.args.Seed = r.seed
 	s.args.DO, s.args.DQ, s.args.DK, s.args.DV = dy.heads(m.Heads), dq.heads(m.Heads), dk.heads(g), dv.heads(g)
 	if m.UseFlashAttention {
@@ -114,7 +114,7 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 // returns what q sees of all that the cache has then: with Causal the last row of each
 // sequence sees all of it. It is for inference. k and v have as many rows as q.
 func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
-	if !m.takes(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
+	if !m.accepts(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
 		return Tensor{}
 	}
 	if m.Rotary != nil {
@@ -124,7 +124,7 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 		return Tensor{}
 	}
 	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
-	p := m.describe(s, &q, &k, &v, &y)
+	p := m.problemOf(s, &q, &k, &v, &y)
 	p.KVLen, p.Ragged = cache.capacity, true // it does not change from token to token, so dispatch finds its plan
 	s.seqs.KVLens, s.args.Seqs = cache.lens, &s.seqs
 	s.args.K, s.args.V = cache.View()
@@ -152,7 +152,7 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 
 // describe returns the problem of a pass whose output is y, and sets the Step's arguments to its
 // tensors and sequences.
-func (m *MultiHeadAttention) describe(s *Step, q, k, v, y *Tensor) flashkit.Problem {
+func (m *MultiHeadAttention) problemOf(s *Step, q, k, v, y *Tensor) flashkit.Problem {
 	g := m.kvHeads()
 	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: g, QLen: q.T, KVLen: k.T,
 		Dim: q.Features / m.Heads, VDim: v.Features / g, Scale: m.Scale}
@@ -178,7 +178,7 @@ func (m *MultiHeadAttention) kvHeads() int {
 }
 
 // takes makes it the Step's error if q, k and v do not go with the heads and each other.
-func (m *MultiHeadAttention) takes(s *Step, q, k, v *Tensor) bool {
+func (m *MultiHeadAttention) accepts(s *Step, q, k, v *Tensor) bool {
 	const layer = "MultiHeadAttention"
 	g := m.kvHeads()
 	switch {
@@ -188,7 +188,7 @@ func (m *MultiHeadAttention) takes(s *Step, q, k, v *Tensor) bool {
 		return s.ok(problem(layer+".KVHeads", m.KVHeads, "must divide Heads = %d, or be 0", m.Heads))
 	case !(m.Dropout >= 0 && m.Dropout < 1):
 		return s.ok(problem(layer+".Dropout", m.Dropout, "must be at least 0 and less than 1"))
-	case !s.takes(layer, "q", q, 0, nil) || !s.takes(layer, "k", k, 0, nil) || !s.takes(layer, "v", v, 0, &k.Rows):
+	case !s.accepts(layer, "q", q, 0, nil) || !s.accepts(layer, "k", k, 0, nil) || !s.accepts(layer, "v", v, 0, &k.Rows):
 		return false
 	case q.Features%m.Heads != 0:
 		return s.ok(problem(layer+": q.Features", q.Features, "must be a multiple of Heads = %d", m.Heads))

@@ -30,9 +30,9 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 			w := headOf(&p, weights, b, h, &seq)
 			s.mm = matmul.Args{C: w, A: matrixOf(&s.args.Q, seq.QBatch, h, seq.Q0, seq.N), B: &s.packed[0]}
 			s.multiply()
-			work := s.work(seq.N, softmaxRows)
+			work := s.startRows(seq.N, softmaxRows)
 			work.weights, work.seq, work.scale = w, seq, p.SoftmaxScale()
-			s.do(4 * seq.M)
+			s.runRows(4 * seq.M)
 			if dropped != nil {
 				w = drop(&p, dropped, w, s.args.Seed, b, h)
 			}
@@ -77,9 +77,9 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 			if dropped != nil {
 				drop(&p, slopes, d, a.Seed, b, h)
 			}
-			work := s.work(seq.N, softmaxGrad)
+			work := s.startRows(seq.N, softmaxGrad)
 			work.weights, work.slopes, work.scale = w, d, p.SoftmaxScale()
-			s.do(seq.M)
+			s.runRows(seq.M)
 			s.mm = matmul.Args{C: matrixOf(&a.DQ, seq.QBatch, h, seq.Q0, seq.N), A: d, B: &s.packed[1]}
 			s.multiply()
 			s.pack(2, matrixOf(&a.Q, seq.QBatch, h, seq.Q0, seq.N))

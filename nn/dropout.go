@@ -12,7 +12,7 @@ type Dropout struct {
 
 // Forward returns x, [rows, features], with elements dropped.
 func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes("Dropout", "x", &x, 0, nil) || l.P == 0 || !s.train {
+	if !s.ok(l.check()) || !s.accepts("Dropout", "x", &x, 0, nil) || l.P == 0 || !s.train {
 		return x
 	}
 	seed := s.nextSeed()
@@ -26,7 +26,7 @@ func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 		return dy
 	}
 	r := s.pop(l)
-	if !s.takes("Dropout", "dy", &dy, r.x.Features, &r.x.Rows) {
+	if !s.accepts("Dropout", "dy", &dy, r.x.Features, &r.x.Rows) {
 		return Tensor{}
 	}
 	return l.drop(s, r.seed, dy)
@@ -35,9 +35,9 @@ func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 // drop returns x times 0 or 1/(1-P).
 func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
 	y := s.NewTensor(x.Rows, x.Features)
-	w := s.work(x.Count(), dropRows)
+	w := s.startRows(x.Count(), dropRows)
 	w.dropout, w.seed, w.x, w.y = l, seed, x, y
-	s.do(4 * x.Features)
+	s.runRows(4 * x.Features)
 	return y
 }
 

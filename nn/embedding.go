@@ -42,7 +42,7 @@ func (l *Embedding) Forward(s *Step, x Tokens) Tensor {
 // Backward adds the gradient of the result to that of the weight. Tokens have none.
 func (l *Embedding) Backward(s *Step, dy Tensor) {
 	ids := s.pop(l).ids
-	if !s.ok(nil) || !s.takes(l.Weight.Name, "dy", &dy, l.features, nil) {
+	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, nil) {
 		return
 	}
 	if dy.Count() != len(ids) {
@@ -83,7 +83,7 @@ func (l *PositionalEmbedding) Forward(s *Step, x Tensor) Tensor {
 // ForwardFrom is Forward for inference, with sequences that go on: the first row of
 // sequence b is at position from[b]. nil is 0 for all.
 func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tensor {
-	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.takes(l.Weight.Name, "x", &x, l.features, nil) {
+	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.accepts(l.Weight.Name, "x", &x, l.features, nil) {
 		return Tensor{}
 	}
 	if from != nil && len(from) != x.Batch {
@@ -111,7 +111,7 @@ func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tenso
 // Backward returns the gradient of x, which is that of the result.
 func (l *PositionalEmbedding) Backward(s *Step, dy Tensor) Tensor {
 	x := s.Pop(l)
-	if !s.ok(nil) || !s.takes(l.Weight.Name, "dy", &dy, l.features, &x.Rows) {
+	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, &x.Rows) {
 		return Tensor{}
 	}
 	grad := l.Weight.grad()

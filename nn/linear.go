@@ -45,7 +45,7 @@ func (l *Linear) Forward(s *Step, x Tensor) Tensor { return l.ForwardAdd(s, x, T
 // ForwardAdd is Forward plus a residual [rows, out], in one pass over memory. The gradient
 // of the residual is that of the sum.
 func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "x", &x, l.in, nil) {
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}
 	}
 	w := l.transposed.of(s, l.Weight, true, l.Precision)
@@ -58,7 +58,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 		s.mm.Bias = l.Bias.Data
 	}
 	if residual.Data != nil {
-		if !s.takes(l.Weight.Name, "residual", &residual, l.out, &x.Rows) {
+		if !s.accepts(l.Weight.Name, "residual", &residual, l.out, &x.Rows) {
 			return Tensor{}
 		}
 		s.mm.Residual = residual.matrix()
@@ -79,14 +79,14 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 
 // Backward returns the gradient of x, [rows, in], given that of the result.
 func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "dy", &dy, l.out, nil) {
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "dy", &dy, l.out, nil) {
 		return Tensor{}
 	}
 	if l.Activation != None {
 		dy = activationGrad(s, l.Activation, s.Pop(l), dy)
 	}
 	x := s.Pop(l)
-	if !s.takes(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
+	if !s.accepts(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
 		return Tensor{}
 	}
 	w := l.plain.of(s, l.Weight, false, Float32)

@@ -15,7 +15,7 @@ type CrossEntropy struct {
 // Forward returns the loss of logits, [rows, classes], and one target for each row. Without
 // a row that counts it is 0; PyTorch returns NaN then.
 func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 {
-	if !s.takes("CrossEntropy", "logits", &logits, 0, nil) {
+	if !s.accepts("CrossEntropy", "logits", &logits, 0, nil) {
 		return 0
 	}
 	counted, err := l.count(&logits, targets)
@@ -26,10 +26,10 @@ func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 
 	if s.train { // it costs one more pass over what is in cache, and no second exponential
 		grad = s.NewTensor(logits.Rows, logits.Features)
 	}
-	w := s.work(logits.Count(), crossEntropyRows)
+	w := s.startRows(logits.Count(), crossEntropyRows)
 	w.x, w.y, w.targets, w.ignore, w.scale = logits, grad, targets, l.Ignore, 1/float64(counted)
 	w.sums = append(w.sums[:0], make([]float64, w.blocks())...)
-	s.do(16 * logits.Features) // exponentials
+	s.runRows(16 * logits.Features) // exponentials
 	sum := 0.0
 	for _, x := range w.sums {
 		sum += x

@@ -40,19 +40,21 @@ func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, err
 
 // Forward returns x, [rows, heads * head dim], turned. The first row of each sequence is at
 // position 0. It needs no record: its inverse is its backward pass.
-func (r *Rotary) Forward(s *Step, x Tensor, heads int) Tensor { return r.turn(s, x, heads, nil, 1) }
+func (r *Rotary) Forward(s *Step, x Tensor, heads int) Tensor { return r.rotate(s, x, heads, nil, 1) }
 
 // ForwardFrom is Forward with sequences that go on: the first row of sequence b is at
 // position from[b].
 func (r *Rotary) ForwardFrom(s *Step, x Tensor, heads int, from []int32) Tensor {
-	return r.turn(s, x, heads, from, 1)
+	return r.rotate(s, x, heads, from, 1)
 }
 
 // Backward returns the gradient of x, given that of the result of Forward.
-func (r *Rotary) Backward(s *Step, dy Tensor, heads int) Tensor { return r.turn(s, dy, heads, nil, -1) }
+func (r *Rotary) Backward(s *Step, dy Tensor, heads int) Tensor {
+	return r.rotate(s, dy, heads, nil, -1)
+}
 
-func (r *Rotary) turn(s *Step, x Tensor, heads int, from []int32, sign float32) Tensor {
-	if !s.takes("Rotary", "x", &x, 0, nil) || !s.ok(r.check(&x, heads, from)) {
+func (r *Rotary) rotate(s *Step, x Tensor, heads int, from []int32, sign float32) Tensor {
+	if !s.accepts("Rotary", "x", &x, 0, nil) || !s.ok(r.check(&x, heads, from)) {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, x.Features)

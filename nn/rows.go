@@ -50,7 +50,7 @@ func (w *rowWork) Work(int) {
 func (w *rowWork) blocks() int { return (w.rows + blockRows - 1) / blockRows }
 
 // work returns the Step's work, for its fields to be set, on so many rows.
-func (s *Step) work(rows int, run func(w *rowWork, block, from, to int)) *rowWork {
+func (s *Step) startRows(rows int, run func(w *rowWork, block, from, to int)) *rowWork {
 	w := &s.rows
 	w.rows, w.run = rows, run
 	w.next.Store(0)
@@ -58,7 +58,7 @@ func (s *Step) work(rows int, run func(w *rowWork, block, from, to int)) *rowWor
 }
 
 // do does the Step's work on rows of so many features.
-func (s *Step) do(features int) {
+func (s *Step) runRows(features int) {
 	if !s.ok(s.ctx.Err()) {
 		return
 	}
@@ -86,12 +86,12 @@ func addColumns(s *Step, sum []float32, x *Tensor) {
 	if s.err != nil {
 		return
 	}
-	w := s.work(x.Count(), func(w *rowWork, block, from, to int) {
+	w := s.startRows(x.Count(), func(w *rowWork, block, from, to int) {
 		part := w.part[block*w.x.Features:][:w.x.Features]
 		clear(part)
 		elements.Add(part, w.x.Data[from*w.x.stride():], w.x.stride(), to-from)
 	})
 	w.x, w.part = *x, s.take(w.blocks()*x.Features)
-	s.do(x.Features)
+	s.runRows(x.Features)
 	w.addBlocks(sum, 0)
 }

@@ -104,7 +104,7 @@ func (s *Step) ok(err error) bool {
 
 // takes makes it the Step's error, if x is not what a layer takes, and reports whether the
 // pass can go on. 0 features and nil rows are any.
-func (s *Step) takes(layer, what string, x *Tensor, features int, rows *Rows) bool {
+func (s *Step) accepts(layer, what string, x *Tensor, features int, rows *Rows) bool {
 	if !s.ok(nil) {
 		return false
 	}
@@ -240,17 +240,17 @@ func (s *Step) multiply() {
 
 // Add returns the sum of tensors of one shape.
 func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
-	if !s.takes("Add", "x", &x, 0, nil) {
+	if !s.accepts("Add", "x", &x, 0, nil) {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, x.Features)
 	for k := range others {
-		if !s.takes("Add", "x", &others[k], x.Features, &x.Rows) {
+		if !s.accepts("Add", "x", &others[k], x.Features, &x.Rows) {
 			return Tensor{}
 		}
-		w := s.work(x.Count(), addRows)
+		w := s.startRows(x.Count(), addRows)
 		w.x, w.y, w.z = x, others[k], y
-		s.do(x.Features)
+		s.runRows(x.Features)
 		x = y
 	}
 	return x

@@ -52,17 +52,17 @@ func (l *TransformerLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAtte
 func (l *TransformerLayer) Forward(s *Step, x Tensor) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Dropout.Forward(s, l.Attention.Forward(s, x, x, x)))
-	return s.Keep(m, l.feed(s, x))
+	return s.Keep(m, l.feedForward(s, x))
 }
 
 // Decode is Forward in inference for rows that follow those in the cache.
 func (l *TransformerLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Attention.Decode(s, x, cache))
-	return s.Keep(m, l.feed(s, x))
+	return s.Keep(m, l.feedForward(s, x))
 }
 
-func (l *TransformerLayer) feed(s *Step, x Tensor) Tensor {
+func (l *TransformerLayer) feedForward(s *Step, x Tensor) Tensor {
 	h := l.Linear1.Forward(s, l.Norm.Forward(s, x))
 	h = l.Dropout.Forward(s, h)
 	if l.Dropout.P == 0 || !s.train {

@@ -41,7 +41,7 @@ type byValue struct{ internal ID }
 
 // oldest is the first version whose communicators take how many channels they may have, and end
 // without blocking.
-const oldest = 21800
+const minVersion = 21800
 
 func load(name string) (Library, error) {
 	tried := []string{name}
@@ -80,7 +80,7 @@ func open(name string) (*library, error) {
 	if err := l.call("ncclGetVersion", l.getVersion, uintptr(unsafe.Pointer(version))); err != nil {
 		return nil, err
 	}
-	if l.version = int(*version); l.version < oldest {
+	if l.version = int(*version); l.version < minVersion {
 		return nil, fmt.Errorf("%s is NCCL %d.%d; must be 2.18 or later", name, l.version/10000, l.version/100%100)
 	}
 	purego.RegisterFunc(&l.init, l.initRank) // it passes the ID, a struct, by value as the machine's ABI does
@@ -168,7 +168,7 @@ func cell() *Comm {
 // configOf returns what communicators have in common. Those that are split off share what the first one has.
 func configOf(channels int) *config {
 	return &config{
-		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: oldest,
+		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: minVersion,
 		blocking: 0, cgaClusterSize: 0, minCTAs: unset, maxCTAs: int32(channels), netName: 0, splitShare: 1, pad: 0,
 	}
 }

@@ -105,7 +105,7 @@ func TestLibrary(t *testing.T) {
 	}
 	require.NoError(t, err)
 	t.Logf("%s: NCCL %d", l.Name(), l.Version())
-	require.GreaterOrEqual(t, l.Version(), oldest)
+	require.GreaterOrEqual(t, l.Version(), minVersion)
 	first, err := l.UniqueID()
 	require.NoError(t, err)
 	second, err := l.UniqueID()

@@ -43,7 +43,7 @@ func (f *faulty) Start(ctx context.Context, send, receive []ring.Message) error 
 }
 
 // attend computes a forward pass of a small problem on a rank, by the Device d.
-func attend(ctx context.Context, r *peer.Rank, d ring.Device, name string, o ring.Options) (err error) {
+func forward(ctx context.Context, r *peer.Rank, d ring.Device, name string, o ring.Options) (err error) {
 	p, err := flashkit.ParseProblem(name)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func Faults(t *testing.T, tr Transport, ranks int) {
 	fault := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
 			f(t)
-			for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
+			for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return forward(t.Context(), r, r, small, ring.Options{}) }) {
 				require.NoError(t, err)
 			}
 		})
@@ -116,7 +116,7 @@ func neverComes(t *testing.T, tr Transport, ranks int) {
 			<-ctx.Done()
 			return nil
 		}
-		return attend(ctx, r, r, small, ring.Options{})
+		return forward(ctx, r, r, small, ring.Options{})
 	}) {
 		require.Equal(t, i == 1, err == nil)
 	}
@@ -130,7 +130,7 @@ func differs(t *testing.T, tr Transport, ranks int) {
 		if r.Rank() == ranks-1 {
 			name += "-causal"
 		}
-		return attend(t.Context(), r, r, name, ring.Options{})
+		return forward(t.Context(), r, r, name, ring.Options{})
 	}) {
 		require.ErrorContains(t, err, fmt.Sprint("rank ", ranks-1))
 	}
@@ -144,7 +144,7 @@ func ends(t *testing.T, tr Transport, ranks int) {
 	}
 	for range times {
 		for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
-			return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
+			return forward(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
 		}) {
 			require.NoError(t, err)
 		}
@@ -154,7 +154,7 @@ func ends(t *testing.T, tr Transport, ranks int) {
 // goodPasses computes passes without a fault, after which the ranks have exchanged messages before.
 func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 	for range n {
-		if err := attend(ctx, r, r, small, ring.Options{}); err != nil {
+		if err := forward(ctx, r, r, small, ring.Options{}); err != nil {
 			return err
 		}
 	}
@@ -171,9 +171,9 @@ func fails(t *testing.T, tr Transport, step, pass int) {
 		}
 		if r.Rank() == 1 {
 			defer close(failed)
-			return attend(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { return errFault }}, small, ring.Options{})
+			return forward(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { return errFault }}, small, ring.Options{})
 		}
-		return attend(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { <-failed; return nil }}, small, ring.Options{})
+		return forward(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { <-failed; return nil }}, small, ring.Options{})
 	}) {
 		var e *ring.RankError
 		if require.ErrorAs(t, err, &e, "rank %d", i); e.Rank != 1 || !errors.Is(err, errFault) {
@@ -189,9 +189,9 @@ func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	var failed time.Time
 	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
 		if err := goodPasses(t.Context(), r, pass); err != nil || r.Rank() != 1 {
-			return cmp.Or(err, attend(t.Context(), r, r, small, ring.Options{}))
+			return cmp.Or(err, forward(t.Context(), r, r, small, ring.Options{}))
 		}
-		return attend(t.Context(), r, &faulty{Device: r, silent: func() error {
+		return forward(t.Context(), r, &faulty{Device: r, silent: func() error {
 			time.Sleep(100 * time.Millisecond)
 			failed = time.Now()
 			return errFault
@@ -218,7 +218,7 @@ func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 		if r.Rank() == 1 {
 			d = &faulty{Device: r, silent: func() error { <-ctx.Done(); time.Sleep(300 * time.Millisecond); return nil }}
 		}
-		return attend(ctx, r, d, small, ring.Options{})
+		return forward(ctx, r, d, small, ring.Options{})
 	}) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
@@ -239,7 +239,7 @@ func slow(t *testing.T, tr Transport, ranks int) {
 		if r.Rank() == 1 {
 			d = &faulty{Device: r, silent: func() error { time.Sleep(1300 * time.Millisecond); return nil }}
 		}
-		return attend(t.Context(), r, d, small, o)
+		return forward(t.Context(), r, d, small, o)
 	}) {
 		require.NoError(t, err)
 	}

@@ -67,7 +67,7 @@ func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 		if err != nil {
 			return nil, err
 		}
-		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+		return openRanks(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
 			return nccl.Open(ctx, control[i], gpu, nccl.Options{})
 		})
 	}}
@@ -76,14 +76,14 @@ func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 // Launched is NCCL for ranks that have nothing but that. The environment must have NCCL_COMM_ID.
 func Launched(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
-		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+		return openRanks(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
 			return nccl.OpenLaunched(ctx, ring.Launch{Rank: i, Size: len(list)}, gpu, nccl.Options{})
 		})
 	}}
 }
 
 // together opens ranks at the same time.
-func together(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.Rank, error)) ([]*peer.Rank, error) {
+func openRanks(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.Rank, error)) ([]*peer.Rank, error) {
 	ranks, errs := make([]*peer.Rank, len(list)), make([]error, len(list))
 	var done sync.WaitGroup
 	for i, gpu := range list {
@@ -122,17 +122,17 @@ func Each(t testing.TB, x Transport, size int, f func(r *peer.Rank) error) []err
 }
 
 // one computes on one GPU, by the kernel that it takes, arguments that lie on the host.
-type one struct{ rank *peer.Rank }
+type singleGPU struct{ rank *peer.Rank }
 
-func (o one) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+func (o singleGPU) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return o.run(ctx, p, flashkit.PassForward, args)
 }
 
-func (o one) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+func (o singleGPU) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return o.run(ctx, p, flashkit.PassBackward, args)
 }
 
-func (o one) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) (err error) {
+func (o singleGPU) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) (err error) {
 	x, err := o.rank.Upload(args)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func Ordered(t *testing.T, tr Transport, size int, name string) {
 	alone, err := peer.Open(tr.GPUs[:1])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, alone[0].Close()) }()
-	require.NoError(t, one{alone[0]}.Forward(t.Context(), p, whole))
+	require.NoError(t, singleGPU{alone[0]}.Forward(t.Context(), p, whole))
 	cut, err := ring.NewCut(p, nil, size, true)
 	require.NoError(t, err)
 	for _, err := range Each(t, tr, size, func(r *peer.Rank) error {
@@ -196,7 +196,7 @@ func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, stand
 	defer func() { require.NoError(t, alone[0].Close()) }()
 	cases := make([]*ringtest.Case, n)
 	for i := range cases {
-		cases[i], err = ringtest.New(t.Context(), seed, uint64(i), one{alone[0]})
+		cases[i], err = ringtest.New(t.Context(), seed, uint64(i), singleGPU{alone[0]})
 		require.NoError(t, err)
 	}
 	for _, size := range sizes {

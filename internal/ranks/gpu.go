@@ -24,7 +24,7 @@ func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend
 	for i, r := range ranks {
 		groups[i] = r
 	}
-	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+	return f.runRanks(list, groups, func(i int, p *Problem) (*Result, error) {
 		return f.rankOnGPU(ctx, ranks[i], p)
 	})
 }
@@ -40,7 +40,7 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 	if f.Check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
 		whole = f.input(p)
 	}
-	one, err := f.alongside(ctx, g, p, whole)
+	one, err := f.newAlone(ctx, g, p, whole)
 	if err != nil {
 		return nil, err
 	}
@@ -62,11 +62,11 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.say); err != nil {
+	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.report); err != nil {
 		return nil, err
 	}
 	if f.Check {
-		if err := f.back(mine, p.Problem, shard); err != nil {
+		if err := f.download(mine, p.Problem, shard); err != nil {
 			return nil, err
 		}
 		if err := f.compare(ctx, g, cut, whole, shard, r); err != nil {
@@ -89,7 +89,7 @@ type alone struct {
 }
 
 // alongside returns that, after a first time, which loads the kernels.
-func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
+func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
 	if whole != nil {
 		x.args, err = g.Upload(whole)
@@ -101,9 +101,9 @@ func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *fl
 	}
 	if _, _, err = x.once(); err == nil && whole != nil {
 		if f.Ordered {
-			err = x.picked()
+			err = x.orderedPasses()
 		}
-		err = errors.Join(err, f.back(x.args, p.Problem, whole))
+		err = errors.Join(err, f.download(x.args, p.Problem, whole))
 	}
 	if err != nil {
 		return nil, errors.Join(err, x.args.Free())
@@ -127,7 +127,7 @@ func (x *alone) once() (forward, all time.Duration, err error) {
 }
 
 // picked computes the passes by the kernels that ranks in order take: what is timed may take others.
-func (x *alone) picked() error {
+func (x *alone) orderedPasses() error {
 	by := func(pass flashkit.Pass) passFunc {
 		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
 			k, err := x.rank.Pick(p, pass)
@@ -151,7 +151,7 @@ func (x *alone) run() error {
 }
 
 // say adds the medians of the fastest rank to what all say.
-func (x *alone) say(r *Result) error {
+func (x *alone) report(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
 		if i == 0 || a[0] < r.One {
@@ -165,7 +165,7 @@ func (x *alone) say(r *Result) error {
 }
 
 // back copies what the passes wrote to the host.
-func (f *Run) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
+func (f *Run) download(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
 	err := args.Download(p, flashkit.PassForward, to)
 	if err == nil && f.Backward {
 		err = args.Download(p, flashkit.PassBackward, to)

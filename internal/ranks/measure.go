@@ -30,7 +30,7 @@ func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p
 
 // measure computes the passes and tells all ranks how long it took. before is called before each
 // time, after which the passes are computed once more first; say when all are over.
-func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, say func(*Result) error) error {
+func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, report func(*Result) error) error {
 	var took []time.Duration
 	var sent int64
 	var wait, compute time.Duration
@@ -79,8 +79,8 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 			r.Forward = max(r.Forward, a[3])
 		}
 	}
-	if say != nil && err == nil {
-		err = say(r)
+	if report != nil && err == nil {
+		err = report(r)
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err

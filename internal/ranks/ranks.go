@@ -41,7 +41,7 @@ func (f *Run) OverGoroutines(ctx context.Context, list []Problem, runners []*dis
 	if err != nil {
 		return err
 	}
-	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+	return f.runRanks(list, groups, func(i int, p *Problem) (*Result, error) {
 		return f.rank(ctx, groups[i], runners[i], p)
 	})
 }
@@ -65,7 +65,7 @@ func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dis
 }
 
 // together runs every problem on all ranks, a goroutine each, and prints what rank 0 says.
-func (f *Run) together(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
+func (f *Run) runRanks(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
 	for at := range list {
 		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
 		var done sync.WaitGroup

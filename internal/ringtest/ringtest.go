@@ -24,9 +24,9 @@ type Case struct {
 	// process that makes none: a stand-in for a GPU has float64 in its kernels.
 	Merges int
 
-	want []answer // of each sequence
-	made []float64
-	top  []float64
+	want     []answer // of each sequence
+	baseline []float64
+	largest  []float64
 }
 
 // outputs are what the passes write, in the order of an answer.
@@ -44,13 +44,13 @@ func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
 		c.Problem.Score.Dropout, c.Problem.Score.Origin = [...]float32{.1, .5}[drops.IntN(2)], drops.IntN(3) == 0
 	}
 	c.Args = c.random(r)
-	c.place(drops)
+	c.drawOrigin(drops)
 	for _, run := range []func(context.Context, flashkit.Problem, *flashkit.Args) error{one.Forward, one.Backward} {
 		if err := run(ctx, c.Problem, c.Args); err != nil {
 			return nil, fmt.Errorf("%v: %w", c.Problem, err)
 		}
 	}
-	c.answers()
+	c.solve()
 	return c, nil
 }
 
@@ -117,7 +117,7 @@ func (c *Case) random(r *rand.Rand) *flashkit.Args {
 }
 
 // place draws what dropout counts from.
-func (c *Case) place(r *rand.Rand) {
+func (c *Case) drawOrigin(r *rand.Rand) {
 	if c.Problem.Score.Dropout != 0 {
 		c.Args.Seed = r.Uint64()
 	}
@@ -161,8 +161,8 @@ func (c *Case) places() (list []place) {
 // exp(score - LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24: 8e-6 where ALiBi makes LSE 130.
 // Ranks store it once for each part of a row's keys, and what a part continues has the weight that LSE says.
 // They store each part of a gradient in its type, too.
-func (c *Case) answers() {
-	c.made, c.top = make([]float64, len(outputs)), make([]float64, len(outputs))
+func (c *Case) solve() {
+	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
 		p := c.Problem
 		p.Batch, p.QLen, p.KVLen, p.Ragged = 1, x.n, x.m, false
@@ -182,17 +182,17 @@ func (c *Case) answers() {
 		c.want = append(c.want, answer{o, lse, g.DQ, g.DK, g.DV})
 	}
 	c.each(c.Args, func(i int, got, want float64) error {
-		if e := math.Abs(got - want); e > c.made[i] {
-			c.made[i] = e
+		if e := math.Abs(got - want); e > c.baseline[i] {
+			c.baseline[i] = e
 		}
 		if !math.IsInf(want, 0) {
-			c.top[i] = max(c.top[i], math.Abs(want))
+			c.largest[i] = max(c.largest[i], math.Abs(want))
 		}
 		return nil
 	})
-	for i := range c.made {
+	for i := range c.baseline {
 		if outputs[i] != "LSE" {
-			c.made[i] = max(c.made[i], 0x1p-23*c.top[1]*c.top[i], c.unit(i)*c.top[i])
+			c.baseline[i] = max(c.baseline[i], 0x1p-23*c.largest[1]*c.largest[i], c.unit(i)*c.largest[i])
 		}
 	}
 }
@@ -263,7 +263,7 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 	if ordered && c.Problem.Ragged {
 		shard.DSink = flashkit.Tensor{} // over sequences it has no order
 	}
-	nan(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
+	fillNaN(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
 	args, back := shard, func(flashkit.Pass) error { return nil }
 	if place != nil {
 		if args, back, err = place(shard); err != nil {
@@ -310,8 +310,8 @@ func (c *Case) bound(i int) float64 {
 	if i >= 2 {
 		times = 3
 	}
-	merged := float64(c.Merges) * 0x1p-24 * max(1, c.top[1]) * c.top[i]
-	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + c.unit(i)*c.top[i] + merged
+	merged := float64(c.Merges) * 0x1p-24 * max(1, c.largest[1]) * c.largest[i]
+	return times*c.baseline[i] + 0x1p-20*max(1, c.largest[i]) + c.unit(i)*c.largest[i] + merged
 }
 
 func (c *Case) sameBits(got *flashkit.Args) error {
@@ -343,7 +343,7 @@ func clone(t flashkit.Tensor) flashkit.Tensor {
 }
 
 // nan fills outputs with what must not remain.
-func nan(list ...flashkit.Tensor) {
+func fillNaN(list ...flashkit.Tensor) {
 	for _, t := range list {
 		for i := range t.Float32s() {
 			t.Float32s()[i] = float32(math.NaN())

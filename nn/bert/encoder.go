@@ -64,7 +64,7 @@ type Step struct {
 	batch  Batch
 	pooled bool
 	cuts   []int        // the first sequence of each group, and the end
-	alone  int          // groups that have one worker each; the workers share the later ones
+	solo   int          // groups that have one worker each; the workers share the later ones
 	next   atomic.Int64 // of these groups
 }
 
@@ -98,10 +98,10 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 	for len(s.groups) < most {
 		s.groups = append(s.groups, group{step: s.encoder.engine.NewStep()})
 	}
-	s.alone, s.next = 0, atomic.Int64{}
+	s.solo, s.next = 0, atomic.Int64{}
 	if most > 1 && longest <= len(b.IDs)/most {
-		s.alone = n - n%most
-		s.encoder.pool.Run((*task)(s), min(most, s.alone)-1)
+		s.solo = n - n%most
+		s.encoder.pool.Run((*task)(s), min(most, s.solo)-1)
 	}
 	err := ctx.Err()
 	for i := range s.groups {
@@ -109,7 +109,7 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 			err = s.groups[i].err
 		}
 	}
-	for i := s.alone; i < n && err == nil; i++ {
+	for i := s.solo; i < n && err == nil; i++ {
 		s.runGroup(&s.groups[0], i, most)
 		err = s.groups[0].err
 	}
@@ -145,7 +145,7 @@ func (t *task) Work(slot int) {
 	g := &s.groups[slot]
 	for g.err == nil {
 		i := int(s.next.Add(1)) - 1
-		if i >= s.alone {
+		if i >= s.solo {
 			return
 		}
 		s.runGroup(g, i, 1)

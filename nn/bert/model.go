@@ -111,13 +111,13 @@ func (c *Config) newLayer(i *nn.Init) layer {
 	}
 	l.up.Activation = activations[c.Activation]
 	if i.Err() == nil { // else a config may ask for more memory than the file has
-		l.qkv = joined(q, k, v)
+		l.qkv = concat(q, k, v)
 	}
 	return l
 }
 
 // joined returns one layer that has the features of all layers, one after the other.
-func joined(layers ...*nn.Linear) *nn.Linear {
+func concat(layers ...*nn.Linear) *nn.Linear {
 	out := 0
 	for _, l := range layers {
 		out += l.Weight.Shape[0]
