@@ -1,6 +1,5 @@
-// Package dispatch chooses the kernel that runs a problem: the one with the shortest predicted time
-// among those that support it. It explains why it rejected the others, and never falls back
-// silently.
+// Package dispatch chooses the kernel that runs a problem: the supporting kernel with the shortest
+// predicted time. It explains why it rejected the others, and never falls back silently.
 //
 // A kernel predicts its own time. A Dispatcher corrects the prediction by the ratio of measured to
 // predicted time. The ratio comes from a profile on disk, and from short probes that time kernels

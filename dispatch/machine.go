@@ -52,8 +52,7 @@ func (m machine) matches(other machine) bool {
 	return m.OS == other.OS && m.Arch == other.Arch && m.CPU == other.CPU && m.Cores == other.Cores
 }
 
-// cpuName returns the processor's name from Linux, and its numbers, as many virtual machines share
-// a name.
+// cpuName returns the processor's name and model numbers from Linux: virtual machines share names.
 func cpuName(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

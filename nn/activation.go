@@ -2,8 +2,8 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/matmul"
 
-// Forward returns the activation of every element of x, as a layer of its own. That of a
-// Linear costs less.
+// Forward returns a applied to every element of x, as a separate layer. Linear.Activation costs
+// less.
 func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "x", &x, 0, nil) {
 		return Tensor{}
@@ -16,7 +16,7 @@ func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x, given that of the result.
+// Backward returns the gradient of x for dy, the gradient of the result.
 func (a Activation) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "dy", &dy, 0, nil) {
 		return Tensor{}
@@ -34,7 +34,7 @@ func (a Activation) check() error {
 // activations are owners of records: an Activation has no address.
 var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh}
 
-// activationGrad returns dy times the slope of the activation at x.
+// activationGrad returns dy times the derivative of the activation at x.
 func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
 	if !s.accepts("Activation", "dy", &dy, x.Features, &x.Rows) {
 		return Tensor{}
@@ -47,7 +47,7 @@ func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
 	return dx
 }
 
-// together returns how many rows lie one after the other: all, or one.
+// denseRows returns the number of consecutive rows without gaps: all, or one.
 func (x *Tensor) denseRows() int {
 	if x.isDense() {
 		return max(1, x.Count())
@@ -55,7 +55,7 @@ func (x *Tensor) denseRows() int {
 	return 1
 }
 
-// span returns the memory of n rows without gaps.
+// span returns the memory of n dense rows from row i.
 func (x *Tensor) span(i, n int) []float32 {
 	return x.Data[i*x.stride():][: n*x.Features : n*x.Features]
 }

@@ -2,12 +2,11 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/philox"
 
-// Dropout sets elements to 0 with probability P, and multiplies the others by 1/(1-P), in
-// training. In inference it does nothing. Which ones it drops depends on the seed and the
-// number of the Step, on how many dropouts came before in it, and on the place of the
-// element.
+// Dropout, in training, zeros elements with probability P and multiplies the others by 1/(1-P). In
+// inference it does nothing. The mask depends on the Step's seed and number, the preceding dropouts
+// of the pass, and the element's position.
 type Dropout struct {
-	P float32 // from 0 up to but not 1, rounded to a multiple of 2^-16
+	P float32 // in [0, 1), rounded to a multiple of 2^-16
 }
 
 // Forward returns x, [rows, features], with elements dropped.
@@ -20,7 +19,7 @@ func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
 	return l.drop(s, seed, x)
 }
 
-// Backward returns the gradient of x, given that of the result: 0 where x was dropped.
+// Backward returns the gradient of x for dy, the gradient of the result: 0 where x was dropped.
 func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || l.P == 0 {
 		return dy
@@ -41,7 +40,7 @@ func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
 	return y
 }
 
-// dropRows drops elements of rows. Eight have the words of one counter.
+// dropRows drops elements of rows. Eight elements share a counter.
 func dropRows(w *rowWork, _, from, to int) {
 	below, keep, key := philox.Below(w.dropout.P), philox.Keep(w.dropout.P), philox.Key(w.seed)
 	var words [4]uint32

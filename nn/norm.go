@@ -6,17 +6,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
-// A LayerNorm makes each row of mean 0 and variance 1, and then scales and shifts its
-// features: (x - mean) / sqrt(variance + Eps) * Weight + Bias. The variance is the biased
-// one, over n.
+// A LayerNorm normalizes each row: (x - mean) / sqrt(variance + Eps) * Weight + Bias. The variance
+// is biased (divided by n).
 type LayerNorm struct {
-	Weight *Param // [features], at first 1
-	Bias   *Param // [features], at first 0
+	Weight *Param // [features], initially 1
+	Bias   *Param // [features], initially 0
 	Eps    float32
 }
 
-// NewLayerNorm returns a norm of so many features, with Eps 1e-5, whose parameters are
-// called weight and bias.
+// NewLayerNorm returns a norm with Eps 1e-5 and the parameters weight and bias.
 func NewLayerNorm(i *Init, features int) *LayerNorm {
 	return &LayerNorm{i.Constant("weight", 1, features), i.Constant("bias", 0, features), 1e-5}
 }
@@ -38,7 +36,7 @@ func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x, given that of the result.
+// Backward returns the gradient of x for dy, the gradient of the result.
 func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 	moments := s.Pop(l)
 	x := s.Pop(l)
@@ -55,7 +53,7 @@ func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 	return dx
 }
 
-// normForward computes rows of y from those of x, and their mean and 1/sqrt(variance + Eps).
+// normForward computes rows of y, their mean and 1/sqrt(variance + Eps).
 func normForward(w *rowWork, _, from, to int) {
 	l, n := w.norm, min(w.x.denseRows(), to-from)
 	for i := from; i < to; i += n {
@@ -90,7 +88,7 @@ func (l *LayerNorm) check() error {
 // add adds x to sum.
 func add(sum, x []float32) { elements.Add(sum, x, 0, 1) }
 
-// inverseRoot returns 1/sqrt(n), 0 for what is no number of features.
+// inverseRoot returns 1/sqrt(n), 0 for an invalid number of features.
 func inverseRoot(n int) float64 {
 	if n < 1 {
 		return 0

@@ -108,8 +108,6 @@ var wordy = map[string]float64{
 	"internal/slow":                       27.80,
 	"internal/terminal":                   35.44,
 	"internal/workers":                    10.61,
-	"nn":                                  20.89,
-	"nn/bert":                             11.56,
 	"safetensors":                         9.63,
 	"tools/arm64":                         11.01,
 	"tools/emulate":                       27.87,
