@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// OverGPUs is all ranks, whose tensors lie on the GPUs.
+// OverGPUs runs all ranks, with tensors on the GPUs.
 func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend) (err error) {
 	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
@@ -29,14 +29,14 @@ func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend
 	})
 }
 
-// rankOnGPU is the work of one GPU.
+// rankOnGPU computes one GPU's rank.
 func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Result, err error) {
 	r = f.result(p, g)
 	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
 	if err != nil {
 		return nil, err
 	}
-	var whole, shard *flashkit.Args // on the host, where their numbers are wanted
+	var whole, shard *flashkit.Args // on the host, if their numbers are needed
 	if f.Check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
 		whole = f.input(p)
 	}
@@ -76,9 +76,9 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 	return r, f.predict(p, r)
 }
 
-// An alone is the whole on one GPU, which every rank times at the same time, in turns with all
-// ranks together: what a GPU does in a second depends on how warm it is, so all are kept equally busy, and
-// what counts is the second of two times in a row.
+// An alone times the whole problem on one GPU. All ranks do so simultaneously, alternating with all
+// ranks together. A GPU's speed depends on its temperature, so this keeps all equally busy. The
+// second of two consecutive runs counts.
 type alone struct {
 	f              *Run
 	ctx            context.Context
@@ -88,7 +88,7 @@ type alone struct {
 	both, forwards []time.Duration
 }
 
-// alongside returns that, after a first time, which loads the kernels.
+// newAlone returns an alone after a first run, which loads the kernels.
 func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
 	if whole != nil {
@@ -111,7 +111,7 @@ func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *fla
 	return x, nil
 }
 
-// once computes the passes, and says how long the forward one took, and all.
+// once computes the passes and returns the times of the forward pass and of all.
 func (x *alone) once() (forward, all time.Duration, err error) {
 	begin := time.Now()
 	timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
@@ -126,7 +126,8 @@ func (x *alone) once() (forward, all time.Duration, err error) {
 	return forward, time.Since(begin), err
 }
 
-// picked computes the passes by the kernels that ranks in order take: what is timed may take others.
+// orderedPasses computes the passes with the kernels of ranks in order; the timed runs may use
+// others.
 func (x *alone) orderedPasses() error {
 	by := func(pass flashkit.Pass) passFunc {
 		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
@@ -140,7 +141,7 @@ func (x *alone) orderedPasses() error {
 	return x.f.passes(x.ctx, x.p.Problem, x.args.Args, by(flashkit.PassForward), by(flashkit.PassBackward))
 }
 
-// run is once, twice.
+// run calls once twice and records the second.
 func (x *alone) run() error {
 	if _, _, err := x.once(); err != nil {
 		return err
@@ -150,7 +151,7 @@ func (x *alone) run() error {
 	return err
 }
 
-// say adds the medians of the fastest rank to what all say.
+// report adds the medians of the fastest rank to r.
 func (x *alone) report(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
@@ -164,7 +165,7 @@ func (x *alone) report(r *Result) error {
 	return err
 }
 
-// back copies what the passes wrote to the host.
+// download copies the outputs to the host.
 func (f *Run) download(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
 	err := args.Download(p, flashkit.PassForward, to)
 	if err == nil && f.Backward {
@@ -173,7 +174,7 @@ func (f *Run) download(args *peer.Args, p flashkit.Problem, to *flashkit.Args) e
 	return err
 }
 
-// tokens returns the rows of a tensor of the whole.
+// tokens returns the rows of a whole tensor.
 func tokens(p *Problem, n int) int {
 	if p.Seqs != nil {
 		return int(p.Seqs.QStarts[p.Batch])
@@ -181,15 +182,15 @@ func tokens(p *Problem, n int) int {
 	return n
 }
 
-// filled returns arguments on a GPU whose inputs are random numbers: one block of them over and
-// over, as to make and copy others would take longer than the passes.
+// filled returns arguments on a GPU with one block of random numbers repeated. Other numbers would
+// take longer to make and copy than the passes.
 func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
 	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {
 		shape.Batch, shape.Ragged = 1, false
 	}
 	args := new(flashkit.Args)
-	f.outputs(shape, args) // memory that nobody touches
+	f.outputs(shape, args) // untouched memory
 	for _, a := range flashkit.Arguments() {
 		if input.Reads(&a, &shape, f.Backward) {
 			n := input.ShapeIn(&a, &shape)
