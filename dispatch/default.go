@@ -18,7 +18,6 @@ import (
 // driverLimit bounds the wait for the GPU's driver unless the GPU was requested by name.
 const driverLimit = 5 * time.Second
 
-// An opener opens a backend.
 type opener struct {
 	backend string
 	open    func(ctx context.Context, asked bool) (flashkit.Backend, error)

@@ -32,7 +32,6 @@ type memory struct {
 	recent fastest.Cache[*plan]
 }
 
-// newMemory returns a memory without measurements.
 func newMemory(backends []flashkit.Backend) *memory {
 	m := new(memory)
 	for _, b := range backends {

@@ -223,7 +223,6 @@ func readProfile(path string) (*profile, error) {
 	return &p, nil
 }
 
-// profile returns the memory's figures.
 func (m *memory) profile(of machine) *profile {
 	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}}
 	for i := range m.kernels {

@@ -64,7 +64,6 @@ func (r regime) neighbors() (smaller, larger regime) {
 	return smaller, larger
 }
 
-// regimeOf returns the regime of a problem.
 func regimeOf(p flashkit.Problem, s flashkit.Pass) regime {
 	var at [axes]int
 	_, exponent := math.Frexp(p.FLOPs(s))

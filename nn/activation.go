@@ -16,7 +16,7 @@ func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x for dy, the gradient of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (a Activation) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "dy", &dy, 0, nil) {
 		return Tensor{}

@@ -41,7 +41,6 @@ func (a *arena) used() int {
 	return n
 }
 
-// size returns the arena's floats.
 func (a *arena) size() (n int) {
 	for _, b := range a.blocks {
 		n += len(b)

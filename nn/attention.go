@@ -82,7 +82,7 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 	return y, kept
 }
 
-// Backward returns the gradients of q, k and v for dy, the gradient of the result.
+// Backward returns the gradients of q, k and v for dy, the result's gradient.
 func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	r := s.pop(m)
 	y, v, k, q := s.Pop(m), s.Pop(m), s.Pop(m), s.Pop(m)

@@ -54,7 +54,7 @@ func (l *AttentionLayer) Params() []*Param {
 	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
 }
 
-// UseFlashAttention switches flash attention, which is on initially.
+// UseFlashAttention switches flash attention, initially on.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
 // Forward returns [rows of q, OutFeatures] for q, k and v, which may be one tensor.
@@ -77,7 +77,7 @@ func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
 	return q, k, v
 }
 
-// Backward returns the gradients of q, k and v for dy, the gradient of the result. If they are one
+// Backward returns the gradients of q, k and v for dy, the result's gradient. If they are one
 // tensor, its gradient is the sum.
 func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
@@ -87,7 +87,6 @@ func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	return dq, dk, dv
 }
 
-// join concatenates the parameters of layers.
 func join(layers ...interface{ Params() []*Param }) (list []*Param) {
 	for _, l := range layers {
 		list = append(list, l.Params()...)

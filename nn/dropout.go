@@ -19,7 +19,7 @@ func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
 	return l.drop(s, seed, x)
 }
 
-// Backward returns the gradient of x for dy, the gradient of the result: 0 where x was dropped.
+// Backward returns the gradient of x for dy, the result's gradient: 0 where x was dropped.
 func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || l.P == 0 {
 		return dy

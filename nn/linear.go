@@ -76,7 +76,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x, [rows, in], for dy, the gradient of the result.
+// Backward returns the gradient of x, [rows, in], for dy, the result's gradient.
 func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "dy", &dy, l.out, nil) {
 		return Tensor{}
@@ -121,7 +121,6 @@ func (l *Linear) check() error {
 	return nil
 }
 
-// matrix returns the tensor as a matrix.
 func (x *Tensor) matrix() matmul.Matrix {
 	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
 }
@@ -151,7 +150,6 @@ func Pack(layers ...*Linear) error {
 	return nil
 }
 
-// matrix returns a parameter [out, in] as a matrix.
 func (p *Param) matrix() matmul.Matrix { return matmul.Dense(p.Data, p.Shape[0], p.Shape[1]) }
 
 // A packing is a packed parameter [out, in], repacked after changes.

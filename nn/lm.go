@@ -27,7 +27,7 @@ func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 // Params returns the parameters of the embedding, the Transformer and the head.
 func (l *LanguageModel) Params() []*Param { return join(l.Embedding, l.Transformer, l.Head) }
 
-// UseFlashAttention switches flash attention, which is on initially.
+// UseFlashAttention switches flash attention, initially on.
 func (l *LanguageModel) UseFlashAttention(on bool) { l.Transformer.UseFlashAttention(on) }
 
 // Forward returns the next token's logits for each token, [rows, Vocabulary].

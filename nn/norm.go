@@ -36,7 +36,7 @@ func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x for dy, the gradient of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 	moments := s.Pop(l)
 	x := s.Pop(l)
@@ -85,7 +85,6 @@ func (l *LayerNorm) check() error {
 	return l.Bias.check("LayerNorm.Bias", 0, len(l.Weight.Data))
 }
 
-// add adds x to sum.
 func add(sum, x []float32) { elements.Add(sum, x, 0, 1) }
 
 // inverseRoot returns 1/sqrt(n), 0 for an invalid number of features.

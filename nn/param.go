@@ -132,7 +132,6 @@ func (i *Init) Normal(name string, deviation float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return deviation * r.NormFloat64() })
 }
 
-// countOf returns the number of elements of a shape.
 func countOf(shape []int) int {
 	n := 1
 	for _, k := range shape {

@@ -46,7 +46,6 @@ func (w *rowWork) Work(int) {
 	}
 }
 
-// blocks returns the number of blocks.
 func (w *rowWork) blocks() int { return (w.rows + blockRows - 1) / blockRows }
 
 // startRows returns the Step's work on the given rows, whose other fields the caller sets.

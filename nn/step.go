@@ -229,7 +229,6 @@ func (s *Step) nextSeed() uint64 {
 // pack packs m into s.packed[i], for a product of this pass.
 func (s *Step) pack(i int, m matmul.Matrix) { s.engine.products.Pack(&s.packed[i], m, s.Workers) }
 
-// multiply runs the product s.mm.
 func (s *Step) multiply() {
 	s.mm.Workers = s.Workers
 	s.ok(s.engine.products.Run(s.ctx, &s.mm))

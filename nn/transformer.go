@@ -44,7 +44,7 @@ func (l *TransformerLayer) Params() []*Param {
 	return join(l.Attention, l.Norm, l.Linear1, l.Linear2)
 }
 
-// UseFlashAttention switches flash attention, which is on initially.
+// UseFlashAttention switches flash attention, initially on.
 func (l *TransformerLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention(on) }
 
 // Forward returns [rows, features] for x [rows, features].
@@ -70,7 +70,7 @@ func (l *TransformerLayer) feedForward(s *Step, x Tensor) Tensor {
 	return s.Add(x, l.Dropout.Forward(s, l.Linear2.Forward(s, h)))
 }
 
-// Backward returns the gradient of x for dy, the gradient of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 	m := s.Mark()
 	dh := l.Linear2.Backward(s, l.Dropout.Backward(s, dy))
@@ -110,7 +110,7 @@ func (l *Transformer) Params() []*Param {
 	return list
 }
 
-// UseFlashAttention switches flash attention, which is on initially.
+// UseFlashAttention switches flash attention, initially on.
 func (l *Transformer) UseFlashAttention(on bool) {
 	for _, layer := range l.Layers {
 		layer.UseFlashAttention(on)
@@ -128,7 +128,7 @@ func (l *Transformer) Forward(s *Step, x Tensor) Tensor {
 	return x
 }
 
-// Backward returns the gradient of x for dy, the gradient of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	dy.TimeFirst = dy.TimeFirst || l.config.TimeFirst
 	for n := len(l.Layers) - 1; n >= 0; n-- {

@@ -96,7 +96,6 @@ func (j *job) checkPairs() error {
 	return nil
 }
 
-// pairRows returns the rows of Bias and Mask: the longest sequence's.
 func (j *job) pairRows() int { return extent(j.cut.rows[j.rank], false) }
 
 // Layout of a record, which ranks exchange before a call.
@@ -118,8 +117,8 @@ const (
 	rowsRepeat        // one row that repeats
 )
 
-// agree exchanges the records of all ranks. Unless all requests are equal and without errors, it
-// returns an error on every rank. wrong is this rank's own error.
+// agree gathers the records of all ranks. It returns an error on every rank unless all requests are
+// valid and equal. wrong is this rank's error.
 func (j *job) agree(ctx context.Context, wrong error) error {
 	j.record = j.newRecord(wrong)
 	if n := len(j.record) * j.size; len(j.all) != n {
@@ -237,8 +236,8 @@ func (j *job) rowsSeen(t flashkit.Tensor) byte {
 	return rowsOwn
 }
 
-// repeats reports whether a Bias or Mask repeats over rows, according to the records. If no rank
-// can tell, the answer matters only to a DBias, which is then unsupported.
+// repeats reports whether the records describe a Bias or Mask that repeats over rows. If no rank
+// can tell, a DBias is unsupported.
 func (j *job) repeats(name string, at int, record func(int) []byte) (bool, error) {
 	var seen [rowsRepeat + 1]bool
 	for r := range j.size {

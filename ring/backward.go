@@ -9,19 +9,18 @@ import (
 )
 
 // gradients have the shapes of the rank's outputs or of a step's keys. They are float32 sums, or of
-// the problem's type if at most two parts are added.
+// the problem's type for at most two parts.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
-// An addition is a part to be added to a sum.
 type addition struct{ sum, part flashkit.Tensor }
 
 // gradientParts is the number of parts, by KV head, of a step whose gradients travel. One part is
-// computed while another is sent and a third received. With two parts the buffers take three halves
-// of a shard, and only the last half travels without compute.
+// computed, one sent and one received: with two parts, the buffers take three halves of a shard.
+// Only the last half travels without compute.
 const gradientParts = 2
 
-// backward computes the backward pass step by step. Gradients for another rank's keys return during
-// the next step, and are added there.
+// backward computes the backward pass step by step. Gradients return to the keys' rank during the
+// next step.
 func (j *job) backward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil && j.size == 1 {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -76,8 +75,8 @@ func (j *job) backward(ctx context.Context) error {
 	return nil
 }
 
-// addGradients adds to e the gradients that travel after turn x: this rank's for another's keys,
-// and another's for its own. It returns the additions to make on arrival.
+// addGradients adds to e the gradients that travel after turn x, to and from this rank. It returns
+// the additions to make on arrival.
 func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]addition) {
 	st := &j.steps[x.step]
 	if len(st.calls) > 0 {
@@ -95,8 +94,8 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart describes how a sum starts. all: the first call writes every element, so no zero
-// fill. few: at most one part is added later.
+// A firstPart describes a sum's first call. all: it writes every element, so no zero fill. few: at
+// most one part is added later.
 type firstPart struct{ all, few bool }
 
 // firstWrites returns how DQ, and how DK and DV, start.
@@ -144,8 +143,8 @@ func (j *job) round(sums *gradients) {
 	}
 }
 
-// sum returns the tensor that sums output t: t itself if it is float32 or has few parts, else a
-// buffer. It is zeroed unless the first part writes all of it.
+// sum returns the sum of output t: t itself if it is float32 or has few parts, else a buffer. It is
+// zeroed unless the first part writes all of it.
 func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -160,7 +159,7 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 }
 
 // backwardCall computes one call for the heads of a turn and adds its gradients to g. rows and keys
-// mark the first part of all rows or keys, which writes the rank's outputs directly, in any type.
+// mark the first part of all rows or keys, written directly to the rank's outputs.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)

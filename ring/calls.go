@@ -20,8 +20,7 @@ type part struct{ b, nb, r, n int }
 
 func (x part) of(t flashkit.Tensor) flashkit.Tensor { return sub(t, x.b, x.nb, x.r, x.n) }
 
-// A pair is a part of Bias, Mask or DBias: batches and rows as in part, and m keys from key k of
-// the sequence.
+// A pair is a part of Bias, Mask or DBias, with m keys from key k of the sequence.
 type pair struct{ b, nb, r, n, k, m int }
 
 func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
@@ -44,7 +43,7 @@ type step struct {
 	give part
 
 	// Whether one call makes all gradients of the keys, here and on the rank t ahead. They then
-	// travel in the kernel's output type, else as float32 sums.
+	// travel in its output type, else as float32 sums.
 	one, giveOne bool
 }
 
@@ -161,7 +160,7 @@ func (c *Cut) mergeTiles(all []placed) (list []call) {
 }
 
 // packedCall returns one call for tiles of several sequences, in tensor order. Gaps between tiles
-// become sequences of rows without keys, and of keys without rows.
+// become sequences without keys or without rows.
 func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	last := tiles[len(tiles)-1]
 	q := part{0, 1, tiles[0].q.at + tiles[0].q0, 0}
@@ -205,8 +204,7 @@ func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.A
 	return sub
 }
 
-// within returns the origin of a part of p's whole, which may itself be a part. It is zero if p has
-// no origin.
+// within returns the origin of a part of whole, zero if p has no origin.
 func within(p *flashkit.Problem, whole, part flashkit.Origin) flashkit.Origin {
 	if !p.Score.Origin {
 		return flashkit.Origin{}

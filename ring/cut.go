@@ -19,10 +19,9 @@ func (s Span) len() int { return s.To - s.From }
 // number of ranks, so every rank computes the same one. It is safe for concurrent use.
 //
 // A sequence whose band has one limit, such as a causal one, is cut into two pieces per rank. Rank
-// r holds piece r from the front and piece r from the back (zig-zag), so that work is equal in each
-// step. Other sequences are cut into one piece per rank. In a packed problem each short sequence
-// goes to one rank, balanced by work after the shares of the cut sequences. Short sequences need no
-// keys of other ranks.
+// r holds piece r from the front and piece r from the back (zig-zag), which balances each step.
+// Other sequences are cut into one piece per rank. In a packed problem each short sequence goes to
+// one rank, balanced by work, and needs no keys of other ranks.
 type Cut struct {
 	p       flashkit.Problem
 	size    int
@@ -166,9 +165,9 @@ func appendSpan(list []Span, s Span) []Span {
 // slack bounds the busiest rank's work in a packed cut, relative to the mean.
 const slack = 1.02
 
-// assign returns the rank that holds each whole sequence, -1 for a sequence to be cut. It tries to
-// cut as few of the longest as possible. The others go, longest first, to the least busy rank, and
-// must leave no rank much busier than the mean.
+// assign returns the rank that holds each whole sequence, -1 for a cut one. It cuts as few of the
+// longest as possible. The others go, longest first, to the least busy rank, and must leave no rank
+// much busier than the mean.
 func (c *Cut) assign() []int {
 	whole := make([]int, len(c.seqs))
 	for b := range whole {
@@ -215,8 +214,8 @@ func (c *Cut) assign() []int {
 // Size returns the number of ranks.
 func (c *Cut) Size() int { return c.size }
 
-// Rows returns the query rows of a rank in the order of its tensors. A problem that is not Ragged
-// has one list for all batches.
+// Rows returns a rank's query rows in the order of its tensors. A problem that is not Ragged has
+// one list for all batches.
 func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 
 // Keys returns the keys of a rank, likewise.

@@ -7,14 +7,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Device is a Group whose ranks' tensors are on devices, and the Runner of its Ring. Its methods
-// enqueue work in one order without waiting for it, except Get, Put and End.
+// A Device is a Group for tensors on devices, and the Runner of its Ring. Its methods enqueue work
+// in one order without waiting for it, except Get, Put and End.
 type Device interface {
 	Group
 	Chooser
 
-	// Early reports whether the first step may be enqueued before the ranks agree and messages
-	// begin. It is false if messages need resources that the step occupies.
+	// Early reports whether the first step may be enqueued before messages begin. It is false if
+	// messages need resources that the step occupies.
 	Early() bool
 
 	// Rounds returns the most rounds in which keys of an ordered pass travel during kernels: 2, or
@@ -25,8 +25,8 @@ type Device interface {
 	// rounds must not decrease.
 	Arrived(ctx context.Context, n int) error
 
-	// Beside marks the next pass as independent of all work since the previous pass was enqueued,
-	// except messages. It may begin while the previous pass ends.
+	// Beside lets the next pass begin while the previous one ends. It depends on no work since the
+	// previous pass was enqueued, except messages.
 	Beside()
 
 	// PartOf returns kernel k of Kernels in the form that computes both p and parts of p with the
@@ -59,7 +59,7 @@ type Device interface {
 
 	// Begin starts a call, when no rank has work left of the call before the last. early means that
 	// the first messages do not depend on work enqueued since. End waits for all enqueued work. It
-	// returns the device's time since Begin, and the part of it spent waiting for other ranks.
+	// returns the device's time since Begin, and the part spent waiting for other ranks.
 	Begin(early bool) error
 	End() (took, waited time.Duration, err error)
 }

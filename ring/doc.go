@@ -1,5 +1,5 @@
-// Package ring computes attention of one sequence over many ranks (context parallelism). A rank is
-// a goroutine, a device or a machine, and holds a shard of the rows and keys.
+// Package ring computes attention of one sequence over many ranks (context parallelism):
+// goroutines, devices or machines.
 //
 // Every rank holds its shard of Q, K, V, O, LSE and the gradients. A [Cut] assigns rows and keys to
 // ranks. [Cut.Shard] cuts tensors, [Cut.Join] joins them. A [Ring] has a dispatcher's methods
@@ -7,10 +7,9 @@
 // call them together.
 //
 // In step t, rank r works on the keys of rank r-t while the keys of rank r-t-1 arrive. Each rank
-// receives straight from the owner, and only the keys that it reads: hidden keys, and sequences
-// held by one rank, do not travel. A step is an ordinary problem for an ordinary kernel:
-// [flashkit.Band.Shift] places its keys, [flashkit.Problem.Carry] continues the previous steps'
-// result. In the backward pass the gradients of K and V return one step later. They travel in
+// receives only the keys that it reads, straight from their owner. A step is an ordinary problem
+// for an ordinary kernel: [flashkit.Band.Shift] places its keys, [flashkit.Problem.Carry] continues
+// the previous result. In the backward pass the gradients of K and V return one step later, in
 // float32 if several calls make them. They are added in the order of the steps, so results are
 // bit-equal from run to run.
 //

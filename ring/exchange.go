@@ -101,7 +101,6 @@ func (j *job) watch(at Progress, f func() error) error {
 	return err
 }
 
-// report reports a completed step.
 func (j *job) report(at Progress) {
 	if j.o.Progress != nil {
 		j.o.Progress(at)
@@ -130,8 +129,8 @@ func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 }
 
 // rotate runs the steps, each in the given number of parts. While work computes turn i, the keys of
-// turn i+1 travel. So do the messages that addExchange adds, such as the gradients of turn i-1.
-// arrived is called after each exchange. A last turn has only messages.
+// turn i+1 travel, and the messages of addExchange. arrived is called after each exchange. A last
+// turn has only messages.
 func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)

@@ -8,8 +8,8 @@ import (
 )
 
 // forward computes the forward pass step by step. If O is float32, kernels continue it. Otherwise
-// each writes a part of its own, merged in float32, so that O is rounded once. If there are only
-// two parts, the first is written to O itself.
+// their parts are merged in float32, so that O is rounded once; of only two parts, the first is O
+// itself.
 func (j *job) forward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -47,8 +47,8 @@ func (j *job) forward(ctx context.Context) error {
 	return err
 }
 
-// alternate reports whether the next call on a device uses the second set of buffers. If its
-// argument is true, the call may begin while the previous one ends.
+// alternate reports whether the next call on a device uses the second set of buffers. Its argument
+// lets the call begin while the previous one ends.
 func (j *job) alternate(beside bool) (odd bool) {
 	if j.dev == nil {
 		return false
@@ -65,7 +65,6 @@ func (j *job) fresh() bool {
 	return len(j.steps[0].calls) == 1 && j.coversRows(&j.steps[0].calls[0])
 }
 
-// laterCalls returns the number of calls after the first step.
 func (j *job) laterCalls() (n int) {
 	for t := range j.steps[1:] {
 		n += len(j.steps[t+1].calls)
@@ -87,8 +86,8 @@ func (j *job) coversRows(x *call) bool {
 	return x.q == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedQ)
 }
 
-// soleCall returns the rank's only call, nil if there are more. It also returns nil if another rank
-// works with this rank's keys.
+// soleCall returns the rank's only call. It returns nil if there are more, or another rank works
+// with this rank's keys.
 func (j *job) soleCall() (x *call) {
 	for t := range j.steps {
 		if t > 0 && (j.steps[t].give.n > 0 || len(j.steps[t].calls) > 0) {
@@ -147,8 +146,7 @@ func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	return window(none, 0, lse.Shape()).WithStrides(0, 0, 0)
 }
 
-// addSink adds a sink to a row's softmax. A row without keys gets O = 0, whatever it held; it stays
-// NaN where the sink makes it NaN.
+// addSink adds a sink to a row's softmax. A row without keys gets O = 0, or NaN if the sink makes it NaN.
 func addSink(lse *float32, sink float64, o []float32) {
 	sum, w, _ := mergeWeights(float64(*lse), sink)
 	if math.IsInf(float64(*lse), -1) && sum == sum {

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Group is a rank's membership in a set of ranks, and the transport between them. One goroutine
-// at a time may use it; only Fail may be called from any. Transports are independent of attention.
+// A Group is a rank's membership in a set of ranks, and the transport between them. It is
+// independent of attention. Only Fail may be called concurrently with other methods.
 //
 // Messages between two ranks arrive in the order of sending. All methods except Close return soon
 // after their context is done; the group is then broken.
@@ -25,7 +25,7 @@ type Group interface {
 
 	// Start begins sending and receiving without waiting for other ranks. Received tensors match
 	// the sent ones in number, shape and type; strides may differ. Until Wait returns, sent tensors
-	// must not change and received ones must not be used. Only one exchange may be under way.
+	// must not change, nor received ones be used. Only one exchange may be under way.
 	Start(ctx context.Context, send, receive []Message) error
 
 	// Wait returns when the current exchange is done, or at once if there is none. In a broken
@@ -52,9 +52,9 @@ type Breaker interface {
 	Err() error
 }
 
-// A Message is a list of tensors to or from rank Peer. Messages of an exchange with a higher Round,
-// from 0, may begin later. Apart means large heads, possibly scattered in memory: a transport may
-// send them one by one. Round and Apart are equal on both ranks.
+// A Message is tensors to or from rank Peer. Messages of an exchange with a higher Round, from 0,
+// may begin later. Apart means large heads, possibly scattered in memory: a transport may send them
+// one by one. Round and Apart are equal on both ranks.
 type Message struct {
 	Peer    int
 	Tensors []flashkit.Tensor

@@ -126,10 +126,10 @@ func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 }
 
 // forwardByHeads computes a forward pass on a device with all keys. The longest run of rows takes
-// one call per part of the heads: keys of the next heads travel during the kernel for the current
-// ones. The rank's other runs wait for all keys. A kernel that begins while another ends would take
-// the multiprocessors that messages need. Messages begin before the rank copies its own keys. A
-// head's results do not depend on the other heads of the call.
+// one call per part of the heads, while the keys of the next part travel. The rank's other runs
+// wait for all keys: a kernel that begins while another ends would take the multiprocessors that
+// messages need. Messages begin before the rank copies its own keys. A head's results do not depend
+// on the other heads of the call.
 func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
@@ -157,8 +157,8 @@ func (j *job) forwardByHeads(ctx context.Context) error {
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
 }
 
-// forwardParts computes the longest run of rows part by part as keys arrive, then the other runs.
-// Calls write disjoint rows or heads, so each may begin while the one before ends.
+// forwardParts computes the longest run of rows part by part as keys arrive, then the others. Calls
+// write disjoint rows or heads, so they may overlap.
 func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)
@@ -201,7 +201,7 @@ func (j *job) copyOwn(w *flashkit.Args) error {
 }
 
 // gatherHeads returns an exchange that sends each rank's K and V to all, one round per part of the
-// heads. arrive holds the number of messages received by the end of each round.
+// heads. arrive counts the messages received by the end of each round.
 func (j *job) gatherHeads(w *flashkit.Args, parts []headRun) (e exchange, arrive []int) {
 	mine := slices.Concat(j.pieces(j.rank, byKeys, j.a.K, false), j.pieces(j.rank, byKeys, j.a.V, false))
 	theirs := make([][]flashkit.Tensor, j.size)

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Local returns the ranks of a group inside this process, for host tensors. Each rank is for one
-// goroutine. size must be from 1 to 1024, else the error is a *flashkit.ProblemError.
+// Local returns the ranks of a group inside this process, for host tensors and one goroutine each.
+// size must be from 1 to 1024, else the error is a *flashkit.ProblemError.
 func Local(size int) ([]Group, error) {
 	if size < 1 || size > 1024 {
 		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: "must be from 1 to 1024 ranks"}
@@ -24,9 +24,8 @@ type Mover interface {
 	// Ready marks the rank's enqueued work, which precedes the messages that start now.
 	Ready() (Mark, error)
 
-	// Move enqueues copies of another rank's tensors after both ranks' Ready marks, and returns a
-	// mark of their end. It may run concurrently with the rank's other calls, on one goroutine at a
-	// time.
+	// Move enqueues copies of another rank's tensors after both ranks' Ready marks, and marks their
+	// end. It runs concurrently with the rank's other calls, on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
 	// Done orders the rank's later work after a copy. received tells whether this rank received it
@@ -70,7 +69,6 @@ type hub struct {
 	broken chan struct{}
 }
 
-// A line leads from one rank to another.
 type line struct {
 	parcels chan *parcel
 	bytes   chan []byte

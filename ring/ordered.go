@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// ordered computes a pass with one device's kernel on all keys, or all rows. Each row or key is
-// thus computed in that device's order.
+// ordered computes a pass with one device's kernel on all keys, or all rows, and thus in that
+// device's order.
 func (j *job) ordered(ctx context.Context) error {
 	if j.size == 1 {
 		j.stats.Steps = 1
@@ -209,8 +209,8 @@ func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []fl
 	return list
 }
 
-// gather replaces each tensor by the whole one: every rank sends its shard to all, as one message
-// per tensor. On a device the whole tensors take buffers from slot on.
+// gather replaces each tensor by the whole one: every rank sends its shard to all, as one message.
+// On a device the whole tensors take buffers from slot on.
 func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Tensor) error {
 	for i, t := range list {
 		if t.IsZero() {

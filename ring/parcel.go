@@ -46,7 +46,7 @@ func (l *local) offer(ctx context.Context, send []Message) {
 }
 
 // offerRest sends parcels as lines have room, until the group breaks or the context is done. Wait
-// returns later, as it waits for every parcel.
+// waits for every parcel.
 func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel) {
 	for i, m := range send {
 		select {

@@ -12,16 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Runner computes the parts of a step on this rank; a dispatcher is one. Forward calls always ask
-// for LSE, which a dispatcher takes for training. For inference pass the dispatcher's Unpaired
-// copy, which is faster for few query rows.
+// A Runner computes the parts of a step on this rank; a dispatcher is one. Forward calls ask for
+// LSE, which a dispatcher takes for training. For inference its Unpaired copy is faster for few
+// query rows.
 type Runner interface {
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
 // A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires; a dispatcher
-// is one. A Ring calls its method PickWithLSE, if it has one, for a forward pass with LSE.
+// is one. For a forward pass with LSE, a Ring calls its method PickWithLSE, if any.
 type Chooser interface {
 	Runner
 	Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error)
@@ -31,13 +31,13 @@ type Chooser interface {
 // Options configure a Ring. The zero value is a plain ring.
 type Options struct {
 	// Ordered gathers K and V first, and in the backward pass all other inputs too. It calls the
-	// kernel that rank 0 picks for the whole problem, so the results have the bits of one device
-	// with this kernel. The backward pass computes every product twice. The Runner must be a
-	// Chooser, and the tensors must be cut by an ordered Cut.
+	// kernel that rank 0 picks for the whole problem, so results have one device's bits. The backward
+	// pass computes every product twice. The Runner must be a Chooser, and the tensors cut by an
+	// ordered Cut.
 	Ordered bool
 
-	// Progress, unless nil, is called after each step and once a second while the rank waits for
-	// others. Calls come from another goroutine but never concurrently.
+	// Progress, unless nil, is called after each step, and once a second while the rank waits for
+	// others. The latter calls come from another goroutine. No two calls are concurrent.
 	Progress func(Progress)
 }
 
@@ -65,13 +65,11 @@ type Stats struct {
 //
 // All ranks make the same calls in the same order. They first compare their requests. If one
 // differs or has a tensor that does not fit, all return an error that names the rank. The Ring
-// stays usable, but outputs on a device are undefined. After any other error the Ring's group is
-// broken.
+// stays usable, but outputs on a device are undefined. Any other error breaks the Ring's group.
 //
 // Tensors are on the host, or on the group's device if the group is a Device. Dropout drops the
-// same elements as in one process: Args.Seed and Args.Origin are the whole problem's and equal on
-// all ranks. Paged keys are refused. A call locks the Ring, and its buffers are reused by the next
-// one.
+// same elements as in one process: Args.Seed and Args.Origin are the whole problem's on all ranks.
+// Paged keys are refused. A call locks the Ring, and its buffers are reused by the next one.
 type Ring struct {
 	group  Group
 	runner Runner
@@ -187,8 +185,8 @@ func (j *job) beginsEarly() bool {
 	return j.soleCall() == nil || j.pass == flashkit.PassBackward && j.size > 1
 }
 
-// agreeOnce agrees with the other ranks, once per call. On a device the first step needs no data of
-// other ranks and may have been enqueued already.
+// agreeOnce agrees with the other ranks, once per call. On a device the first step may already be
+// enqueued, as it needs no data of other ranks.
 func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil
@@ -350,9 +348,8 @@ const (
 	slots                     = 2*iota + 1
 )
 
-// buffer returns dense memory for a tensor, with undefined contents, valid until the slot is
-// requested again. If the device is out of memory, it records the error in math and returns the
-// zero tensor.
+// buffer returns dense uninitialized memory for a tensor, valid until the slot is requested again.
+// If the device is out of memory, math holds the error and the tensor is zero.
 func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	if err := r.slots[slot].grow(r.dev, s[0]*s[1]*s[2]*s[3]*t.Size()); err != nil {
 		r.math.fail(err)

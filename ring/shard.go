@@ -79,10 +79,9 @@ func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
 	return s
 }
 
-// Shard returns a rank's arguments cut from the whole's, on the host. Every tensor of args,
-// including outputs, becomes a dense copy; Slopes and Sink are copied whole. Workers, Seed and Seqs
-// stay. args must be valid for the problem; a bad rank, a device tensor or a wrong shape is an
-// error.
+// Shard returns a rank's arguments cut from the whole's, on the host. Every tensor, outputs
+// included, is a dense copy; Slopes and Sink are copied whole. Workers, Seed and Seqs stay. It is
+// an error if rank is out of range, or args are on a device or do not fit the problem.
 func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 	if err := c.checkShard(rank, args); err != nil {
 		return nil, err

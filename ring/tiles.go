@@ -49,7 +49,6 @@ func keysBefore(spans []Span, j int) (n int) {
 	return n
 }
 
-// lens returns the rows of all spans.
 func lens(spans []Span) (n int) {
 	for _, s := range spans {
 		n += s.len()
@@ -57,8 +56,8 @@ func lens(spans []Span) (n int) {
 	return n
 }
 
-// cover finds tiles for the rows of spans [a, b): one tile if possible, else the tiles of each
-// half. A single span of rows is combined with each span of keys.
+// cover finds tiles for the rows of spans [a, b): one if possible, else the tiles of each half. It
+// combines a single span of rows with each span of keys.
 func (t *tiler) cover(a, b int) {
 	x0 := lens(t.rows[:a])
 	x1 := x0 + lens(t.rows[a:b])
@@ -78,8 +77,8 @@ func (t *tiler) cover(a, b int) {
 	}
 }
 
-// fit finds one tile for rows [x0, x1) and keys [j0, j1), of one key span or of any if span is -1.
-// It reports whether one band describes the visible keys of every row.
+// fit finds one tile for rows [x0, x1) and keys [j0, j1), of one key span, or of any if span is -1.
+// It reports whether one band masks every row.
 func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	sees := func(x int) (lo, hi int) {
 		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)

@@ -118,7 +118,6 @@ func (a *arithmetic) fail(err error) {
 	}
 }
 
-// task calls a function for each head of each batch.
 type task struct {
 	next  atomic.Int64
 	n     int64
@@ -126,7 +125,6 @@ type task struct {
 	f     func(b, h int)
 }
 
-// Work takes heads until none is left.
 func (t *task) Work(int) {
 	for i := t.next.Add(1) - 1; i < t.n; i = t.next.Add(1) - 1 {
 		t.f(int(i)/t.heads, int(i)%t.heads)

@@ -142,7 +142,6 @@ type config struct {
 	splitShare, pad int32
 }
 
-// inProgress is ncclInProgress.
 const inProgress = 7
 
 const (
@@ -203,7 +202,6 @@ func (l *library) Group(f func() error) error {
 	return errors.Join(err, l.call("ncclGroupEnd", l.groupEnd))
 }
 
-// typeBytes is ncclUint8.
 const typeBytes = 1
 
 func (l *library) Send(from uintptr, bytes, to int, c Comm, s Stream) error {

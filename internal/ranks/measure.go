@@ -152,7 +152,7 @@ func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, s
 	return nil
 }
 
-// predict predicts the time with the model, at rank 0's rate alone.
+// predict predicts the time with the model, at one rank's measured rate.
 func (f *Run) predict(p *Problem, r *Result) error {
 	link, err := ring.LinkOf(f.Link)
 	if err != nil {

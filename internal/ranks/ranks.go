@@ -139,12 +139,10 @@ func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p 
 	return r, f.predict(p, r)
 }
 
-// result returns a new Result of a problem.
 func (f *Run) result(p *Problem, g ring.Group) *Result {
 	return &Result{Problem: p.String(), Ranks: g.Size(), Ordered: f.Ordered, Backward: f.Backward}
 }
 
-// options returns the options of a rank's Ring.
 func (f *Run) options(g ring.Group) ring.Options {
 	o := ring.Options{Ordered: f.Ordered}
 	if g.Rank() == 0 && f.Progress != nil {
@@ -167,7 +165,6 @@ func (f *Run) input(p *Problem) *flashkit.Args {
 	return args
 }
 
-// outputs adds the outputs of the passes.
 func (f *Run) outputs(p flashkit.Problem, args *flashkit.Args) {
 	pass := flashkit.PassForward
 	if f.Backward {

@@ -14,9 +14,9 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// An exchange is a set of messages under way. A goroutine enqueues them in the rank's copy stream,
-// round by round, and waits for their end. The GPU stops waiting for another rank only when its
-// message arrives or the communicator is aborted.
+// An exchange is messages under way. A goroutine enqueues them in the rank's copy stream, round by
+// round, and waits for their end. The GPU waits for another rank until its message arrives or the
+// communicator is aborted.
 type exchange struct {
 	group    *group
 	rounds   []round
@@ -282,7 +282,6 @@ func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error 
 	return err
 }
 
-// postPieces passes every piece to NCCL.
 func (x *exchange) postPieces(r *round, s nccl.Stream) error {
 	g := x.group
 	for _, p := range r.pieces {
@@ -297,7 +296,6 @@ func (x *exchange) postPieces(r *round, s nccl.Stream) error {
 	return nil
 }
 
-// cut makes the pieces of messages.
 func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool) error {
 	g := x.group
 	for _, m := range list {
@@ -317,9 +315,9 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 }
 
 // add makes the pieces of a tensor. Both ranks must agree, and know only the shape of the other's
-// tensor. A tensor is one piece, as NCCL moves few large messages fastest. Large heads that are
-// apart are a piece each: gathering them on the few multiprocessors that a kernel leaves takes
-// longer. Pieces are at most pieceBytes. Tensors that are not dense are staged.
+// tensor. A tensor is one piece, as NCCL moves few large messages fastest. Only large heads that
+// are apart are a piece each: the few free multiprocessors gather them slowly. Pieces are at most
+// pieceBytes. Tensors that are not dense are staged.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size

@@ -51,7 +51,6 @@ func (g *group) Broken() <-chan struct{} { return g.broken }
 
 func (g *group) Err() error { return g.reason() }
 
-// fail breaks the group, once.
 func (g *group) fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -20,7 +20,7 @@ const meetingVar = "NCCL_COMM_ID"
 // of rank 0's machine where NCCL's ranks meet.
 //
 // Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
-// when NCCL notices, as it does over a network, or at the context's deadline. The error cannot name
+// when NCCL notices, as it does over a network, or at the context's deadline. Its error cannot name
 // the rank; the launcher can, and ends the others. If one rank cannot start, the others wait.
 func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	switch {

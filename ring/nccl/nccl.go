@@ -6,19 +6,18 @@
 // choice. PyPI's packages nvidia-nccl-cu13 and nvidia-nccl-cu12 provide it.
 //
 // Ranks meet through another group, which also gathers small messages on the host and announces
-// faults. Use ring.Local for goroutines of one process, package mpi for processes. OpenLaunched is
-// for processes that have neither.
+// faults: ring.Local for goroutines of one process, package mpi for processes. OpenLaunched needs
+// neither.
 //
 //	control, err := mpi.Open(ctx)
 //	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
 //	r, err := ring.New(rank, rank, ring.Options{})
 //
-// A communicator starts in nonblocking mode, at least until the ranks have met. Every wait ends
-// with its context, when control announces another rank's fault, or at an error of NCCL. The
-// communicator is then aborted with the GPU's pending waits; the GPU remains usable in a new group.
-// In nonblocking mode NCCL creates a thread per group of messages. So from NCCL 2.28 on messages
-// move in a blocking communicator, split off once the ranks have met. It enqueues a group at once,
-// without waiting for other ranks.
+// A communicator starts in nonblocking mode. Every wait ends with its context, when control
+// announces another rank's fault, or at an error of NCCL. The communicator is then aborted with the
+// GPU's pending waits; the GPU remains usable in a new group. In nonblocking mode NCCL creates a
+// thread per group of messages. So from NCCL 2.28 on, messages move in a blocking communicator,
+// split off once the ranks have met. It enqueues a group at once, without waiting for other ranks.
 package nccl
 
 import (
@@ -195,7 +194,6 @@ func (g *group) exchangeID(ctx context.Context, o Options) (id nccl.ID, err erro
 	return nccl.ID(of(0)[greetID:]), nil
 }
 
-// connect makes the communicator.
 func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 	err := g.gpu.Within(func() (err error) {
 		g.comm, err = g.lib.Init(g.Size(), id, g.Rank(), channels)

@@ -186,7 +186,6 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 // multiprocessors idle.
 func (r *Rank) Beside() { r.overlaps = true }
 
-// nextStream returns the stream of the next overlapping pass.
 func (r *Rank) nextStream() *cuda.Stream { return r.overlapStreams[r.passes%len(r.overlapStreams)] }
 
 // pass enqueues a pass, in a stream of its own if it may overlap the previous one.
