@@ -7,10 +7,9 @@ import (
 
 // A pairing selects the forward passes that run on a kernel with the backward kernel's order of
 // summing scores, Kernel.Scores. Gradients are then as exact as within one family of kernels.
-// Otherwise the backward pass's weights may differ by the rounding of a score, which matters if
-// scores are large. Yet a decode kernel is many times faster for one query row, and no backward
-// kernel sums in its order. Problems without a backward pass, or without such a kernel, are
-// unaffected.
+// Otherwise a weight may differ by the rounding of a score, which matters for large scores. But a
+// decode kernel is many times faster for one query row, and no backward kernel sums in its order.
+// Problems without a backward pass, or such a kernel, are unaffected.
 type pairing uint8
 
 const (

@@ -1,6 +1,6 @@
-// Package bert runs encoders of the BERT family, for inference only. They have token, position and
-// type embeddings, and layers of attention and of two products with an activation between them.
-// Each is followed by a layer norm (post-norm). Sentence vectors are the mean of token vectors.
+// Package bert runs encoders of the BERT family, for inference only: token, position and type
+// embeddings, then layers of attention and of two products with an activation between them. A layer
+// norm follows each (post-norm). Sentence vectors are the mean of token vectors.
 //
 //	m, err := bert.Load(config, file) // of a config.json and a model.safetensors
 //	e := bert.NewEncoder(m, d)        // of a dispatch.Dispatcher, which runs the attention

@@ -1,12 +1,12 @@
 // Package mpi is a transport of package ring over MPI, for host tensors on many machines.
 //
 // It loads a library with the standard ABI of MPI 5 at run time: $FLASHKIT_MPI, else
-// libmpi_abi.so.1, as in MPICH 5. PyPI's package mpich provides it, with mpiexec. Libraries with
-// another ABI, such as Open MPI 5, are refused.
+// libmpi_abi.so.1, as in MPICH 5. PyPI's package mpich provides it, with mpiexec. Other ABIs, such
+// as Open MPI 5's, are refused.
 //
 // MPI is fail-stop. When a rank dies, mpiexec reports it and ends the others; no rank gets an error
 // from which it could recover. When a call returns an error, the program must exit with a nonzero
-// status, and mpiexec ends the others too. A rank that hangs is detected by the context's deadline.
+// status, which also ends the others. The context's deadline detects a rank that hangs.
 package mpi
 
 import (

@@ -14,7 +14,7 @@ import (
 // watchedVar marks a process that another one watches.
 const watchedVar = "FLASHKIT_WATCHED"
 
-// Watch reports a rank that died. mpiexec also names a dead process, but may have ended that one
+// Watch reports a rank that died; mpiexec also names a dead process, but may have ended that one
 // itself. A program calls Watch first of all. In a process started by mpiexec, it reruns the
 // program with the same arguments, input and output. If the rerun fails, it writes the rank to
 // stderr. It returns the exit status, for os.Exit, and true. In the rerun, and without mpiexec, it
