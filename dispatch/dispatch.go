@@ -51,7 +51,6 @@ func New(backends ...flashkit.Backend) *Dispatcher {
 	return d
 }
 
-// setMemory sets d's memory and the admitted kernels.
 func (d *Dispatcher) setMemory(m *memory) {
 	d.memory, d.admitted = m, make([]bool, len(m.kernels))
 	for i := range m.kernels {
@@ -157,7 +156,6 @@ func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	return &c
 }
 
-// run runs a decision and reports it.
 func (d *Dispatcher) run(ctx context.Context, x decision) error {
 	k := &d.memory.kernels[x.runs.kernel]
 	if d.frozen && d.observer == nil {

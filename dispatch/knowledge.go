@@ -70,7 +70,6 @@ func (d *Dispatcher) Blank() *Dispatcher {
 	return &c
 }
 
-// loadDefault loads the default profile, if it exists.
 func (d *Dispatcher) loadDefault() error {
 	path, err := d.ProfilePath()
 	if err != nil {

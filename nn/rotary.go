@@ -16,8 +16,8 @@ type Rotary struct {
 
 // NewRotary returns a Rotary for the first dim features of each head and positions in [0,
 // positions). Pair i turns by position / base^(2i/dim), usually with base 10000. A pair is features
-// i and i + dim/2, as in LLaMA's and GPT-NeoX's published models, or 2i and 2i+1 if interleaved, as
-// in the paper.
+// i and i + dim/2, as in LLaMA's and GPT-NeoX's published models. If interleaved it is 2i and 2i+1,
+// as in the paper.
 func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, error) {
 	switch {
 	case dim < 2 || dim%2 != 0:

@@ -202,7 +202,6 @@ type Tokens struct {
 // NewTokens returns tokens [batch, t] in the caller's memory.
 func NewTokens(ids []int32, batch, t int) Tokens { return Tokens{ids, Rows{Batch: batch, T: t}} }
 
-// problem returns the error of an invalid field.
 func problem(field string, value any, format string, args ...any) error {
 	return &flashkit.ProblemError{Field: field, Value: fmt.Sprint(value), Reason: fmt.Sprintf(format, args...)}
 }

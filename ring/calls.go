@@ -113,7 +113,6 @@ func (c *Cut) calls(rank, other int) (list []call) {
 	return c.mergeTiles(all)
 }
 
-// tileCall returns the call of one tile.
 func (c *Cut) tileCall(t *placed) call {
 	n, m, nb, first := t.q1-t.q0, t.k1-t.k0, 1, t.seq
 	if !c.p.Ragged {

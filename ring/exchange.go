@@ -188,7 +188,6 @@ func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v
 	return err
 }
 
-// stepsDone returns the number of steps completed after turn i.
 func (j *job) stepsDone(i int) int {
 	if i+1 < len(j.turns) {
 		return j.turns[i+1].step

@@ -196,7 +196,6 @@ func (j *job) agreeOnce(ctx context.Context) error {
 	return j.refused
 }
 
-// run computes the rank's part of the call.
 func (j *job) run(ctx context.Context) (err error) {
 	j.math.err = nil
 	if j.dev != nil {

@@ -65,7 +65,6 @@ func kindOf(name string) kind {
 	return byRows
 }
 
-// shape returns the shape of a rank's shard of t.
 func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
 	s := t.Shape()
 	switch {

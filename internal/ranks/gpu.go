@@ -29,7 +29,6 @@ func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend
 	})
 }
 
-// rankOnGPU computes one GPU's rank.
 func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Result, err error) {
 	r = f.result(p, g)
 	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
@@ -165,7 +164,6 @@ func (x *alone) report(r *Result) error {
 	return err
 }
 
-// download copies the outputs to the host.
 func (f *Run) download(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
 	err := args.Download(p, flashkit.PassForward, to)
 	if err == nil && f.Backward {
@@ -174,7 +172,6 @@ func (f *Run) download(args *peer.Args, p flashkit.Problem, to *flashkit.Args) e
 	return err
 }
 
-// tokens returns the rows of a whole tensor.
 func tokens(p *Problem, n int) int {
 	if p.Seqs != nil {
 		return int(p.Seqs.QStarts[p.Batch])

@@ -106,7 +106,6 @@ type Result struct {
 	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
 }
 
-// rank computes one rank's part.
 func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *Problem) (*Result, error) {
 	args := f.input(p)
 	d = d.Frozen() // no rank changes kernels during the run

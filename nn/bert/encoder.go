@@ -194,7 +194,6 @@ func (s *Step) runGroup(g *group, i, most int) {
 	}
 }
 
-// check refuses an invalid batch before any use.
 func (s *Step) check(b *Batch, out int, pooled bool) error {
 	if s.encoder == nil || s.encoder.model == nil || s.encoder.engine == nil {
 		return errors.New("bert: the Step has no Encoder with a Model and a Dispatcher: see NewEncoder and Encoder.NewStep")

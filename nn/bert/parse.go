@@ -37,7 +37,6 @@ func ParseConfig(file []byte) (Config, error) {
 	return x, x.check()
 }
 
-// readKeys are the keys that ParseConfig reads.
 var readKeys = strings.Fields(`model_type vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
 	max_position_embeddings type_vocab_size layer_norm_eps hidden_act`)
 
@@ -103,7 +102,6 @@ func checkKeys(file []byte) error {
 	return nil
 }
 
-// compact returns JSON without white space.
 func compact(value json.RawMessage) string {
 	var b bytes.Buffer
 	if json.Compact(&b, value) != nil {

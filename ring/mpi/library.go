@@ -217,7 +217,6 @@ func (x *exchange) typeOf(t flashkit.Tensor) (kind uintptr, err error) {
 	return kind, x.l.call("MPI_Type_commit", x.l.commit, uintptr(unsafe.Pointer(whole)))
 }
 
-// free releases the datatypes and unpins the memory.
 func (x *exchange) free() {
 	for _, kind := range x.types {
 		t := new(uintptr)

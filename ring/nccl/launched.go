@@ -113,7 +113,6 @@ func (w *wire) Wait(context.Context) error                                  { re
 // Fail cannot notify other ranks.
 func (w *wire) Fail(error) {}
 
-// Close frees the memory.
 func (w *wire) Close() (err error) {
 	if w.bytes != nil {
 		err, w.bytes = w.bytes.Free(), nil

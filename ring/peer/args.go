@@ -135,7 +135,6 @@ func (x *Args) Free() (err error) {
 	return err
 }
 
-// dense refuses tensors that are not dense on the host.
 func dense(name string, t flashkit.Tensor) error {
 	n := t.Shape()
 	if t.Owner() != nil || t.Strides() != [4]int{n[1] * n[2] * n[3], n[2] * n[3], n[3], 1} || t.Len() < elements(t) {
