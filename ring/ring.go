@@ -98,7 +98,8 @@ type plan struct {
 	partKernel    [2]flashkit.Kernel // the picked kernel as all ranks compute parts with it
 }
 
-// New returns this rank's Ring over a group and a Runner. Both remain the caller's.
+// New returns this rank's Ring over a group and a Runner. Both remain the caller's. A missing or
+// unsuitable one is a *flashkit.ProblemError.
 func New(g Group, r Runner, o Options) (*Ring, error) {
 	switch {
 	case g == nil:
