@@ -8,11 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A choice restricts dispatch: "" to nothing, a backend's name to its kernels,
-// a kernel's full name to that kernel and its variant in the other pass.
+// A choice restricts dispatch: "" admits all kernels, a backend's name its kernels, a kernel's full
+// name that kernel and its variant in the other pass.
 type choice string
 
-// auto is the choice's name that restricts nothing.
+// auto is the name of the choice without restriction.
 const auto = "auto"
 
 func (c choice) isAuto() bool { return c == "" }
@@ -24,8 +24,7 @@ func (c choice) String() string {
 	return string(c)
 }
 
-// admits reports whether the choice allows k. simd/fwd_avx2 admits itself and,
-// for the backward pass, simd/bwd_avx2.
+// admits reports whether the choice allows k. simd/fwd_avx2 admits itself and simd/bwd_avx2.
 func (c choice) admits(k *flashkit.Kernel) bool {
 	backend, kernel, named := strings.Cut(string(c), "/")
 	owner, stem, _ := strings.Cut(k.Name, "/")
@@ -41,11 +40,10 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 	return variant == otherVariant && (pass == "bwd") != (otherPass == "bwd") && (otherPass == "fwd" || otherPass == "bwd")
 }
 
-// With returns a Dispatcher that runs only what the choice names: "auto" for
-// every kernel, a backend such as "simd", or a kernel such as
-// "simd/fwd_generic", which also stands for its variant in the other pass. The
-// error is a *flashkit.ProblemError if there is no such name, and wraps
-// flashkit.ErrUnavailable if this machine cannot run the backend or the kernel.
+// With returns a Dispatcher restricted to name: "auto" for every kernel, a backend such as "simd",
+// or a kernel such as "simd/fwd_generic" with its variant in the other pass. The error is a
+// *flashkit.ProblemError for an unknown name or an unopened backend. It wraps
+// flashkit.ErrUnavailable if this machine cannot run the backend or kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name == auto {
 		name = ""
@@ -59,17 +57,17 @@ func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if slices.Contains(d.unopened, backend) {
 		return nil, &flashkit.ProblemError{Field: "backend", Value: name, Reason: "was not opened: the Dispatcher was opened for " + d.opened}
 	}
-	if name != "" && !d.knows(name) {
+	if name != "" && !d.hasName(name) {
 		return nil, noSuchName(name, d.names())
 	}
 	for _, k := range d.memory.kernels {
-		if reason := lacks(k); name == k.Name && reason != "" {
+		if reason := missingReason(k); name == k.Name && reason != "" {
 			return nil, fmt.Errorf("kernel %s requested: %w: %s", name, flashkit.ErrUnavailable, reason)
 		}
 	}
 	c := *d
 	c.choice = choice(name)
-	c.remember(d.memory)
+	c.setMemory(d.memory)
 	return &c, nil
 }
 
@@ -77,15 +75,15 @@ func noSuchName(name string, backends []string) error {
 	return &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(backends, ", ") + ", or a kernel of them, such as simd/fwd_generic"}
 }
 
-// lacks returns what this machine lacks for a kernel, "" if nothing.
-func lacks(k flashkit.Kernel) string {
+// missingReason returns the requirement of k that this machine lacks, "" if none.
+func missingReason(k flashkit.Kernel) string {
 	if k.Missing == nil {
 		return ""
 	}
 	return k.Missing()
 }
 
-func (d *Dispatcher) knows(name string) bool {
+func (d *Dispatcher) hasName(name string) bool {
 	for _, b := range d.backends {
 		if name == b.Name() {
 			return true
@@ -99,7 +97,7 @@ func (d *Dispatcher) knows(name string) bool {
 	return false
 }
 
-// names returns the backends, also those that are missing or were not opened.
+// names returns all backends, including missing and unopened ones.
 func (d *Dispatcher) names() (list []string) {
 	for _, b := range d.backends {
 		list = append(list, b.Name())
@@ -110,7 +108,7 @@ func (d *Dispatcher) names() (list []string) {
 	return append(list, d.unopened...)
 }
 
-// Choices returns every name that With takes, missing backends included.
+// Choices returns every name that With accepts, missing backends included.
 func (d *Dispatcher) Choices() []string {
 	names := []string{auto}
 	for _, b := range d.backends {

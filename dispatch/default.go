@@ -15,10 +15,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/wasm"
 )
 
-// driverLimit is how long the GPU's driver may take to answer if no one asked for the GPU by name.
+// driverLimit bounds the wait for the GPU's driver unless the GPU was requested by name.
 const driverLimit = 5 * time.Second
 
-// An opener opens a backend.
 type opener struct {
 	backend string
 	open    func(ctx context.Context, asked bool) (flashkit.Backend, error)
@@ -50,10 +49,10 @@ func openCUDA(ctx context.Context, asked bool) (flashkit.Backend, error) {
 	return b, nil
 }
 
-// Default returns a Dispatcher over every backend that this machine can run, or over the one
-// that the environment variable FLASHKIT_BACKEND names, if it is set: auto, a backend, or a
-// kernel, as With takes it. No other backend is opened. An explicit choice that
-// is unavailable is an error, also of a GPU by FLASHKIT_DEVICE. Close the Dispatcher when done.
+// Default returns a Dispatcher over every backend that this machine can run. If FLASHKIT_BACKEND is
+// set, it selects auto, a backend or a kernel, as in With, and no other backend is opened. An
+// unavailable explicit choice is an error, including a GPU requested by FLASHKIT_DEVICE. Close the
+// Dispatcher when done.
 func Default(ctx context.Context) (*Dispatcher, error) {
 	name := cmp.Or(os.Getenv("FLASHKIT_BACKEND"), auto)
 	d, err := Open(ctx, name)
@@ -71,7 +70,7 @@ func Default(ctx context.Context) (*Dispatcher, error) {
 	return chosen, nil
 }
 
-// noDevice returns why there is no GPU where FLASHKIT_DEVICE asks for one.
+// noDevice returns the reason for a missing GPU that FLASHKIT_DEVICE requests.
 func (d *Dispatcher) noDevice() error {
 	device := os.Getenv(cuda.DeviceVariable)
 	for _, m := range d.missing {
@@ -82,19 +81,17 @@ func (d *Dispatcher) noDevice() error {
 	return nil
 }
 
-// All returns a Dispatcher over every backend that this machine can run,
-// whatever FLASHKIT_BACKEND says, with the GPU that cuda.Open opens. A driver that does not
-// answer within five seconds, or before the context ends, is left out. All loads the profile of this machine, if
-// flashrun calibrate has written one, or the one that FLASHKIT_PROFILE names, or
-// none if that is "off". A profile that cannot be used is ignored; ProfileErr
-// says why.
+// All returns a Dispatcher over every backend that this machine can run, regardless of
+// FLASHKIT_BACKEND, with cuda.Open's GPU. It omits a driver that does not answer within five
+// seconds, or before ctx ends. All loads this machine's profile, which flashrun calibrate writes.
+// FLASHKIT_PROFILE names another file, or no file if it is "off". An unusable profile is ignored;
+// ProfileErr returns the reason.
 func All(ctx context.Context) *Dispatcher { return open(ctx, []string{auto}) }
 
-// Open is All over the backends that the names need, and opens no other: auto stands for
-// every backend, a kernel such as simd/fwd_generic for its backend. Which kernels run is
-// what With says. The driver of a GPU that is named may take a minute to answer. The error
-// is a *flashkit.ProblemError if there is no such backend; one that this machine cannot run is
-// among those that are Missing.
+// Open is All over the named backends only: auto stands for every backend, a kernel such as
+// simd/fwd_generic for its backend. With restricts the kernels. The driver of a GPU requested by
+// name may take a minute to answer. An unknown backend is a *flashkit.ProblemError. A backend that
+// this machine cannot run is in Missing.
 func Open(ctx context.Context, names ...string) (*Dispatcher, error) {
 	for _, name := range names {
 		backend, _, _ := strings.Cut(name, "/")

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A fake backend has kernels that only record that they ran.
+// A fake backend has kernels that only record their calls.
 type fake struct {
 	name    string
 	kernels []flashkit.Kernel
@@ -25,8 +25,7 @@ func (f *fake) Name() string               { return f.name }
 func (f *fake) Kernels() []flashkit.Kernel { return f.kernels }
 func (f *fake) Close() error               { f.closed = true; return nil }
 
-// add gives the backend a kernel with a cost, a reason not to fit, and the
-// error with which it ends.
+// add adds a kernel with a cost, a reason not to fit, and the error of its calls.
 func (f *fake) add(stem string, cost time.Duration, reason string, end error) *fake {
 	name := f.name + "/" + stem
 	k := flashkit.Kernel{
@@ -108,7 +107,7 @@ func TestChoices(t *testing.T) {
 	require.Equal(t, [2]string{"fast/fwd_a", "slow/bwd_a"}, names(all), "With must not change its receiver")
 }
 
-// A kernel that the machine lacks is refused when it is asked for, not when it runs.
+// A kernel that the machine cannot run is refused on request, not at run time.
 func TestChoiceOfAMissingKernel(t *testing.T) {
 	var ran []string
 	f := (&fake{name: "x", ran: &ran}).add("fwd_a", 1, "no AVX-512", nil).add("fwd_b", 2, "", nil)
@@ -147,7 +146,7 @@ func TestNothingFits(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// A kernel that somebody has forgotten to complete is left out, or predicts 0.
+// An incomplete kernel is left out, or predicts 0.
 func TestIncompleteKernel(t *testing.T) {
 	var ran []string
 	f := (&fake{name: "x", ran: &ran}).add("fwd_a", 1, "", nil).add("fwd_b", 1, "", nil)
@@ -283,8 +282,7 @@ func TestDefault(t *testing.T) {
 	require.Equal(t, "nonsense", wrong.Value)
 }
 
-// A backend that could not be opened may be asked for by name, and then it is
-// an error, never a silent replacement.
+// Requesting an unavailable backend by name is an error, never a silent replacement.
 func TestMissingBackends(t *testing.T) {
 	d := dispatch.All(t.Context())
 	defer d.Close()

@@ -33,7 +33,7 @@ func ExampleDefault() {
 	}
 
 	d.Close()
-	fmt.Println(o[:4]) // the first row sees the first key only, so it is the first row of V
+	fmt.Println(o[:4]) // the first row sees only the first key, so it equals the first row of V
 	// Output: [0 1 2 3]
 }
 
@@ -78,8 +78,7 @@ func ExampleDispatcher_WithFailover() {
 	defer d.Close()
 }
 
-// A program that wants the same kernels, hence the same bits, in every run keeps
-// what it knew at first.
+// A program that needs the same kernels, and bits, in every run freezes its initial knowledge.
 func ExampleDispatcher_Frozen() {
 	d := dispatch.New(simd.New()).Frozen()
 	defer d.Close()
@@ -95,7 +94,7 @@ func ExampleDispatcher_Frozen() {
 }
 
 func ExampleDispatcher_Blank() {
-	d := dispatch.New(simd.New()).Blank() // not even what a profile says
+	d := dispatch.New(simd.New()).Blank() // without the profile
 	defer d.Close()
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
 	k, err := d.Pick(p, flashkit.PassForward)
@@ -103,7 +102,7 @@ func ExampleDispatcher_Blank() {
 	// Output: true <nil>
 }
 
-// A kernel that takes far longer than thought is not chosen again.
+// A kernel with a measured time far above its prediction is not picked again.
 func ExampleDispatcher_Learn() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -125,7 +124,7 @@ func ExampleDispatcher_Learn() {
 	// Output: last: 1m0s predicted more than a second: true
 }
 
-// A server can measure before the first request what that would otherwise wait for.
+// A server can probe before its first request.
 func ExampleDispatcher_Probe() {
 	ctx := context.Background()
 	d := dispatch.New(simd.New())
@@ -135,7 +134,7 @@ func ExampleDispatcher_Probe() {
 	// Output: <nil>
 }
 
-// What a program has learned serves the next one, if it says so.
+// A program saves its measurements for the next one.
 func ExampleDispatcher_SaveProfile() {
 	folder, err := os.MkdirTemp("", "flashkit")
 	if err != nil {
@@ -197,7 +196,7 @@ func ExampleDispatcher_Paired() {
 	// Output: true <nil>
 }
 
-// What a dispatcher has to choose from, what this machine lacks, and what a call ran.
+// WithObserver reports kernel calls. Choices and Missing list the names.
 func ExampleDispatcher_WithObserver() {
 	all := dispatch.New(simd.New())
 	defer all.Close()

@@ -8,38 +8,37 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Source says where the factor of a prediction comes from.
+// A Source is the origin of a prediction's factor.
 type Source string
 
-// The sources of a factor, the best one first.
+// Sources of a factor, best first.
 const (
-	FromProfile Source = "profile" // of the machine, or Learn: measured on problems of about the size
-	FromProbe   Source = "probe"   // side by side with other kernels on other problems of the kind, now or in the profile
-	FromCost    Source = "cost"    // nothing was measured of the kernel: it is the factor of the best one that was, or 1
+	FromProfile Source = "profile" // the machine's profile or Learn: measured on problems of about this size
+	FromProbe   Source = "probe"   // side by side with other kernels on other problems of this kind, now or in the profile
+	FromCost    Source = "cost"    // not measured: the factor of the best measured kernel, or 1
 )
 
-// A Verdict says what dispatch makes of one kernel, or of a backend that is missing or was not opened.
+// A Verdict is dispatch's judgment of a kernel, or of a missing or unopened backend.
 type Verdict struct {
-	Name   string        // the kernel, or the backend when it is missing or was not opened
-	Chosen bool          // it is the one that runs
-	Reason string        // why not, or why it was chosen
-	Cost   time.Duration // predicted time, Own * Factor; 0 when it does not fit
-	Last   time.Duration // what its latest call on this problem took, or on one of about as many keys; 0 if none is remembered
+	Name   string        // the kernel, or the missing or unopened backend
+	Chosen bool          // the kernel that runs
+	Reason string        // reason for or against it
+	Cost   time.Duration // predicted time, Own * Factor; 0 if the kernel does not fit
+	Last   time.Duration // duration of its latest call on this problem, or on one with about this many keys; 0 if none is recorded
 
-	Own    time.Duration // what the kernel itself predicts
+	Own    time.Duration // the kernel's own prediction
 	Factor float64       // measured over predicted time
-	From   Source        // of the factor
+	From   Source        // origin of Factor
 }
 
-// Explain returns a verdict for every kernel of the pass and every backend that is missing or
-// was not opened. It runs nothing. The error is a *flashkit.ProblemError if p or s is
-// invalid.
+// Explain returns a verdict for every kernel of the pass and every missing or unopened backend,
+// without running anything. The error is a *flashkit.ProblemError if p or s is invalid.
 func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
 	if err := valid(p, s); err != nil {
 		return nil, err
 	}
 	call := p.Ask(s)
-	x := d.asked(p, s, false)
+	x := d.planFor(p, s, false)
 	chosen, a, scores := d.fastest(x, nil), x.anchor(), d.scores(x, nil)
 	var verdicts []Verdict
 	for i := range d.memory.kernels {
@@ -78,9 +77,9 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 	return verdicts, nil
 }
 
-// explain fills in what is predicted of a candidate whose own prediction is there.
+// explain fills in the prediction for a candidate, given v.Own.
 func (v *Verdict) explain(c *candidate, a *anchor) {
-	log := c.expect(a)
+	log := c.expectedFactor(a)
 	v.Cost, v.Last, v.Factor, v.From = scaled(v.Own, log), time.Duration(c.last.Load()), math.Exp(log), FromCost
 	if _, n := c.standing.log(); n > 0 {
 		v.From = FromProbe

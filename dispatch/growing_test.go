@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// A taker is a backend of kernels that take every feature and compute nothing.
+// A taker is a backend whose kernels accept every feature and compute nothing.
 type taker struct{ names []string }
 
 func (t taker) Name() string { return "taker" }
@@ -28,29 +28,26 @@ func (t taker) Kernels() (list []flashkit.Kernel) {
 	return list
 }
 
-// plans returns how many plans a dispatcher has made: those it keeps, and those that
-// made room for them.
+// plans returns the number of plans made: kept and evicted.
 func (d *Dispatcher) plans() int { return len(d.memory.recent.Kept()) + d.memory.recent.Evicted() }
 
-// cache is a KV cache of some sequences that decode, padded or in pages, each with a
-// length of its own.
+// cache returns a KV cache of decoding sequences of different lengths, padded or paged.
 func cache(page, capacity int) (flashkit.Problem, *flashkit.Args) {
 	p := flashkit.Problem{Batch: 3, Heads: 4, KVHeads: 2, QLen: 1, KVLen: capacity, Dim: 8, VDim: 8, Ragged: true, Page: page}
 	args := flashkit.NewArgs(p, flashkit.PassForward)
-	args.LSE = flashkit.Tensor{} // which would ask for the plan of the backward pass too
+	args.LSE = flashkit.Tensor{} // LSE would require the backward pass's plan too
 	args.Seqs.KVLens = make([]int32, p.Batch)
 	return p, args
 }
 
-// grow gives the cache one more token.
+// grow adds a token to the cache.
 func grow(args *flashkit.Args, token int) {
 	for b := range args.Seqs.KVLens {
 		args.Seqs.KVLens[b] = int32(token + b)
 	}
 }
 
-// A cache that grows finds the plan of its first token, whatever its lengths, and
-// its calls allocate nothing.
+// A growing cache reuses the plan of its first token at any lengths, and its calls do not allocate.
 func TestGrowingCache(t *testing.T) {
 	const tokens = 10_000
 	for _, page := range []int{0, 16} {
@@ -71,8 +68,7 @@ func TestGrowingCache(t *testing.T) {
 	}
 }
 
-// What is learned of plain problems says nothing of those with features, and the
-// other way round.
+// Measurements of plain problems do not affect problems with features, and vice versa.
 func TestFeaturesAreARegimeOfTheirOwn(t *testing.T) {
 	d := New(taker{[]string{"fwd_x", "fwd_y"}})
 	plain := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 100, KVLen: 100, Dim: 64, VDim: 64}
@@ -93,7 +89,7 @@ func TestFeaturesAreARegimeOfTheirOwn(t *testing.T) {
 	require.Equal(t, "taker/fwd_x", fast(extra))
 }
 
-// The pages that a caller's pool claims to have are not those of a probe.
+// A probe does not allocate the pages that a caller's pool claims.
 func TestProbeOfHugePages(t *testing.T) {
 	d := New(taker{[]string{"fwd_x", "fwd_y"}})
 	for _, page := range []int{math.MaxInt>>23 + 1, math.MaxInt>>3 + 1} {
@@ -108,7 +104,7 @@ func TestProbeOfHugePages(t *testing.T) {
 	}
 }
 
-// A cache that grows by a token a call: what dispatch and the portable kernel make anew.
+// A cache grows by a token per call.
 func BenchmarkGrowingCache(b *testing.B) {
 	const tokens = 10_000
 	for _, c := range []struct {
@@ -134,7 +130,7 @@ func BenchmarkGrowingCache(b *testing.B) {
 	}
 }
 
-// A call on a number of keys that dispatch has not seen, beside one that it has.
+// Calls with a new number of keys, compared with a known one.
 func BenchmarkUnseenLength(b *testing.B) {
 	for _, rows := range []int{1, 512} {
 		for _, c := range []struct {
@@ -165,7 +161,7 @@ func BenchmarkUnseenLength(b *testing.B) {
 	}
 }
 
-// hollowCPU has the kernels of the CPU, which compute nothing.
+// hollowCPU has the CPU's kernels without their computation.
 type hollowCPU struct{ *simd.Backend }
 
 func (h hollowCPU) Kernels() []flashkit.Kernel {
@@ -176,7 +172,7 @@ func (h hollowCPU) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// What is reported is the call, not the problem whose plan it found.
+// Reports name the call's problem, not the plan's.
 func TestReportsOfCalls(t *testing.T) {
 	var ran []flashkit.Problem
 	d := New(taker{[]string{"fwd_only"}}).Unpaired().WithObserver(func(r Ran) { ran = append(ran, r.Problem) })

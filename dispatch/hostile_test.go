@@ -18,11 +18,10 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A zero dimension makes tensors free, and a stride of 0 nearly so: then the others
-// may be anything, and nobody can be charged for what they say.
+// With a zero dimension or stride, tensors need little or no memory, so the other dimensions may be
+// arbitrarily large.
 
-// hostileProblems returns small problems with zeros in some of the dimensions and
-// one or two huge ones in the others.
+// hostileProblems returns small problems with some zero dimensions and one or two huge ones.
 func hostileProblems() (list []flashkit.Problem) {
 	dims := func(p *flashkit.Problem) []*int {
 		return []*int{&p.Batch, &p.Heads, &p.QLen, &p.KVLen, &p.Dim, &p.VDim}
@@ -57,7 +56,7 @@ func hostileProblems() (list []flashkit.Problem) {
 	return list
 }
 
-// hostileFeatures gives a problem some features, which ones as n says.
+// hostileFeatures adds the features selected by n to a problem.
 func hostileFeatures(p flashkit.Problem, n, size int) flashkit.Problem {
 	switch n % 7 {
 	case 0:
@@ -78,11 +77,11 @@ func hostileFeatures(p flashkit.Problem, n, size int) flashkit.Problem {
 	return p
 }
 
-// heldBytes is what a stranger sends at most, for one tensor.
+// heldBytes bounds the memory of one hostile tensor.
 const heldBytes = 1 << 16
 
-// held returns a tensor of a shape over little memory: as an input with its first three
-// dimensions repeated where they are long; else too short, where it is large.
+// held returns a tensor of a shape over little memory. Long dimensions of inputs repeat (stride 0);
+// a large output is too short.
 func held(t flashkit.DType, s [4]int, input bool) flashkit.Tensor {
 	n := 1.0
 	for _, d := range s {
@@ -105,7 +104,7 @@ func held(t flashkit.DType, s [4]int, input bool) flashkit.Tensor {
 	return x.WithStrides(stride[0], stride[1], stride[2])
 }
 
-// hostileArgs returns tensors that hold little. Pages are of a pool that has none.
+// hostileArgs returns tensors over little memory. The page pool is empty.
 func hostileArgs(p *flashkit.Problem, s flashkit.Pass) *flashkit.Args {
 	args := new(flashkit.Args)
 	for _, a := range flashkit.Arguments() {
@@ -135,8 +134,8 @@ func hostileArgs(p *flashkit.Problem, s flashkit.Pass) *flashkit.Args {
 
 type compute = func(context.Context, flashkit.Problem, *flashkit.Args) error
 
-// requireHarmless makes sure that a call ends as one of those that end well, and
-// allocates no more than tiles of the widest rows take.
+// requireHarmless requires a call to end with an accepted result, allocating at most tiles of the
+// widest rows.
 func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
 	const most = 256 << 20
 	var before, after runtime.MemStats
@@ -152,7 +151,7 @@ func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
 			require.ErrorIs(t, err, errors.ErrUnsupported, "%s %s", who, p)
 		}
 	}
-	// A sandbox packs the keys of a head; its own limit bounds that.
+	// A sandbox packs a head's keys, within its own limit.
 	packs := func(k flashkit.Kernel) bool {
 		return strings.HasPrefix(k.Name, "wasm/") && k.Needs(p.Ask(k.Pass)).Host > most/8
 	}
@@ -189,8 +188,7 @@ func requireHarmless(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) {
 	}
 }
 
-// No problem decides alone what is allocated, or how long a call takes that has
-// nothing to do.
+// No problem alone determines allocations, nor the time of a call without work.
 func TestHostileProblems(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	d := dispatch.All(t.Context())
@@ -222,7 +220,7 @@ func FuzzHostileProblems(f *testing.F) {
 	})
 }
 
-// Beside tiles for each worker, what a call takes is in proportion to its tensors.
+// Except for each worker's tiles, a call's workspace is proportional to its tensors.
 func TestWorkspaceIsBoundedByTensors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	d := dispatch.New(simd.New())

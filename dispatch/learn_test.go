@@ -13,15 +13,14 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A clock is a backend whose kernels predict one time and take another, on the
-// clock of a synctest bubble.
+// A clock is a backend whose kernels' predicted and actual times differ, in a synctest bubble.
 type clock struct {
 	name    string
 	kernels []flashkit.Kernel
 	calls   map[string]int
-	slower  time.Duration // so many times slower is the whole machine
-	cold    time.Duration // what every call takes beyond
-	shared  bool          // calls at once slow each other down
+	slower  time.Duration // factor of the whole machine
+	cold    time.Duration // added to every call
+	shared  bool          // concurrent calls slow each other down
 	running int
 	mu      sync.Mutex
 }
@@ -30,7 +29,7 @@ func (c *clock) Name() string               { return c.name }
 func (c *clock) Kernels() []flashkit.Kernel { return c.kernels }
 func (c *clock) Close() error               { return nil }
 
-// add gives the backend a kernel. Times are of one key and grow with the keys.
+// add adds a kernel. Times are per key.
 func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
 	name := c.name + "/" + stem
 	c.kernels = append(c.kernels, flashkit.Kernel{
@@ -63,7 +62,7 @@ func (c *clock) add(stem string, predicts, takes time.Duration) *clock {
 
 func newClock(name string) *clock { return &clock{name: name, calls: map[string]int{}, slower: 1} }
 
-// keys is a problem of so many keys, with its tensors.
+// keys returns a problem of n keys and its tensors.
 func keys(n int) (flashkit.Problem, *flashkit.Args) {
 	p := problem
 	p.KVLen = n
@@ -78,8 +77,8 @@ func picked(t *testing.T, d *dispatch.Dispatcher, p flashkit.Problem) string {
 	return k.Name
 }
 
-// A wrong choice ends once a probe is worth its time, also where calls always
-// overlap: side by side, the kernel that takes longer than it predicts shows.
+// A probe ends a wrong choice once it pays, even if calls always overlap: side by side, a kernel
+// slower than its prediction is detected.
 func TestProbesCorrectPredictions(t *testing.T) {
 	for _, callers := range []int{1, 2, 8, 64} {
 		synctest.Test(t, func(t *testing.T) {
@@ -112,8 +111,7 @@ func TestProbesCorrectPredictions(t *testing.T) {
 	}
 }
 
-// Whatever calls take, in cold caches, beside others, on a busy machine, changes no
-// choice, their own or that of others.
+// Times of calls never change a choice, even with cold caches, concurrent calls or a busy machine.
 func TestCallsChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock("a").add("fwd_x", 100, 100).add("fwd_y", 170, 170).add("fwd_z", 450, 450)
@@ -133,8 +131,7 @@ func TestCallsChangeNothing(t *testing.T) {
 	})
 }
 
-// When the whole machine gets slower, the kernel that is the fastest runs nearly
-// all the time, however long that lasts.
+// On a machine that slows down, the fastest kernel still runs nearly all the time.
 func TestSlowerMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock("a").add("fwd_x", 10*time.Microsecond, 10*time.Microsecond).add("fwd_y", 15*time.Microsecond, 15*time.Microsecond).add("fwd_z", 45*time.Microsecond, 45*time.Microsecond)
@@ -152,7 +149,7 @@ func TestSlowerMachine(t *testing.T) {
 	})
 }
 
-// With measurements near the size, what was the fastest runs, whatever it predicts.
+// With measurements near the size, the fastest kernel runs regardless of predictions.
 func TestLearn(t *testing.T) {
 	d := dispatch.New(newClock("a").add("fwd_x", 100, 100).add("fwd_y", 900, 900))
 	p, _ := keys(10)
@@ -170,9 +167,8 @@ func TestLearn(t *testing.T) {
 	require.InDelta(t, 350, int64(k.Cost(p.Ask(k.Pass))), 50, "the latest ones count most")
 }
 
-// Long calls are worth a probe, side by side, of kernels that may be the fastest,
-// once nothing is known of one of them; short calls are not until they have taken
-// as long, nor are kernels that predict to be far slower.
+// Long calls trigger a probe of the possibly fastest kernels if one is unmeasured. Short calls
+// trigger one only after the same total time. Kernels with far slower predictions are not probed.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock("a").add("fwd_boasts", time.Microsecond, 9*time.Microsecond).add("fwd_modest", 1500, 1500).
@@ -193,7 +189,7 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// A dispatcher of one kernel has nothing to probe, and keeps no other from it.
+// A dispatcher of one kernel has nothing to probe, and does not prevent others' probes.
 func TestChoicesProbeForThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := dispatch.New(newClock("a").add("fwd_boasts", 10*time.Microsecond, 16*time.Microsecond).add("fwd_modest", 12*time.Microsecond, 8*time.Microsecond))
@@ -208,8 +204,7 @@ func TestChoicesProbeForThemselves(t *testing.T) {
 	})
 }
 
-// Short calls have no probe until it takes little beside them. Somebody may ask for it
-// before.
+// Short calls have no probe until its cost is relatively small. Probe does not wait.
 func TestProbeWaitsUntilItIsWorthIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		add := func() *clock {
@@ -235,8 +230,8 @@ func TestProbeWaitsUntilItIsWorthIt(t *testing.T) {
 	})
 }
 
-// No kernel passes one whose own prediction is faster by more than two, unless it
-// was measured near the size.
+// No kernel passes one whose own prediction is more than twice as fast, unless it was measured near
+// the size.
 func TestFarRivalsMustBeMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := dispatch.New(newClock("a").add("fwd_x", 100*time.Microsecond, 100*time.Microsecond).add("fwd_y", 210*time.Microsecond, time.Microsecond))
@@ -279,7 +274,7 @@ func TestLearnRefuses(t *testing.T) {
 	}
 }
 
-// A frozen dispatcher learns from nothing, and what others learn does not reach it.
+// A frozen dispatcher learns nothing, even from others.
 func TestFrozen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock("a").add("fwd_x", 10*time.Microsecond, time.Millisecond).add("fwd_y", 20*time.Microsecond, time.Millisecond)
@@ -302,7 +297,7 @@ func TestFrozen(t *testing.T) {
 	})
 }
 
-// Many problems push each other out; the choice stays what it was.
+// Many problems evict each other; the choice stays the same.
 func TestManyProblems(t *testing.T) {
 	d := dispatch.New(newClock("a").add("fwd_x", 10, 10).add("fwd_y", 20, 20))
 	for n := range 5000 {

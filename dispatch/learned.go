@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// A factor is what a kernel took over what it predicts itself, as a logarithm, and
-// how many measurements say so. Nothing waits for a lock.
+// A factor is the logarithm of measured over predicted time, with the number of measurements. It is
+// lock-free.
 type factor struct {
-	bits atomic.Uint64 // a float32 above the number
+	bits atomic.Uint64 // float32 logarithm above the 32-bit number
 }
 
 func (f *factor) log() (log float64, n uint32) {
@@ -20,7 +20,7 @@ func (f *factor) set(log float64, n uint32) {
 	f.bits.Store(uint64(math.Float32bits(float32(log)))<<32 | uint64(n))
 }
 
-// add takes one more measurement into the mean of the latest ones.
+// add adds a measurement to the running mean of the latest ones.
 func (f *factor) add(log float64) {
 	const most = 4
 	was, n := f.log()
@@ -28,28 +28,28 @@ func (f *factor) add(log float64) {
 	f.set(was+(log-was)/float64(n), n)
 }
 
-// What is believed without a measurement near the size of a problem.
+// Limits on measurements of other sizes.
 const (
-	// elsewhere is the factor by which a measurement elsewhere moves a kernel against
-	// another one, at most; and no kernel passes one whose own prediction is faster by more.
-	elsewhere = 2
+	// maxShift bounds the factor by which such a measurement moves a kernel against another. Nor
+	// does a kernel pass one whose own prediction is faster by more.
+	maxShift = 2
 
-	// doubt is the factor below which it overrules no kernel's own prediction.
-	doubt = 1.15
+	// margin is the predicted gain that such a measurement needs to overrule own predictions.
+	margin = 1.15
 )
 
-// over returns the logarithm by which f errs more than g, bounded.
-func (f *factor) over(g *factor) float64 {
+// excess returns the logarithm of f over g, clamped; 0 if either is unmeasured.
+func (f *factor) excess(g *factor) float64 {
 	a, n := f.log()
 	b, m := g.log()
 	if n == 0 || m == 0 {
 		return 0
 	}
-	return bounded(a - b)
+	return clampShift(a - b)
 }
 
-// bounded returns the logarithm of a factor that was measured elsewhere, bounded.
-func bounded(log float64) float64 {
-	most := math.Log(elsewhere)
+// clampShift limits the logarithm of a factor to maxShift.
+func clampShift(log float64) float64 {
+	most := math.Log(maxShift)
 	return max(-most, min(log, most))
 }

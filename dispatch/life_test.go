@@ -16,8 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A life is a machine with kernels that take made-up times, on the clock of a
-// synctest bubble, and what a program calls on it.
+// A life is a simulated machine in a synctest bubble, and a program's calls on it.
 type life struct {
 	name    string
 	kernels []maker
@@ -29,18 +28,17 @@ type life struct {
 
 	mu      sync.Mutex
 	running int
-	cold    time.Duration // of every call
-	slow    float64       // so many times slower is the machine
+	cold    time.Duration // added to every call
+	slow    float64       // factor of the whole machine
 	calls   []dispatch.Ran
 }
 
-// A maker is a kernel: what it predicts for a FLOP and what that takes, in
-// picoseconds, and the nanoseconds of a call, predicted and true.
+// A maker is a kernel: picoseconds per FLOP and nanoseconds per call, predicted and actual.
 type maker struct {
 	stem            string
 	predicts, takes float64
 	begins, began   float64
-	rows            int // at most; 0 is no limit
+	rows            int // at most; 0 for no limit
 	device          bool
 }
 
@@ -57,7 +55,7 @@ func (k *maker) truth(p flashkit.Problem) float64 {
 	return max(k.begins, k.began) + p.FLOPs(k.pass())*k.takes/1e3
 }
 
-// half is the kernels of a life on the processor, or on a device.
+// half is a life's kernels on the processor or on a device.
 type half struct {
 	*life
 	device bool
@@ -95,13 +93,13 @@ func (h half) Kernels() (list []flashkit.Kernel) {
 	return list
 }
 
-// gpu is a half that says so.
+// gpu is a half with a device.
 type gpu struct{ half }
 
 func (gpu) Hardware() (device, driver string) { return "GPU", "1" }
 
-// run takes a time, with what else happens on a machine: noise, now and then a call
-// that takes much longer, cold caches, other programs, other calls.
+// run takes simulated time, with noise, rare much longer calls, cold caches, other programs and
+// other calls.
 func (l *life) run(ctx context.Context, nanoseconds float64) error {
 	l.mu.Lock()
 	nanoseconds *= math.Exp(.05 * l.random.NormFloat64())
@@ -111,7 +109,7 @@ func (l *life) run(ctx context.Context, nanoseconds float64) error {
 	l.running++
 	l.mu.Unlock()
 	time.Sleep(l.cold)
-	const parts = 25 // so that others that come and go count soon
+	const parts = 25 // so that changes of load take effect soon
 	for range parts {
 		l.mu.Lock()
 		share := float64(l.running) * l.slow
@@ -124,7 +122,7 @@ func (l *life) run(ctx context.Context, nanoseconds float64) error {
 	return ctx.Err()
 }
 
-// call makes calls of a problem, one after the other.
+// call makes sequential calls of a problem.
 func (l *life) call(name string, times int) {
 	p, err := flashkit.ParseProblem(name)
 	require.NoError(l.t, err)
@@ -165,7 +163,7 @@ func (l *life) decode(from, to, layers int) {
 	}
 }
 
-// serve makes calls from so many goroutines.
+// serve makes calls from several goroutines.
 func (l *life) serve(callers, times int, names ...string) {
 	var wait sync.WaitGroup
 	for i := range callers {
@@ -178,13 +176,13 @@ func (l *life) serve(callers, times int, names ...string) {
 	wait.Wait()
 }
 
-// The kernels of made-up machines. The paces are in the proportions of real ones.
+// Kernels of simulated machines. Their speeds have realistic proportions.
 var (
 	vector  = maker{stem: "fwd_vector", predicts: 10, takes: 10, begins: 2000}
 	older   = maker{stem: "fwd_older", predicts: 17, takes: 17, begins: 2000}
 	rows    = maker{stem: "decode_vector", predicts: 40, takes: 40, begins: 3000, rows: 32}
 	wide    = maker{stem: "fwd_vector", predicts: 300, takes: 300, begins: 2000, rows: 32}
-	pairs   = maker{stem: "fwd_pairs", predicts: 14, takes: 5.5, begins: 2000} // as on a processor that nobody tuned for
+	pairs   = maker{stem: "fwd_pairs", predicts: 14, takes: 5.5, begins: 2000} // an untuned processor
 	boxed   = maker{stem: "fwd_sandbox", predicts: 45, takes: 45, begins: 9000}
 	plain   = maker{stem: "fwd_plain", predicts: 60, takes: 60, begins: 1000}
 	boasts  = maker{stem: "fwd_boasts", predicts: 7, takes: 25, begins: 2000}
@@ -193,8 +191,7 @@ var (
 	gpuFwd  = maker{stem: "fwd_device", predicts: .2, takes: .2, begins: 40e3, began: 90e3, device: true}
 )
 
-// slowed returns the kernels on a machine that is so many times slower than the one
-// that they were fitted on.
+// slowed returns the kernels on a machine slower by a factor than the fitted one.
 func slowed(by float64, list ...maker) (out []maker) {
 	for _, k := range list {
 		k.takes, k.began = k.takes*by, k.begins*by
@@ -269,9 +266,8 @@ var lives = []*life{
 	}},
 }
 
-// live lives a life and returns the regret: of all calls, what they would take on an
-// idle machine and the probes, over what those of the best kernels would. late is the
-// worst single call of the second half.
+// live runs a life and returns its regret: the idle times of all calls plus the probes, over the
+// best kernels' times. late is the worst single call of the second half.
 func (l *life) live(t *testing.T, seed uint64, frozen bool) (regret, late float64) {
 	synctest.Test(t, func(t *testing.T) {
 		l.t, l.random, l.cold, l.slow, l.calls = t, rand.New(rand.NewPCG(seed, 1)), 0, 1, nil
@@ -297,7 +293,7 @@ func (l *life) live(t *testing.T, seed uint64, frozen bool) (regret, late float6
 	return took / best, late
 }
 
-// truths returns what a call takes on an idle machine, and what the best kernel would.
+// truths returns a call's time on an idle machine, and the best kernel's.
 func (l *life) truths(r dispatch.Ran) (this, least float64) {
 	least = math.Inf(1)
 	for i := range l.kernels {
@@ -314,8 +310,7 @@ func (l *life) truths(r dispatch.Ran) (this, least float64) {
 	return this, least
 }
 
-// Whatever a program does and on whatever machine, its calls take little more than
-// with the best kernel for each.
+// Whatever the program and machine, calls take little more than with the best kernel for each.
 func TestLives(t *testing.T) {
 	runs, logs, n := uint64(3), 0.0, 0.0
 	if testing.Short() {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Tests know nothing of this machine, and leave its profile alone.
+// Tests neither read nor write this machine's profile.
 func TestMain(m *testing.M) {
 	os.Setenv("FLASHKIT_PROFILE", "off")
 	os.Exit(m.Run())

@@ -12,28 +12,26 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A memory is what a Dispatcher and its copies know of the speed of their kernels,
-// and the plans of recent problems. Its size is bounded, and calls read and write
-// it without a lock.
+// A memory is the measured speed of kernels and the plans of recent problems, shared by a
+// Dispatcher and its copies. Its size is bounded, and calls use it without locks.
 type memory struct {
-	kernels   []flashkit.Kernel // their Cost is what is predicted
+	kernels   []flashkit.Kernel // their Cost is dispatch's prediction
 	costs     []func(*flashkit.Call) time.Duration
-	rates     [][regimes]factor      // of each kernel, measured near the size
-	standings [][kinds]factor        // of each kernel, beside others on any size
-	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, of each pass
+	rates     [][regimes]factor      // by kernel: factors measured at a size
+	standings [][kinds]factor        // by kernel: factors measured side by side, at any size
+	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, by pass
 	probing   sync.Mutex
-	probed    [][kinds]bool // of each kernel, guarded by probing
-	usable    func() []bool // by kernel: the machine lacks nothing for it
+	probed    [][kinds]bool // by kernel, guarded by probing
+	usable    func() []bool // by kernel: the machine meets its requirements
 
-	kept profile // of backends that were not opened, guarded by probing
+	kept profile // figures of unopened backends, guarded by probing
 
-	version atomic.Uint64 // grows when something is learned
-	chosen  []choice      // of dispatchers that share this, guarded by probing
+	version atomic.Uint64 // incremented by each new measurement
+	chosen  []choice      // of dispatchers that share this memory, guarded by probing
 
 	recent fastest.Cache[*plan]
 }
 
-// newMemory returns a memory that knows nothing of the kernels.
 func newMemory(backends []flashkit.Backend) *memory {
 	m := new(memory)
 	for _, b := range backends {
@@ -45,22 +43,22 @@ func newMemory(backends []flashkit.Backend) *memory {
 		m.costs = append(m.costs, k.Cost)
 		k.Cost = func(c *flashkit.Call) time.Duration { return m.predicted(i, c) }
 	}
-	m.usable = sync.OnceValue(m.whichUsable)
+	m.usable = sync.OnceValue(m.usableKernels)
 	return m
 }
 
-// whichUsable returns which kernels the machine lacks nothing for. It asks when the
-// first problem comes, as asking may change the process.
-func (m *memory) whichUsable() []bool {
+// usableKernels returns which kernels the machine can run. It is deferred to the first problem, as
+// Missing may change the process.
+func (m *memory) usableKernels() []bool {
 	list := make([]bool, len(m.kernels))
 	for i := range list {
-		list[i] = lacks(m.kernels[i]) == ""
+		list[i] = missingReason(m.kernels[i]) == ""
 	}
 	return list
 }
 
-// copied returns a memory that knows what m knows now.
-func (m *memory) copied(backends []flashkit.Backend) *memory {
+// clone returns a memory with m's current measurements.
+func (m *memory) clone(backends []flashkit.Backend) *memory {
 	c := newMemory(backends)
 	for i := range m.rates {
 		for r := range m.rates[i] {
@@ -72,11 +70,11 @@ func (m *memory) copied(backends []flashkit.Backend) *memory {
 	}
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	c.kept = m.kept // whose maps nothing changes
+	c.kept = m.kept // its maps are immutable
 	return c
 }
 
-// cost returns what the kernel itself predicts.
+// cost returns the kernel's own prediction.
 func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 	if m.costs[kernel] == nil {
 		return 0
@@ -84,7 +82,7 @@ func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 	return max(0, m.costs[kernel](c))
 }
 
-// predicted returns the predicted time of a kernel.
+// predicted returns dispatch's prediction for a kernel.
 func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	if valid(call.Problem, call.Pass) != nil {
 		return m.cost(kernel, call)
@@ -93,44 +91,43 @@ func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	a := x.anchor()
 	for i := range x.candidates {
 		if c := &x.candidates[i]; c.kernel == kernel {
-			return scaled(m.cost(kernel, call), c.expect(&a))
+			return scaled(m.cost(kernel, call), c.expectedFactor(&a))
 		}
 	}
 	return m.cost(kernel, call)
 }
 
-// scaled returns a time times a factor, given as logarithm.
+// scaled returns a time times the exponential of log.
 func scaled(t time.Duration, log float64) time.Duration {
 	return time.Duration(min(float64(t)*math.Exp(log), math.MaxInt64/2))
 }
 
-// subject returns the subject of a call with arguments.
-func (d *Dispatcher) subject(c *flashkit.Call) fastest.Subject {
-	return fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: d.pairs(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
+// planKey returns the key of a call with arguments.
+func (d *Dispatcher) planKey(c *flashkit.Call) fastest.Subject {
+	return fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: d.isPaired(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
 }
 
-// asked returns the plan of a pass whose arguments are not known.
-func (d *Dispatcher) asked(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
-	x := dense(p, s)
-	x.Paired = d.pairs(&p, s, lse)
+// planFor returns the plan of a pass without arguments.
+func (d *Dispatcher) planFor(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
+	x := denseKey(p, s)
+	x.Paired = d.isPaired(&p, s, lse)
 	return d.memory.plan(x)
 }
 
-// dense returns the subject of a pass of a problem whose tensors are not known.
-func dense(p flashkit.Problem, s flashkit.Pass) fastest.Subject {
+// denseKey returns the key of a pass without known tensors.
+func denseKey(p flashkit.Problem, s flashkit.Pass) fastest.Subject {
 	return fastest.Subject{Problem: p, Pass: s}
 }
 
-// A plan is what is known of a subject: the kernels that fit, in the order of the
-// backends.
+// A plan holds the kernels that fit a key, in the order of the backends.
 type plan struct {
 	fastest.Subject
 	kind       kind
 	candidates []candidate
 	spent      *atomic.Int64 // of its kind
-	settled    atomic.Uint64 // there is nothing to probe: a bit for each choice's number
-	price      atomic.Int64  // nanoseconds that a probe is predicted to take, 0 before somebody asked
-	best       atomic.Uint64 // the latest answer of Dispatcher.best
+	settled    atomic.Uint64 // nothing left to probe: one bit per choice number
+	probeCost  atomic.Int64  // predicted nanoseconds of a probe, 0 until computed
+	best       atomic.Uint64 // cached result of Dispatcher.best
 }
 
 // A candidate is a kernel that fits a problem.
@@ -138,15 +135,15 @@ type candidate struct {
 	kernel   int
 	at       regime
 	own      float64 // the kernel's own prediction, in nanoseconds
-	log      float64 // of that
+	log      float64 // of own
 	rates    *[regimes]factor
 	standing *factor      // of the problem's kind
-	yields   bool         // a sandboxed kernel where one of vector instructions fits
-	last     atomic.Int64 // what the latest call took, 0 before the first
+	yields   bool         // a sandboxed kernel where a vector kernel fits
+	last     atomic.Int64 // nanoseconds of the latest call, 0 before the first
 }
 
-// near returns what was measured of the kernel within a factor of four of the
-// problem's size: the logarithm of its error, and whether it was.
+// near returns the logarithm of the kernel's factor measured within four times the problem's size,
+// if any.
 func (c *candidate) near() (log float64, ok bool) {
 	smaller, larger := c.at.neighbors()
 	for _, at := range [...]regime{c.at, smaller, larger} {
@@ -157,11 +154,10 @@ func (c *candidate) near() (log float64, ok bool) {
 	return 0, false
 }
 
-// alike returns the subject whose plan serves s: of one with up to a sixteenth more
-// keys, so that a program that generates text, or reads texts of any length, does not
-// need a new plan for every call; and of one that decodes, whatever the lengths of its
-// sequences, as KVLen is then the capacity of a cache that grows.
-func alike(s fastest.Subject) fastest.Subject {
+// roundKey rounds KVLen up to five significant bits, at most a sixteenth more keys, so that growing
+// lengths share a plan. For few rows, as in decoding, it also drops the load of the sequence
+// lengths: KVLen is then the capacity of a growing cache.
+func roundKey(s fastest.Subject) fastest.Subject {
 	const few, significant = 32, 5 // rows, and bits of the number of keys
 	p := &s.Problem
 	if p.QLen <= few {
@@ -173,10 +169,9 @@ func alike(s fastest.Subject) fastest.Subject {
 	return s
 }
 
-// plan returns the plan of a subject with a valid problem, and makes and keeps it if
-// need be.
+// plan returns the cached or new plan of a key with a valid problem.
 func (m *memory) plan(s fastest.Subject) *plan {
-	y := alike(s)
+	y := roundKey(s)
 	if x, ok := m.recent.Find(&y); ok {
 		return x
 	}
@@ -186,7 +181,7 @@ func (m *memory) plan(s fastest.Subject) *plan {
 			return x
 		}
 	}
-	x := m.newPlan(s) // at the end of what kernels take
+	x := m.newPlan(s) // no kernel fits the rounded key
 	m.recent.Keep(&s, x)
 	return x
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// backends returns those that have kernels.
+// backends returns the backends with kernels.
 func backends(d *dispatch.Dispatcher) (list []string) {
 	for _, k := range d.Kernels() {
 		if name, _, _ := strings.Cut(k.Name, "/"); len(list) == 0 || list[len(list)-1] != name {
@@ -23,7 +23,7 @@ func backends(d *dispatch.Dispatcher) (list []string) {
 	return list
 }
 
-// Open opens what the names need, and says of the rest that nobody asked for it.
+// Open opens only the named backends and reports the others as not requested.
 func TestOpen(t *testing.T) {
 	t.Setenv("FLASHKIT_PROFILE", "off")
 	for names, want := range map[string][]string{"simd": {"simd"}, "wasm": {"wasm"}, "simd/fwd_generic": {"simd"}, "wasm/fwd_scalar simd": {"simd", "wasm"}, "simd/no_such": {"simd"}} {
@@ -54,7 +54,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What a profile says of backends that are not open is in the next one.
+// A saved profile keeps the figures of unopened backends.
 func TestProfileOfOtherBackends(t *testing.T) {
 	t.Setenv("FLASHKIT_PROFILE", "off")
 	open := func(names ...string) *dispatch.Dispatcher {

@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// The smallest problems are where the overhead of dispatch shows.
+// small is the smallest problem, which shows the overhead of dispatch best.
 var small = flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 2, QLen: 1, KVLen: 2, Dim: 8, VDim: 8}
 
 func smallForward() *flashkit.Args {
@@ -19,7 +19,7 @@ func smallForward() *flashkit.Args {
 	return &flashkit.Args{Q: x(1), K: x(2), V: x(2), O: x(1)}
 }
 
-// Dispatch allocates nothing on the real kernels, either.
+// Dispatch does not allocate with real kernels either.
 func TestNoAllocationBesidesRealKernels(t *testing.T) {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -32,8 +32,7 @@ func TestNoAllocationBesidesRealKernels(t *testing.T) {
 	}))
 }
 
-// hollow has the kernels of the CPU, which compute nothing: what is left of a call
-// is the check and dispatch.
+// hollow has the CPU's kernels without their computation: a call is the check and dispatch.
 type hollow struct{ *simd.Backend }
 
 func (h hollow) Kernels() []flashkit.Kernel {
@@ -46,7 +45,7 @@ func (h hollow) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// The difference to a direct call is the overhead of dispatch.
+// The difference from a direct call is the overhead of dispatch.
 func BenchmarkCall(b *testing.B) {
 	all := dispatch.New(hollow{simd.New()})
 	defer all.Close()
@@ -72,7 +71,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A program that generates text meets a problem with one more key every time.
+// A text generator has one more key at each call.
 func BenchmarkNewProblem(b *testing.B) {
 	d := dispatch.New(simd.New())
 	defer d.Close()

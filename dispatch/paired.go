@@ -5,27 +5,26 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A pairing says which forward passes run on a kernel that sums scores in the order of the
-// kernel of the backward pass, Kernel.Scores. Then the gradients are as exact as with one family
-// of kernels. Else the weights of the backward pass may be off by the rounding of a score, which
-// matters where scores are large: a decode kernel is many times as fast for one query row, and
-// no backward kernel sums as it does. Problems without a backward pass, or without such a kernel,
-// are not affected.
+// A pairing selects the forward passes that run on a kernel with the backward kernel's order of
+// summing scores, Kernel.Scores. Gradients are then as exact as within one family of kernels.
+// Otherwise a weight may differ by the rounding of a score, which matters for large scores. But a
+// decode kernel is many times faster for one query row, and no backward kernel sums in its order.
+// Problems without a backward pass, or such a kernel, are unaffected.
 type pairing uint8
 
 const (
-	pairedForLSE pairing = iota // those that ask for LSE, as a backward pass needs it
+	pairedForLSE pairing = iota // calls with LSE, which a backward pass needs
 	pairedAlways
 	pairedNever
 )
 
-// Paired returns a Dispatcher for which every forward pass comes before a backward pass. Other
-// Dispatchers assume that only of a call with Args.LSE, which Pick and Explain do not
-// see. So it is for who asks these what a training step runs.
+// Paired returns a Dispatcher that assumes a backward pass after every forward pass. Other
+// Dispatchers assume it only of calls with Args.LSE, unknown to Pick and Explain. Use Paired to ask
+// these for the kernels of a training step.
 func (d *Dispatcher) Paired() *Dispatcher { return d.pairedBy(pairedAlways) }
 
-// Unpaired returns a Dispatcher for which no forward pass comes before a backward pass, not even
-// one with Args.LSE: for programs that merge results by LSE, or report LSE, and train nothing.
+// Unpaired returns a Dispatcher that assumes no backward pass, even with Args.LSE. It suits
+// programs that merge results by LSE, or report LSE, without training.
 func (d *Dispatcher) Unpaired() *Dispatcher { return d.pairedBy(pairedNever) }
 
 func (d *Dispatcher) pairedBy(p pairing) *Dispatcher {
@@ -34,15 +33,15 @@ func (d *Dispatcher) pairedBy(p pairing) *Dispatcher {
 	return &c
 }
 
-// pairs reports whether a forward pass of a problem, with LSE or without, is paired.
-func (d *Dispatcher) pairs(p *flashkit.Problem, s flashkit.Pass, lse bool) bool {
+// isPaired reports whether a forward pass, with or without LSE, is paired.
+func (d *Dispatcher) isPaired(p *flashkit.Problem, s flashkit.Pass, lse bool) bool {
 	if d.pairing == pairedNever || d.pairing == pairedForLSE && !lse {
 		return false
 	}
 	return s == flashkit.PassForward && p.Features()&flashkit.ForwardFeatures == 0
 }
 
-// scores returns how the scores of a plan have to be summed, "" for any way.
+// scores returns the required order of summing scores, "" for any.
 func (d *Dispatcher) scores(x *plan, tried []int) string {
 	if !x.Paired {
 		return ""
@@ -53,7 +52,7 @@ func (d *Dispatcher) scores(x *plan, tried []int) string {
 	}
 	scores := d.memory.kernels[b.kernel].Scores
 	for i := range x.candidates {
-		if d.may(&x.candidates[i], scores, tried) {
+		if d.eligible(&x.candidates[i], scores, tried) {
 			return scores
 		}
 	}

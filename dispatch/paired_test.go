@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// summing gives the last kernel of a backend an order of sums.
+// summing sets the order of sums of a backend's last kernel.
 func summing(f *fake, scores string) *fake {
 	f.kernels[len(f.kernels)-1].Scores = scores
 	return f
@@ -78,7 +78,7 @@ func TestPairedFailsOverToAnyOrder(t *testing.T) {
 	require.Equal(t, []string{"x/fwd_a", "x/decode_a"}, ran)
 }
 
-// On any machine, a training step of one query row runs on two kernels of one order.
+// On any machine, a training step of one query row runs on two kernels with one order of sums.
 func TestPairedKernelsOfTheCPU(t *testing.T) {
 	b := simd.New()
 	defer b.Close()
@@ -98,7 +98,7 @@ func TestPairedKernelsOfTheCPU(t *testing.T) {
 	}
 }
 
-// A forward pass that asks for LSE runs before a backward pass, unless the caller says that it does not.
+// A forward pass with LSE runs before a backward pass, unless the caller denies it.
 func TestForwardWithLSEIsPaired(t *testing.T) {
 	var ran []string
 	d := dispatch.New(orders(&ran))
@@ -109,7 +109,7 @@ func TestForwardWithLSEIsPaired(t *testing.T) {
 		require.NoError(t, d.Forward(t.Context(), problem, args))
 		return ran[0]
 	}
-	for range 2 { // the second time from what is kept of the problem
+	for range 2 { // the second call uses the cached plan
 		require.Equal(t, "x/fwd_b", call(d, with))
 		require.Equal(t, "x/decode_a", call(d, forward()), "decoding keeps its speed")
 		require.Equal(t, "x/decode_a", call(d.Unpaired(), with))

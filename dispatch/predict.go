@@ -7,18 +7,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A prediction is a kernel's own one, times a factor. The factor is what was
-// measured of the kernel near the size of the problem. Of a kernel that was not,
-// dispatch expects that it errs as the anchor does: how fast the machine is now is no
-// reason to prefer one kernel to another. What was measured side by side elsewhere
-// moves it against the anchor, by a factor of two at most.
+// A prediction is the kernel's own prediction times a factor. A kernel measured near the problem's
+// size has that measured factor. Any other kernel has the anchor's factor: the machine's current
+// speed is no reason to prefer a kernel. Side-by-side measurements at other sizes move it against
+// the anchor, by at most maxShift.
 
-// An anchor is the kernel of a plan that others are compared with: the fastest of
-// those that were measured near the size or, if there is none, of all by their own
-// predictions.
+// An anchor is the kernel of a plan with which others are compared: the fastest measured near the
+// size. Without such a kernel it is the fastest by own prediction.
 type anchor struct {
 	time     float64 // logarithm of its nanoseconds
-	log      float64 // of its error
+	log      float64 // logarithm of its factor
 	standing *factor
 	near     bool
 }
@@ -33,21 +31,21 @@ func (x *plan) anchor() (a anchor) {
 	}
 	if !a.near && a.standing != nil {
 		log, _ := a.standing.log()
-		a.log = bounded(log)
+		a.log = clampShift(log)
 	}
 	return a
 }
 
-// expect returns the logarithm of the factor to expect of a candidate.
-func (c *candidate) expect(a *anchor) float64 {
+// expectedFactor returns the logarithm of a candidate's expected factor.
+func (c *candidate) expectedFactor(a *anchor) float64 {
 	if log, ok := c.near(); ok {
 		return log
 	}
-	return a.log + c.standing.over(a.standing)
+	return a.log + c.standing.excess(a.standing)
 }
 
-// best is fastest with its latest answer kept in the plan, which holds for a choice
-// until something is learned.
+// best is fastest with its result cached in the plan. The cache holds for a choice until the next
+// measurement.
 func (d *Dispatcher) best(x *plan) *candidate {
 	const indexBits, choiceBits = 8, 8
 	want := (d.memory.version.Load()+1)<<(indexBits+choiceBits) | d.id<<indexBits
@@ -63,8 +61,8 @@ func (d *Dispatcher) best(x *plan) *candidate {
 	return c
 }
 
-// number returns the number of a choice among those of the dispatchers that share m.
-func (m *memory) number(c choice) uint64 {
+// choiceNumber returns the number of a choice among the dispatchers that share m.
+func (m *memory) choiceNumber(c choice) uint64 {
 	m.probing.Lock()
 	defer m.probing.Unlock()
 	i := slices.Index(m.chosen, c)
@@ -75,34 +73,32 @@ func (m *memory) number(c choice) uint64 {
 	return uint64(i)
 }
 
-// fastest returns the admitted candidate with the shortest predicted time, nil if
-// there is none that is not in tried. One that was not measured near the size passes
-// the one with the shortest prediction of its own only if it is faster beyond doubt.
+// fastest returns the eligible candidate with the shortest predicted time, nil if none. A candidate
+// without a measurement near the size must beat the one with the shortest own prediction by margin.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
-	first := d.first(x, scores, tried)
+	first := d.fastestOwn(x, scores, tried)
 	if first == nil {
 		return nil
 	}
 	a := x.anchor()
 	return &x.candidates[fastest.Least(len(x.candidates), func(i int) (float64, bool) {
 		c := &x.candidates[i]
-		if !d.may(c, scores, tried) {
+		if !d.eligible(c, scores, tried) {
 			return 0, false
 		}
-		t := c.log + c.expect(&a)
+		t := c.log + c.expectedFactor(&a)
 		if _, near := c.near(); !near && c != first {
-			return t + math.Log(doubt), c.own <= elsewhere*first.own
+			return t + math.Log(margin), c.own <= maxShift*first.own
 		}
 		return t, true
 	})]
 }
 
-// first returns the candidate with the shortest prediction of its own of those that may
-// run, nil if there is none.
-func (d *Dispatcher) first(x *plan, scores string, tried []int) *candidate {
+// fastestOwn returns the eligible candidate with the shortest own prediction, nil if none.
+func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate {
 	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
-		return x.candidates[i].own, d.may(&x.candidates[i], scores, tried)
+		return x.candidates[i].own, d.eligible(&x.candidates[i], scores, tried)
 	})
 	if i < 0 {
 		return nil
@@ -110,10 +106,9 @@ func (d *Dispatcher) first(x *plan, scores string, tried []int) *candidate {
 	return &x.candidates[i]
 }
 
-// may reports whether the choice admits a candidate that has not been tried, and it sums
-// scores as asked, "" for any way. A sandboxed kernel yields to those of vector instructions
-// until one of them has failed.
-func (d *Dispatcher) may(c *candidate, scores string, tried []int) bool {
+// eligible reports whether a candidate is admitted, not in tried, and sums scores in the given
+// order, "" for any. A sandboxed kernel yields to vector kernels until one has failed.
+func (d *Dispatcher) eligible(c *candidate, scores string, tried []int) bool {
 	if c.yields && d.choice.isAuto() && len(tried) == 0 {
 		return false
 	}

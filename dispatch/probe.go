@@ -9,26 +9,27 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a probe may take, and when it is worth that.
+// Limits of a probe, and conditions for one.
 const (
-	probeCalls = 4                      // of a kernel that are timed, after one that is not
-	probeTime  = 150 * time.Microsecond // of a call, as the fastest kernel predicts
-	probeLimit = 10 * time.Millisecond  // of all calls, should they take longer: no more after that
-	probeBytes = 16 << 20               // of tensors, and of workspace
-	contender  = 1.5                    // times the fastest prediction: what may be the fastest
-	patience   = 100                    // times what a probe takes have calls of the kind taken before one
+	probeCalls     = 4                      // timed calls of a kernel, after one untimed
+	probeTime      = 150 * time.Microsecond // per call, as the fastest kernel predicts
+	probeLimit     = 10 * time.Millisecond  // of all calls; no further round after that
+	probeBytes     = 16 << 20               // of tensors, and of workspace
+	contenderRatio = 1.5                    // own predictions up to this multiple of the fastest are probed
+	probePayback   = 100                    // calls of the kind must have taken this multiple of a probe's time
 
-	// short is what a call takes, as the kernel predicts, that is not worth a probe.
-	short = 50 * time.Microsecond
+	// Calls predicted to be shorter than shortCall are not probed.
+	shortCall = 50 * time.Microsecond
 )
 
-// probe measures side by side, on a smaller problem of the same kind, the kernels
-// that may be the fastest, if nothing is known of one of them and calls of the kind,
-// with the one at hand, take a hundred times as long as that, so that it is no matter;
-// asked for, it does not wait. It returns what it took, 0 if there was nothing to
-// measure. Calls beside another probe go without.
+// probe measures the possibly fastest kernels side by side, on a smaller problem of the same kind.
+// It runs if one of them is unmeasured and calls of the kind, including this one, have taken
+// probePayback times its cost. asked skips that condition. It returns its duration, 0 without a
+// measurement. Calls during another probe do not wait for it.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
-	m, ready := d.memory, func() bool { return asked || best.own+float64(x.spent.Load()) >= patience*float64(x.price.Load()) }
+	m, ready := d.memory, func() bool {
+		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
+	}
 	if !ready() || ctx == nil || ctx.Err() != nil || !m.probing.TryLock() {
 		return 0
 	}
@@ -41,7 +42,7 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	}
 	p := m.shrink(x.Problem, x.Pass, list)
 	call := p.Ask(x.Pass)
-	if x.price.Store(m.price(call, list)); !ready() {
+	if x.probeCost.Store(m.probeCost(call, list)); !ready() {
 		return 0
 	}
 	for _, c := range list {
@@ -62,28 +63,27 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	return time.Since(start)
 }
 
-// isSettled reports whether there is nothing to probe for a plan. What that is depends
-// on the choice, and the dispatchers of a memory share its plans.
+// isSettled reports whether a plan needs no probe under d's choice. The dispatchers of a memory
+// share its plans.
 func (d *Dispatcher) isSettled(x *plan) bool { return x.settled.Load()&d.bit() != 0 }
 
 func (d *Dispatcher) bit() uint64 { return 1 << min(d.id, 63) }
 
-// price returns the nanoseconds that a probe is predicted to take.
-func (m *memory) price(call *flashkit.Call, list []*candidate) (sum int64) {
+// probeCost returns the predicted nanoseconds of a probe.
+func (m *memory) probeCost(call *flashkit.Call, list []*candidate) (sum int64) {
 	for _, c := range list {
 		sum += (1 + probeCalls) * int64(m.cost(c.kernel, call))
 	}
 	return sum
 }
 
-// contenders returns the kernels that a probe would measure, none if all of them
-// are known. The caller holds probing.
+// contenders returns the kernels to probe, nil if all are measured. The caller holds probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	scores, unknown := d.scores(x, nil), false
-	first := d.first(x, scores, nil)
+	first := d.fastestOwn(x, scores, nil)
 	for i := range x.candidates {
 		c := &x.candidates[i]
-		if d.may(c, scores, nil) && c.own <= contender*first.own {
+		if d.eligible(c, scores, nil) && c.own <= contenderRatio*first.own {
 			list = append(list, c)
 			_, n := c.standing.log()
 			unknown = unknown || n == 0 && !d.memory.probed[c.kernel][x.kind]
@@ -95,8 +95,8 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	return list
 }
 
-// shrink returns a problem like p that the fastest of the candidates predicts to take
-// probeTime at most, if one can be had by leaving out batches, rows, heads and keys.
+// shrink returns a problem like p that the fastest candidate predicts to take at most probeTime, if
+// possible. It reduces batches, rows, heads and keys.
 func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidate) flashkit.Problem {
 	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads
@@ -122,16 +122,16 @@ func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidat
 	return p
 }
 
-// A probe is a kernel that is measured on a problem.
+// A probe is the measurement of one kernel.
 type probe struct {
 	standing *factor
-	own      time.Duration // what the kernel predicts
+	own      time.Duration // the kernel's own prediction
 	call     func(context.Context) error
 	best     time.Duration
 	failed   bool
 }
 
-// probes returns probes of the candidates that fit a problem, none if that is too large.
+// probes returns probes of the candidates that fit a problem, nil if that is too large.
 func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*probe) {
 	if len(list) < 2 || exampleBytes(asked.Problem) > probeBytes {
 		return nil
@@ -150,11 +150,9 @@ func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*prob
 	return probes
 }
 
-// measure calls the kernels a few times, in turns, so that what else happens on
-// the machine hits all alike, and keeps the fastest call of each. The first call may
-// have to compile or load something, so it counts on a busy machine only, which
-// leaves no time for another. An error is no news here: whoever runs the kernel will
-// get it.
+// measure calls the kernels in rotation, so that disturbances affect all alike, and keeps each
+// kernel's shortest call. The first call may compile or load code. It counts only if a busy machine
+// leaves no time for another. Errors are ignored: a later call of the kernel returns them.
 func measure(ctx context.Context, probes []*probe) {
 	start := time.Now()
 	for round := range 1 + probeCalls {
@@ -173,7 +171,7 @@ func measure(ctx context.Context, probes []*probe) {
 	}
 }
 
-// exampleBytes returns about what the arguments of example take, for either pass.
+// exampleBytes estimates the bytes of example's arguments, for either pass.
 func exampleBytes(p flashkit.Problem) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0 {
@@ -185,13 +183,13 @@ func exampleBytes(p flashkit.Problem) (sum float64) {
 		}
 		sum += bytes
 	}
-	if p.Page > 0 && p.KVLen > 0 { // keys are there to the end of the last page
+	if p.Page > 0 && p.KVLen > 0 { // keys fill the last page
 		sum *= float64((p.KVLen-1)/p.Page+1) * float64(p.Page) / float64(p.KVLen)
 	}
 	return sum
 }
 
-// example returns arguments with numbers for a call that was asked about.
+// example returns arguments with nonzero numbers for a call.
 func example(c *flashkit.Call) *flashkit.Args {
 	args := flashkit.NewArgs(c.Problem, c.Pass)
 	for _, a := range flashkit.Arguments() {

@@ -22,27 +22,26 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// A profile is what is known of kernels on a machine. On disk it is a line with
-// the format and the checksum of what follows, and JSON.
+// A profile is the measured speed of kernels on a machine. The file is a line with the format and
+// the checksum of the rest, then JSON.
 type profile struct {
 	Machine machine                 `json:"machine"`
 	Kernels map[string]kernelFigure `json:"kernels"`
 	Calls   []lastCall              `json:"calls,omitempty"`
 }
 
-// A kernelFigure is what is known of a kernel.
+// A kernelFigure is the measured speed of a kernel.
 type kernelFigure struct {
-	// What the kernel itself predicts for the problems of yardsticks, in
-	// nanoseconds. When it predicts otherwise now, its rates mean nothing.
+	// The kernel's own predictions for references, in nanoseconds, -1 if it does not fit. If they
+	// have changed, the rates are void.
 	Predicts []int64 `json:"predicts"`
 
-	// Measured over predicted time, by regime; and, as the mean of measurements side
-	// by side with other kernels, by kind.
+	// Measured over predicted time: by regime, and by kind from side-by-side measurements.
 	Rates     map[string]float64 `json:"rates,omitempty"`
 	Standings map[string]float64 `json:"standings,omitempty"`
 }
 
-// A lastCall is the latest call of a kernel on a problem.
+// A lastCall is a kernel's latest call on a problem.
 type lastCall struct {
 	Kernel  string  `json:"kernel"`
 	Problem string  `json:"problem"`
@@ -54,12 +53,12 @@ const (
 	profileLimit = 4 << 20 // bytes
 )
 
-// ErrProfile is wrapped by the error that says why a profile was ignored: its
-// content is damaged, or recorded on a different machine or driver.
+// ErrProfile is wrapped by the reason why a profile was ignored: damaged, or of a different machine
+// or driver.
 var ErrProfile = errors.New("profile ignored")
 
-// yardsticks are problems whose predictions stand for a kernel's.
-var yardsticks = [...]flashkit.Problem{
+// references are problems whose predictions identify a kernel's cost model.
+var references = [...]flashkit.Problem{
 	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
 	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Band: flashkit.Causal()},
 	{Batch: 1, Heads: 4, KVHeads: 4, QLen: 2048, KVLen: 2048, Dim: 80, VDim: 80, DType: flashkit.BFloat16},
@@ -68,7 +67,7 @@ var yardsticks = [...]flashkit.Problem{
 }
 
 func (m *memory) predicts(kernel int) (list []int64) {
-	for _, p := range yardsticks {
+	for _, p := range references {
 		cost := time.Duration(-1)
 		if c := p.Ask(m.kernels[kernel].Pass); m.kernels[kernel].Fits(c) == "" {
 			cost = m.cost(kernel, c)
@@ -78,17 +77,15 @@ func (m *memory) predicts(kernel int) (list []int64) {
 	return list
 }
 
-// The environment variable that says where the profile lies: the path of a file,
-// or "off" for nowhere.
+// profileVariable names the profile's file, or is "off" for none.
 const profileVariable = "FLASHKIT_PROFILE"
 
-// ErrNoProfile is the error of ProfilePath when FLASHKIT_PROFILE is off.
+// ErrNoProfile is ProfilePath's error if FLASHKIT_PROFILE is off.
 var ErrNoProfile = errors.New(profileVariable + " is off")
 
-// ProfilePath returns where All and Default look for the profile of this machine:
-// what FLASHKIT_PROFILE says or else in the folder flashkit of the user's cache
-// folder, under a name of its own for each machine, as several may share that
-// folder.
+// ProfilePath returns the file in which All and Default look for this machine's profile. It is
+// FLASHKIT_PROFILE, or else a file in the folder flashkit of the user's cache folder. Its name
+// depends on the machine, as several may share that folder.
 func (d *Dispatcher) ProfilePath() (string, error) {
 	switch path := os.Getenv(profileVariable); path {
 	case "":
@@ -109,34 +106,33 @@ func (d *Dispatcher) ProfilePath() (string, error) {
 	return filepath.Join(folder, "flashkit", "profile-"+hex.EncodeToString(sum[:8])), nil
 }
 
-// LoadProfile adds what the file knows to what d and its copies know. A file that
-// does not exist is an error that matches fs.ErrNotExist; one that is damaged, or
-// recorded on a different machine or driver, one that matches ErrProfile. Nothing
-// has changed then.
+// LoadProfile adds a profile's figures to the memory of d and its copies. The error matches
+// fs.ErrNotExist if there is no file. It matches ErrProfile if the file is damaged, or of a
+// different machine or driver. On errors nothing changes.
 func (d *Dispatcher) LoadProfile(path string) error {
 	p, err := readProfile(path)
 	if err != nil {
 		return err
 	}
-	if !d.machine.is(p.Machine) {
+	if !d.machine.matches(p.Machine) {
 		return fmt.Errorf("%w: %s: recorded on a different machine or driver", ErrProfile, path)
 	}
 	for i := range d.memory.kernels {
 		f, ok := p.Kernels[d.memory.kernels[i].Name]
 		if ok && slices.Equal(f.Predicts, d.memory.predicts(i)) {
-			d.memory.take(i, f)
+			d.memory.setFigures(i, f)
 		}
 	}
 	d.memory.version.Add(1)
 	for _, c := range p.Calls {
-		d.memory.recall(c)
+		d.memory.restoreCall(c)
 	}
-	d.memory.keepOf(p, d.unopened)
+	d.memory.keepUnopened(p, d.unopened)
 	return nil
 }
 
-// keepOf keeps what a profile says of backends that were not opened, for the next profile.
-func (m *memory) keepOf(p *profile, backends []string) {
+// keepUnopened keeps a profile's figures of unopened backends, for the next profile.
+func (m *memory) keepUnopened(p *profile, backends []string) {
 	of := func(kernel string) bool {
 		backend, _, _ := strings.Cut(kernel, "/")
 		return slices.Contains(backends, backend)
@@ -161,21 +157,20 @@ func (m *memory) keepOf(p *profile, backends []string) {
 	}
 }
 
-// addKept adds what keepOf kept to a profile.
-func (m *memory) addKept(p *profile) {
+// addUnopened adds keepUnopened's figures to a profile.
+func (m *memory) addUnopened(p *profile) {
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	devices := maps.Clone(p.Machine.Devices) // the Dispatcher's
+	devices := maps.Clone(p.Machine.Devices) // shared with the Dispatcher
 	maps.Copy(devices, m.kept.Machine.Devices)
 	p.Machine.Devices = devices
 	maps.Copy(p.Kernels, m.kept.Kernels)
 	p.Calls = append(p.Calls, m.kept.Calls...)
 }
 
-// SaveProfile writes what is known, for LoadProfile. The file appears whole or
-// not at all, whoever else writes it; the folder is made if it does not exist.
-// A file that is not a profile is not replaced.
-// Nothing else in this package writes to disk.
+// SaveProfile writes a profile for LoadProfile, and its folder if needed. The file is replaced
+// atomically, even with concurrent writers. A file that is not a profile is not replaced. Nothing
+// else in this package writes to disk.
 func (d *Dispatcher) SaveProfile(path string) error {
 	body, err := json.Marshal(d.memory.profile(d.machine))
 	if err != nil {
@@ -192,7 +187,7 @@ func checksum(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readProfile reads a file that anyone may have written.
+// readProfile reads an untrusted file.
 func readProfile(path string) (*profile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -228,7 +223,6 @@ func readProfile(path string) (*profile, error) {
 	return &p, nil
 }
 
-// profile returns what is known.
 func (m *memory) profile(of machine) *profile {
 	p := &profile{Machine: of, Kernels: map[string]kernelFigure{}}
 	for i := range m.kernels {
@@ -248,7 +242,7 @@ func (m *memory) profile(of machine) *profile {
 		}
 	}
 	for _, x := range m.recent.Kept() {
-		if x.Traits != (flashkit.Traits{}) { // a name does not tell the traits
+		if x.Traits != (flashkit.Traits{}) { // a problem's name lacks the traits
 			continue
 		}
 		for k := range x.candidates {
@@ -257,14 +251,13 @@ func (m *memory) profile(of machine) *profile {
 			}
 		}
 	}
-	m.addKept(p)
+	m.addUnopened(p)
 	slices.SortFunc(p.Calls, func(a, b lastCall) int {
 		return cmp.Or(cmp.Compare(a.Problem, b.Problem), cmp.Compare(a.Kernel, b.Kernel))
 	})
 	return p
 }
 
-// regimeNames are the regimes by their names.
 var regimeNames = sync.OnceValue(func() map[string]regime {
 	names := make(map[string]regime, regimes)
 	for r := range regime(regimes) {
@@ -273,31 +266,31 @@ var regimeNames = sync.OnceValue(func() map[string]regime {
 	return names
 })
 
-// widest is how far a prediction may be off. What lies beyond is no measurement.
-const widest = 1 << 20
+// maxError bounds a credible factor.
+const maxError = 1 << 20
 
-// take sets what is known of a kernel to figures that have a name and make sense.
-func (m *memory) take(kernel int, f kernelFigure) {
+// setFigures sets a kernel's factors to the credible figures with known names.
+func (m *memory) setFigures(kernel int, f kernelFigure) {
 	for name, x := range f.Rates {
-		if at, ok := regimeNames()[name]; ok && x > 1.0/widest && x < widest {
+		if at, ok := regimeNames()[name]; ok && x > 1.0/maxError && x < maxError {
 			m.rates[kernel][at].set(math.Log(x), 1)
 		}
 	}
 	for k := range m.standings[kernel] {
-		if x := f.Standings[kind(k).String()]; x > 1.0/widest && x < widest {
+		if x := f.Standings[kind(k).String()]; x > 1.0/maxError && x < maxError {
 			m.standings[kernel][k].set(math.Log(x), 1)
 		}
 	}
 }
 
-// rounded leaves four digits, more than any measurement has.
+// rounded keeps four digits, more than any measurement has.
 func rounded(x float64) float64 {
 	unit := math.Pow(10, math.Floor(math.Log10(x))-3)
 	return math.Round(x/unit) * unit
 }
 
-// recall remembers what a call took, if its kernel and problem still exist.
-func (m *memory) recall(c lastCall) {
+// restoreCall restores the time of a call, if its kernel and problem still exist.
+func (m *memory) restoreCall(c lastCall) {
 	p, err := flashkit.ParseProblem(c.Problem)
 	if err != nil || !(c.Seconds > 0 && c.Seconds < 1e9) {
 		return
@@ -307,14 +300,13 @@ func (m *memory) recall(c lastCall) {
 	}
 }
 
-// candidate returns the kernel of that name in the plan of a problem, nil if
-// there is none or it does not fit.
+// candidate returns the named kernel in a problem's plan, nil if it does not exist or fit.
 func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
 	for i := range m.kernels {
 		if m.kernels[i].Name != kernel {
 			continue
 		}
-		x := m.plan(dense(p, m.kernels[i].Pass))
+		x := m.plan(denseKey(p, m.kernels[i].Pass))
 		for j := range x.candidates {
 			if c := &x.candidates[j]; c.kernel == i {
 				return c

@@ -23,7 +23,7 @@ import (
 
 var decoding = flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 500, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
 
-// taught returns a dispatcher over the CPU that knows something of two kernels.
+// taught returns a dispatcher over the CPU with figures of two kernels.
 func taught(t *testing.T) *Dispatcher {
 	d := New(simd.New()).Blank()
 	t.Cleanup(func() { d.Close() })
@@ -66,7 +66,7 @@ func TestProfileKeepsWhatIsKnown(t *testing.T) {
 	require.Len(t, left, 1, "no temporary file stays")
 }
 
-// The same profile makes the same choices, program after program.
+// Programs with the same profile make the same choices.
 func TestFrozenProfileChoosesTheSame(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "profile")
 	require.NoError(t, taught(t).SaveProfile(path))
@@ -103,8 +103,7 @@ func sealed(body string) string {
 	return profileMagic + hex.EncodeToString(sum[:]) + "\n" + body
 }
 
-// A profile that is damaged or of something else is refused with one error, and
-// leaves what is known as it was.
+// A damaged or foreign profile is refused with one error, and changes nothing.
 func TestBadProfiles(t *testing.T) {
 	d := taught(t)
 	path := filepath.Join(t.TempDir(), "profile")
@@ -152,7 +151,7 @@ func TestBadProfiles(t *testing.T) {
 	require.NotErrorIs(t, d.LoadProfile(path+".none"), ErrProfile)
 }
 
-// What is sound in itself and makes no sense here is passed over.
+// Valid figures without a meaning here are skipped.
 func TestStrangeFigures(t *testing.T) {
 	d := New(simd.New()).Blank()
 	defer d.Close()
@@ -166,7 +165,7 @@ func TestStrangeFigures(t *testing.T) {
 		}
 		return nil
 	}
-	p.Kernels["simd/fwd_generic"] = kernelFigure{[]int64{1, 2, 3}, map[string]float64{regime: 5}, map[string]float64{"row-bf16-plain": 5}} // it predicts otherwise
+	p.Kernels["simd/fwd_generic"] = kernelFigure{[]int64{1, 2, 3}, map[string]float64{regime: 5}, map[string]float64{"row-bf16-plain": 5}} // its predictions differ
 	p.Kernels["simd/bwd_generic"] = kernelFigure{predicts("simd/bwd_generic"), map[string]float64{
 		regime: -1, "x": 1, "": 2, "many-f32-plain-full-own-d64-4^9": 1e300, "many-f32-plain-full-own-d64-4^10": 0}, map[string]float64{"row-bf16-plain": -1, "x": 3}}
 	p.Kernels["abacus/fwd_beads"] = kernelFigure{nil, map[string]float64{regime: 5}, nil}
@@ -181,8 +180,7 @@ func TestStrangeFigures(t *testing.T) {
 	require.Equal(t, before, costs(d, decoding))
 }
 
-// Several programs write the same profile. Whoever reads meanwhile finds one of
-// them, whole.
+// Several programs write the same profile. A concurrent reader finds one whole profile.
 func TestProfileConcurrentWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "profile")
 	var wait sync.WaitGroup
@@ -243,7 +241,7 @@ func TestProfilePath(t *testing.T) {
 	require.Error(t, err)
 }
 
-// All reads the profile, and a bad one is ignored with one error to show.
+// All reads the profile, and ignores a bad one with one error.
 func TestAllReadsTheProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "profile")
 	t.Setenv(profileVariable, path)
@@ -272,17 +270,17 @@ func TestAllReadsTheProfile(t *testing.T) {
 	require.NoError(t, off.ProfileErr())
 }
 
-// The profile of one driver or GPU is none of another.
+// A profile applies to its own driver and GPU only.
 func TestMachines(t *testing.T) {
 	h200 := machine{OS: "linux", Arch: "amd64", CPU: "x", Cores: 2, Devices: map[string]device{"cuda": {"H200", "13.0"}}}
 	bare := h200
 	bare.Devices = nil
-	require.True(t, h200.is(h200))
-	require.False(t, h200.is(bare))
-	require.True(t, bare.is(h200), "what is known of the processor still counts")
+	require.True(t, h200.matches(h200))
+	require.False(t, h200.matches(bare))
+	require.True(t, bare.matches(h200), "what is known of the processor still counts")
 	newer := h200
 	newer.Devices = map[string]device{"cuda": {"H200", "13.1"}}
-	require.False(t, newer.is(h200))
+	require.False(t, newer.matches(h200))
 	require.Empty(t, cpuName("none"))
 }
 
@@ -314,11 +312,11 @@ func TestFactor(t *testing.T) {
 	log, n := f.log()
 	require.InDelta(t, 3, log, 1e-6, "of the last four, about")
 	require.EqualValues(t, 4, n)
-	require.Zero(t, f.over(&g), "nothing is known of the other one")
+	require.Zero(t, f.excess(&g), "nothing is known of the other one")
 	g.set(2.8, 1)
-	require.InDelta(t, .2, f.over(&g), 1e-6)
+	require.InDelta(t, .2, f.excess(&g), 1e-6)
 	g.set(-5, 1)
-	require.InDelta(t, math.Ln2, f.over(&g), 1e-6)
+	require.InDelta(t, math.Ln2, f.excess(&g), 1e-6)
 }
 
 func TestNeighbors(t *testing.T) {
@@ -357,21 +355,21 @@ func FuzzProfile(f *testing.F) {
 	})
 }
 
-// The plan of a problem serves others with a few keys more, to decode also those with
-// other lengths, and never keeps a kernel from one that it takes.
+// Problems with slightly more keys, and other lengths in decoding, share a plan. Sharing never
+// excludes a kernel that fits.
 func TestAlike(t *testing.T) {
 	for m := range 5000 {
 		p := decoding
 		p.KVLen = m
-		y := alike(dense(p, flashkit.PassForward)).Problem
+		y := roundKey(denseKey(p, flashkit.PassForward)).Problem
 		require.GreaterOrEqual(t, y.KVLen, m)
 		require.LessOrEqual(t, 16*(y.KVLen-m), m, m)
-		require.Equal(t, y, alike(dense(y, flashkit.PassForward)).Problem)
+		require.Equal(t, y, roundKey(denseKey(y, flashkit.PassForward)).Problem)
 		for _, rows := range []int{1, 32, 33, 4096} {
 			p.QLen = rows
-			s := dense(p, flashkit.PassForward)
+			s := denseKey(p, flashkit.PassForward)
 			s.Traits.Load = 7
-			s = alike(s)
+			s = roundKey(s)
 			require.Equal(t, rows, s.Problem.QLen)
 			require.Equal(t, y.KVLen, s.Problem.KVLen)
 			require.Equal(t, rows > 32, s.Traits.Load == 7)
@@ -395,7 +393,7 @@ func TestAlike(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// fewKeys has kernels that take up to 1000 keys.
+// fewKeys has kernels for up to 1000 keys.
 type fewKeys struct{ *simd.Backend }
 
 func (b *fewKeys) Kernels() []flashkit.Kernel {

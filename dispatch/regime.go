@@ -7,12 +7,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A regime is a class of problems on which a kernel's prediction errs by about the
-// same factor. It is a number below regimes.
+// A regime is a class of problems with similar prediction errors of a kernel. It is a number below
+// regimes.
 type regime uint16
 
-// The axes of a regime. The first one counts powers of four of the FLOPs, so that
-// the next larger problems of a class are the next regime.
+// Axes of a regime. The first counts powers of four of the FLOPs, so adjacent sizes have adjacent
+// numbers.
 const (
 	axisSize = iota
 	axisDim
@@ -27,11 +27,11 @@ const (
 var axisNames = [axes][]string{
 	axisSize:   {"4^6", "4^7", "4^8", "4^9", "4^10", "4^11", "4^12", "4^13", "4^14", "4^15", "4^16", "4^17", "4^18", "4^19", "4^20"},
 	axisDim:    {"d64", "d128", "wide"},
-	axisShared: {"own", "shared"}, // keys of a head, or of several
+	axisShared: {"own", "shared"}, // keys of one head, or shared by several
 	axisMask:   {"full", "masked"},
 	axisRows:   {"row", "few", "many"}, // queries
 	axisType:   {"f32", "f16", "bf16"},
-	axisExtra:  {"plain", "extra"}, // features: they take time that is no matter of products
+	axisExtra:  {"plain", "extra"}, // features: their cost does not depend on the products
 }
 
 const (
@@ -41,8 +41,8 @@ const (
 	smallest = 6 // exponent of the first size
 )
 
-// A kind is how many rows a problem has, its type, and whether it has features, which
-// decide which kernels compete: the last three axes.
+// A kind is the last three axes: number of rows, type, and features. They decide which kernels
+// compete.
 type kind uint8
 
 func (r regime) kind() kind { return kind(r / (regimes / kinds)) }
@@ -52,8 +52,7 @@ func (k kind) String() string {
 	return axisNames[axisRows][k%3] + "-" + axisNames[axisType][k/3%3] + "-" + axisNames[axisExtra][k/9]
 }
 
-// neighbors returns the regimes of four times smaller and larger problems, the
-// regime itself where there are none.
+// neighbors returns the regimes of problems a fourth and four times the size, or r at the ends.
 func (r regime) neighbors() (smaller, larger regime) {
 	smaller, larger = r, r
 	if r%sizes > 0 {
@@ -65,7 +64,6 @@ func (r regime) neighbors() (smaller, larger regime) {
 	return smaller, larger
 }
 
-// regimeOf returns the regime of a problem.
 func regimeOf(p flashkit.Problem, s flashkit.Pass) regime {
 	var at [axes]int
 	_, exponent := math.Frexp(p.FLOPs(s))

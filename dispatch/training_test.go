@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A step is the arguments of both passes, of random numbers, and the same for the oracle.
+// A step is the arguments of both passes, with random numbers, for dispatch and the oracle.
 type step struct {
 	problem flashkit.Problem
 	args    *flashkit.Args
@@ -42,8 +42,8 @@ func newStep(p flashkit.Problem, r *rand.Rand) *step {
 	return s
 }
 
-// run runs the forward pass and then the backward pass, as a program does, and returns the
-// largest error of a gradient over the largest gradient.
+// run runs the forward and the backward pass, and returns the largest error of a gradient over the
+// largest gradient.
 func (s *step) run(t *testing.T, d *dispatch.Dispatcher, want oracle.Gradients) (worst float64) {
 	a := s.args
 	require.NoError(t, d.Forward(context.Background(), s.problem, &flashkit.Args{Q: a.Q, K: a.K, V: a.V, Mask: a.Mask, O: a.O, LSE: a.LSE}))
@@ -61,8 +61,8 @@ func (s *step) run(t *testing.T, d *dispatch.Dispatcher, want oracle.Gradients) 
 	return worst
 }
 
-// Forward and then Backward give gradients that are as exact as those of one family of
-// kernels, where few rows and large scores make families differ.
+// Forward and Backward give gradients as exact as within one family of kernels, even where few rows
+// and large scores make families differ.
 func TestGradientsOfForwardAndBackward(t *testing.T) {
 	b := simd.New()
 	defer b.Close()

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A call does not get the plan of another call of the same problem whose tensors differ: each
-// kernel takes calls of some traits, and others cost it more.
+// Calls of one problem with different tensors have different plans: kernels accept or favor certain
+// traits.
 func TestPlansAreOfTraits(t *testing.T) {
 	p := flashkit.Problem{Batch: 2, Heads: 1, KVHeads: 1, QLen: 40, KVLen: 40, Dim: 1, VDim: 1, Ragged: true}
 	packed := []int32{0, 40, 80}
@@ -68,7 +68,7 @@ func TestPlansAreOfTraits(t *testing.T) {
 	}
 }
 
-// Backends are those that a dispatcher was made of, whatever it chooses from.
+// Backends returns a dispatcher's original backends, regardless of its choice.
 func TestBackends(t *testing.T) {
 	var ran []string
 	fast, slow := twoBackends(&ran)

@@ -2,23 +2,23 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/matmul"
 
-// Forward returns the activation of every element of x, as a layer of its own. That of a
-// Linear costs less.
+// Forward returns a applied to every element of x, as a separate layer. Linear.Activation costs
+// less.
 func (a Activation) Forward(s *Step, x Tensor) Tensor {
-	if !s.ok(a.check()) || !s.takes("Activation", "x", &x, 0, nil) {
+	if !s.ok(a.check()) || !s.accepts("Activation", "x", &x, 0, nil) {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, x.Features)
-	for i := 0; i < x.Count(); i += x.together() {
-		s.ok(s.engine.products.Apply(s.ctx, y.span(i, x.together()), x.span(i, x.together()), matmul.Activation(a)))
+	for i := 0; i < x.Count(); i += x.denseRows() {
+		s.ok(s.engine.products.Apply(s.ctx, y.span(i, x.denseRows()), x.span(i, x.denseRows()), matmul.Activation(a)))
 	}
 	s.Push(activations[a], x)
 	return y
 }
 
-// Backward returns the gradient of x, given that of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (a Activation) Backward(s *Step, dy Tensor) Tensor {
-	if !s.ok(a.check()) || !s.takes("Activation", "dy", &dy, 0, nil) {
+	if !s.ok(a.check()) || !s.accepts("Activation", "dy", &dy, 0, nil) {
 		return Tensor{}
 	}
 	return activationGrad(s, a, s.Pop(activations[a]), dy)
@@ -34,28 +34,28 @@ func (a Activation) check() error {
 // activations are owners of records: an Activation has no address.
 var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh}
 
-// activationGrad returns dy times the slope of the activation at x.
+// activationGrad returns dy times the derivative of the activation at x.
 func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
-	if !s.takes("Activation", "dy", &dy, x.Features, &x.Rows) {
+	if !s.accepts("Activation", "dy", &dy, x.Features, &x.Rows) {
 		return Tensor{}
 	}
 	dx := s.NewTensor(x.Rows, x.Features)
-	n := min(x.together(), dy.together())
+	n := min(x.denseRows(), dy.denseRows())
 	for i := 0; i < x.Count(); i += n {
 		s.ok(s.engine.products.ApplyGrad(s.ctx, dx.span(i, n), x.span(i, n), dy.span(i, n), matmul.Activation(a)))
 	}
 	return dx
 }
 
-// together returns how many rows lie one after the other: all, or one.
-func (x *Tensor) together() int {
+// denseRows returns the number of consecutive rows without gaps: all, or one.
+func (x *Tensor) denseRows() int {
 	if x.isDense() {
 		return max(1, x.Count())
 	}
 	return 1
 }
 
-// span returns the memory of n rows without gaps.
+// span returns the memory of n dense rows from row i.
 func (x *Tensor) span(i, n int) []float32 {
 	return x.Data[i*x.stride():][: n*x.Features : n*x.Features]
 }

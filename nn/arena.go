@@ -1,22 +1,21 @@
 package nn
 
-// An arena is memory that is taken in a row and given back in the other order. It grows
-// while a first pass shows how much it takes, and then stays.
+// An arena is a stack allocator. It grows while a first pass determines its size, then stays.
 type arena struct {
 	blocks [][]float32
 	at     position
-	most   int // floats that were in use at a time, since the last reset
+	most   int // peak floats in use since the last reset
 }
 
-// A position is a place in an arena, up to which it is in use.
+// A position is the end of an arena's used part.
 type position struct{ block, used int }
 
 const (
-	lane     = 16      // floats of a cache line: what is taken begins at one
+	lane     = 16      // floats of a cache line, the alignment of allocations
 	smallest = 1 << 16 // floats of a block
 )
 
-// take returns n floats of any values.
+// take returns n uninitialized floats.
 func (a *arena) take(n int) []float32 {
 	size := (n + lane - 1) / lane * lane
 	for ; a.at.block < len(a.blocks); a.at = (position{a.at.block + 1, 0}) {
@@ -33,8 +32,7 @@ func (a *arena) take(n int) []float32 {
 	return a.blocks[a.at.block][:n:n]
 }
 
-// used returns how many floats are in use, those at the ends of blocks that were too short
-// among them.
+// used returns the floats in use, including skipped ends of blocks.
 func (a *arena) used() int {
 	n := a.at.used
 	for _, b := range a.blocks[:a.at.block] {
@@ -43,7 +41,6 @@ func (a *arena) used() int {
 	return n
 }
 
-// size returns how many floats the arena has.
 func (a *arena) size() (n int) {
 	for _, b := range a.blocks {
 		n += len(b)
@@ -51,8 +48,8 @@ func (a *arena) size() (n int) {
 	return n
 }
 
-// reset gives everything back. Several blocks become one that has room for what was in use,
-// so that what follows lies close.
+// reset frees everything. It replaces several blocks by one of the peak size, so that later
+// allocations are adjacent.
 func (a *arena) reset() {
 	if len(a.blocks) > 1 {
 		clear(a.blocks)

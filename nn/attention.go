@@ -6,38 +6,37 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// MultiHeadAttention attends with several heads at once: softmax(Q K^T Scale) V for each,
-// where the features of a row are those of its heads one after the other. It has no
-// parameters.
+// MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row's features are its
+// heads' features, concatenated. It has no parameters.
 type MultiHeadAttention struct {
 	Heads   int
 	KVHeads int     // of k and v; 0 is Heads. Divides Heads: query head h reads head h / (Heads/KVHeads)
-	Scale   float32 // 0 is 1/sqrt(features of a head)
-	Dropout float32 // of weights, in training: from 0 up to but not 1
-	Causal  bool    // a row sees the keys up to its own position; the last row sees all keys
-	Rotary  *Rotary // turns q and k by their positions; nil: not
+	Scale   float32 // softmax scale; 0 is 1/sqrt(features of a head)
+	Dropout float32 // probability of dropping a weight in training, in [0, 1)
+	Causal  bool    // a row sees keys up to its own position; the last row sees all keys
+	Rotary  *Rotary // rotates q and k by position; nil for none
 
-	// UseFlashAttention computes by the Dispatcher's kernels, in memory that grows with T.
-	// Otherwise all weights are stored, [batch, heads, T, keys]. It must not change between
-	// Forward and Backward.
+	// UseFlashAttention selects the Dispatcher's kernels, whose memory is proportional to T.
+	// Otherwise all weights are stored, [batch, heads, T, keys]. It must not change between Forward
+	// and Backward.
 	UseFlashAttention bool
 }
 
-// NewMultiHeadAttention returns attention with so many heads, which uses flash attention.
+// NewMultiHeadAttention returns flash attention with the given number of heads.
 func NewMultiHeadAttention(heads int) *MultiHeadAttention {
 	return &MultiHeadAttention{Heads: heads, UseFlashAttention: true}
 }
 
-// Forward returns [rows of q, Heads * features of a head of v], of q [rows, Heads * dim], k
-// [keys, KVHeads * dim] and v [keys, KVHeads * features], which may all be one tensor. The sequences
-// of k and v are as many as those of q, and may have other lengths.
+// Forward returns [rows of q, Heads * features of a head of v]. q is [rows, Heads * dim], k [keys,
+// KVHeads * dim] and v [keys, KVHeads * features]. They may be one tensor. k and v have q's number
+// of sequences, but may differ in length.
 func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
 	y, _ := m.forward(s, q, k, v)
 	return y
 }
 
-// ForwardWeights is Forward that also returns the weights, [batch, Heads, T of q, T of k],
-// before dropout. It is an error where flash attention is used, which never has them.
+// ForwardWeights is Forward that also returns the weights before dropout, [batch, Heads, T of q, T
+// of k]. It fails with flash attention, which does not store them.
 func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, weights []float32) {
 	if m.UseFlashAttention {
 		s.Fail(errors.New("nn: flash attention has no weights to return: set UseFlashAttention to false"))
@@ -46,7 +45,7 @@ func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, 
 }
 
 func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []float32) {
-	if !m.takes(s, &q, &k, &v) {
+	if !m.accepts(s, &q, &k, &v) {
 		return Tensor{}, nil
 	}
 	if m.Rotary != nil {
@@ -60,7 +59,7 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 	if s.train && m.Dropout > 0 {
 		r.seed = s.nextSeed()
 	}
-	p := m.describe(s, &q, &k, &v, &y)
+	p := m.problemOf(s, &q, &k, &v, &y)
 	s.args.Seed = r.seed
 	switch {
 	case !m.UseFlashAttention:
@@ -83,18 +82,18 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 	return y, kept
 }
 
-// Backward returns the gradients of q, k and v, given that of the result.
+// Backward returns the gradients of q, k and v for dy, the result's gradient.
 func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	r := s.pop(m)
 	y, v, k, q := s.Pop(m), s.Pop(m), s.Pop(m), s.Pop(m)
-	if !s.ok(nil) || !s.takes("MultiHeadAttention", "dy", &dy, y.Features, &y.Rows) || !m.takes(s, &q, &k, &v) {
+	if !s.ok(nil) || !s.accepts("MultiHeadAttention", "dy", &dy, y.Features, &y.Rows) || !m.accepts(s, &q, &k, &v) {
 		return Tensor{}, Tensor{}, Tensor{}
 	}
 	dq, dk, dv = s.NewTensor(q.Rows, q.Features), s.NewTensor(k.Rows, k.Features), s.NewTensor(v.Rows, v.Features)
 	if !s.ok(nil) {
 		return Tensor{}, Tensor{}, Tensor{}
 	}
-	p, g := m.describe(s, &q, &k, &v, &y), m.kvHeads()
+	p, g := m.problemOf(s, &q, &k, &v, &y), m.kvHeads()
 	s.args.Seed = r.seed
 	s.args.DO, s.args.DQ, s.args.DK, s.args.DV = dy.heads(m.Heads), dq.heads(m.Heads), dk.heads(g), dv.heads(g)
 	if m.UseFlashAttention {
@@ -110,11 +109,11 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	return dq, dk, dv
 }
 
-// Decode appends k and v to the cache, turned by their positions if there is Rotary, and
-// returns what q sees of all that the cache has then: with Causal the last row of each
-// sequence sees all of it. It is for inference. k and v have as many rows as q.
+// Decode appends k and v to the cache, rotated by position if Rotary is set, and returns the
+// attention of q over the whole cache. With Causal, the last row of each sequence sees all keys. It
+// is for inference. k and v have q's rows.
 func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
-	if !m.takes(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
+	if !m.accepts(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
 		return Tensor{}
 	}
 	if m.Rotary != nil {
@@ -124,8 +123,8 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 		return Tensor{}
 	}
 	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
-	p := m.describe(s, &q, &k, &v, &y)
-	p.KVLen, p.Ragged = cache.capacity, true // it does not change from token to token, so dispatch finds its plan
+	p := m.problemOf(s, &q, &k, &v, &y)
+	p.KVLen, p.Ragged = cache.capacity, true // constant across tokens, so that dispatch reuses its plan
 	s.seqs.KVLens, s.args.Seqs = cache.lens, &s.seqs
 	s.args.K, s.args.V = cache.View()
 	if m.UseFlashAttention {
@@ -150,9 +149,8 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 	return nil
 }
 
-// describe returns the problem of a pass whose output is y, and sets the Step's arguments to its
-// tensors and sequences.
-func (m *MultiHeadAttention) describe(s *Step, q, k, v, y *Tensor) flashkit.Problem {
+// problemOf returns the problem of a pass with output y, and sets the Step's arguments.
+func (m *MultiHeadAttention) problemOf(s *Step, q, k, v, y *Tensor) flashkit.Problem {
 	g := m.kvHeads()
 	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: g, QLen: q.T, KVLen: k.T,
 		Dim: q.Features / m.Heads, VDim: v.Features / g, Scale: m.Scale}
@@ -177,8 +175,8 @@ func (m *MultiHeadAttention) kvHeads() int {
 	return m.KVHeads
 }
 
-// takes makes it the Step's error if q, k and v do not go with the heads and each other.
-func (m *MultiHeadAttention) takes(s *Step, q, k, v *Tensor) bool {
+// accepts fails the Step unless q, k and v match the heads and each other.
+func (m *MultiHeadAttention) accepts(s *Step, q, k, v *Tensor) bool {
 	const layer = "MultiHeadAttention"
 	g := m.kvHeads()
 	switch {
@@ -188,7 +186,7 @@ func (m *MultiHeadAttention) takes(s *Step, q, k, v *Tensor) bool {
 		return s.ok(problem(layer+".KVHeads", m.KVHeads, "must divide Heads = %d, or be 0", m.Heads))
 	case !(m.Dropout >= 0 && m.Dropout < 1):
 		return s.ok(problem(layer+".Dropout", m.Dropout, "must be at least 0 and less than 1"))
-	case !s.takes(layer, "q", q, 0, nil) || !s.takes(layer, "k", k, 0, nil) || !s.takes(layer, "v", v, 0, &k.Rows):
+	case !s.accepts(layer, "q", q, 0, nil) || !s.accepts(layer, "k", k, 0, nil) || !s.accepts(layer, "v", v, 0, &k.Rows):
 		return false
 	case q.Features%m.Heads != 0:
 		return s.ok(problem(layer+": q.Features", q.Features, "must be a multiple of Heads = %d", m.Heads))

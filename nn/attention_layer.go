@@ -1,7 +1,7 @@
 package nn
 
-// An AttentionConfig is what an AttentionLayer is made of. Zeros are what is said; of
-// Heads and DimHead there must be at least one.
+// An AttentionConfig configures an AttentionLayer. Zero fields take the default in the comment;
+// Heads and DimHead must be at least 1.
 type AttentionConfig struct {
 	QFeatures   int
 	KFeatures   int // 0: QFeatures
@@ -12,20 +12,19 @@ type AttentionConfig struct {
 	DimHead     int // features of a head
 	Dropout     float32
 	Causal      bool
-	Rotary      *Rotary // nil: none
+	Rotary      *Rotary // nil for none
 }
 
-// An AttentionLayer is attention with what is before and after it: a norm of q, k and v each,
-// projections to the heads, attention with scale 1/sqrt(DimHead), and a projection to the
-// features that follow. No projection has a bias.
+// An AttentionLayer is a norm of q, k and v each, projections to the heads, attention with scale
+// 1/sqrt(DimHead), and an output projection. Projections have no bias.
 type AttentionLayer struct {
 	NormQ, NormK, NormV *LayerNorm
 	Q, K, V, Out        *Linear
 	Attention           *MultiHeadAttention
 }
 
-// NewAttentionLayer returns a layer whose parameters are called norm_q.weight, norm_q.bias, the
-// same of norm_k and norm_v, q.weight, k.weight, v.weight and out.weight.
+// NewAttentionLayer returns a layer with the parameters norm_q.weight, norm_q.bias, likewise norm_k
+// and norm_v, then q.weight, k.weight, v.weight and out.weight.
 func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	or := func(n, otherwise int) int {
 		if n == 0 {
@@ -50,21 +49,21 @@ func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	}
 }
 
-// Params returns the parameters of the norms, then those of the projections.
+// Params returns the parameters of the norms, then of the projections.
 func (l *AttentionLayer) Params() []*Param {
 	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
 }
 
-// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+// UseFlashAttention switches flash attention, initially on.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
-// Forward returns [rows of q, OutFeatures], of q, k and v, which may all be one tensor.
+// Forward returns [rows of q, OutFeatures] for q, k and v, which may be one tensor.
 func (l *AttentionLayer) Forward(s *Step, q, k, v Tensor) Tensor {
 	q, k, v = l.project(s, q, k, v)
 	return l.Out.Forward(s, l.Attention.Forward(s, q, k, v))
 }
 
-// Decode is Forward in inference for rows that follow those in the cache: it adds their keys
+// Decode is Forward in inference for rows that continue the cached sequences. It appends their keys
 // and values to the cache, and attends to all of it.
 func (l *AttentionLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	q, k, v := l.project(s, x, x, x)
@@ -78,7 +77,7 @@ func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
 	return q, k, v
 }
 
-// Backward returns the gradients of q, k and v, given that of the result. Where they are one
+// Backward returns the gradients of q, k and v for dy, the result's gradient. If they are one
 // tensor, its gradient is the sum.
 func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
@@ -88,7 +87,6 @@ func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	return dq, dk, dv
 }
 
-// join returns the parameters of layers, one after the other.
 func join(layers ...interface{ Params() []*Param }) (list []*Param) {
 	for _, l := range layers {
 		list = append(list, l.Params()...)

@@ -8,9 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// Attention the long way: the weights of all rows and keys are computed, stored in
-// [batch, heads, QLen, KVLen], and multiplied. The arguments are those of flash attention,
-// and so are the results but for rounding.
+// Plain attention computes and stores all weights, [batch, heads, QLen, KVLen], and multiplies
+// them. Arguments and, up to rounding, results equal flash attention's.
 
 // plainForward computes O of s.args, and the weights before dropout.
 func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
@@ -30,9 +29,9 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 			w := headOf(&p, weights, b, h, &seq)
 			s.mm = matmul.Args{C: w, A: matrixOf(&s.args.Q, seq.QBatch, h, seq.Q0, seq.N), B: &s.packed[0]}
 			s.multiply()
-			work := s.work(seq.N, softmaxRows)
+			work := s.startRows(seq.N, softmaxRows)
 			work.weights, work.seq, work.scale = w, seq, p.SoftmaxScale()
-			s.do(4 * seq.M)
+			s.runRows(4 * seq.M)
 			if dropped != nil {
 				w = drop(&p, dropped, w, s.args.Seed, b, h)
 			}
@@ -44,10 +43,10 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 	}
 }
 
-// plainBackward computes DQ, DK and DV of s.args from the weights that plainForward left.
+// plainBackward computes DQ, DK and DV of s.args from plainForward's weights.
 func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 	a := &s.args
-	lse := s.take(a.Q.Shape()[0] * p.Heads * a.Q.Shape()[2]) // it is not read, but the check asks for it
+	lse := s.take(a.Q.Shape()[0] * p.Heads * a.Q.Shape()[2]) // required by the check, but not read
 	a.LSE = flashkit.F32(lse, a.Q.Shape()[0], p.Heads, a.Q.Shape()[2], 1)
 	if !s.ok(s.call.Set(p, flashkit.PassBackward, a)) {
 		return
@@ -77,9 +76,9 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 			if dropped != nil {
 				drop(&p, slopes, d, a.Seed, b, h)
 			}
-			work := s.work(seq.N, softmaxGrad)
+			work := s.startRows(seq.N, softmaxGrad)
 			work.weights, work.slopes, work.scale = w, d, p.SoftmaxScale()
-			s.do(seq.M)
+			s.runRows(seq.M)
 			s.mm = matmul.Args{C: matrixOf(&a.DQ, seq.QBatch, h, seq.Q0, seq.N), A: d, B: &s.packed[1]}
 			s.multiply()
 			s.pack(2, matrixOf(&a.Q, seq.QBatch, h, seq.Q0, seq.N))
@@ -99,7 +98,7 @@ func (s *Step) takeIf(wanted bool, n int) []float32 {
 	return s.take(n)
 }
 
-// softmaxRows replaces rows of scores by weights, those of keys that a row does not see by 0.
+// softmaxRows replaces rows of scores by weights, 0 for hidden keys.
 func softmaxRows(w *rowWork, _, from, to int) {
 	for i := from; i < to; i++ {
 		row := w.weights.Data[i*w.weights.RowStride:][:w.seq.M]
@@ -127,8 +126,8 @@ func softmax(x []float32, scale float64) {
 	}
 }
 
-// softmaxGrad replaces rows of the gradient d of weights w by that of the scores before the
-// scale: scale w (d - sum(w d)).
+// softmaxGrad replaces rows of d, the gradient of weights w, by the gradient of the unscaled
+// scores: scale w (d - sum(w d)).
 func softmaxGrad(w *rowWork, _, from, to int) {
 	scale := float32(w.scale)
 	for i := from; i < to; i++ {
@@ -143,8 +142,8 @@ func softmaxGrad(w *rowWork, _, from, to int) {
 	}
 }
 
-// drop writes x of a head to y, which may be x, with the weights dropped that flash
-// attention drops, and the others multiplied by the factor that makes up for them.
+// drop writes x of a head to y, which may alias x, with flash attention's dropout mask: 0 or scaled
+// by 1/(1-p).
 func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h int) matmul.Matrix {
 	below, keep, key := philox.Below(p.Score.Dropout), philox.Keep(p.Score.Dropout), philox.Key(seed)
 	var words [4]uint32
@@ -169,7 +168,7 @@ func headOf(p *flashkit.Problem, weights []float32, b, h int, seq *flashkit.Seq)
 	return matmul.Matrix{Data: weights[(b*p.Heads+h)*p.QLen*p.KVLen:], Rows: seq.N, Cols: seq.M, RowStride: p.KVLen, ColStride: 1}
 }
 
-// matrixOf returns n rows of a head, from row r on.
+// matrixOf returns rows [r, r+n) of a head.
 func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	m := matmul.Matrix{Rows: n, Cols: t.Shape()[3], RowStride: t.Strides()[2], ColStride: 1}
 	if n > 0 {
@@ -178,8 +177,7 @@ func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	return m
 }
 
-// clearRows sets the padding of a head, rows from up to but not including to, to 0. Packed
-// sequences have none.
+// clearRows zeros the padding of a head, rows [from, to). Packed sequences have none.
 func clearRows(t *flashkit.Tensor, p *flashkit.Problem, b, h, from, to int) {
 	if t.Shape()[0] != p.Batch || t.Shape()[2] != to {
 		return

@@ -11,8 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// layouts are ways in which three sequences of at most 7 rows lie, each as rows and as those
-// of keys.
+// layouts returns layouts of three sequences of at most 7 rows, each for queries and for keys.
 func layouts() map[string][2]nn.Rows {
 	return map[string][2]nn.Rows{
 		"dense":        {{Batch: 3, T: 7}, {Batch: 3, T: 9}},
@@ -28,8 +27,8 @@ func layouts() map[string][2]nn.Rows {
 	}
 }
 
-// Flash attention and the long way agree in both passes, for every layout, mask and dropout.
-// What lies in the padding has no influence and gets 0.
+// Flash and plain attention agree in both passes, for every layout, mask and dropout. Padding has
+// no influence and gets 0.
 func TestFlashAndPlain(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for name, rows := range layouts() {
@@ -104,7 +103,7 @@ func poison(x *nn.Tensor) {
 	}
 }
 
-// A packed sequence gets the bits that it gets alone, through a whole model.
+// A packed sequence gets the same bits as alone, through a whole model.
 func TestPackedAlone(t *testing.T) {
 	m := newModel(t, tiny)
 	tokens := someTokens(rand.New(rand.NewPCG(3, 4)), 1, 20, 11)

@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A KVCache keeps the keys and values of sequences that grow, so that each new row is
-// computed once. One goroutine at a time may use it.
+// A KVCache stores the keys and values of growing sequences, so that each row is computed once. One
+// goroutine at a time may use it.
 type KVCache struct {
 	batch, heads, dim, capacity int
 
@@ -15,9 +15,8 @@ type KVCache struct {
 	lens []int32
 }
 
-// NewKVCache returns an empty cache for batch sequences of at most capacity rows, with so
-// many heads of keys and values of dim features each. It takes 8 * batch * heads * capacity *
-// dim bytes.
+// NewKVCache returns an empty cache for batch sequences of at most capacity rows, each with heads
+// KV heads of dim features. It takes 8 * batch * heads * capacity * dim bytes.
 func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 	n := 1
 	for _, d := range [...]struct {
@@ -32,23 +31,23 @@ func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 	return &KVCache{batch, heads, dim, capacity, make([]float32, n), make([]float32, n), make([]int32, batch)}, nil
 }
 
-// Capacity returns how many rows a sequence may have.
+// Capacity returns the most rows of a sequence.
 func (c *KVCache) Capacity() int { return c.capacity }
 
-// Lens returns how many rows each sequence has. It changes with the cache.
+// Lens returns each sequence's number of rows. The slice changes with the cache.
 func (c *KVCache) Lens() []int32 { return c.lens }
 
 // Reset empties the cache.
 func (c *KVCache) Reset() { clear(c.lens) }
 
-// View returns keys and values as kernels take them, [batch, heads, capacity, dim]; Lens
-// says how many rows count.
+// View returns keys and values in the kernels' layout, [batch, heads, capacity, dim]. Only Lens
+// rows are valid.
 func (c *KVCache) View() (k, v flashkit.Tensor) {
 	return flashkit.F32(c.k, c.batch, c.heads, c.capacity, c.dim), flashkit.F32(c.v, c.batch, c.heads, c.capacity, c.dim)
 }
 
-// Append adds the rows of k and v, [rows, heads * dim], to their sequences, those of the
-// padding left out. Where they do not fit it changes nothing.
+// Append adds the rows of k and v, [rows, heads * dim], without padding, to their sequences. If
+// they do not fit, it changes nothing and returns a *flashkit.ProblemError.
 func (c *KVCache) Append(k, v Tensor) error {
 	for _, x := range [...]*Tensor{&k, &v} {
 		if err := x.check("KVCache: k, v", c.heads*c.dim); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// Decoding gives the logits of the whole text, whatever the pieces that it comes in.
+// Decoding gives the whole text's logits for any division into pieces.
 func TestDecode(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	tokens := someTokens(r, 2, 12, 11)
@@ -65,7 +65,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Sequences of a cache may have other lengths than each other, and rotary positions go on.
+// Cached sequences may differ in length, and rotary positions continue.
 func TestDecodeLengths(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	m := nn.NewMultiHeadAttention(4)
@@ -82,7 +82,7 @@ func TestDecodeLengths(t *testing.T) {
 	cache, err := nn.NewKVCache(3, 2, 10, 6)
 	require.NoError(t, err)
 	require.Equal(t, 10, cache.Capacity())
-	for from := int32(0); from < 9; from += 3 { // three rows of each sequence at a time, as long as there are
+	for from := int32(0); from < 9; from += 3 { // three rows of each sequence at a time, while any are left
 		part := func(x nn.Tensor) nn.Tensor {
 			p := nn.NewTensor(make([]float32, 3*3*x.Features), 3, 3, x.Features)
 			p.Lens = make([]int32, 3)

@@ -1,13 +1,12 @@
-// Package nn has the layers around attention, with a forward and a backward pass each:
-// linear, norms, embeddings, multi-head attention, a transformer and a language model,
-// and the optimizers that train them.
+// Package nn provides the layers around attention, each with a forward and a backward pass: linear
+// layers, norms, embeddings, multi-head attention, a transformer and a language model. It also has
+// optimizers.
 //
-// Layers are plain values. Forward computes, Backward takes the gradient of what Forward
-// returned, adds to the gradients of the parameters and returns the gradient of what
-// Forward was given. There is no graph: a model calls its layers in one order, and their
-// backward passes in the other. What Forward leaves for Backward lies on the stack of a
-// Step, which also has the scratch memory, so a warm pass allocates nothing and any number
-// of goroutines can run the same layers, each with a Step of its own.
+// Layers are plain values. Backward takes the gradient of Forward's result, adds to the parameters'
+// gradients and returns the gradient of Forward's input. There is no graph: a model calls its
+// layers in order, and their backward passes in reverse. A Step holds the records that Forward
+// leaves for Backward, and the scratch memory. So a warm pass does not allocate, and any number of
+// goroutines can run the same layers, each with its own Step.
 //
 //	e := nn.NewEngine(d) // of a dispatch.Dispatcher
 //	s := e.NewStep()
@@ -17,10 +16,10 @@
 //	if err := s.Err(); err != nil { ... }
 //	optimizer.Update()
 //
-// Errors stick: after the first one the Step's passes do nothing, and Err returns it. Input
-// that makes no sense gives a *flashkit.ProblemError that names what is wrong. No input
-// makes the package panic, and it prints nothing.
+// Errors are sticky: after the first one the Step's passes do nothing, and Err returns it. Invalid
+// input gives a *flashkit.ProblemError that names the field. The package never panics on input and
+// prints nothing.
 //
-// Everything is float32. Weights lie and are named as those of PyTorch: that of a linear
-// layer is [out, in]. docs/layers.md has the shapes and a table for those who port models.
+// Everything is float32. Weights have PyTorch's layouts and names: a linear layer's weight is [out,
+// in]. docs/layers.md has the shapes and a table for porting models.
 package nn

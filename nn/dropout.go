@@ -2,17 +2,16 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/philox"
 
-// Dropout sets elements to 0 with probability P, and multiplies the others by 1/(1-P), in
-// training. In inference it does nothing. Which ones it drops depends on the seed and the
-// number of the Step, on how many dropouts came before in it, and on the place of the
-// element.
+// Dropout, in training, zeros elements with probability P and multiplies the others by 1/(1-P). In
+// inference it does nothing. The mask depends on the Step's seed and number, the preceding dropouts
+// of the pass, and the element's position.
 type Dropout struct {
-	P float32 // from 0 up to but not 1, rounded to a multiple of 2^-16
+	P float32 // in [0, 1), rounded to a multiple of 2^-16
 }
 
 // Forward returns x, [rows, features], with elements dropped.
 func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes("Dropout", "x", &x, 0, nil) || l.P == 0 || !s.train {
+	if !s.ok(l.check()) || !s.accepts("Dropout", "x", &x, 0, nil) || l.P == 0 || !s.train {
 		return x
 	}
 	seed := s.nextSeed()
@@ -20,13 +19,13 @@ func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
 	return l.drop(s, seed, x)
 }
 
-// Backward returns the gradient of x, given that of the result: 0 where x was dropped.
+// Backward returns the gradient of x for dy, the result's gradient: 0 where x was dropped.
 func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || l.P == 0 {
 		return dy
 	}
 	r := s.pop(l)
-	if !s.takes("Dropout", "dy", &dy, r.x.Features, &r.x.Rows) {
+	if !s.accepts("Dropout", "dy", &dy, r.x.Features, &r.x.Rows) {
 		return Tensor{}
 	}
 	return l.drop(s, r.seed, dy)
@@ -35,13 +34,13 @@ func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 // drop returns x times 0 or 1/(1-P).
 func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
 	y := s.NewTensor(x.Rows, x.Features)
-	w := s.work(x.Count(), dropRows)
+	w := s.startRows(x.Count(), dropRows)
 	w.dropout, w.seed, w.x, w.y = l, seed, x, y
-	s.do(4 * x.Features)
+	s.runRows(4 * x.Features)
 	return y
 }
 
-// dropRows drops elements of rows. Eight have the words of one counter.
+// dropRows drops elements of rows. Eight elements share a counter.
 func dropRows(w *rowWork, _, from, to int) {
 	below, keep, key := philox.Below(w.dropout.P), philox.Keep(w.dropout.P), philox.Key(w.seed)
 	var words [4]uint32

@@ -62,7 +62,7 @@ func TestDropout(t *testing.T) {
 	require.Equal(t, x, (&nn.Dropout{P: .5}).Forward(s, x), "nothing in inference")
 }
 
-// What is dropped depends on the row and the feature, not on how the memory lies.
+// The dropout mask depends on row and feature, not on the memory layout.
 func TestDropoutOfColumns(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	wide := random(r, 2, 3, 9)

@@ -9,8 +9,7 @@ type Embedding struct {
 	tokens, features int
 }
 
-// NewEmbedding returns an Embedding, normally distributed at first, whose parameter is
-// called weight.
+// NewEmbedding returns an Embedding with a standard normal parameter called weight.
 func NewEmbedding(i *Init, tokens, features int) *Embedding {
 	return &Embedding{i.Normal("weight", 1, tokens, features), tokens, features}
 }
@@ -39,10 +38,10 @@ func (l *Embedding) Forward(s *Step, x Tokens) Tensor {
 	return y
 }
 
-// Backward adds the gradient of the result to that of the weight. Tokens have none.
+// Backward adds the result's gradient to the weight's. Tokens have no gradient.
 func (l *Embedding) Backward(s *Step, dy Tensor) {
 	ids := s.pop(l).ids
-	if !s.ok(nil) || !s.takes(l.Weight.Name, "dy", &dy, l.features, nil) {
+	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, nil) {
 		return
 	}
 	if dy.Count() != len(ids) {
@@ -55,16 +54,15 @@ func (l *Embedding) Backward(s *Step, dy Tensor) {
 	}
 }
 
-// A PositionalEmbedding has a row of features for each position in a sequence, which it
-// adds.
+// A PositionalEmbedding adds a row of features for each position in a sequence.
 type PositionalEmbedding struct {
 	Weight *Param // [positions, features]
 
 	positions, features int
 }
 
-// NewPositionalEmbedding returns a PositionalEmbedding for sequences of at most so many
-// rows, normally distributed at first, whose parameter is called weight.
+// NewPositionalEmbedding returns a PositionalEmbedding for sequences of at most positions rows,
+// with a standard normal parameter called weight.
 func NewPositionalEmbedding(i *Init, positions, features int) *PositionalEmbedding {
 	return &PositionalEmbedding{i.Normal("weight", 1, positions, features), positions, features}
 }
@@ -72,18 +70,18 @@ func NewPositionalEmbedding(i *Init, positions, features int) *PositionalEmbeddi
 // Params returns the weight.
 func (l *PositionalEmbedding) Params() []*Param { return []*Param{l.Weight} }
 
-// Forward returns x, [rows, features], plus the features of each row's position in its
-// sequence. Rows of the padding stay as they are.
+// Forward returns x, [rows, features], plus the features of each row's position. Padding rows are
+// unchanged.
 func (l *PositionalEmbedding) Forward(s *Step, x Tensor) Tensor {
 	y := l.ForwardFrom(s, x, nil)
 	s.Push(l, x)
 	return y
 }
 
-// ForwardFrom is Forward for inference, with sequences that go on: the first row of
-// sequence b is at position from[b]. nil is 0 for all.
+// ForwardFrom is Forward for inference with continued sequences: the first row of sequence b has
+// position from[b]. A nil from is 0 for all.
 func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tensor {
-	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.takes(l.Weight.Name, "x", &x, l.features, nil) {
+	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.accepts(l.Weight.Name, "x", &x, l.features, nil) {
 		return Tensor{}
 	}
 	if from != nil && len(from) != x.Batch {
@@ -108,10 +106,10 @@ func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tenso
 	return y
 }
 
-// Backward returns the gradient of x, which is that of the result.
+// Backward returns dy, which is also the gradient of x.
 func (l *PositionalEmbedding) Backward(s *Step, dy Tensor) Tensor {
 	x := s.Pop(l)
-	if !s.ok(nil) || !s.takes(l.Weight.Name, "dy", &dy, l.features, &x.Rows) {
+	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, &x.Rows) {
 		return Tensor{}
 	}
 	grad := l.Weight.grad()

@@ -232,7 +232,7 @@ func ExampleTransformerLayer() {
 	if err := i.Err(); err != nil {
 		log.Fatal(err)
 	}
-	l.UseFlashAttention(true) // as it is without this line
+	l.UseFlashAttention(true) // the default
 	s := begin()
 	y := l.Forward(s, s.NewTensor(nn.Rows{Batch: 2, T: 3}, 6))
 	dx := l.Backward(s, y)
@@ -272,7 +272,7 @@ func ExampleLanguageModel() {
 	if err := i.Err(); err != nil {
 		log.Fatal(err)
 	}
-	m.UseFlashAttention(true) // as it is without this line
+	m.UseFlashAttention(true) // the default
 	params, cross, s := m.Params(), nn.CrossEntropy{Ignore: -100}, engine.NewStep()
 	optimizer := nn.NewAdamW(params, 0.01)
 	text := nn.NewTokens([]int32{0, 1, 2, 0, 1, 2}, 1, 6)
@@ -293,7 +293,7 @@ func ExampleLanguageModel() {
 		log.Fatal(err)
 	}
 	token := int32(0)
-	for range 5 { // one row at a time: what was computed stays in the caches
+	for range 5 { // one row at a time; earlier rows are cached
 		s.Begin(context.Background())
 		logits := m.Decode(s, nn.NewTokens([]int32{token}, 1, 1), caches)
 		if err := s.Err(); err != nil {

@@ -72,7 +72,7 @@ type double struct{}
 
 func (l *double) Forward(s *nn.Step, x nn.Tensor) nn.Tensor {
 	m := s.Mark()
-	y := s.Keep(m, s.Add(x, x)) // gives back all memory but that of y
+	y := s.Keep(m, s.Add(x, x)) // frees all memory except y
 	s.Push(l, x)                // for Backward
 	return y
 }
@@ -139,7 +139,7 @@ func ExampleNewInit() {
 	// norm.bias [4]
 }
 
-// Layers outside of this package make their parameters with the same Init.
+// Layers of other packages make their parameters with the same Init.
 func ExampleInit_Uniform() {
 	i := nn.NewInit(1).In("mine")
 	a, b, c := i.Uniform("a", 0.5, 2, 3), i.Normal("b", 1, 3), i.Constant("c", 1, 3)
@@ -160,7 +160,7 @@ func ExampleBlank() {
 func ExampleParam_Changed() {
 	l, s := nn.NewLinear(nn.Blank(), 1, 1, false), engine.NewStep()
 	l.Weight.Data[0] = 3
-	l.Weight.Changed() // or a copy that was made before would be used
+	l.Weight.Changed() // else the packed copy would be used
 	s.Begin(context.Background())
 	fmt.Println(l.Forward(s, nn.NewTensor([]float32{2}, 1, 1, 1)).Data)
 	// Output: [6]
@@ -169,7 +169,7 @@ func ExampleParam_Changed() {
 func ExampleZeroGrads() {
 	l := nn.NewLinear(nn.NewInit(1), 2, 1, false)
 	l.Weight.Grad = []float32{1, 2}
-	nn.ZeroGrads(l.Params()) // l.Weight.ZeroGrad() does it for one
+	nn.ZeroGrads(l.Params()) // l.Weight.ZeroGrad() zeros a single one
 	fmt.Println(l.Weight.Grad)
 	// Output: [0 0]
 }
@@ -197,7 +197,7 @@ func ExampleLoad() {
 	// nn: tensor "bias" belongs to no parameter
 }
 
-// Tensors of a file may be renamed on their way into a model.
+// Tensors of a file may be renamed before loading.
 func ExampleAssign() {
 	f := &safetensors.File{Tensors: []safetensors.Tensor{safetensors.FromFloat32s("dense.kernel", []int{1, 1}, []float32{5})}}
 	f.Tensors[0].Name = "weight"

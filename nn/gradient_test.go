@@ -12,10 +12,10 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// checkGradient holds the gradient of what moves to the loss: between two points the loss
-// changes by the integral of the gradient along the way, which is taken in many small steps.
-// The loss of float32 outputs would show more rounding than slope in one small difference.
-// loss runs both passes and returns the sum of the outputs times fixed numbers.
+// checkGradient compares a gradient with the loss. Between two points the loss changes by the
+// integral of the gradient along the way, computed in many small steps. A single small difference
+// of float32 losses would show more rounding than slope. loss runs both passes and returns the sum
+// of the outputs times fixed numbers.
 func checkGradient(t *testing.T, what string, x []float32, loss func() (float64, []float32)) {
 	t.Helper()
 	const steps, size = 48, 0.05
@@ -34,7 +34,7 @@ func checkGradient(t *testing.T, what string, x []float32, loss func() (float64,
 	start := move(0)
 	before, _ := loss()
 	integral, steepest := 0.0, 0.0
-	for k := range steps { // each step goes as far as float32 lets it
+	for k := range steps { // the actual step in float32
 		from := move(float64(k) / steps)
 		to := move(float64(k+1) / steps)
 		move((float64(k) + .5) / steps)
@@ -55,7 +55,7 @@ func checkGradient(t *testing.T, what string, x []float32, loss func() (float64,
 	require.InDelta(t, after-before, integral, 2e-4*steepest+1e-5, "%s: the loss and its gradient", what)
 }
 
-// A run is a forward pass, and what runs the backward pass after it.
+// A run is a forward pass and a function for its backward pass.
 type run func(s *nn.Step, x []nn.Tensor) (y nn.Tensor, back func(dy nn.Tensor) []nn.Tensor)
 
 // checkLayer checks the gradients of a layer's inputs and parameters.
@@ -91,20 +91,20 @@ func checkLayer(t *testing.T, params []*nn.Param, inputs []nn.Tensor, layer run)
 	}
 	for _, p := range params {
 		if p.Name == "norm_k.bias" || p.Name == "attention.norm_k.bias" {
-			continue // it moves all scores of a row alike, so its gradient is 0 but for rounding
+			continue // it shifts all scores of a row equally, so its gradient is 0 up to rounding
 		}
 		checkGradient(t, p.Name, p.Data, both(func([]nn.Tensor) []float32 { return p.Grad }))
 	}
 }
 
-// one is the run of a layer of one input.
+// one returns the run of a layer with one input.
 func one(l layer) run {
 	return func(s *nn.Step, x []nn.Tensor) (nn.Tensor, func(nn.Tensor) []nn.Tensor) {
 		return l.Forward(s, x[0]), func(dy nn.Tensor) []nn.Tensor { return []nn.Tensor{l.Backward(s, dy)} }
 	}
 }
 
-// three is the run of a layer of q, k and v.
+// three returns the run of a layer of q, k and v.
 func three(l interface {
 	Forward(s *nn.Step, q, k, v nn.Tensor) nn.Tensor
 	Backward(s *nn.Step, dy nn.Tensor) (dq, dk, dv nn.Tensor)
@@ -139,7 +139,7 @@ func TestGradients(t *testing.T) {
 			t.Run("Activation", func(t *testing.T) {
 				for _, a := range []nn.Activation{nn.ReLU, nn.GELU, nn.GELUTanh} {
 					x := random(r, 2, 3, 7)
-					for i, v := range x.Data { // away from where the slope of ReLU jumps
+					for i, v := range x.Data { // away from the jump of ReLU's derivative
 						x.Data[i] = v + float32(math.Copysign(1, float64(v)))
 					}
 					checkLayer(t, nil, []nn.Tensor{x}, one(a))
@@ -162,7 +162,7 @@ func TestGradients(t *testing.T) {
 				})
 				t.Run(fmt.Sprintf("TransformerLayer/flash=%v", flash), func(t *testing.T) {
 					l := nn.NewTransformerLayer(nn.NewInit(1), nn.TransformerConfig{Embedding: 8, Hidden: 10, Heads: 2, DimHead: 4, Dropout: dropout, Causal: true})
-					l.Linear1.Activation = nn.GELU // the slope of ReLU jumps, and the integral would have to hit the place
+					l.Linear1.Activation = nn.GELU // ReLU's derivative jumps, which the integral would have to hit
 					l.UseFlashAttention(flash)
 					checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 6, 8)}, one(l))
 				})
@@ -171,8 +171,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// The loss of a whole model: embeddings, layers, head and cross entropy, with a row that does
-// not count.
+// The loss of a whole model: embeddings, layers, head and cross entropy, with an ignored row.
 func TestGradientsOfLoss(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	tokens, targets := someTokens(r, 2, 6, 5), someTokens(r, 2, 6, 5).IDs
@@ -185,12 +184,12 @@ func TestGradientsOfLoss(t *testing.T) {
 					Embedding: 8, Hidden: 10, Layers: 2, Heads: 2, DimHead: 4, Dropout: dropout, Causal: true, SequenceLen: 6}})
 				m.UseFlashAttention(flash)
 				for _, l := range m.Transformer.Layers {
-					l.Linear1.Activation = nn.GELU // the slope of ReLU jumps
+					l.Linear1.Activation = nn.GELU // ReLU's derivative jumps
 				}
 				params, s, cross := m.Params(), engine.NewStep(), nn.CrossEntropy{Ignore: -100}
 				for _, p := range params {
 					if strings.HasSuffix(p.Name, "norm_k.bias") {
-						continue // its gradient is 0 but for rounding
+						continue // its gradient is 0 up to rounding
 					}
 					checkGradient(t, p.Name, p.Data, func() (float64, []float32) {
 						s.BeginTraining(t.Context(), 5, 6)

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// hostile are tensors that make no sense to a layer of 8 features.
+// hostile returns invalid tensors for a layer of 8 features.
 func hostile() map[string]nn.Tensor {
 	data := make([]float32, 64)
 	rows := func(r nn.Rows) nn.Tensor { return nn.Tensor{Data: data, Features: 8, Rows: r} }
@@ -47,8 +47,8 @@ func hostile() map[string]nn.Tensor {
 	}
 }
 
-// Every layer refuses what makes no sense by one error that names it, in both passes, and
-// does not panic.
+// Every layer refuses invalid tensors with one error that names them, in both passes, without a
+// panic.
 func TestHostileTensors(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	good := func() nn.Tensor { return random(r, 2, 3, 8) }
@@ -67,7 +67,7 @@ func TestHostileTensors(t *testing.T) {
 		for what, x := range hostile() {
 			anyFeatures := map[string]bool{"mha": true, "plain": true, "GELU": true, "Dropout": true, "Rotary": true}
 			if anyFeatures[name] && what == "Features" && name != "mha" && name != "plain" && name != "Rotary" {
-				continue // 7 features are as good as 8
+				continue // 7 features are valid too
 			}
 			s := training(t)
 			l.Forward(s, x)
@@ -88,7 +88,7 @@ func TestHostileTensors(t *testing.T) {
 	}
 }
 
-// A mhaSelf is attention without projections whose q, k and v are one.
+// A mhaSelf is self-attention without projections.
 type mhaSelf struct{ *nn.MultiHeadAttention }
 
 func (l mhaSelf) Forward(s *nn.Step, x nn.Tensor) nn.Tensor {
@@ -112,7 +112,7 @@ func requireProblem(t *testing.T, s *nn.Step, what string) {
 	require.NotEmpty(t, wrong.Field, what)
 }
 
-// What the numbers of tokens and targets, and the fields of layers, may be.
+// Ranges of tokens, targets and the fields of layers.
 func TestHostileNumbers(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	m, x := newModel(t, tiny), random(r, 1, 3, 8)
@@ -165,7 +165,7 @@ func TestHostileNumbers(t *testing.T) {
 	}
 }
 
-// Configurations that make no model are one error, and what is made refuses to run.
+// An invalid configuration is one error, and its layers refuse to run.
 func TestHostileConfigs(t *testing.T) {
 	for want, change := range map[string]func(c *nn.LanguageModelConfig){
 		"embedding.weight.Shape":                                     func(c *nn.LanguageModelConfig) { c.Vocabulary = 0 },

@@ -7,21 +7,20 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// A Linear layer multiplies each row by its weights: act(x W^T + b). Passes may run at the
-// same time, but for Backward, which adds to the gradients.
+// A Linear layer computes act(x W^T + b) for each row. Passes may run concurrently, except
+// Backward, which adds to the gradients.
 type Linear struct {
 	Weight     *Param // [out, in]
 	Bias       *Param // [out], or nil
 	Activation Activation
-	Precision  Precision // of Forward; gradients are float32, those of the weights that are not rounded
+	Precision  Precision // of Forward; gradients are float32, computed with unrounded weights
 
 	in, out    int
 	transposed packing // W^T, for Forward
 	plain      packing // W, for Backward
 }
 
-// NewLinear returns a layer from in to out features, with or without bias, whose parameters
-// are called weight and bias.
+// NewLinear returns a layer from in to out features, with parameters weight and, optionally, bias.
 func NewLinear(i *Init, in, out int, bias bool) *Linear {
 	bound := inverseRoot(in)
 	l := &Linear{Weight: i.Uniform("weight", bound, out, in), in: in, out: out}
@@ -31,7 +30,7 @@ func NewLinear(i *Init, in, out int, bias bool) *Linear {
 	return l
 }
 
-// Params returns the weight and, if there is one, the bias.
+// Params returns the weight and any bias.
 func (l *Linear) Params() []*Param {
 	if l.Bias == nil {
 		return []*Param{l.Weight}
@@ -39,13 +38,13 @@ func (l *Linear) Params() []*Param {
 	return []*Param{l.Weight, l.Bias}
 }
 
-// Forward returns act(x W^T + b), [rows, out], of x [rows, in].
+// Forward returns act(x W^T + b), [rows, out], for x [rows, in].
 func (l *Linear) Forward(s *Step, x Tensor) Tensor { return l.ForwardAdd(s, x, Tensor{}) }
 
-// ForwardAdd is Forward plus a residual [rows, out], in one pass over memory. The gradient
-// of the residual is that of the sum.
+// ForwardAdd is Forward plus a residual [rows, out], in one pass over memory. The residual's
+// gradient is the result's.
 func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "x", &x, l.in, nil) {
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}
 	}
 	w := l.transposed.of(s, l.Weight, true, l.Precision)
@@ -58,7 +57,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 		s.mm.Bias = l.Bias.Data
 	}
 	if residual.Data != nil {
-		if !s.takes(l.Weight.Name, "residual", &residual, l.out, &x.Rows) {
+		if !s.accepts(l.Weight.Name, "residual", &residual, l.out, &x.Rows) {
 			return Tensor{}
 		}
 		s.mm.Residual = residual.matrix()
@@ -67,7 +66,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	switch {
 	case l.Activation == None || !s.train:
 	case l.Activation == ReLU && residual.Data == nil:
-		s.Push(l, y) // its slope is that at y
+		s.Push(l, y) // the derivative is the same at y
 	default:
 		before := s.NewTensor(x.Rows, l.out)
 		s.mm.Before = before.matrix()
@@ -77,16 +76,16 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x, [rows, in], given that of the result.
+// Backward returns the gradient of x, [rows, in], for dy, the result's gradient.
 func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "dy", &dy, l.out, nil) {
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "dy", &dy, l.out, nil) {
 		return Tensor{}
 	}
 	if l.Activation != None {
 		dy = activationGrad(s, l.Activation, s.Pop(l), dy)
 	}
 	x := s.Pop(l)
-	if !s.takes(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
+	if !s.accepts(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
 		return Tensor{}
 	}
 	w := l.plain.of(s, l.Weight, false, Float32)
@@ -122,15 +121,13 @@ func (l *Linear) check() error {
 	return nil
 }
 
-// matrix returns the tensor as products see it.
 func (x *Tensor) matrix() matmul.Matrix {
 	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
 }
 
-// Pack packs the weights of layers for Forward into one block of memory, in the order of
-// their use. The first Forward packs by itself, but only from one block does it bring the weights
-// of the next layer into the cache. An inference needs no Weight.Data after it, so a program may
-// set that to nil.
+// Pack packs the weights of layers for Forward into one block of memory, in the order of use. The
+// first Forward also packs, but only a single block allows prefetching the next layer's weights
+// into the cache. Inference does not need Weight.Data after Pack, so a program may set it to nil.
 func Pack(layers ...*Linear) error {
 	words := 0
 	for _, l := range layers {
@@ -153,17 +150,16 @@ func Pack(layers ...*Linear) error {
 	return nil
 }
 
-// matrix returns a parameter [out, in] as products see it.
 func (p *Param) matrix() matmul.Matrix { return matmul.Dense(p.Data, p.Shape[0], p.Shape[1]) }
 
-// A packing is a parameter [out, in] as products take it, made anew when it has changed.
+// A packing is a packed parameter [out, in], repacked after changes.
 type packing struct {
 	mu   sync.Mutex
-	made atomic.Uint64 // the version that was packed, 0 for none
+	made atomic.Uint64 // the packed version, 0 for none
 	p    matmul.Packed
 }
 
-// of returns the packed parameter. The Step fails where it is not packed and has no Data.
+// of returns the packed parameter. The Step fails if it is not packed and has no Data.
 func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
 	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) {
 		m := w.matrix()

@@ -1,21 +1,21 @@
 package nn
 
-// A LanguageModelConfig is what a LanguageModel is made of.
+// A LanguageModelConfig configures a LanguageModel.
 type LanguageModelConfig struct {
-	Vocabulary int // tokens that there are
+	Vocabulary int // number of tokens
 	TransformerConfig
 }
 
-// A LanguageModel predicts the token that follows: an embedding, a Transformer and a linear
-// layer to a logit for each token.
+// A LanguageModel predicts the next token: an embedding, a Transformer and a linear layer with a
+// logit per token.
 type LanguageModel struct {
 	Embedding   *Embedding
 	Transformer *Transformer
 	Head        *Linear
 }
 
-// NewLanguageModel returns a model whose parameters are embedding.weight, those of the
-// Transformer, head.weight and head.bias.
+// NewLanguageModel returns a model with the parameters embedding.weight, the Transformer's,
+// head.weight and head.bias.
 func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 	return &LanguageModel{
 		NewEmbedding(i.In("embedding"), c.Vocabulary, c.TransformerConfig.Embedding),
@@ -27,10 +27,10 @@ func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 // Params returns the parameters of the embedding, the Transformer and the head.
 func (l *LanguageModel) Params() []*Param { return join(l.Embedding, l.Transformer, l.Head) }
 
-// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+// UseFlashAttention switches flash attention, initially on.
 func (l *LanguageModel) UseFlashAttention(on bool) { l.Transformer.UseFlashAttention(on) }
 
-// Forward returns the logits of what follows each token, [rows, Vocabulary].
+// Forward returns the next token's logits for each token, [rows, Vocabulary].
 func (l *LanguageModel) Forward(s *Step, tokens Tokens) Tensor {
 	return l.Head.Forward(s, l.Transformer.Forward(s, l.Embedding.Forward(s, tokens)))
 }
@@ -45,8 +45,8 @@ func (l *LanguageModel) NewCaches(batch int) ([]*KVCache, error) {
 	return l.Transformer.NewCaches(batch)
 }
 
-// Decode is Forward in inference for tokens that follow those in the caches, to which it
-// adds theirs. After an error the caches are of no more use.
+// Decode is Forward in inference for tokens that continue the cached sequences; it appends them to
+// the caches. After an error the caches are unusable.
 func (l *LanguageModel) Decode(s *Step, tokens Tokens, caches []*KVCache) Tensor {
 	return l.Head.Forward(s, l.Transformer.Decode(s, l.Embedding.Forward(s, tokens), caches))
 }

@@ -5,17 +5,17 @@ import (
 	"math"
 )
 
-// A CrossEntropy is the loss of a choice: minus the logarithm of the probability that the
-// softmax of a row of logits gives the row's target, in the mean over rows.
+// A CrossEntropy is the mean over rows of minus the logarithm of the target's probability under the
+// softmax of the logits.
 type CrossEntropy struct {
 	// Ignore is the target of rows that do not count. PyTorch's default is -100.
 	Ignore int32
 }
 
-// Forward returns the loss of logits, [rows, classes], and one target for each row. Without
-// a row that counts it is 0; PyTorch returns NaN then.
+// Forward returns the loss of logits, [rows, classes], with one target per row. If no row counts it
+// is 0, where PyTorch returns NaN.
 func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 {
-	if !s.takes("CrossEntropy", "logits", &logits, 0, nil) {
+	if !s.accepts("CrossEntropy", "logits", &logits, 0, nil) {
 		return 0
 	}
 	counted, err := l.count(&logits, targets)
@@ -23,13 +23,13 @@ func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 
 		return 0
 	}
 	var grad Tensor
-	if s.train { // it costs one more pass over what is in cache, and no second exponential
+	if s.train { // a further pass over cached data, without a second exponential
 		grad = s.NewTensor(logits.Rows, logits.Features)
 	}
-	w := s.work(logits.Count(), crossEntropyRows)
+	w := s.startRows(logits.Count(), crossEntropyRows)
 	w.x, w.y, w.targets, w.ignore, w.scale = logits, grad, targets, l.Ignore, 1/float64(counted)
 	w.sums = append(w.sums[:0], make([]float64, w.blocks())...)
-	s.do(16 * logits.Features) // exponentials
+	s.runRows(16 * logits.Features) // exponentials
 	sum := 0.0
 	for _, x := range w.sums {
 		sum += x
@@ -38,8 +38,7 @@ func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 
 	return sum / float64(max(counted, 1))
 }
 
-// crossEntropyRows computes the sum of the losses of a block, and their gradients if they are
-// wanted.
+// crossEntropyRows sums the losses of a block, and computes their gradients in training.
 func crossEntropyRows(w *rowWork, block, from, to int) {
 	for i := from; i < to; i++ {
 		var grad []float32
@@ -57,11 +56,11 @@ func crossEntropyRows(w *rowWork, block, from, to int) {
 // Backward returns the gradient of the logits.
 func (l *CrossEntropy) Backward(s *Step) Tensor { return s.Pop(l) }
 
-// crossEntropy returns the loss of a row and, if grad is wanted, its gradient times scale.
+// crossEntropy returns the loss of a row and, unless grad is nil, its gradient times scale.
 func crossEntropy(x, grad []float32, target int, scale float64) float64 {
 	m := float64(x[0])
 	for _, v := range x {
-		m = math.Max(m, float64(v)) // also a NaN
+		m = math.Max(m, float64(v)) // propagates NaN
 	}
 	sum := 0.0
 	for j, v := range x {

@@ -57,7 +57,7 @@ func TestClipGradients(t *testing.T) {
 	}
 }
 
-// Training goes on from a saved state to the same bits.
+// Training resumes from a saved state with the same bits.
 func TestOptimizerState(t *testing.T) {
 	type optimizer interface {
 		Update()

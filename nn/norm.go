@@ -6,17 +6,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
-// A LayerNorm makes each row of mean 0 and variance 1, and then scales and shifts its
-// features: (x - mean) / sqrt(variance + Eps) * Weight + Bias. The variance is the biased
-// one, over n.
+// A LayerNorm normalizes each row: (x - mean) / sqrt(variance + Eps) * Weight + Bias. The variance
+// is biased (divided by n).
 type LayerNorm struct {
-	Weight *Param // [features], at first 1
-	Bias   *Param // [features], at first 0
+	Weight *Param // [features], initially 1
+	Bias   *Param // [features], initially 0
 	Eps    float32
 }
 
-// NewLayerNorm returns a norm of so many features, with Eps 1e-5, whose parameters are
-// called weight and bias.
+// NewLayerNorm returns a norm with Eps 1e-5 and the parameters weight and bias.
 func NewLayerNorm(i *Init, features int) *LayerNorm {
 	return &LayerNorm{i.Constant("weight", 1, features), i.Constant("bias", 0, features), 1e-5}
 }
@@ -26,38 +24,38 @@ func (l *LayerNorm) Params() []*Param { return []*Param{l.Weight, l.Bias} }
 
 // Forward returns the norm of x, [rows, features].
 func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
-	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "x", &x, len(l.Weight.Data), nil) {
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, len(l.Weight.Data), nil) {
 		return Tensor{}
 	}
 	y, moments := s.NewTensor(x.Rows, x.Features), s.NewTensor(x.Rows, 2)
-	w := s.work(x.Count(), normForward)
+	w := s.startRows(x.Count(), normForward)
 	w.norm, w.x, w.y, w.z = l, x, y, moments
-	s.do(x.Features)
+	s.runRows(x.Features)
 	s.Push(l, x)
 	s.Push(l, moments)
 	return y
 }
 
-// Backward returns the gradient of x, given that of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 	moments := s.Pop(l)
 	x := s.Pop(l)
-	if !s.ok(l.check()) || !s.takes(l.Weight.Name, "dy", &dy, len(l.Weight.Data), &x.Rows) {
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "dy", &dy, len(l.Weight.Data), &x.Rows) {
 		return Tensor{}
 	}
 	dx := s.NewTensor(x.Rows, x.Features)
-	w := s.work(x.Count(), normBackward)
+	w := s.startRows(x.Count(), normBackward)
 	w.norm, w.x, w.y, w.z, w.last = l, x, dy, moments, dx
 	w.part = s.take(w.blocks() * 2 * x.Features)
-	s.do(x.Features)
+	s.runRows(x.Features)
 	w.addBlocks(l.Weight.grad(), 0)
 	w.addBlocks(l.Bias.grad(), x.Features)
 	return dx
 }
 
-// normForward computes rows of y from those of x, and their mean and 1/sqrt(variance + Eps).
+// normForward computes rows of y, their mean and 1/sqrt(variance + Eps).
 func normForward(w *rowWork, _, from, to int) {
-	l, n := w.norm, min(w.x.together(), to-from)
+	l, n := w.norm, min(w.x.denseRows(), to-from)
 	for i := from; i < to; i += n {
 		elements.Norm(w.y.span(i, n), w.x.span(i, n), l.Weight.Data, l.Bias.Data, w.z.span(i, n), l.Eps)
 	}
@@ -65,7 +63,7 @@ func normForward(w *rowWork, _, from, to int) {
 
 // normBackward computes rows of dx, and the block's part of the gradients of weight and bias.
 func normBackward(w *rowWork, block, from, to int) {
-	f, n := w.x.Features, min(w.x.together(), w.y.together(), to-from)
+	f, n := w.x.Features, min(w.x.denseRows(), w.y.denseRows(), to-from)
 	dWeight, dBias := w.part[2*f*block:][:f], w.part[2*f*block+f:][:f]
 	clear(dWeight)
 	clear(dBias)
@@ -87,10 +85,9 @@ func (l *LayerNorm) check() error {
 	return l.Bias.check("LayerNorm.Bias", 0, len(l.Weight.Data))
 }
 
-// add adds x to sum.
 func add(sum, x []float32) { elements.Add(sum, x, 0, 1) }
 
-// inverseRoot returns 1/sqrt(n), 0 for what is no number of features.
+// inverseRoot returns 1/sqrt(n), 0 for an invalid number of features.
 func inverseRoot(n int) float64 {
 	if n < 1 {
 		return 0

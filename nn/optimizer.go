@@ -6,33 +6,33 @@ import (
 	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
-// AdamW is the optimizer of Loshchilov and Hutter, Decoupled weight decay regularization
-// (2019), as PyTorch has it: the weights decay by themselves, and not as a part of the gradient.
-// Update is not safe for concurrent use, and no pass through the parameters may be in progress.
+// AdamW is the optimizer of Loshchilov and Hutter, Decoupled weight decay regularization (2019), as
+// in PyTorch: weights decay separately from the gradient. Update is not safe for concurrent use,
+// and no pass may use the parameters meanwhile.
 type AdamW struct {
 	LR           float64
-	Beta1, Beta2 float64 // of the means of gradients and of their squares
+	Beta1, Beta2 float64 // decay of the means of gradients and squared gradients
 	Eps          float64
 	WeightDecay  float64
 	Steps        int // updates so far
 
 	params       []*Param
 	mean, square []*Param
-	step         elements.AdamW // in progress, so that none is allocated
+	step         elements.AdamW // in progress, to avoid allocation
 }
 
-// NewAdamW returns an optimizer with PyTorch's defaults but for the learning rate: betas 0.9
-// and 0.999, Eps 1e-8, WeightDecay 0.01.
+// NewAdamW returns an optimizer with PyTorch's other defaults: betas 0.9 and 0.999, Eps 1e-8,
+// WeightDecay 0.01.
 func NewAdamW(params []*Param, lr float64) *AdamW {
 	return &AdamW{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01,
 		params: params, mean: shadows(params, "adamw.mean."), square: shadows(params, "adamw.square.")}
 }
 
-// State returns what the optimizer knows besides Steps, for a file from which training goes
-// on: parameters named after those that they belong to.
+// State returns the optimizer's state without Steps, to save and resume training. Names derive from
+// the parameters'.
 func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...), o.square...) }
 
-// Update changes the parameters by their gradients, which it leaves.
+// Update updates the parameters from their gradients, which stay unchanged.
 func (o *AdamW) Update() {
 	o.Steps++
 	o.step = elements.AdamW{
@@ -46,12 +46,11 @@ func (o *AdamW) Update() {
 	}
 }
 
-// SGD is stochastic gradient descent with momentum, as PyTorch has it: weight decay is a
-// part of the gradient. Update is not safe for concurrent use, and no pass through the
-// parameters may be in progress.
+// SGD is stochastic gradient descent with momentum, as in PyTorch: weight decay is part of the
+// gradient. Update is not safe for concurrent use, and no pass may use the parameters meanwhile.
 type SGD struct {
 	LR          float64
-	Momentum    float64 // 0: none
+	Momentum    float64 // 0 for none
 	WeightDecay float64
 
 	params, velocity []*Param
@@ -62,10 +61,10 @@ func NewSGD(params []*Param, lr float64) *SGD {
 	return &SGD{LR: lr, params: params, velocity: shadows(params, "sgd.velocity.")}
 }
 
-// State returns what the optimizer knows, for a file from which training goes on.
+// State returns the optimizer's state, to save and resume training.
 func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
 
-// Update changes the parameters by their gradients, which it leaves.
+// Update updates the parameters from their gradients, which stay unchanged.
 func (o *SGD) Update() {
 	lr, momentum, decay := float32(o.LR), float32(o.Momentum), float32(o.WeightDecay)
 	for k, p := range o.params {
@@ -78,8 +77,8 @@ func (o *SGD) Update() {
 	}
 }
 
-// ClipGradients returns the norm of all gradients together, and scales them so that it is at
-// most most, if it is larger. Gradients whose norm is infinite or NaN stay as they are.
+// ClipGradients returns the norm of all gradients together. If it exceeds most, it scales them to a
+// norm of at most most. Gradients with an infinite or NaN norm are unchanged.
 func ClipGradients(params []*Param, most float64) (norm float64) {
 	squares := 0.0
 	for _, p := range params {
@@ -98,8 +97,7 @@ func ClipGradients(params []*Param, most float64) (norm float64) {
 	return norm
 }
 
-// squaresOf returns the sum of squares. Four sums go side by side, so that none waits for the
-// other.
+// squaresOf returns the sum of squares, in four independent sums.
 func squaresOf(x []float32) float64 {
 	var sum [4]float64
 	for ; len(x) >= 4; x = x[4:] {
@@ -112,7 +110,7 @@ func squaresOf(x []float32) float64 {
 	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
-// shadows returns parameters of the same shapes, of zeros.
+// shadows returns zero parameters of the same shapes.
 func shadows(params []*Param, prefix string) []*Param {
 	list := make([]*Param, len(params))
 	for i, p := range params {
@@ -121,7 +119,7 @@ func shadows(params []*Param, prefix string) []*Param {
 	return list
 }
 
-// shadow returns the data of p's shadow, of zeros if p has been given other data since.
+// shadow returns the data of p's shadow, zeroed if the length of p's data has changed.
 func (s *Param) shadow(p *Param) []float32 {
 	if len(s.Data) != len(p.Data) {
 		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))

@@ -8,28 +8,29 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// maxElements bounds parameters, caches and tables of rotations. Where an int has 32 bits their bytes must be one.
+// maxElements bounds parameters, caches and rotation tables. On 32-bit machines their bytes must
+// fit an int.
 const maxElements = min(math.MaxInt32, math.MaxInt/8)
 
-// A Param is a parameter of a layer: weights that are read by Forward, and their gradient,
-// which Backward adds to and an optimizer reads.
+// A Param is a layer's weights and their gradient. Forward reads the weights; Backward adds to the
+// gradient, which an optimizer reads.
 type Param struct {
 	Name  string // such as "layers.0.attention.q.weight"
 	Shape []int
 	Data  []float32 // row-major
-	Grad  []float32 // of the size of Data once there is one; nil before
+	Grad  []float32 // len(Data) elements, or nil before the first use
 
-	version uint64 // raised by every change of Data, so that packed copies are made anew
+	version uint64 // incremented when Data changes, which invalidates packed copies
 }
 
-// Changed says that Data has been written to. The optimizers and Load say it themselves.
-// It must not be called, nor Data written to, while a pass runs.
+// Changed reports that Data was written. Optimizers and Load call it themselves. Neither may happen
+// while a pass runs.
 func (p *Param) Changed() { p.version++ }
 
-// ZeroGrad sets the gradient to 0, and makes one if there is none.
+// ZeroGrad zeros the gradient, allocating it if needed.
 func (p *Param) ZeroGrad() { clear(p.grad()) }
 
-// grad returns the gradient, of zeros at first.
+// grad returns the gradient, initially zeros.
 func (p *Param) grad() []float32 {
 	if len(p.Grad) != len(p.Data) {
 		p.Grad = make([]float32, len(p.Data))
@@ -37,7 +38,7 @@ func (p *Param) grad() []float32 {
 	return p.Grad
 }
 
-// ZeroGrads sets the gradients of all parameters to 0, as before each step of training.
+// ZeroGrads zeros the gradients of all parameters, as before each training step.
 func ZeroGrads(params []*Param) {
 	for _, p := range params {
 		p.ZeroGrad()
@@ -52,8 +53,7 @@ func Count(params []*Param) (n int) {
 	return n
 }
 
-// check returns what is wrong with a parameter that must be [rows, columns], or [columns]
-// if rows is 0.
+// check refuses a parameter that is not [rows, columns], or [columns] if rows is 0.
 func (p *Param) check(layer string, rows, columns int) error {
 	if err := p.checkShape(layer, rows, columns); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (p *Param) checkShape(layer string, rows, columns int) error {
 	return nil
 }
 
-// checkData refuses data that does not fill a shape which checkShape has accepted.
+// checkData refuses data that does not fill a shape accepted by checkShape.
 func (p *Param) checkData() error {
 	if len(p.Data) != countOf(p.Shape) {
 		return problem(p.Name+".Data.len", len(p.Data), "must be that of shape %v", p.Shape)
@@ -81,9 +81,8 @@ func (p *Param) checkData() error {
 	return nil
 }
 
-// An Init makes the parameters of layers: it gives them names and first values. What a
-// parameter gets depends on the seed and on its name alone. A layer that cannot be made is
-// an error, which sticks: Err returns the first one, of all that In returned too.
+// An Init names and initializes the parameters of layers. Values depend only on the seed and the
+// parameter's name. Errors are sticky: Err returns the first one, shared with all Inits from In.
 type Init struct {
 	prefix string
 	shared *initState
@@ -92,38 +91,38 @@ type Init struct {
 type initState struct {
 	seed  uint64
 	blank bool
-	file  *safetensors.File // nil: parameters are made
+	file  *safetensors.File // nil unless FromFile
 	err   error
 }
 
-// NewInit returns an Init that draws as PyTorch does: a linear layer's weights and bias are
-// uniform within 1/sqrt(in), embeddings normal. The numbers are not PyTorch's.
+// NewInit returns an Init with PyTorch's distributions: a linear layer's weights and bias are
+// uniform within 1/sqrt(in), embeddings normal. The numbers differ from PyTorch's.
 func NewInit(seed uint64) *Init { return &Init{shared: &initState{seed: seed}} }
 
-// Blank returns an Init whose parameters are 0 but for those of norms, for models that are
-// loaded from a file at once.
+// Blank returns an Init whose parameters are 0 except for norms, for models to be loaded from a
+// file.
 func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 
-// FromFile returns an Init for inference, whose parameters are the F32 tensors of a file. Where
-// the machine can read a tensor in place, Data is the file's memory: nothing may change it while
-// the layers are in use. A tensor that is missing, or of another shape or type, is an error;
-// tensors that no layer asks for are ignored.
+// FromFile returns an Init for inference, whose parameters are the F32 tensors of a file. If the
+// machine can read a tensor in place, Data aliases the file's memory, which must not change while
+// the layers are in use. A tensor that is missing, or has another shape or type, is an error.
+// Unused tensors are ignored.
 func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
 
-// In returns an Init whose names begin with name and a dot.
+// In returns an Init that prefixes names with name and a dot.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
 
-// Err returns the error of the first layer that could not be made, or nil.
+// Err returns the first error, or nil.
 func (i *Init) Err() error { return i.shared.err }
 
-// Fail makes err the error, if there is none yet.
+// Fail sets the error, unless there is one.
 func (i *Init) Fail(err error) {
 	if i.shared.err == nil {
 		i.shared.err = err
 	}
 }
 
-// Uniform returns a parameter of numbers from -bound to bound.
+// Uniform returns a parameter of uniform numbers in [-bound, bound).
 func (i *Init) Uniform(name string, bound float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return bound * (2*r.Float64() - 1) })
 }
@@ -133,7 +132,6 @@ func (i *Init) Normal(name string, deviation float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return deviation * r.NormFloat64() })
 }
 
-// countOf returns the number of elements of a shape.
 func countOf(shape []int) int {
 	n := 1
 	for _, k := range shape {
@@ -166,7 +164,7 @@ func (i *Init) random(name string, shape []int, draw func(*rand.Rand) float64) *
 	})
 }
 
-// param returns a parameter that a file has, or one that fill sets, of zeros before.
+// param returns a file's parameter, or a zero parameter after fill.
 func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 	p := &Param{Name: i.prefix + name, Shape: shape}
 	n := 1

@@ -19,8 +19,8 @@ func roundedToBF16(x []float32) []float32 {
 	return y
 }
 
-// A layer in another precision is the float32 layer of the rounded numbers, and may change
-// from one to the other between passes. Gradients are those of the layer that rounds nothing.
+// A layer in another precision equals the float32 layer of the rounded numbers. The precision may
+// change between passes. Gradients use unrounded numbers.
 func TestLinearPrecision(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	l, x, dy := nn.NewLinear(nn.NewInit(3), 70, 50, true), random(r, 2, 9, 70), random(r, 2, 9, 50)

@@ -5,19 +5,19 @@ import (
 	"math"
 )
 
-// Rotary turns pairs of features of each head by angles that grow with the position of the
-// row: Su et al., RoFormer: enhanced transformer with rotary position embedding (2021). It
-// is safe for concurrent use.
+// Rotary rotates pairs of features of each head by angles proportional to the row's position: Su et
+// al., RoFormer: enhanced transformer with rotary position embedding (2021). It is safe for
+// concurrent use.
 type Rotary struct {
 	dim, positions int
 	interleaved    bool
 	cos, sin       []float32 // [positions, dim/2]
 }
 
-// NewRotary returns a Rotary that turns the first dim features of each head, for positions
-// from 0 up to but not including positions. Pair i turns by position / base^(2i/dim), with a
-// base of 10000 as a rule. Pairs are the features i and i + dim/2, as in LLaMA's and
-// GPT-NeoX's published models, or 2i and 2i+1 if interleaved, as in the paper.
+// NewRotary returns a Rotary for the first dim features of each head and positions in [0,
+// positions). Pair i turns by position / base^(2i/dim), usually with base 10000. A pair is features
+// i and i + dim/2, as in LLaMA's and GPT-NeoX's published models. If interleaved it is 2i and 2i+1,
+// as in the paper.
 func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, error) {
 	switch {
 	case dim < 2 || dim%2 != 0:
@@ -38,21 +38,22 @@ func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, err
 	return r, nil
 }
 
-// Forward returns x, [rows, heads * head dim], turned. The first row of each sequence is at
-// position 0. It needs no record: its inverse is its backward pass.
-func (r *Rotary) Forward(s *Step, x Tensor, heads int) Tensor { return r.turn(s, x, heads, nil, 1) }
+// Forward returns x, [rows, heads * head dim], rotated. Each sequence starts at position 0. It
+// pushes no record: its backward pass is its inverse.
+func (r *Rotary) Forward(s *Step, x Tensor, heads int) Tensor { return r.rotate(s, x, heads, nil, 1) }
 
-// ForwardFrom is Forward with sequences that go on: the first row of sequence b is at
-// position from[b].
+// ForwardFrom is Forward for continued sequences: the first row of sequence b has position from[b].
 func (r *Rotary) ForwardFrom(s *Step, x Tensor, heads int, from []int32) Tensor {
-	return r.turn(s, x, heads, from, 1)
+	return r.rotate(s, x, heads, from, 1)
 }
 
-// Backward returns the gradient of x, given that of the result of Forward.
-func (r *Rotary) Backward(s *Step, dy Tensor, heads int) Tensor { return r.turn(s, dy, heads, nil, -1) }
+// Backward returns the gradient of x for dy, the gradient of Forward's result.
+func (r *Rotary) Backward(s *Step, dy Tensor, heads int) Tensor {
+	return r.rotate(s, dy, heads, nil, -1)
+}
 
-func (r *Rotary) turn(s *Step, x Tensor, heads int, from []int32, sign float32) Tensor {
-	if !s.takes("Rotary", "x", &x, 0, nil) || !s.ok(r.check(&x, heads, from)) {
+func (r *Rotary) rotate(s *Step, x Tensor, heads int, from []int32, sign float32) Tensor {
+	if !s.accepts("Rotary", "x", &x, 0, nil) || !s.ok(r.check(&x, heads, from)) {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, x.Features)

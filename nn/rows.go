@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	blockRows = 64      // of an item of work: sums over rows are sums of the blocks' sums
-	fewFloats = 1 << 14 // are not worth a helper
+	blockRows = 64      // of a work item; row sums are sums of block sums
+	fewFloats = 1 << 14 // less work is not worth a helper
 )
 
-// A rowWork is work on the rows of tensors, in blocks that workers share. Which of them takes
-// a block does not touch what it computes.
+// A rowWork is work on rows of tensors, in blocks shared among workers. Results do not depend on
+// the assignment of blocks.
 type rowWork struct {
 	run  func(w *rowWork, block, from, to int)
 	rows int
@@ -26,7 +26,7 @@ type rowWork struct {
 	seed          uint64
 	x, y, z, last Tensor
 	part          []float32 // sums of each block
-	sums          []float64 // one of each block
+	sums          []float64 // one per block
 	targets       []int32
 	ignore        int32
 
@@ -46,19 +46,18 @@ func (w *rowWork) Work(int) {
 	}
 }
 
-// blocks returns how many blocks there are.
 func (w *rowWork) blocks() int { return (w.rows + blockRows - 1) / blockRows }
 
-// work returns the Step's work, for its fields to be set, on so many rows.
-func (s *Step) work(rows int, run func(w *rowWork, block, from, to int)) *rowWork {
+// startRows returns the Step's work on the given rows, whose other fields the caller sets.
+func (s *Step) startRows(rows int, run func(w *rowWork, block, from, to int)) *rowWork {
 	w := &s.rows
 	w.rows, w.run = rows, run
 	w.next.Store(0)
 	return w
 }
 
-// do does the Step's work on rows of so many features.
-func (s *Step) do(features int) {
+// runRows runs the Step's work on rows of the given features.
+func (s *Step) runRows(features int) {
 	if !s.ok(s.ctx.Err()) {
 		return
 	}
@@ -73,7 +72,7 @@ func (s *Step) do(features int) {
 	}
 }
 
-// addBlocks adds the sums of all blocks, in their order, to sum.
+// addBlocks adds the sums of all blocks, in order, to sum.
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
 	if n := w.blocks(); n > 0 {
@@ -81,17 +80,17 @@ func (w *rowWork) addBlocks(sum []float32, from int) {
 	}
 }
 
-// addColumns adds to sum the sums of the columns of x.
+// addColumns adds the column sums of x to sum.
 func addColumns(s *Step, sum []float32, x *Tensor) {
 	if s.err != nil {
 		return
 	}
-	w := s.work(x.Count(), func(w *rowWork, block, from, to int) {
+	w := s.startRows(x.Count(), func(w *rowWork, block, from, to int) {
 		part := w.part[block*w.x.Features:][:w.x.Features]
 		clear(part)
 		elements.Add(part, w.x.Data[from*w.x.stride():], w.x.stride(), to-from)
 	})
 	w.x, w.part = *x, s.take(w.blocks()*x.Features)
-	s.do(x.Features)
+	s.runRows(x.Features)
 	w.addBlocks(sum, 0)
 }

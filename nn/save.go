@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// Save writes the parameters' data as a safetensors file, with metadata if it is not nil.
-// Equal parameters give equal bytes.
+// Save writes the parameters' data as a safetensors file, with metadata unless nil. Equal
+// parameters give equal bytes.
 func Save(w io.Writer, params []*Param, metadata map[string]string) error {
 	f := safetensors.File{Metadata: metadata}
 	for _, p := range params {
@@ -21,10 +21,9 @@ func Save(w io.Writer, params []*Param, metadata map[string]string) error {
 	return f.Write(w)
 }
 
-// Load fills the parameters from a safetensors file, and returns its metadata. Each tensor
-// that is missing, of another shape or type than F32, or of no parameter is an error, and
-// all of them are returned together; the parameters then stay as they were. No pass through
-// the parameters may be in progress.
+// Load fills the parameters from a safetensors file and returns its metadata. Every missing tensor,
+// wrong shape, type other than F32 and tensor without a parameter is an error. All errors are
+// returned together, and the parameters stay unchanged. No pass may use the parameters meanwhile.
 func Load(file []byte, params []*Param) (metadata map[string]string, err error) {
 	f, err := safetensors.Parse(file)
 	if err != nil {
@@ -33,7 +32,7 @@ func Load(file []byte, params []*Param) (metadata map[string]string, err error) 
 	return f.Metadata, Assign(f, params)
 }
 
-// Assign is Load from a file that has been read.
+// Assign is Load from a parsed file.
 func Assign(f *safetensors.File, params []*Param) error {
 	tensors := make(map[string]safetensors.Tensor, len(f.Tensors))
 	for _, t := range f.Tensors {
@@ -69,8 +68,7 @@ func Assign(f *safetensors.File, params []*Param) error {
 	return nil
 }
 
-// tensorData returns the elements of an F32 tensor of the given shape, in place where the
-// machine can read them so.
+// tensorData returns the elements of an F32 tensor of the given shape, without a copy if possible.
 func tensorData(t safetensors.Tensor, shape []int) ([]float32, error) {
 	switch {
 	case t.DType != "F32":
@@ -84,8 +82,8 @@ func tensorData(t safetensors.Tensor, shape []int) ([]float32, error) {
 	return t.Float32s()
 }
 
-// inPlace returns the numbers that little-endian bytes are, nil where the machine cannot read
-// them so.
+// inPlace returns little-endian bytes as floats without a copy, nil if the machine cannot read them
+// so.
 func inPlace(b []byte) []float32 {
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	if len(b) == 0 || len(b)%4 != 0 || uintptr(p)%4 != 0 || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {

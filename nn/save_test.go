@@ -31,7 +31,7 @@ func TestSaveLoad(t *testing.T) {
 	require.NoError(t, s.Err())
 }
 
-// Every tensor at fault is named, and nothing is loaded.
+// The error names every faulty tensor, and nothing is loaded.
 func TestLoadErrors(t *testing.T) {
 	var file bytes.Buffer
 	require.NoError(t, nn.Save(&file, newModel(t, tiny).Params(), nil))
@@ -62,8 +62,7 @@ func TestLoadErrors(t *testing.T) {
 	require.Equal(t, before.Bytes(), after.Bytes())
 }
 
-// A model of a file's tensors is the model that loads them, packed by the first pass or before,
-// wherever the bytes lie.
+// FromFile and Load give the same model, packed beforehand or by the first pass, at any alignment.
 func TestFromFile(t *testing.T) {
 	var file bytes.Buffer
 	m := newModel(t, tiny)
@@ -110,8 +109,8 @@ func TestFromFile(t *testing.T) {
 	}
 }
 
-// The names are those of PyTorch's modules in tools/nn_vectors.py, in a fixed order, and a
-// parameter's first values depend on the seed and on its name alone.
+// Parameters have the names of PyTorch's modules in tools/nn_vectors.py, in a fixed order. Initial
+// values depend only on the seed and the name.
 func TestParams(t *testing.T) {
 	var names []string
 	m := newModel(t, tiny)

@@ -10,15 +10,14 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A Step is one pass through layers in progress: Begin, Forward of some layers, in training
-// Backward of the same ones in the other order, Err. Then it can begin again, and has all
-// the memory that it takes.
+// A Step is a pass through layers: Begin, Forward of the layers, in training Backward of the same
+// layers in reverse, then Err. It can begin again and reuses its memory.
 //
-// Tensors that layers return lie in the Step's memory and are valid until the next Begin.
-// What is given to a Forward in training must not change before its Backward.
+// Tensors returned by layers are in the Step's memory, valid until the next Begin. In training,
+// Forward's inputs must not change before Backward.
 type Step struct {
-	// Workers is how many goroutines a product or an attention may use at most; 0 is no
-	// limit but GOMAXPROCS. Results do not depend on it.
+	// Workers bounds the goroutines of a product or an attention; 0 means GOMAXPROCS. Results do
+	// not depend on it.
 	Workers int
 
 	engine *Engine
@@ -27,14 +26,14 @@ type Step struct {
 
 	train      bool
 	seed, step uint64 // of dropout
-	site       uint32 // how many dropouts there were in this pass
+	site       uint32 // dropouts so far in this pass
 
-	saved   arena    // of Forward; in inference it is given back as layers end
+	saved   arena    // by Forward; in inference freed as layers end
 	scratch arena    // of Backward
-	stack   []record // what Forward saved
-	back    bool     // Backward has begun, and the stack is not empty yet
+	stack   []record // records of Forward
+	back    bool     // Backward has begun and the stack is not yet empty
 
-	mm     matmul.Args // the call in progress, so that none is allocated
+	mm     matmul.Args // arguments of calls, to avoid allocation
 	packed [3]matmul.Packed
 	args   flashkit.Args
 	seqs   flashkit.Sequences
@@ -42,7 +41,7 @@ type Step struct {
 	rows   rowWork
 }
 
-// A record is what a layer has saved for its backward pass.
+// A record is a layer's data for its backward pass.
 type record struct {
 	owner any // a pointer to the layer
 	x     Tensor
@@ -50,11 +49,10 @@ type record struct {
 	ids   []int32
 }
 
-// Begin begins a pass of inference: nothing is saved, and dropout does nothing.
+// Begin begins an inference pass: nothing is recorded, and dropout does nothing.
 func (s *Step) Begin(ctx context.Context) { s.begin(ctx, false, 0, 0) }
 
-// BeginTraining begins a pass of training. Dropout depends on the seed and on the number of
-// the step, and on nothing else.
+// BeginTraining begins a training pass. Dropout depends only on the seed and the step's number.
 func (s *Step) BeginTraining(ctx context.Context, seed, step uint64) { s.begin(ctx, true, seed, step) }
 
 func (s *Step) begin(ctx context.Context, train bool, seed, step uint64) {
@@ -81,17 +79,17 @@ func (s *Step) Err() error {
 	return s.err
 }
 
-// Train reports whether the pass is one of training.
+// Train reports whether the pass is in training.
 func (s *Step) Train() bool { return s.train }
 
-// Fail makes err the Step's error, if there is none yet.
+// Fail sets the Step's error, unless there is one.
 func (s *Step) Fail(err error) {
 	if s.err == nil {
 		s.err = err
 	}
 }
 
-// ok makes err the Step's error and reports whether the pass can go on.
+// ok sets the Step's error if there is none, and reports whether the pass can continue.
 func (s *Step) ok(err error) bool {
 	if s.err == nil && s.ctx == nil {
 		s.err = s.Err()
@@ -102,9 +100,9 @@ func (s *Step) ok(err error) bool {
 	return s.err == nil
 }
 
-// takes makes it the Step's error, if x is not what a layer takes, and reports whether the
-// pass can go on. 0 features and nil rows are any.
-func (s *Step) takes(layer, what string, x *Tensor, features int, rows *Rows) bool {
+// accepts fails the Step if x does not match the features and rows, and reports whether the pass
+// can continue. 0 features and nil rows match any.
+func (s *Step) accepts(layer, what string, x *Tensor, features int, rows *Rows) bool {
 	if !s.ok(nil) {
 		return false
 	}
@@ -118,7 +116,7 @@ func (s *Step) takes(layer, what string, x *Tensor, features int, rows *Rows) bo
 	return err == nil
 }
 
-// failIn makes it the Step's error that something of a layer is wrong.
+// failIn fails the Step with an error that names the layer.
 func (s *Step) failIn(layer string, err error) {
 	if p, ok := err.(*flashkit.ProblemError); ok {
 		err = &flashkit.ProblemError{Field: layer + ": " + p.Field, Value: p.Value, Reason: p.Reason}
@@ -126,11 +124,10 @@ func (s *Step) failIn(layer string, err error) {
 	s.Fail(err)
 }
 
-// Memory returns the bytes of the Step's memory, which is what the largest passes so far
-// have taken at most: activations and what they are computed with.
+// Memory returns the bytes of the Step's activations and scratch, the peak of the passes so far.
 func (s *Step) Memory() int { return 4 * (s.saved.size() + s.scratch.size()) }
 
-// NewTensor returns a tensor of the Step's memory, of any values.
+// NewTensor returns an uninitialized tensor in the Step's memory.
 func (s *Step) NewTensor(rows Rows, features int) Tensor {
 	if !s.ok(rows.check("NewTensor")) {
 		return Tensor{}
@@ -149,14 +146,14 @@ func (s *Step) take(n int) []float32 {
 	return s.saved.take(n)
 }
 
-// A Mark is a place in a Step's memory.
+// A Mark is a position in a Step's memory.
 type Mark struct {
 	arena *arena
 	at    position
 }
 
-// Mark returns the place from which on memory can be given back by Keep. In the forward
-// pass of training nothing can.
+// Mark returns the position from which Keep frees memory. In the forward pass of training nothing
+// is freed.
 func (s *Step) Mark() Mark {
 	switch {
 	case s.back:
@@ -167,7 +164,7 @@ func (s *Step) Mark() Mark {
 	return Mark{&s.saved, s.saved.at}
 }
 
-// Keep gives back all memory that was taken since m, but for x, which it moves there.
+// Keep frees all memory allocated since m, except x, which it moves there.
 func (s *Step) Keep(m Mark, x Tensor) Tensor {
 	if m.arena == nil || s.err != nil {
 		return x
@@ -184,8 +181,8 @@ func (s *Step) Keep(m Mark, x Tensor) Tensor {
 	return y
 }
 
-// Push saves x for the backward pass of a layer, of which owner is a pointer. In inference
-// it does nothing.
+// Push records x for a layer's backward pass; owner points to the layer. In inference it does
+// nothing.
 func (s *Step) Push(owner any, x Tensor) { s.push(record{owner: owner, x: x}) }
 
 func (s *Step) push(r record) {
@@ -199,8 +196,8 @@ func (s *Step) push(r record) {
 	s.stack = append(s.stack, r)
 }
 
-// Pop returns what owner has pushed last. That something else was pushed since then is an
-// error: Backward runs in the reverse order of Forward.
+// Pop returns owner's last record. It fails if another layer's record is on top: Backward runs in
+// the reverse order of Forward.
 func (s *Step) Pop(owner any) Tensor { return s.pop(owner).x }
 
 func (s *Step) pop(owner any) record {
@@ -222,17 +219,16 @@ func (s *Step) pop(owner any) record {
 	return r
 }
 
-// nextSeed returns the seed of the next dropout of this pass.
+// nextSeed returns the seed of the pass's next dropout.
 func (s *Step) nextSeed() uint64 {
 	w := philox.Words([4]uint32{s.site, 0, uint32(s.step), uint32(s.step >> 32)}, philox.Key(s.seed))
 	s.site++
 	return uint64(w[0]) | uint64(w[1])<<32
 }
 
-// pack makes s.packed[i] of m, for a product of this pass.
+// pack packs m into s.packed[i], for a product of this pass.
 func (s *Step) pack(i int, m matmul.Matrix) { s.engine.products.Pack(&s.packed[i], m, s.Workers) }
 
-// multiply runs the product that s.mm describes.
 func (s *Step) multiply() {
 	s.mm.Workers = s.Workers
 	s.ok(s.engine.products.Run(s.ctx, &s.mm))
@@ -240,17 +236,17 @@ func (s *Step) multiply() {
 
 // Add returns the sum of tensors of one shape.
 func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
-	if !s.takes("Add", "x", &x, 0, nil) {
+	if !s.accepts("Add", "x", &x, 0, nil) {
 		return Tensor{}
 	}
 	y := s.NewTensor(x.Rows, x.Features)
 	for k := range others {
-		if !s.takes("Add", "x", &others[k], x.Features, &x.Rows) {
+		if !s.accepts("Add", "x", &others[k], x.Features, &x.Rows) {
 			return Tensor{}
 		}
-		w := s.work(x.Count(), addRows)
+		w := s.startRows(x.Count(), addRows)
 		w.x, w.y, w.z = x, others[k], y
-		s.do(x.Features)
+		s.runRows(x.Features)
 		x = y
 	}
 	return x

@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// tiny is a language model that has all of a large one.
+// tiny is a small language model with all parts of a large one.
 var tiny = nn.LanguageModelConfig{Vocabulary: 11, TransformerConfig: nn.TransformerConfig{
 	Embedding: 16, Hidden: 24, Layers: 2, Heads: 2, DimHead: 8, Causal: true, SequenceLen: 12}}
 
@@ -30,7 +30,7 @@ func someTokens(r *rand.Rand, batch, t, vocabulary int) nn.Tokens {
 	return nn.NewTokens(ids, batch, t)
 }
 
-// A warm pass allocates nothing.
+// A warm pass does not allocate.
 func TestAllocations(t *testing.T) {
 	if allocates {
 		t.Skip("what it is built on allocates under the race detector and with the tag purego")
@@ -83,8 +83,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// Any number of goroutines may run a model, each with a Step of its own, and get the bits of
-// one that runs alone. The first ones pack the weights.
+// Any number of goroutines may run a model, each with its own Step, and get the same bits as one
+// alone. The first ones pack the weights.
 func TestConcurrentInference(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	m := newModel(t, tiny)
@@ -129,7 +129,7 @@ func equal(a, b []float32) bool {
 	return true
 }
 
-// Two trainings of the same seed have the same bits; memory is given back in inference.
+// Two trainings of the same seed have the same bits; inference frees memory.
 func TestTrainingRepeats(t *testing.T) {
 	losses := func(workers int) (list []float64) {
 		r := rand.New(rand.NewPCG(5, 6))
@@ -154,7 +154,7 @@ func TestTrainingRepeats(t *testing.T) {
 	require.Less(t, first[59], first[0]/4, "it learns to repeat its input: %v", first)
 }
 
-// The long way takes memory that grows with the square of T, flash attention does not.
+// Plain attention's memory grows with the square of T, flash attention's does not.
 func TestMemory(t *testing.T) {
 	bytes := func(length int, flash, train bool) int {
 		c := tiny
@@ -229,7 +229,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// Forward passes after a backward pass that is at its end are another sample of the step.
+// Forward passes after a complete backward pass are another sample of the step.
 func TestTwoSamples(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	m := newModel(t, tiny)

@@ -7,25 +7,25 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Rows says how the rows of a tensor make up sequences: Batch of them, of T rows each, one
-// after the other, unless a field says otherwise.
+// Rows describes the division of a tensor's rows into sequences: by default Batch sequences of T
+// rows, one after the other.
 type Rows struct {
 	Batch, T int
 
-	// Lens has the length of each sequence, from 0 to T, where they are padded: attention
-	// does not look at rows beyond it, and gives them 0. nil: all are full.
+	// Lens has the length of each padded sequence, from 0 to T. Attention ignores rows beyond it,
+	// and outputs 0 there. nil: all sequences are full.
 	Lens []int32
 
-	// Starts is of packed sequences: that of b has the rows from Starts[b] up to but not
-	// including Starts[b+1], as cu_seqlens of other libraries, and T is the longest one's
-	// length. It begins with 0 and has Batch+1 numbers. nil: not packed.
+	// Starts is for packed sequences, nil for others. Sequence b has rows [Starts[b], Starts[b+1]),
+	// as in cu_seqlens of other libraries. T is the longest length. Starts has Batch+1 numbers, the
+	// first is 0.
 	Starts []int32
 
-	// TimeFirst is of rows that lie [T, Batch], as in PyTorch with batch_first=False.
+	// TimeFirst orders rows as [T, Batch], as PyTorch with batch_first=False.
 	TimeFirst bool
 }
 
-// Packed returns the Rows of packed sequences. A nil or wrong list shows when it is used.
+// Packed returns the Rows of packed sequences. Errors in starts are reported on use.
 func Packed(starts []int32) Rows {
 	r := Rows{Batch: max(0, len(starts)-1), Starts: starts}
 	for b := 1; b < len(starts); b++ {
@@ -37,7 +37,7 @@ func Packed(starts []int32) Rows {
 // Padded returns the Rows of sequences of the given lengths, each in t rows.
 func Padded(t int, lens []int32) Rows { return Rows{Batch: len(lens), T: t, Lens: lens} }
 
-// Count returns the number of rows, those of the padding included.
+// Count returns the number of rows, including padding.
 func (r Rows) Count() int {
 	if n := len(r.Starts); n > 0 {
 		return int(r.Starts[n-1])
@@ -45,8 +45,8 @@ func (r Rows) Count() int {
 	return r.Batch * r.T
 }
 
-// sequence returns the first row of sequence b, how many it has without padding, and the
-// distance from one to the next, all in rows.
+// sequence returns the first row of sequence b, its length without padding, and the stride, in
+// rows.
 func (r *Rows) sequence(b int) (first, n, step int) {
 	switch {
 	case r.Starts != nil:
@@ -62,7 +62,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns what is wrong with the rows.
+// check returns the error of invalid rows.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
@@ -107,7 +107,7 @@ func (r *Rows) equal(o *Rows) bool {
 	return true
 }
 
-// equal compares contents, and whether there is a list at all.
+// equal compares contents; nil differs from empty.
 func equal(a, b []int32) bool {
 	if (a == nil) != (b == nil) || len(a) != len(b) {
 		return false
@@ -123,22 +123,21 @@ func equal(a, b []int32) bool {
 	return true
 }
 
-// A Tensor is activations: rows of so many features, and which sequences they belong to.
-// It is a view of its memory.
+// A Tensor is activations: rows of features, and their sequences. It is a view of its memory.
 type Tensor struct {
 	Data     []float32
 	Features int
-	Stride   int // elements from a row to the next one; 0 is Features
+	Stride   int // elements between the starts of rows; 0 is Features
 	Rows
 }
 
-// NewTensor returns a tensor [batch, t, features] of the caller's memory.
+// NewTensor returns a tensor [batch, t, features] in the caller's memory.
 func NewTensor(data []float32, batch, t, features int) Tensor {
 	return Tensor{Data: data, Features: features, Rows: Rows{Batch: batch, T: t}}
 }
 
-// Columns returns a view of n features of every row, from feature i on. The view of more
-// than there are shows when it is used.
+// Columns returns a view of features [i, i+n) of every row. A range beyond Features is reported on
+// use.
 func (x Tensor) Columns(i, n int) Tensor {
 	x.Stride = x.stride()
 	if i < 0 || n < 0 || i > x.Features-n {
@@ -149,7 +148,7 @@ func (x Tensor) Columns(i, n int) Tensor {
 	return x
 }
 
-// Row returns the features of row i, in the order of the memory.
+// Row returns the features of row i, in memory order.
 func (x *Tensor) Row(i int) []float32 { return x.Data[i*x.stride():][:x.Features:x.Features] }
 
 func (x *Tensor) stride() int {
@@ -159,10 +158,10 @@ func (x *Tensor) stride() int {
 	return x.Stride
 }
 
-// isDense reports whether no memory lies between the rows.
+// isDense reports whether rows are contiguous.
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
-// check returns what is wrong with the tensor; features 0 is any number of them.
+// check returns the error of an invalid tensor; features 0 matches any.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:
@@ -182,7 +181,7 @@ func (x *Tensor) check(of string, features int) error {
 	return nil
 }
 
-// heads returns the tensor as attention sees it: [batch, heads, rows, features of a head].
+// heads returns the tensor in attention's layout: [batch, heads, rows, features of a head].
 func (x *Tensor) heads(n int) flashkit.Tensor {
 	d, stride := x.Features/n, x.stride()
 	switch {
@@ -194,16 +193,15 @@ func (x *Tensor) heads(n int) flashkit.Tensor {
 	return flashkit.F32(x.Data, x.Batch, n, x.T, d).WithStrides(x.T*stride, d, stride)
 }
 
-// Tokens are the numbers of words or characters, one for each row.
+// Tokens are token IDs, one per row.
 type Tokens struct {
 	IDs []int32
 	Rows
 }
 
-// NewTokens returns tokens [batch, t] of the caller's memory.
+// NewTokens returns tokens [batch, t] in the caller's memory.
 func NewTokens(ids []int32, batch, t int) Tokens { return Tokens{ids, Rows{Batch: batch, T: t}} }
 
-// problem is the error of what makes no sense.
 func problem(field string, value any, format string, args ...any) error {
 	return &flashkit.ProblemError{Field: field, Value: fmt.Sprint(value), Reason: fmt.Sprintf(format, args...)}
 }

@@ -2,7 +2,7 @@ package nn
 
 import "strconv"
 
-// A TransformerConfig is what a Transformer is made of.
+// A TransformerConfig configures a Transformer.
 type TransformerConfig struct {
 	Embedding   int // features of a row
 	Hidden      int // features between the two linear layers
@@ -11,13 +11,12 @@ type TransformerConfig struct {
 	DimHead     int // features of a head
 	Dropout     float32
 	Causal      bool
-	TimeFirst   bool // rows lie [T, batch], as PyTorch's do with batch_first=False
+	TimeFirst   bool // rows are [T, batch], as PyTorch with batch_first=False
 	SequenceLen int  // the most rows of a sequence
 }
 
-// A TransformerLayer is attention and two linear layers, each with a norm before it and
-// added to its input: x + dropout(attention(x)), and of that x + dropout(linear2(dropout(
-// relu(linear1(norm(x)))))).
+// A TransformerLayer is attention and two linear layers, each pre-normed with a residual: x +
+// dropout(attention(x)), then x + dropout(linear2(dropout(relu(linear1(norm(x)))))).
 type TransformerLayer struct {
 	Attention *AttentionLayer
 	Norm      *LayerNorm
@@ -26,8 +25,8 @@ type TransformerLayer struct {
 	Dropout   Dropout
 }
 
-// NewTransformerLayer returns a layer of a Transformer of config c. Its parameters are those
-// of attention, norm, linear1 and linear2.
+// NewTransformerLayer returns a layer of a Transformer of config c, with the parameters of
+// attention, norm, linear1 and linear2.
 func NewTransformerLayer(i *Init, c TransformerConfig) *TransformerLayer {
 	l := &TransformerLayer{
 		NewAttentionLayer(i.In("attention"), AttentionConfig{QFeatures: c.Embedding, Heads: c.Heads, DimHead: c.DimHead, Dropout: c.Dropout, Causal: c.Causal}),
@@ -45,24 +44,24 @@ func (l *TransformerLayer) Params() []*Param {
 	return join(l.Attention, l.Norm, l.Linear1, l.Linear2)
 }
 
-// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+// UseFlashAttention switches flash attention, initially on.
 func (l *TransformerLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention(on) }
 
-// Forward returns [rows, features], of x [rows, features].
+// Forward returns [rows, features] for x [rows, features].
 func (l *TransformerLayer) Forward(s *Step, x Tensor) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Dropout.Forward(s, l.Attention.Forward(s, x, x, x)))
-	return s.Keep(m, l.feed(s, x))
+	return s.Keep(m, l.feedForward(s, x))
 }
 
-// Decode is Forward in inference for rows that follow those in the cache.
+// Decode is Forward in inference for rows that continue the cached sequences.
 func (l *TransformerLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Attention.Decode(s, x, cache))
-	return s.Keep(m, l.feed(s, x))
+	return s.Keep(m, l.feedForward(s, x))
 }
 
-func (l *TransformerLayer) feed(s *Step, x Tensor) Tensor {
+func (l *TransformerLayer) feedForward(s *Step, x Tensor) Tensor {
 	h := l.Linear1.Forward(s, l.Norm.Forward(s, x))
 	h = l.Dropout.Forward(s, h)
 	if l.Dropout.P == 0 || !s.train {
@@ -71,7 +70,7 @@ func (l *TransformerLayer) feed(s *Step, x Tensor) Tensor {
 	return s.Add(x, l.Dropout.Forward(s, l.Linear2.Forward(s, h)))
 }
 
-// Backward returns the gradient of x, given that of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 	m := s.Mark()
 	dh := l.Linear2.Backward(s, l.Dropout.Backward(s, dy))
@@ -81,7 +80,7 @@ func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 	return s.Keep(m, s.Add(dx, dq, dk, dv))
 }
 
-// A Transformer adds learned positions, and then is layers one after the other.
+// A Transformer adds learned positions, then applies its layers in order.
 type Transformer struct {
 	Positions *PositionalEmbedding
 	Layers    []*TransformerLayer
@@ -89,7 +88,7 @@ type Transformer struct {
 	config TransformerConfig
 }
 
-// NewTransformer returns a Transformer whose parameters are positions.weight and those of
+// NewTransformer returns a Transformer with the parameters positions.weight and those under
 // layers.0, layers.1 and so on.
 func NewTransformer(i *Init, c TransformerConfig) *Transformer {
 	l := &Transformer{Positions: NewPositionalEmbedding(i.In("positions"), c.SequenceLen, c.Embedding), config: c}
@@ -111,15 +110,15 @@ func (l *Transformer) Params() []*Param {
 	return list
 }
 
-// UseFlashAttention says whether attention is computed by flash attention, as it is at first.
+// UseFlashAttention switches flash attention, initially on.
 func (l *Transformer) UseFlashAttention(on bool) {
 	for _, layer := range l.Layers {
 		layer.UseFlashAttention(on)
 	}
 }
 
-// Forward returns [rows, features], of x [rows, features] whose sequences have at most
-// SequenceLen rows.
+// Forward returns [rows, features] for x [rows, features] with sequences of at most SequenceLen
+// rows.
 func (l *Transformer) Forward(s *Step, x Tensor) Tensor {
 	x.TimeFirst = x.TimeFirst || l.config.TimeFirst
 	x = l.Positions.Forward(s, x)
@@ -129,7 +128,7 @@ func (l *Transformer) Forward(s *Step, x Tensor) Tensor {
 	return x
 }
 
-// Backward returns the gradient of x, given that of the result.
+// Backward returns the gradient of x for dy, the result's gradient.
 func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	dy.TimeFirst = dy.TimeFirst || l.config.TimeFirst
 	for n := len(l.Layers) - 1; n >= 0; n-- {
@@ -138,8 +137,7 @@ func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	return l.Positions.Backward(s, dy)
 }
 
-// NewCaches returns an empty cache for each layer, of batch sequences of at most SequenceLen
-// rows.
+// NewCaches returns an empty cache for each layer, of batch sequences of at most SequenceLen rows.
 func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	list := make([]*KVCache, len(l.Layers))
 	for n := range list {
@@ -152,8 +150,8 @@ func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	return list, nil
 }
 
-// Decode is Forward in inference for rows that follow those in the caches, to which it adds
-// theirs. After an error the caches are of no more use.
+// Decode is Forward in inference for rows that continue the cached sequences; it appends them to
+// the caches. After an error the caches are unusable.
 func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
 		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))

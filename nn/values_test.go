@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A cell is a file of tools/nn_vectors.py: what PyTorch computes for a layer.
+// A cell is a file of tools/nn_vectors.py: PyTorch's results for a layer.
 type cell struct {
 	*safetensors.File
 	config struct {
@@ -79,7 +79,7 @@ func (c *cell) tensor(t *testing.T, name string) nn.Tensor {
 	return y
 }
 
-// fill gives the parameters the values of the cell, all of them and no others.
+// fill sets exactly the cell's parameters.
 func (c *cell) fill(t *testing.T, params []*nn.Param) {
 	f := &safetensors.File{}
 	for _, x := range c.Tensors {
@@ -92,9 +92,9 @@ func (c *cell) fill(t *testing.T, params []*nn.Param) {
 	nn.ZeroGrads(params)
 }
 
-// TestValues holds every layer to what PyTorch computes in float64, with flash attention and
-// the long way: outputs, gradients of inputs and of parameters. FLASHKIT_NN_VALUES names a
-// folder of more cells: make nn-values.
+// TestValues compares every layer with PyTorch in float64, with flash and plain attention: outputs,
+// gradients of inputs and of parameters. FLASHKIT_NN_VALUES names a folder of more cells: make
+// nn-values.
 func TestValues(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.safetensors.gz")
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// layers are what runs a cell, with flash attention or without.
+// layers run a cell, with flash attention or without.
 var layers = map[string]func(t *testing.T, c *cell, flash bool){
 	"linear": func(t *testing.T, c *cell, _ bool) {
 		l := nn.NewLinear(nn.NewInit(1), c.config.Features, c.config.OutFeatures, c.config.Bias)
@@ -201,7 +201,7 @@ func (c *cell) transformer() nn.TransformerConfig {
 		DimHead: c.config.DimHead, Causal: c.config.Causal, TimeFirst: c.config.TimeFirst, SequenceLen: c.config.SequenceLen}
 }
 
-// bound is how far values may be off.
+// bound returns the largest difference allowed.
 func (c *cell) bound() float64 {
 	if c.config.Layers > 0 {
 		return 5e-5
@@ -216,7 +216,7 @@ type layer interface {
 	Backward(*nn.Step, nn.Tensor) nn.Tensor
 }
 
-// A selfAttention is an attention layer whose q, k and v are one.
+// A selfAttention is an attention layer with q = k = v.
 type selfAttention struct{ *nn.AttentionLayer }
 
 func (l selfAttention) Forward(s *nn.Step, x nn.Tensor) nn.Tensor {
@@ -228,7 +228,7 @@ func (l selfAttention) Backward(s *nn.Step, dy nn.Tensor) nn.Tensor {
 	return s.Add(dq, dk, dv)
 }
 
-// check runs both passes of a layer of one input, twice: gradients add up.
+// check runs both passes of a layer with one input twice: gradients accumulate.
 func (c *cell) check(t *testing.T, p parameters, l layer) {
 	var params []*nn.Param
 	if p != nil {
@@ -276,7 +276,7 @@ func (c *cell) checkGrads(t *testing.T, params []*nn.Param, bound float64) {
 	}
 }
 
-// checkOptimizer updates a parameter by gradients that are clipped first.
+// checkOptimizer updates a parameter by clipped gradients.
 func (c *cell) checkOptimizer(t *testing.T) {
 	data := c.floats(t, "param.weight")
 	p := &nn.Param{Name: "weight", Shape: []int{len(data)}, Data: data}

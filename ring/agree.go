@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// check returns nil if the rank's tensors are the shard that the cut makes of the problem's.
+// check returns nil if the rank's tensors match the cut's shard.
 func (j *job) check() error {
 	p, args := j.p, j.a
 	p.Score.Bias, p.Score.Mask = false, false
@@ -21,10 +21,10 @@ func (j *job) check() error {
 	if p.Ragged {
 		args.Seqs = new(flashkit.Sequences)
 		if j.cut.packedQ {
-			args.Seqs.QStarts = lastHas(p.Batch, p.QLen)
+			args.Seqs.QStarts = lastOnly(p.Batch, p.QLen)
 		}
 		if j.cut.packedK {
-			args.Seqs.KVStarts = lastHas(p.Batch, p.KVLen)
+			args.Seqs.KVStarts = lastOnly(p.Batch, p.KVLen)
 		}
 	}
 	if err := p.Check(j.pass, &args); err != nil {
@@ -41,14 +41,14 @@ func (j *job) check() error {
 	return nil
 }
 
-// lastHas returns starts of so many sequences of which the last one has all rows.
-func lastHas(seqs, n int) []int32 {
+// lastOnly returns starts of seqs sequences; the last has all n rows.
+func lastOnly(seqs, n int) []int32 {
 	s := make([]int32, seqs+1)
 	s[seqs] = int32(n)
 	return s
 }
 
-// checkPairs checks Bias, DBias and Mask, which have the rank's rows and the whole's keys.
+// checkPairs checks Bias, DBias and Mask: the rank's rows and all keys.
 func (j *job) checkPairs() error {
 	score := j.p.Score
 	for _, x := range [...]struct {
@@ -96,32 +96,31 @@ func (j *job) checkPairs() error {
 	return nil
 }
 
-// pairRows returns how many rows tensors of pairs have: the most of a sequence.
 func (j *job) pairRows() int { return extent(j.cut.rows[j.rank], false) }
 
-// A record is what each rank tells the others before a call.
+// Layout of a record, which ranks exchange before a call.
 const (
 	recordWrong = 0   // 1 if the text is an error
-	recordBias  = 1   // what the rank sees of Bias
-	recordMask  = 2   // of Mask
-	recordHash  = 3   // of what was asked
-	recordLen   = 35  // of the text
-	recordName  = 37  // of the kernel that rank 0 picks for an ordered Ring, to the first 0
-	recordText  = 101 // what was asked, or the error
+	recordBias  = 1   // rows of Bias on this rank
+	recordMask  = 2   // rows of Mask
+	recordHash  = 3   // hash of the request
+	recordLen   = 35  // length of the text
+	recordName  = 37  // the kernel that rank 0 of an ordered Ring picks, up to the first 0
+	recordText  = 101 // the request, or the error
 	recordSize  = 576
 )
 
-// What a rank sees of the rows of a Bias or a Mask.
+// Row states of a Bias or Mask on one rank.
 const (
-	rowsOpen   = iota // one, which may be its only row or repeat
-	rowsOwn           // its own
-	rowsRepeat        // one that repeats
+	rowsOpen   = iota // one row; unknown whether it repeats
+	rowsOwn           // the rank's own rows
+	rowsRepeat        // one row that repeats
 )
 
-// agree compares what all ranks were asked, with what is wrong here, and returns an error on
-// all of them unless it is the same.
+// agree gathers the records of all ranks. It returns an error on every rank unless all requests are
+// valid and equal. wrong is this rank's error.
 func (j *job) agree(ctx context.Context, wrong error) error {
-	j.record = j.describe(wrong)
+	j.record = j.newRecord(wrong)
 	if n := len(j.record) * j.size; len(j.all) != n {
 		j.all = make([]byte, n)
 	}
@@ -149,11 +148,11 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 			return &RankError{r, fmt.Errorf("was asked for %s, rank 0 for %s", text(r), text(0))}
 		}
 	}
-	return j.settle(of)
+	return j.applyRecords(of)
 }
 
-// settle takes from the records what the ranks must do alike.
-func (j *job) settle(record func(int) []byte) error {
+// applyRecords sets from the records all that the ranks must do alike.
+func (j *job) applyRecords(record func(int) []byte) error {
 	var err error
 	if j.biasRepeats, err = j.repeats("Bias", recordBias, record); err != nil {
 		return err
@@ -173,7 +172,7 @@ func (j *job) settle(record func(int) []byte) error {
 		return nil
 	}
 	name, _, _ := bytes.Cut(record(0)[recordName:recordText], []byte{0})
-	if j.kernel = j.plan.taken[j.pass]; j.kernel.Run != nil && j.kernel.Name == string(name) {
+	if j.kernel = j.plan.partKernel[j.pass]; j.kernel.Run != nil && j.kernel.Name == string(name) {
 		return nil
 	}
 	for _, k := range j.runner.(Chooser).Kernels() {
@@ -181,15 +180,15 @@ func (j *job) settle(record func(int) []byte) error {
 			if j.kernel = k; j.dev != nil {
 				j.kernel = j.dev.PartOf(k, j.wholeProblem())
 			}
-			j.plan.taken[j.pass] = j.kernel
+			j.plan.partKernel[j.pass] = j.kernel
 			return nil
 		}
 	}
 	return fmt.Errorf("ring: this rank has no kernel %s, which rank 0 picks", name)
 }
 
-// describe makes the record of what was asked here.
-func (j *job) describe(wrong error) []byte {
+// newRecord returns the record of this rank's request, or of its error.
+func (j *job) newRecord(wrong error) []byte {
 	x := make([]byte, recordSize)
 	text := fmt.Sprintf("%v %v", j.p, j.pass)
 	if j.o.Ordered {
@@ -210,7 +209,7 @@ func (j *job) describe(wrong error) []byte {
 	hash.Write([]byte(text))
 	if s := j.a.Seqs; s != nil {
 		for _, list := range [][]int32{s.QLens, s.KVLens, s.QStarts, s.KVStarts} {
-			binary.Write(hash, binary.LittleEndian, int64(len(list))) // a hash takes everything
+			binary.Write(hash, binary.LittleEndian, int64(len(list))) // a hash never fails
 			binary.Write(hash, binary.LittleEndian, list)
 		}
 		text += fmt.Sprintf(" sequences %x", hash.Sum(nil)[:4])
@@ -226,7 +225,7 @@ func (j *job) describe(wrong error) []byte {
 	return x
 }
 
-// rowsSeen says what the rank sees of the rows of a Bias or a Mask.
+// rowsSeen returns the row state of a Bias or Mask.
 func (j *job) rowsSeen(t flashkit.Tensor) byte {
 	switch n := t.Shape()[2]; {
 	case j.plan == nil || n == 1 && j.pairRows() == 1:
@@ -237,8 +236,8 @@ func (j *job) rowsSeen(t flashkit.Tensor) byte {
 	return rowsOwn
 }
 
-// repeats reports whether a Bias or a Mask repeats over rows, as the records of all ranks
-// say. Where none says it, which it is makes no difference but to what is summed over ranks.
+// repeats reports whether the records describe a Bias or Mask that repeats over rows. If no rank
+// can tell, a DBias is unsupported.
 func (j *job) repeats(name string, at int, record func(int) []byte) (bool, error) {
 	var seen [rowsRepeat + 1]bool
 	for r := range j.size {

@@ -8,52 +8,51 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// gradients are in the shapes of the rank's outputs or of a step's keys: sums in float32, or of
-// the problem's type where no more than two parts are added.
+// gradients have the shapes of the rank's outputs or of a step's keys. They are float32 sums, or of
+// the problem's type for at most two parts.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
-// An addition is a part that will be added to a sum.
 type addition struct{ sum, part flashkit.Tensor }
 
-// gradientParts is in how many parts, of key heads, a step is computed whose gradients travel. One part is
-// computed, one goes out and one comes in at a time: of two parts that are three halves of a shard, and
-// when nothing is left to compute only the last half travels.
+// gradientParts is the number of parts, by KV head, of a step whose gradients travel. One part is
+// computed, one sent and one received: with two parts, the buffers take three halves of a shard.
+// Only the last half travels without compute.
 const gradientParts = 2
 
-// backward computes the backward pass step by step. What a step gives the keys of another
-// rank goes back to it during the next step, and is added there.
+// backward computes the backward pass step by step. Gradients return to the keys' rank during the
+// next step.
 func (j *job) backward(ctx context.Context) error {
-	if x := j.only(); x != nil && j.size == 1 {
+	if x := j.soleCall(); x != nil && j.size == 1 {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		sub.Sink, sub.DSink = j.a.Sink, j.a.DSink
 		j.stats.Steps = 1
-		if err := j.meet(ctx); err != nil {
+		if err := j.agreeOnce(ctx); err != nil {
 			return err
 		}
 		return j.runner.Backward(ctx, x.p, &sub)
 	}
-	rows, keys := j.firsts()
+	rows, keys := j.firstWrites()
 	own := gradients{
 		dq: j.sum(slotSumDQ, j.a.DQ, rows), dk: j.sum(slotSumDK, j.a.DK, keys), dv: j.sum(slotSumDV, j.a.DV, keys),
 		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
-	now := own               // of the turn's keys, then on their way
-	var arriving [2]addition // those of own keys that come
-	err := j.walk(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
+	now := own               // gradients of the turn's keys, then sent
+	var arriving [2]addition // gradients of own keys
+	err := j.rotate(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
 		now = own
 		x := j.turns[i]
 		if x.step > 0 {
-			now.dk, now.dv = j.travelers(slotDK0+i%2*2, k.Shape(), v.Shape(), j.steps[x.step].one)
+			now.dk, now.dv = j.remoteGrads(slotDK0+i%2*2, k.Shape(), v.Shape(), j.steps[x.step].one)
 		}
 		for c := range j.steps[x.step].calls {
-			if err := j.differentiate(ctx, &j.steps[x.step].calls[c], k, v, x, &now, rows.all && x.step == 0, keys.all && x.step == 0); err != nil {
+			if err := j.backwardCall(ctx, &j.steps[x.step].calls[c], k, v, x, &now, rows.all && x.step == 0, keys.all && x.step == 0); err != nil {
 				return err
 			}
 		}
 		return nil
 	}, func(e *exchange, i int) {
 		if i >= 2 {
-			arriving = j.gradientsFor(e, j.turns[i-1], &now, &own)
+			arriving = j.addGradients(e, j.turns[i-1], &now, &own)
 		}
 	}, func() {
 		for i := range arriving {
@@ -76,9 +75,9 @@ func (j *job) backward(ctx context.Context) error {
 	return nil
 }
 
-// gradientsFor adds to e the gradients that travel after turn x: what the rank made for the keys of another,
-// and what another rank made for its own. It returns what to add when that has come.
-func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]addition) {
+// addGradients adds to e the gradients that travel after turn x, to and from this rank. It returns
+// the additions to make on arrival.
+func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]addition) {
 	st := &j.steps[x.step]
 	if len(st.calls) > 0 {
 		e.to((j.rank-x.step+j.size)%j.size, now.dk, now.dv)
@@ -87,7 +86,7 @@ func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]ad
 		n := [4]int{g.nb, x.heads.len(), g.n, j.p.Dim}
 		m := n
 		m[3] = j.p.VDim
-		kind := j.travels(st.giveOne)
+		kind := j.gradType(st.giveOne)
 		list[0] = addition{x.heads.of(g.of(own.dk), 1), j.buffer(slotDK2, kind, n)}
 		list[1] = addition{x.heads.of(g.of(own.dv), 1), j.buffer(slotDV2, kind, m)}
 		e.from((j.rank+x.step)%j.size, list[0].part, list[1].part)
@@ -95,12 +94,12 @@ func (j *job) gradientsFor(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart says what of a sum the first call writes: all of it, so that it needs no zeros
-// before; and whether no more than one part is added to it.
+// A firstPart describes a sum's first call. all: it writes every element, so no zero fill. few: at
+// most one part is added later.
 type firstPart struct{ all, few bool }
 
-// firsts returns what the first call writes of DQ, and of DK and DV.
-func (j *job) firsts() (rows, keys firstPart) {
+// firstWrites returns how DQ, and how DK and DV, start.
+func (j *job) firstWrites() (rows, keys firstPart) {
 	calls := j.steps[0].calls
 	if len(calls) != 1 {
 		return rows, keys
@@ -112,22 +111,22 @@ func (j *job) firsts() (rows, keys firstPart) {
 		}
 	}
 	s := j.a.K.Shape()
-	rows = firstPart{j.covers(&calls[0]), j.laterCalls() <= 1}
+	rows = firstPart{j.coversRows(&calls[0]), j.laterCalls() <= 1}
 	keys = firstPart{calls[0].k == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedK), arrive <= 1}
 	return rows, keys
 }
 
-// travels returns the type in which gradients of keys travel.
-func (j *job) travels(one bool) flashkit.DType {
+// gradType returns the type in which gradients of keys travel.
+func (j *job) gradType(one bool) flashkit.DType {
 	if one {
 		return j.p.DType
 	}
 	return flashkit.Float32
 }
 
-// travelers returns where the gradients of a step's keys are summed, which then travel.
-func (j *job) travelers(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
-	dk, dv = j.buffer(slot, j.travels(one), k), j.buffer(slot+1, j.travels(one), v)
+// remoteGrads returns buffers that sum the gradients of another rank's keys.
+func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
+	dk, dv = j.buffer(slot, j.gradType(one), k), j.buffer(slot+1, j.gradType(one), v)
 	if !one {
 		j.math.fill(dk, 0)
 		j.math.fill(dv, 0)
@@ -144,8 +143,8 @@ func (j *job) round(sums *gradients) {
 	}
 }
 
-// sum returns where an output is summed: itself where it is float32 or few parts are; all
-// zeros unless the first part is all of it.
+// sum returns the sum of output t: t itself if it is float32 or has few parts, else a buffer. It is
+// zeroed unless the first part writes all of it.
 func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -159,13 +158,13 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// differentiate computes one call of the backward pass, of the heads of a turn, and adds what it gives to
-// g. A call that is the first part of all rows or keys writes to the rank's outputs, whatever their type.
-func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
-	from := j.from(t.step)
+// backwardCall computes one call for the heads of a turn and adds its gradients to g. rows and keys
+// mark the first part of all rows or keys, written directly to the rank's outputs.
+func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
+	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
-	group := t.heads.narrow(&p, &sub)
+	group := t.heads.restrict(&p, &sub)
 	at := x.k
 	at.r -= from
 	one := t.step > 0 && j.steps[t.step].one
@@ -191,19 +190,19 @@ func (j *job) differentiate(ctx context.Context, x *call, k, v flashkit.Tensor, 
 	if err := j.runner.Backward(ctx, p, &sub); err != nil {
 		return err
 	}
-	j.collect(rows, t.heads.of(x.q.of(g.dq), group), sub.DQ)
+	j.accumulate(rows, t.heads.of(x.q.of(g.dq), group), sub.DQ)
 	if !one {
-		j.collect(keys, at.of(g.dk), sub.DK)
-		j.collect(keys, at.of(g.dv), sub.DV)
+		j.accumulate(keys, at.of(g.dk), sub.DK)
+		j.accumulate(keys, at.of(g.dv), sub.DV)
 	}
 	if !bias.IsZero() {
-		j.math.add(t.heads.pairs(x.pair.of(g.dbias), group), sub.DBias)
+		j.math.add(t.heads.ofPairs(x.pair.of(g.dbias), group), sub.DBias)
 	}
 	return nil
 }
 
-// collect adds a part to a sum, or makes the sum of it, which it may be already.
-func (j *job) collect(first bool, sum, part flashkit.Tensor) {
+// accumulate adds a part to a sum. A first part becomes the sum, converted if their types differ.
+func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:
 		j.math.add(sum, part)
@@ -212,8 +211,8 @@ func (j *job) collect(first bool, sum, part flashkit.Tensor) {
 	}
 }
 
-// sink computes DSink, which depends on the rows alone: that of calls without keys, summed
-// over all ranks.
+// sink computes DSink, summed over all ranks. It depends on the rows alone, so its calls have no
+// keys.
 func (j *job) sink(ctx context.Context) error {
 	if j.a.DSink.IsZero() {
 		return nil
@@ -246,7 +245,7 @@ func (j *job) sink(ctx context.Context) error {
 	return nil
 }
 
-// reduce sums a tensor over all ranks, in their order, so that all have the same bits.
+// reduce sums a tensor over all ranks in rank order, so that all get the same bits.
 func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
 	s := t.Shape()
 	for b := range s[0] {
@@ -261,7 +260,6 @@ func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
 	return nil
 }
 
-// reduceRow sums a row, a part at a time.
 func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
 	const most = 1 << 16
 	all := t.Float32s()
@@ -273,7 +271,7 @@ func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
 	}
 	for row := all[:t.Shape()[3]]; len(row) > 0; {
 		n := min(len(row), most)
-		if err := j.reduceSome(ctx, row[:n]); err != nil {
+		if err := j.reduceChunk(ctx, row[:n]); err != nil {
 			return err
 		}
 		row = row[n:]
@@ -284,7 +282,7 @@ func (j *job) reduceRow(ctx context.Context, t flashkit.Tensor) error {
 	return nil
 }
 
-func (j *job) reduceSome(ctx context.Context, x []float32) error {
+func (j *job) reduceChunk(ctx context.Context, x []float32) error {
 	mine := make([]byte, 0, 4*len(x))
 	for _, f := range x {
 		mine = binary.LittleEndian.AppendUint32(mine, math.Float32bits(f))

@@ -4,24 +4,23 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A call is an ordinary problem that is a part of a step, and which part of the tensors it
-// is about.
+// A call is one kernel call of a step: a problem and its parts of the tensors.
 type call struct {
 	p    flashkit.Problem
 	seqs *flashkit.Sequences
 
-	q, k part // of the rank's rows, of the keys of the step
+	q, k part // of the rank's rows, of the step's keys
 	pair pair // of Bias, Mask and DBias
 
-	origin flashkit.Origin // in the whole, for dropout
+	origin flashkit.Origin // in the whole problem, for dropout
 }
 
-// A part is a number of rows of some batches of a tensor.
+// A part is nb batches from b, and n rows from r, of a tensor.
 type part struct{ b, nb, r, n int }
 
 func (x part) of(t flashkit.Tensor) flashkit.Tensor { return sub(t, x.b, x.nb, x.r, x.n) }
 
-// A pair says where a tile lies in tensors of pairs, which have all keys of a sequence.
+// A pair is a part of Bias, Mask or DBias, with m keys from key k of the sequence.
 type pair struct{ b, nb, r, n, k, m int }
 
 func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
@@ -33,22 +32,22 @@ func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
 	return window(t, min(t.Repeated(x.b, 0, x.r)+x.k, t.Len()), n)
 }
 
-// A step is what a rank does with the keys of another.
+// A step is a rank's work with the keys of another rank.
 type step struct {
 	calls []call
 
-	// The keys that the calls read, of those of the rank whose they are; none if n is 0.
+	// Keys of the other rank that the calls read; none if n is 0.
 	need part
 
-	// The keys of this rank that the rank that is as far behind needs.
+	// Keys of this rank that the rank t ahead reads in step t.
 	give part
 
-	// Whether one call makes all gradients of the keys, here and on the rank that is as far
-	// behind: they travel as it writes them, and else as sums in float32.
+	// Whether one call makes all gradients of the keys, here and on the rank t ahead. They then
+	// travel in its output type, else as float32 sums.
 	one, giveOne bool
 }
 
-// steps returns those of a rank: in step t it has the keys of rank r-t.
+// steps returns a rank's steps: in step t it has the keys of rank r-t.
 func (c *Cut) steps(rank int) []step {
 	list := make([]step, c.size)
 	for t := range list {
@@ -63,7 +62,7 @@ func (c *Cut) steps(rank int) []step {
 
 func isOne(calls []call, need part) bool { return len(calls) == 1 && calls[0].k == need }
 
-// need returns the keys that calls read.
+// need returns the range of keys that calls read.
 func (c *Cut) need(calls []call) part {
 	x := part{nb: c.p.Batch}
 	if c.packedK {
@@ -82,14 +81,14 @@ func (c *Cut) need(calls []call) part {
 	return x
 }
 
-// placed is a tile, and where the sequence's rows and keys begin.
+// placed is a tile and the shares of its sequence.
 type placed struct {
 	tile
 	q, k  share
-	layer int // of the tiles of the sequence
+	layer int // index among the sequence's tiles
 }
 
-// calls returns what a rank computes with the keys of another.
+// calls returns a rank's kernel calls with the keys of another.
 func (c *Cut) calls(rank, other int) (list []call) {
 	keys := map[int]share{}
 	for _, s := range shares(c.keys[other], c.packedK) {
@@ -107,15 +106,14 @@ func (c *Cut) calls(rank, other int) (list []call) {
 	}
 	if !c.packedQ || !c.packedK || c.p.Features()&(featureScopes.position|featureScopes.pair) != 0 {
 		for i := range all {
-			list = append(list, c.alone(&all[i]))
+			list = append(list, c.tileCall(&all[i]))
 		}
 		return list
 	}
-	return c.together(all)
+	return c.mergeTiles(all)
 }
 
-// alone returns the call of one tile.
-func (c *Cut) alone(t *placed) call {
+func (c *Cut) tileCall(t *placed) call {
 	n, m, nb, first := t.q1-t.q0, t.k1-t.k0, 1, t.seq
 	if !c.p.Ragged {
 		nb, first = c.p.Batch, 0
@@ -123,7 +121,7 @@ func (c *Cut) alone(t *placed) call {
 	p := c.p
 	p.Batch, p.QLen, p.KVLen, p.Ragged = nb, n, m, false
 	p.Score.Origin = p.Score.Dropout != 0
-	p.Band = plain(t.band, n, m)
+	p.Band = unshifted(t.band, n, m)
 	return call{
 		p:    p,
 		q:    part{t.q.batch, nb, t.q.at + t.q0, n},
@@ -134,8 +132,8 @@ func (c *Cut) alone(t *placed) call {
 	}
 }
 
-// together returns calls of packed sequences: one for all tiles that have the same band.
-func (c *Cut) together(all []placed) (list []call) {
+// mergeTiles returns calls of packed sequences: one for all tiles with the same band.
+func (c *Cut) mergeTiles(all []placed) (list []call) {
 	type kind struct {
 		layer int
 		band  flashkit.Band
@@ -144,7 +142,7 @@ func (c *Cut) together(all []placed) (list []call) {
 	groups := map[kind][]*placed{}
 	for i := range all {
 		t := &all[i]
-		k := kind{t.layer, plain(t.band, t.q1-t.q0, t.k1-t.k0)}
+		k := kind{t.layer, unshifted(t.band, t.q1-t.q0, t.k1-t.k0)}
 		if groups[k] == nil {
 			kinds = append(kinds, k)
 		}
@@ -152,18 +150,17 @@ func (c *Cut) together(all []placed) (list []call) {
 	}
 	for _, k := range kinds {
 		if g := groups[k]; len(g) == 1 {
-			list = append(list, c.alone(g[0]))
+			list = append(list, c.tileCall(g[0]))
 		} else {
-			list = append(list, c.packed(g, k.band))
+			list = append(list, c.packedCall(g, k.band))
 		}
 	}
 	return list
 }
 
-// packed returns the call of tiles of several sequences, in the order in which these lie.
-// What lies between two tiles becomes sequences of rows without keys and of keys without
-// rows.
-func (c *Cut) packed(tiles []*placed, band flashkit.Band) call {
+// packedCall returns one call for tiles of several sequences, in tensor order. Gaps between tiles
+// become sequences without keys or without rows.
+func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	last := tiles[len(tiles)-1]
 	q := part{0, 1, tiles[0].q.at + tiles[0].q0, 0}
 	k := part{0, 1, tiles[0].k.at + tiles[0].k0, 0}
@@ -171,7 +168,7 @@ func (c *Cut) packed(tiles []*placed, band flashkit.Band) call {
 	s := &flashkit.Sequences{QStarts: []int32{0}, KVStarts: []int32{0}}
 	p := c.p
 	p.Batch, p.QLen, p.KVLen, p.Band = 0, 0, 0, band
-	to := func(row, key int) { // one sequence up to there
+	to := func(row, key int) { // ends a sequence there
 		p.QLen = max(p.QLen, row-int(s.QStarts[p.Batch]))
 		p.KVLen = max(p.KVLen, key-int(s.KVStarts[p.Batch]))
 		s.QStarts, s.KVStarts = append(s.QStarts, int32(row)), append(s.KVStarts, int32(key))
@@ -190,8 +187,7 @@ func (c *Cut) packed(tiles []*placed, band flashkit.Band) call {
 	return call{p: p, seqs: s, q: q, k: k}
 }
 
-// args returns the arguments of the call, out of the rank's and keys that begin at row
-// from of those that the step has.
+// args returns the call's arguments from the rank's a and the step's keys, which start at row from.
 func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.Args {
 	at := x.k
 	at.r -= from
@@ -207,7 +203,7 @@ func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.A
 	return sub
 }
 
-// within returns the origin of a part of p's whole, which may be a part itself; none where p has none.
+// within returns the origin of a part of whole, zero if p has no origin.
 func within(p *flashkit.Problem, whole, part flashkit.Origin) flashkit.Origin {
 	if !p.Score.Origin {
 		return flashkit.Origin{}
@@ -215,5 +211,4 @@ func within(p *flashkit.Problem, whole, part flashkit.Origin) flashkit.Origin {
 	return flashkit.Origin{Batch: whole.Batch + part.Batch, Head: whole.Head + part.Head, Row: whole.Row + part.Row, Key: whole.Key + part.Key}
 }
 
-// sub0 returns batch b of slopes.
 func sub0(t flashkit.Tensor, b int) flashkit.Tensor { return sub(t, b, 1, 0, 1) }

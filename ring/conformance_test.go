@@ -19,10 +19,10 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// A Ring of several ranks is held to what every kernel is held to: cut, computed by ranks and
-// joined, a call gives what one kernel gives, within the bound of the case.
+// TestConformance holds a Ring of several ranks to every kernel's tests. A call that is cut,
+// computed by ranks and joined equals one kernel's call within the case's bound.
 func TestConformance(t *testing.T) {
-	d := dispatch.New(simd.New()).Unpaired().Frozen() // another choice, as by LSE, would be other bits
+	d := dispatch.New(simd.New()).Unpaired().Frozen() // another kernel, as with LSE, would give other bits
 	defer d.Close()
 	conformance.Run(t, &backend{d})
 }
@@ -32,8 +32,8 @@ type backend struct{ d *dispatch.Dispatcher }
 func (b *backend) Name() string { return "ring" }
 func (b *backend) Close() error { return nil }
 
-// Parts is how many ranks there are at most: a kernel writes each one's part of a gradient in the
-// type of the problem.
+// Parts returns the most ranks: a kernel writes each rank's part of a gradient in the problem's
+// type.
 func (b *backend) Parts() int {
 	if testing.Short() {
 		return 3
@@ -85,8 +85,8 @@ func (b *backend) kernel(ranks int, ordered bool, pass flashkit.Pass, name strin
 	return k
 }
 
-// loud is the largest score beside which an LSE of float32 has room for the logarithm of a
-// number of keys.
+// loud is the largest score at which a float32 LSE still resolves the logarithm of a number of
+// keys.
 const loud = 1 << 12
 
 // loudest returns the largest magnitude of the finite numbers of x.
@@ -102,8 +102,8 @@ func loudest(x *flashkit.Tensor) (most float64) {
 	return most
 }
 
-// Ranks that share a row whose scores are all lowest, or largest, weigh their parts by an LSE
-// that does not hold the number of keys: O is a weighted mean of V, and LSE is finite.
+// If all scores of a row are the lowest or largest numbers, the LSE loses the number of keys. Ranks
+// then weigh their parts by it: O is a weighted mean of V, and LSE is finite.
 func TestPartsOfHugeScores(t *testing.T) {
 	d := dispatch.New(simd.New()).Frozen()
 	defer d.Close()
@@ -130,11 +130,11 @@ func TestPartsOfHugeScores(t *testing.T) {
 	}
 }
 
-// longest is the most keys for which the bound of one kernel has room for merges.
+// longest is the most keys for which one kernel's bound has room for merges.
 const longest = 1 << 19
 
-// Rows of more keys give what one kernel gives, but for the merges: each weighs two parts by
-// their LSE, whose rounding is that of a weight.
+// Longer rows equal one kernel's up to the merges. Each merge weighs two parts by LSE, whose
+// rounding is a weight's.
 func TestLongestRows(t *testing.T) {
 	d := dispatch.New(simd.New()).Unpaired().Frozen()
 	defer d.Close()
@@ -170,10 +170,10 @@ func TestLongestRows(t *testing.T) {
 	}
 }
 
-// overRanks computes a call of the whole by so many ranks in this process.
+// overRanks computes a whole call by the given number of ranks in this process.
 func overRanks(ctx context.Context, d *dispatch.Dispatcher, ranks int, o ring.Options, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) error {
 	if p.QLen == 0 {
-		p.Heads = args.Q.Shape()[1] // a kernel is told of fewer
+		p.Heads = args.Q.Shape()[1] // a kernel gets fewer
 	}
 	cut, err := ring.NewCut(p, args.Seqs, ranks, o.Ordered)
 	if err != nil {
@@ -221,7 +221,7 @@ func overRanks(ctx context.Context, d *dispatch.Dispatcher, ranks int, o ring.Op
 	return errors.Join(errs...)
 }
 
-// poison fills what a pass writes with NaN.
+// poison fills the outputs of a pass with NaN.
 func poison(args *flashkit.Args, pass flashkit.Pass, p flashkit.Problem) {
 	for _, a := range flashkit.Arguments() {
 		if a.Role(&p, pass)&^flashkit.Optional != flashkit.Output {
@@ -237,7 +237,7 @@ func poison(args *flashkit.Args, pass flashkit.Pass, p flashkit.Problem) {
 	}
 }
 
-// clearPadding writes what follows padded sequences, which belongs to no rank.
+// clearPadding clears the padding after sequences, which belongs to no rank.
 func clearPadding(p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) {
 	if args.Seqs == nil {
 		return

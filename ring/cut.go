@@ -10,40 +10,38 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Span is a run of rows or keys of one sequence, from From up to but not including To.
+// A Span is the half-open range [From, To) of rows or keys of sequence Seq.
 type Span struct{ Seq, From, To int }
 
 func (s Span) len() int { return s.To - s.From }
 
-// A Cut says which rows and keys each rank holds. It depends on the problem, the sequences
-// and the number of ranks alone, so that every rank computes the same one. It is safe for
-// concurrent use.
+// A Cut assigns rows and keys to ranks. It depends only on the problem, the sequences and the
+// number of ranks, so every rank computes the same one. It is safe for concurrent use.
 //
-// A sequence whose band has one limit, as a causal one, is cut in twice as many pieces as
-// there are ranks; rank r holds piece r from the front and piece r from the back (zig-zag),
-// so that all have equal work in each step. Other sequences are cut in one piece a rank.
-// In a packed problem short sequences lie on one rank each, by work, after the shares of
-// those that are cut: they need no keys of others.
+// A sequence whose band has one limit, such as a causal one, is cut into two pieces per rank. Rank
+// r holds piece r from the front and piece r from the back (zig-zag), which balances each step.
+// Other sequences are cut into one piece per rank. In a packed problem each short sequence goes to
+// one rank, balanced by work, and needs no keys of other ranks.
 type Cut struct {
 	p       flashkit.Problem
 	size    int
 	ordered bool
 
-	seqs             []flashkit.Seq // one for all of a dense problem
+	seqs             []flashkit.Seq // a single entry for a dense problem
 	packedQ, packedK bool
-	rows, keys       [][]Span // of each rank, in the order in which they lie
+	rows, keys       [][]Span // of each rank, in the order of its tensors
 }
 
-// Of how many rows or keys pieces are multiples.
+// Pieces are multiples of these numbers of rows or keys.
 const (
-	align        = 128 // of an ordered cut: what rows share a warp, and where most tiles begin
-	leftAlign    = 384 // where the band has a left limit: which keys come first depends on the tile, of 128 or 192 rows
-	dropoutAlign = 8   // with dropout: so many keys share a counter of random numbers
+	align        = 128 // of an ordered cut: rows of one warp, and the first row of most tiles
+	leftAlign    = 384 // with a left limit: the first keys depend on the tile, of 128 or 192 rows
+	dropoutAlign = 8   // with dropout: keys that share a random counter
 )
 
-// NewCut returns the cut of p for so many ranks. The sequences are those of the whole, nil
-// if p is not Ragged. An ordered cut is that of an ordered Ring. The error is a
-// *flashkit.ProblemError, or a *flashkit.UnsupportedError for a feature of unknown Scope.
+// NewCut returns the cut of p for size ranks. seqs are the whole problem's sequences, nil if p is
+// not Ragged. ordered makes the cut for an ordered Ring. The error is a *flashkit.ProblemError, or
+// a *flashkit.UnsupportedError for a feature of unknown Scope.
 func NewCut(p flashkit.Problem, seqs *flashkit.Sequences, size int, ordered bool) (*Cut, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -99,7 +97,7 @@ func checkSeqs(p flashkit.Problem, s *flashkit.Sequences) error {
 		}
 		return flashkit.F32[float32](nil, 1, 1, int(starts[len(starts)-1]), 1)
 	}
-	// The check of arguments looks at the sequences before it asks for tensors.
+	// Check examines the sequences before it requires tensors.
 	err := p.Check(flashkit.PassForward, &flashkit.Args{
 		Seqs: s,
 		Q:    stub(s.QStarts),
@@ -134,7 +132,7 @@ func (c *Cut) divide(b int) {
 	}
 }
 
-// part returns where piece i of so many of n rows begins.
+// part returns the first row of piece i if n rows are cut into the given number of pieces.
 func (c *Cut) part(n, i, pieces int) int {
 	unit := 1
 	switch {
@@ -148,11 +146,11 @@ func (c *Cut) part(n, i, pieces int) int {
 	if unit > 1 && i < pieces {
 		return min(n, (n+unit-1)/unit*i/pieces*unit)
 	}
-	// Without n*i, which might overflow.
+	// n*i might overflow.
 	return n/pieces*i + n%pieces*i/pieces
 }
 
-// appendSpan appends a span, if it has rows, and joins it with the one that it follows.
+// appendSpan appends a nonempty span, merged with the previous one if they are adjacent.
 func appendSpan(list []Span, s Span) []Span {
 	if s.len() == 0 {
 		return list
@@ -164,12 +162,12 @@ func appendSpan(list []Span, s Span) []Span {
 	return append(list, s)
 }
 
-// slack is by how much the busiest rank may exceed the mean in a packed cut.
+// slack bounds the busiest rank's work in a packed cut, relative to the mean.
 const slack = 1.02
 
-// assign returns for each sequence the rank that holds all of it, -1 for one that is cut.
-// Cut are the fewest of the longest after which the others, the longest first to the rank
-// with the least work, make no rank much busier than the mean.
+// assign returns the rank that holds each whole sequence, -1 for a cut one. It cuts as few of the
+// longest as possible. The others go, longest first, to the least busy rank, and must leave no rank
+// much busier than the mean.
 func (c *Cut) assign() []int {
 	whole := make([]int, len(c.seqs))
 	for b := range whole {
@@ -216,18 +214,18 @@ func (c *Cut) assign() []int {
 // Size returns the number of ranks.
 func (c *Cut) Size() int { return c.size }
 
-// Rows returns the query rows of a rank, in the order in which they lie in its tensors, one
-// list for all batches of a problem that is not Ragged.
+// Rows returns a rank's query rows in the order of its tensors. A problem that is not Ragged has
+// one list for all batches.
 func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 
 // Keys returns the keys of a rank, likewise.
 func (c *Cut) Keys(rank int) []Span { return slices.Clone(c.keys[rank]) }
 
-// QLen returns how many rows the tensors of a rank have: of a packed problem all of them,
-// else the most of a sequence.
+// QLen returns the rows of a rank's tensors: the total of a packed problem, else the longest
+// sequence's.
 func (c *Cut) QLen(rank int) int { return extent(c.rows[rank], c.packedQ) }
 
-// KVLen returns how many keys they have.
+// KVLen returns the keys of a rank's tensors, likewise.
 func (c *Cut) KVLen(rank int) int { return extent(c.keys[rank], c.packedK) }
 
 func extent(spans []Span, packed bool) (n int) {
@@ -242,14 +240,14 @@ func extent(spans []Span, packed bool) (n int) {
 	return n
 }
 
-// A share is what a rank has of one sequence: the spans, and where they begin in its tensors.
+// A share is a rank's part of one sequence: the spans, and their first row in its tensors.
 type share struct {
 	seq       int
 	spans     []Span
 	batch, at int
 }
 
-// shares returns the shares that a list of spans is, in its order.
+// shares groups a list of spans by sequence, in order.
 func shares(spans []Span, packed bool) (list []share) {
 	at := 0
 	for i, s := range spans {

@@ -7,72 +7,71 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Device is a Group whose ranks have their tensors on devices, and what computes there: it
-// is the Runner of its Ring too. Its methods enqueue work, in one order, and do not wait for
-// it, but for Get, Put and End.
+// A Device is a Group for tensors on devices, and the Runner of its Ring. Its methods enqueue work
+// in one order without waiting for it, except Get, Put and End.
 type Device interface {
 	Group
 	Chooser
 
-	// Early reports whether the first step may be enqueued before the ranks have agreed and
-	// messages have begun: not where messages need what that step takes.
+	// Early reports whether the first step may be enqueued before messages begin. It is false if
+	// messages need resources that the step occupies.
 	Early() bool
 
-	// Rounds returns in how many rounds the keys of an ordered pass travel at most, beside kernels: 2, or 3 where
-	// messages are slow.
+	// Rounds returns the most rounds in which keys of an ordered pass travel during kernels: 2, or
+	// 3 for slow messages.
 	Rounds() int
 
-	// Arrived lets what is enqueued from now on begin after the first n messages that the rank
-	// receives of the exchange under way, whose rounds do not decrease.
+	// Arrived orders later work after the first n received messages of the current exchange. Their
+	// rounds must not decrease.
 	Arrived(ctx context.Context, n int) error
 
-	// Beside says that the next pass that is enqueued depends on nothing since the pass
-	// before it was enqueued, but for messages: it may begin while that one ends.
+	// Beside lets the next pass begin while the previous one ends. It depends on no work since the
+	// previous pass was enqueued, except messages.
 	Beside()
 
-	// PartOf returns one of Kernels as it computes a problem and parts of it: both have the same bits.
+	// PartOf returns kernel k of Kernels in the form that computes both p and parts of p with the
+	// same bits.
 	PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel
 
-	// Holds reports whether a tensor lies on the rank's device.
+	// Holds reports whether a tensor is on the rank's device.
 	Holds(t flashkit.Tensor) bool
 
-	// Alloc returns memory of the device.
+	// Alloc returns device memory.
 	Alloc(bytes int) (Memory, error)
 
-	// Fill sets every element of a tensor of numbers.
+	// Fill sets every element of a numeric tensor to x.
 	Fill(t flashkit.Tensor, x float32) error
 
-	// Add makes dst the sum of x and y, in float32, rounded to its type, or x alone if y is
-	// the zero Tensor. dst may be one of them.
+	// Add sets dst to x + y, in float32, rounded to dst's type. If y is the zero Tensor, dst is x.
+	// dst may alias x or y.
 	Add(dst, x, y flashkit.Tensor) error
 
-	// Merge continues O and LSE with the result of other keys, or if part is the zero
-	// Tensor with keys without values. A row of no keys becomes 0.
+	// Merge merges the result of other keys into O and LSE. A zero part stands for keys without
+	// values. A row without keys becomes 0.
 	Merge(o, lse, part, partLSE flashkit.Tensor) error
 
-	// Copy copies a tensor of any type to one of its shape and type.
+	// Copy copies src to dst, of the same shape and any common type.
 	Copy(dst, src flashkit.Tensor) error
 
-	// Get copies a row of float32 to the host, Put copies it back.
+	// Get copies a float32 row to the host, Put copies one to the device.
 	Get(dst []float32, src flashkit.Tensor) error
 	Put(dst flashkit.Tensor, src []float32) error
 
-	// Begin is called when a call begins, and no other rank has work left of the last but
-	// one. If it is early, the first messages do not depend on what is enqueued since. End
-	// waits for all that was enqueued, and says how long the device took since
-	// Begin, and how long of that it waited for other ranks.
+	// Begin starts a call, when no rank has work left of the call before the last. early means that
+	// the first messages do not depend on work enqueued since. End waits for all enqueued work. It
+	// returns the device's time since Begin, and the part spent waiting for other ranks.
 	Begin(early bool) error
 	End() (took, waited time.Duration, err error)
 }
 
-// A Memory is memory of a device. Tensor returns a dense view that begins at an element of
-// it. Free waits for what uses it.
+// A Memory is device memory. Tensor returns a dense view from an element on. Free waits until the
+// memory is unused.
 type Memory interface {
 	Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor
 	Free() error
 }
 
-// A slot is a buffer of a Ring: memory that grows.
+// A slot is a growing buffer of a Ring.
 type slot struct {
 	bytes  int
 	host   []uint64
@@ -103,7 +102,7 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot, from an element on that is a multiple of 64.
+// tensor returns a dense view of the slot from element from, a multiple of 64.
 func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
 		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])

@@ -34,7 +34,7 @@ func Example() {
 			if err := r.Forward(context.Background(), p, shard); err != nil {
 				panic(err)
 			}
-			cut.Join(rank, flashkit.PassForward, whole, shard) // its rows, and no others'
+			cut.Join(rank, flashkit.PassForward, whole, shard) // only its own rows
 		})
 	}
 	ranks.Wait()

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange is what a rank sends and receives beside the work of a step. What is added belongs to its round, and is apart.
+// An exchange is a rank's messages during a step. round and apart apply to the messages added next.
 type exchange struct {
 	send, receive []Message
 	round         int
@@ -19,7 +19,7 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// to sends tensors, from receives them; a message of no elements does not travel.
+// to adds a message to send, from one to receive. Empty tensors do not travel.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})
@@ -49,18 +49,18 @@ func (j *job) start(ctx context.Context, e *exchange) error {
 	}
 	err := j.group.Start(ctx, e.send, e.receive)
 	if err != nil {
-		j.giveUp(ctx, err)
+		j.abort(ctx, err)
 	}
 	return err
 }
 
-// giveUp breaks the group and returns when nobody copies this rank's tensors any more.
-func (j *job) giveUp(ctx context.Context, err error) {
+// abort breaks the group and returns once no rank copies this rank's tensors.
+func (j *job) abort(ctx context.Context, err error) {
 	j.group.Fail(err)
-	j.group.Wait(ctx) // its error is that of the group
+	j.group.Wait(ctx) // its error is the group's
 }
 
-// wait ends the exchange, and tells of every second that it takes.
+// wait completes the exchange and reports progress every second.
 func (j *job) wait(ctx context.Context, e *exchange, at Progress) error {
 	if e.isEmpty() {
 		return nil
@@ -75,7 +75,7 @@ func (j *job) wait(ctx context.Context, e *exchange, at Progress) error {
 	return j.watch(at, func() error { return j.group.Wait(ctx) })
 }
 
-// watch tells of every second that f waits for other ranks.
+// watch calls f and reports progress every second until it returns.
 func (j *job) watch(at Progress, f func() error) error {
 	if j.o.Progress == nil {
 		return f()
@@ -101,16 +101,15 @@ func (j *job) watch(at Progress, f func() error) error {
 	return err
 }
 
-// tell reports that a step is done.
-func (j *job) tell(at Progress) {
+func (j *job) report(at Progress) {
 	if j.o.Progress != nil {
 		j.o.Progress(at)
 	}
 }
 
-// keysFor adds to e the keys that travel before turn i: those of the rank that is as many steps behind,
-// into buffers, and this rank's to the rank that is as far ahead. It returns what arrives.
-func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
+// addKeys adds to e the keys that travel before turn i: this rank's to the rank ahead, and the rank
+// behind's into buffers, which it returns.
+func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	if i >= len(j.turns) {
 		return k, v
 	}
@@ -121,7 +120,7 @@ func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
 	m[3] = j.p.VDim
 	e.to((j.rank+x.step)%j.size, x.heads.of(st.give.of(j.a.K), 1), x.heads.of(st.give.of(j.a.V), 1))
 	if x.heads.len() < j.p.KVHeads {
-		k, v = j.half(slotK1, i%2, j.p.KVType(), n), j.half(slotV1, i%2, j.p.KVType(), m)
+		k, v = j.halfSlot(slotK1, i%2, j.p.KVType(), n), j.halfSlot(slotV1, i%2, j.p.KVType(), m)
 	} else {
 		k, v = j.buffer(slotK0+i%2*2, j.p.KVType(), n), j.buffer(slotV0+i%2*2, j.p.KVType(), m)
 	}
@@ -129,17 +128,17 @@ func (j *job) keysFor(e *exchange, i int) (k, v flashkit.Tensor) {
 	return k, v
 }
 
-// walk does the steps, each in so many parts. Beside turn i, which work computes, travel the keys of the
-// next one and what behind adds, of the one before; arrived is told when they are there. One turn more
-// has nothing but what travels.
-func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
+// rotate runs the steps, each in the given number of parts. While work computes turn i, the keys of
+// turn i+1 travel, and the messages of addExchange. arrived is called after each exchange. A last
+// turn has only messages.
+func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)
 	k, v := j.a.K, j.a.V
 	last := len(j.turns)
 	for i := 0; i <= last; i++ {
 		ahead = exchange{}
-		nextK, nextV := j.keysFor(&ahead, i+1)
+		nextK, nextV := j.addKeys(&ahead, i+1)
 		if behind != nil {
 			behind(&ahead, i)
 		}
@@ -149,7 +148,7 @@ func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashki
 			err = j.turn(i, k, v, err, work)
 		}
 		if err == nil {
-			if err := j.meet(ctx); err != nil {
+			if err := j.agreeOnce(ctx); err != nil {
 				return err
 			}
 			if err := j.start(ctx, &ahead); err != nil {
@@ -160,7 +159,7 @@ func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashki
 			err = j.turn(i, k, v, err, work)
 		}
 		if err != nil {
-			j.giveUp(ctx, err)
+			j.abort(ctx, err)
 			return err
 		}
 		if err := j.wait(ctx, &ahead, Progress{Step: j.stepsDone(i), Steps: len(j.steps)}); err != nil {
@@ -169,13 +168,13 @@ func (j *job) walk(ctx context.Context, parts int, work func(i int, k, v flashki
 		if arrived != nil {
 			arrived()
 		}
-		j.tellTurn(i)
+		j.reportTurn(i)
 		k, v = nextK, nextV
 	}
 	return nil
 }
 
-// turn computes turn i, unless there was an error or it has nothing to compute.
+// turn computes turn i, unless err is set or the turn has no calls.
 func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v flashkit.Tensor) error) error {
 	if err != nil || i == len(j.turns) || len(j.steps[j.turns[i].step].calls) == 0 {
 		return err
@@ -189,7 +188,6 @@ func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v
 	return err
 }
 
-// stepsDone returns how many steps are done after turn i.
 func (j *job) stepsDone(i int) int {
 	if i+1 < len(j.turns) {
 		return j.turns[i+1].step
@@ -197,8 +195,8 @@ func (j *job) stepsDone(i int) int {
 	return len(j.steps)
 }
 
-// tellTurn reports that a step is done, if turn i was the last one of it.
-func (j *job) tellTurn(i int) {
+// reportTurn reports a completed step if turn i was its last.
+func (j *job) reportTurn(i int) {
 	if i == len(j.turns) || j.turns[i].heads.to != j.p.KVHeads {
 		return
 	}
@@ -206,5 +204,5 @@ func (j *job) tellTurn(i int) {
 	if x.Step < x.Steps && j.steps[x.Step].need.n > 0 {
 		x.From = (j.rank - x.Step + j.size) % j.size
 	}
-	j.tell(x)
+	j.report(x)
 }

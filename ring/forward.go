@@ -7,16 +7,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// forward computes the forward pass step by step. Where O is float32 the kernels continue it;
-// else each writes a part of its own, which is merged in float32, so that O is rounded once.
-// Of two parts the first one is O itself.
+// forward computes the forward pass step by step. If O is float32, kernels continue it. Otherwise
+// their parts are merged in float32, so that O is rounded once; of only two parts, the first is O
+// itself.
 func (j *job) forward(ctx context.Context) error {
-	if x := j.only(); x != nil {
+	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
 		p := x.p
 		sub.Sink = j.a.Sink
 		j.stats.Steps = 1
-		if err := j.meet(ctx); err != nil {
+		if err := j.agreeOnce(ctx); err != nil {
 			return err
 		}
 		return j.runner.Forward(ctx, p, &sub)
@@ -30,12 +30,12 @@ func (j *job) forward(ctx context.Context) error {
 		j.a.O = j.buffer(slotSumO, flashkit.Float32, o.Shape())
 	}
 	if !fresh {
-		j.begin(o)
+		j.initOutputs(o)
 	}
-	err := j.walk(ctx, 1, func(t int, k, v flashkit.Tensor) error {
+	err := j.rotate(ctx, 1, func(t int, k, v flashkit.Tensor) error {
 		for i := range j.steps[t].calls {
 			x, first := &j.steps[t].calls[i], fresh && t == 0
-			if err := j.attend(ctx, x, k, v, j.from(t), first, o); err != nil {
+			if err := j.forwardCall(ctx, x, k, v, j.firstKey(t), first, o); err != nil {
 				return err
 			}
 		}
@@ -47,8 +47,8 @@ func (j *job) forward(ctx context.Context) error {
 	return err
 }
 
-// alternate reports whether the next call is the second of two on a device, whose buffers are
-// others, and lets it begin while the one before ends, if it may.
+// alternate reports whether the next call on a device uses the second set of buffers. Its argument
+// lets the call begin while the previous one ends.
 func (j *job) alternate(beside bool) (odd bool) {
 	if j.dev == nil {
 		return false
@@ -60,12 +60,11 @@ func (j *job) alternate(beside bool) (odd bool) {
 	return j.count%2 == 1
 }
 
-// fresh reports whether the first call has all rows, so that it needs no zeros to begin with.
+// fresh reports whether the first call writes all rows, so that no initial zeros are needed.
 func (j *job) fresh() bool {
-	return len(j.steps[0].calls) == 1 && j.covers(&j.steps[0].calls[0])
+	return len(j.steps[0].calls) == 1 && j.coversRows(&j.steps[0].calls[0])
 }
 
-// laterCalls returns how many calls follow those of the first step.
 func (j *job) laterCalls() (n int) {
 	for t := range j.steps[1:] {
 		n += len(j.steps[t+1].calls)
@@ -73,36 +72,36 @@ func (j *job) laterCalls() (n int) {
 	return n
 }
 
-// from returns at which of the other rank's keys those of step t begin.
-func (j *job) from(t int) int {
+// firstKey returns the other rank's key at which step t's keys begin.
+func (j *job) firstKey(t int) int {
 	if t == 0 {
 		return 0 // the rank's own tensors
 	}
 	return j.steps[t].need.r
 }
 
-// covers reports whether a call has all rows of the rank, and writes all of them.
-func (j *job) covers(x *call) bool {
+// coversRows reports whether a call reads and writes all of the rank's rows.
+func (j *job) coversRows(x *call) bool {
 	s := j.a.Q.Shape()
 	return x.q == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedQ)
 }
 
-// only returns the call that is the whole work of the rank, if there is one, and no other
-// rank has work with its keys.
-func (j *job) only() (x *call) {
+// soleCall returns the rank's only call. It returns nil if there are more, or another rank works
+// with this rank's keys.
+func (j *job) soleCall() (x *call) {
 	for t := range j.steps {
 		if t > 0 && (j.steps[t].give.n > 0 || len(j.steps[t].calls) > 0) {
 			return nil
 		}
 	}
-	if calls := j.steps[0].calls; len(calls) == 1 && j.covers(&calls[0]) && calls[0].k.n == j.a.K.Shape()[2] {
+	if calls := j.steps[0].calls; len(calls) == 1 && j.coversRows(&calls[0]) && calls[0].k.n == j.a.K.Shape()[2] {
 		return &calls[0]
 	}
 	return nil
 }
 
-// begin makes O and LSE those of no keys yet, or of earlier ones, and of the sink.
-func (j *job) begin(o flashkit.Tensor) {
+// initOutputs sets O and LSE to no keys, or to the carried result, with the sink.
+func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:
 		j.math.convert(j.a.O, o)
@@ -127,7 +126,7 @@ func (j *job) begin(o flashkit.Tensor) {
 			}
 			for i := range x.n {
 				l := &lse.Float32s()[lse.Offset(b, h, i)]
-				take(l, sink, o.Float32s()[o.Offset(b, h, i):][:o.Shape()[3]])
+				addSink(l, sink, o.Float32s()[o.Offset(b, h, i):][:o.Shape()[3]])
 			}
 		})
 	}
@@ -136,7 +135,7 @@ func (j *job) begin(o flashkit.Tensor) {
 	}
 }
 
-// sinks returns the LSE of what the sink adds to rows, on a device: nothing without one.
+// sinks returns the sink as an LSE of all rows, on a device; -Inf without a sink.
 func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	if j.p.Score.Sink {
 		s := sub(j.a.Sink, 0, 1, 0, 1)
@@ -147,10 +146,10 @@ func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	return window(none, 0, lse.Shape()).WithStrides(0, 0, 0)
 }
 
-// take gives a row's sink its weight. A row of nothing has O = 0, whatever was there, but
-// NaN where its sink makes it NaN.
-func take(lse *float32, sink float64, o []float32) {
-	sum, w, _ := weights(float64(*lse), sink)
+// addSink adds a sink to a row's softmax. A row without keys gets O = 0, or NaN if the sink makes
+// it NaN.
+func addSink(lse *float32, sink float64, o []float32) {
+	sum, w, _ := mergeWeights(float64(*lse), sink)
 	if math.IsInf(float64(*lse), -1) && sum == sum {
 		clear(o)
 	} else if w != 1 {
@@ -161,7 +160,7 @@ func take(lse *float32, sink float64, o []float32) {
 	*lse = float32(sum)
 }
 
-// pad writes what follows padded sequences.
+// pad writes the rows after padded sequences.
 func (j *job) pad() {
 	for b := range j.p.Batch {
 		n := 0
@@ -176,7 +175,7 @@ func (j *job) pad() {
 	}
 }
 
-// shares returns where the rank's rows lie, without what follows a padded sequence.
+// shares returns the rank's rows without padding.
 func (j *job) shares() (list []part) {
 	if !j.p.Ragged {
 		return []part{{0, j.p.Batch, 0, j.cut.QLen(j.rank)}}
@@ -187,9 +186,9 @@ func (j *job) shares() (list []part) {
 	return list
 }
 
-// attend computes one call of the forward pass. The first one writes to the rank's own O,
-// whatever its type.
-func (j *job) attend(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
+// forwardCall computes one call of the forward pass. The first writes the rank's own O, in any
+// type.
+func (j *job) forwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false
 	if p.DType == flashkit.Float32 {

@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// The kernels of GPUs continue and divide as those of the host do, and give the bits of one
-// device in order. Ranks take the GPUs that there are in turn; their tensors are the host's.
+// TestGPU runs kernels of GPUs on parts, and in order with one device's bits. Ranks share the
+// available GPUs; their tensors are on the host.
 func TestGPU(t *testing.T) {
 	devices, err := cuda.Devices()
 	if errors.Is(err, flashkit.ErrUnavailable) {

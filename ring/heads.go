@@ -8,12 +8,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A headRun is key heads, from one up to but not including another.
+// A headRun is the range [from, to) of KV heads.
 type headRun struct{ from, to int }
 
 func (x headRun) len() int { return x.to - x.from }
 
-// runsOf cuts key heads in at most so many parts.
+// runsOf cuts KV heads into at most the given number of parts.
 func runsOf(heads, parts int) (list []headRun) {
 	parts = min(parts, heads)
 	for i := range parts {
@@ -22,13 +22,13 @@ func runsOf(heads, parts int) (list []headRun) {
 	return list
 }
 
-// A turn is what is computed at one time: a step, or of its key heads a run.
+// A turn is one unit of compute: a step, or a run of its KV heads.
 type turn struct {
 	step  int
 	heads headRun
 }
 
-// turnsOf returns the turns of a call: the first step, and every other one in so many parts.
+// turnsOf returns a call's turns: the first step whole, every other one in parts.
 func turnsOf(steps, heads, parts int) (list []turn) {
 	list = append(list, turn{0, headRun{0, heads}})
 	for t := 1; t < steps; t++ {
@@ -39,8 +39,9 @@ func turnsOf(steps, heads, parts int) (list []turn) {
 	return list
 }
 
-// half returns one of two buffers in a slot, each large enough for the keys of every turn but the first.
-func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
+// halfSlot returns one of two buffers in a slot. Each is large enough for the keys of every turn
+// but the first.
+func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	most := 0
 	for _, x := range j.turns[1:] {
 		need := &j.steps[x.step].need
@@ -54,9 +55,10 @@ func (j *job) half(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor 
 	return j.slots[slot].tensor(t, which*most, s)
 }
 
-// headParts cuts the key heads in parts, alike on all ranks. What has numbers of its own for each head is left whole.
-// Nothing hides the keys of the first part: where there may be several others, it has the fewest heads whose rows fill
-// a GPU. The keys of each other part travel beside the kernel for the part before.
+// headParts cuts the KV heads into parts, equal on all ranks. Heads stay whole if a feature has
+// parameters per head. No kernel hides the transfer of the first part's keys, so it has the fewest
+// heads whose rows fill a GPU; a zigzag cut with two rounds has equal parts. The keys of each later
+// part travel during the kernel of the part before.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -72,7 +74,7 @@ func (j *job) headParts() []headRun {
 		}
 	}
 	list, at := []headRun{{0, first}}, first
-	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more than travels beside the first part
+	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more than travels during the first part
 		at += min(rest, max(2*first, (rest*travelRows+travelRows+rows-1)/(travelRows+rows)))
 		list = append(list, headRun{first, at})
 	}
@@ -83,12 +85,12 @@ func (j *job) headParts() []headRun {
 }
 
 const (
-	fillingRows = 1 << 15 // of all heads: as many query rows as all multiprocessors of a GPU have under way
-	travelRows  = 4400    // of one key head: a kernel for them and all keys takes as long as the keys of a head travel
+	fillingRows = 1 << 15 // of all heads: query rows under way on all multiprocessors of a GPU
+	travelRows  = 4400    // of one KV head: rows whose kernel, over all keys, takes as long as a head's keys travel
 	mostRounds  = 3
 )
 
-// of returns those heads of a tensor that has so many for each key head.
+// of returns the run's heads of a tensor with each heads per KV head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -98,9 +100,9 @@ func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 	return window(t, min(t.Offset(0, x.from*each, 0), t.Len()), s)
 }
 
-// narrow makes a call one of those heads alone. Its keys, which travel so, have no others. It returns how
-// many heads there are for each key head.
-func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
+// restrict narrows a call to the run's heads and returns the query heads per KV head. K and V are
+// not cut: they hold only these heads.
+func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	if group = p.Heads / max(1, p.KVHeads); x.len() == p.KVHeads {
 		return group
 	}
@@ -110,24 +112,25 @@ func (x headRun) narrow(p *flashkit.Problem, a *flashkit.Args) (group int) {
 		*t = x.of(*t, group)
 	}
 	for _, t := range [...]*flashkit.Tensor{&a.Bias, &a.DBias, &a.Mask, &a.Slopes} {
-		*t = x.pairs(*t, group)
+		*t = x.ofPairs(*t, group)
 	}
 	return group
 }
 
-// pairs is of for tensors whose heads may repeat.
-func (x headRun) pairs(t flashkit.Tensor, each int) flashkit.Tensor {
+// ofPairs is of for tensors whose heads may repeat.
+func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t
 	}
 	return x.of(t, each)
 }
 
-// byHeads computes a forward pass on a device with all keys, of a run of rows in one call for each part of the heads: beside
-// the kernel for some heads the keys of the next heads travel. Other runs of rows, if the rank has any, come when all keys
-// are there: a kernel that begins while another one ends would take the multiprocessors that messages need.
-// Messages begin before the rank copies its own keys. A head's results are the same whatever other heads are in the call.
-func (j *job) byHeads(ctx context.Context) error {
+// forwardByHeads computes a forward pass on a device with all keys. The longest run of rows takes
+// one call per part of the heads, while the keys of the next part travel. The rank's other runs
+// wait for all keys: a kernel that begins while another ends would take the multiprocessors that
+// messages need. Messages begin before the rank copies its own keys. A head's results do not depend
+// on the other heads of the call.
+func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
 		*x.whole = j.buffer(slotAllK+i, x.own.DType(), j.cut.wholeShape(byKeys, *x.own))
@@ -145,18 +148,18 @@ func (j *job) byHeads(ctx context.Context) error {
 	}
 	err := j.copyOwn(&w)
 	if err == nil {
-		err = j.attendParts(ctx, &w, parts, arrive, places)
+		err = j.forwardParts(ctx, &w, parts, arrive, places)
 	}
 	if err != nil {
-		j.giveUp(ctx, err)
+		j.abort(ctx, err)
 		return err
 	}
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
 }
 
-// attendParts computes the longest run of rows part by part, as keys arrive, and then the others. Each call may begin
-// while the one before ends: they write rows or heads of their own.
-func (j *job) attendParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
+// forwardParts computes the longest run of rows part by part as keys arrive, then the others. Calls
+// write disjoint rows or heads, so they may overlap.
+func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)
 	for i, x := range parts {
@@ -166,22 +169,22 @@ func (j *job) attendParts(ctx context.Context, w *flashkit.Args, parts []headRun
 		if long < 0 {
 			continue
 		}
-		if err := j.attendHeads(ctx, w, x, &places[long], steps); err != nil {
+		if err := j.forwardHeads(ctx, w, x, &places[long], steps); err != nil {
 			return err
 		}
 	}
-	for i := len(places) - 1; i >= 0; i-- { // the last ones see most under a causal mask
+	for i := len(places) - 1; i >= 0; i-- { // last runs first: they see most keys under a causal mask
 		if i == long {
 			continue
 		}
-		if err := j.attendHeads(ctx, w, headRun{0, j.p.KVHeads}, &places[i], steps); err != nil {
+		if err := j.forwardHeads(ctx, w, headRun{0, j.p.KVHeads}, &places[i], steps); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// longest returns which of some places has the most rows, the last one of several, or -1.
+// longest returns the index of the place with the most rows, the last of equals, or -1.
 func longest(places []place) (at int) {
 	at = -1
 	for i := range places {
@@ -192,13 +195,13 @@ func longest(places []place) (at int) {
 	return at
 }
 
-// copyOwn copies the rank's own keys and values to their places in the whole, while the GPU has nothing else to do.
+// copyOwn copies the rank's own K and V into the whole, while the GPU is idle.
 func (j *job) copyOwn(w *flashkit.Args) error {
 	return cmp.Or(j.cut.copy(j.rank, byKeys, j.a.K, w.K, j.dev.Copy), j.cut.copy(j.rank, byKeys, j.a.V, w.V, j.dev.Copy))
 }
 
-// gatherHeads returns the exchange of keys and values, which each rank sends to all, a round for each part of the heads, and
-// how many messages the rank has received after each round.
+// gatherHeads returns an exchange that sends each rank's K and V to all, one round per part of the
+// heads. arrive counts the messages received by the end of each round.
 func (j *job) gatherHeads(w *flashkit.Args, parts []headRun) (e exchange, arrive []int) {
 	mine := slices.Concat(j.pieces(j.rank, byKeys, j.a.K, false), j.pieces(j.rank, byKeys, j.a.V, false))
 	theirs := make([][]flashkit.Tensor, j.size)
@@ -218,7 +221,6 @@ func (j *job) gatherHeads(w *flashkit.Args, parts []headRun) (e exchange, arrive
 	return e, arrive
 }
 
-// ofAll is of for keys.
 func (x headRun) ofAll(list []flashkit.Tensor) (some []flashkit.Tensor) {
 	for _, t := range list {
 		some = append(some, x.of(t, 1))
@@ -226,7 +228,7 @@ func (x headRun) ofAll(list []flashkit.Tensor) (some []flashkit.Tensor) {
 	return some
 }
 
-// largeHeads reports whether what travels of one key head at a time is large, on all ranks.
+// largeHeads reports whether one KV head's keys are a large message on every rank.
 func (j *job) largeHeads() bool {
 	const large = 2 << 20
 	least := large
@@ -238,11 +240,11 @@ func (j *job) largeHeads() bool {
 	return least >= large
 }
 
-// attendHeads computes some heads of a run of the rank's rows.
-func (j *job) attendHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
-	p, sub := j.rowsOf(x, w)
+// forwardHeads computes some heads of a run of the rank's rows.
+func (j *job) forwardHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
+	p, sub := j.rowsProblem(x, w)
 	sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)
-	heads.narrow(&p, &sub)
+	heads.restrict(&p, &sub)
 	j.dev.Beside()
 	return cmp.Or(j.compute(ctx, p, &sub, steps), j.math.err)
 }

@@ -5,16 +5,15 @@ import (
 	"strconv"
 )
 
-// A Launch is what a launcher says of this process.
+// A Launch is a launcher's description of this process.
 type Launch struct {
-	Launcher         string // who says so: "MPI", "Open MPI", "Slurm" or "torchrun"; "" if the process was started alone
-	Rank, Size       int    // of all ranks
-	Local, LocalSize int    // of those on this machine: Local chooses the device. LocalSize is 0 where it is not said
-	Address          string // of a port of rank 0 where the ranks may meet, "" if that is not said
+	Launcher         string // "MPI", "Open MPI", "Slurm" or "torchrun"; "" if started alone
+	Rank, Size       int    // among all ranks
+	Local, LocalSize int    // among the ranks of this machine: Local selects the device. LocalSize is 0 if unknown
+	Address          string // host:port of rank 0 where ranks may meet, "" if unknown
 }
 
-// launchers are the variables by which launchers tell, the most particular one first: Slurm
-// starts the others.
+// launchers are the launchers' variables, most specific first: Slurm starts the others.
 var launchers = []struct{ name, rank, size, local, localSize string }{
 	{"MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 	{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -22,9 +21,9 @@ var launchers = []struct{ name, rank, size, local, localSize string }{
 	{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
 }
 
-// Launched reads the environment, by os.Getenv or the like: the variables of mpiexec, of
-// torchrun and the operators that set its variables, and of Slurm. Without any the process is
-// rank 0 of 1. Variables that contradict each other are an error.
+// Launched reads the launcher's variables with getenv, such as os.Getenv. It knows mpiexec,
+// torchrun and operators with torchrun's variables, and Slurm. Without any the process is rank 0 of
+// 1. Contradictory variables are an error.
 func Launched(getenv func(string) string) (Launch, error) {
 	for _, l := range launchers {
 		if getenv(l.rank) == "" || getenv(l.size) == "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Local returns the ranks of a group inside this process, for tensors in its memory. Each is
-// for a goroutine of its own. There are no more than 1024; an error names another number.
+// Local returns the ranks of a group inside this process, for host tensors and one goroutine each.
+// size must be from 1 to 1024, else the error is a *flashkit.ProblemError.
 func Local(size int) ([]Group, error) {
 	if size < 1 || size > 1024 {
 		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: "must be from 1 to 1024 ranks"}
@@ -19,28 +19,25 @@ func Local(size int) ([]Group, error) {
 	return LocalOver(make([]Mover, size))
 }
 
-// A Mover moves the tensors of one rank of LocalOver. A Mark is a point in what the rank has
-// enqueued on its device. No method waits for the device.
+// A Mover moves tensors of one rank of LocalOver. None of its methods waits for the device.
 type Mover interface {
-	// Ready marks what the rank has enqueued so far, which comes before what it sends
-	// and receives now.
+	// Ready marks the rank's enqueued work, which precedes the messages that start now.
 	Ready() (Mark, error)
 
-	// Move enqueues copies of another rank's tensors, once what both ranks marked as
-	// ready is done, and marks their end. It is called beside the rank's other calls,
-	// from one goroutine at a time.
+	// Move enqueues copies of another rank's tensors after both ranks' Ready marks, and marks their
+	// end. It runs concurrently with the rank's other calls, on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
-	// Done lets what the rank enqueues from now on begin after a copy: of tensors that it
-	// received, or that another rank copied.
+	// Done orders the rank's later work after a copy. received tells whether this rank received it
+	// or another rank made it.
 	Done(copied Mark, received bool) error
 }
 
-// A Mark is what a Mover makes of it.
+// A Mark is a Mover's opaque point in a rank's enqueued work.
 type Mark any
 
-// LocalOver is Local for tensors on devices: mover r moves those of rank r. A nil Mover is
-// for tensors in this process's memory; all are nil or none.
+// LocalOver is Local for device tensors: movers[r] moves the tensors of rank r. Movers are nil for
+// all ranks (host tensors) or for none.
 func LocalOver(movers []Mover) ([]Group, error) {
 	size := len(movers)
 	if size < 1 || size > 1024 {
@@ -53,7 +50,7 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
-		// A rank is at most one exchange ahead of another that it sends to.
+		// A rank is at most one exchange ahead of a receiver.
 		h.lines[i] = line{make(chan *parcel, 2*mostRounds), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
@@ -63,7 +60,7 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	return groups, nil
 }
 
-// A hub is what the ranks share.
+// A hub is the ranks' shared state.
 type hub struct {
 	size   int
 	lines  []line // [from*size+to]
@@ -72,13 +69,11 @@ type hub struct {
 	broken chan struct{}
 }
 
-// A line leads from one rank to another.
 type line struct {
 	parcels chan *parcel
 	bytes   chan []byte
 }
 
-// local is one rank.
 type local struct {
 	hub     *hub
 	rank    int
@@ -86,10 +81,10 @@ type local struct {
 	receive []Message
 	closed  bool
 
-	mover  Mover
-	ready  Mark
-	copied []Mark     // of what was received
-	got    chan error // what is received beside other work
+	mover    Mover
+	ready    Mark
+	copied   []Mark     // of received messages
+	incoming chan error // result of receiving in the background
 }
 
 func (l *local) Rank() int { return l.rank }
@@ -110,7 +105,7 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 		select {
 		case l.to(r).bytes <- own:
 		case <-ctx.Done():
-			return l.gaveUp(ctx)
+			return l.canceled(ctx)
 		case <-l.hub.broken:
 			return l.hub.err
 		}
@@ -119,7 +114,7 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 		theirs := own
 		if r != l.rank {
 			var err error
-			if theirs, err = prompt(ctx, l, l.from(r).bytes); err != nil {
+			if theirs, err = pollAwait(ctx, l, l.from(r).bytes); err != nil {
 				return err
 			}
 		}
@@ -146,7 +141,7 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 	}
 	l.offer(ctx, send)
 	if l.mover != nil {
-		l.takeBeside(ctx)
+		l.receiveAsync(ctx)
 	}
 	return nil
 }
@@ -154,11 +149,11 @@ func (l *local) Start(ctx context.Context, send, receive []Message) error {
 func (l *local) Wait(ctx context.Context) error {
 	err := l.wait(ctx)
 	if err != nil {
-		l.Fail(err) // first, so that who finds a message withdrawn knows why
+		l.Fail(err) // first, so that a rank that finds a message withdrawn gets the cause
 	}
-	if l.got != nil { // not yet over, as wait ended with an error
-		<-l.got
-		l.got = nil
+	if l.incoming != nil { // still running, as wait ended with an error
+		<-l.incoming
+		l.incoming = nil
 	}
 	for _, p := range l.sent {
 		if !p.state.CompareAndSwap(offered, withdrawn) {
@@ -173,7 +168,7 @@ func (l *local) Wait(ctx context.Context) error {
 	return err
 }
 
-// Arrived lets what the rank enqueues come after the first n messages that it receives.
+// Arrived orders the rank's later work after the first n received messages.
 func (l *local) Arrived(ctx context.Context, n int) error {
 	if err := l.received(ctx); err != nil {
 		return err
@@ -186,7 +181,7 @@ func (l *local) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// after lets what this rank enqueues come after a copy.
+// after orders this rank's later work after a copy.
 func (l *local) after(copied Mark, received bool) error {
 	if copied == nil {
 		return nil
@@ -206,28 +201,28 @@ func (l *local) wait(ctx context.Context) error {
 	return nil
 }
 
-// received waits for what is received, or receives it.
+// received receives the messages, or waits until they are received.
 func (l *local) received(ctx context.Context) error {
 	if l.mover == nil {
-		return l.takeAll(ctx, l.receive)
+		return l.receiveAll(ctx, l.receive)
 	}
-	if l.got == nil {
+	if l.incoming == nil {
 		return nil
 	}
-	if err, ok := soon(l.got); ok {
-		l.got = nil
+	if err, ok := poll(l.incoming); ok {
+		l.incoming = nil
 		return err
 	}
 	select {
-	case err := <-l.got:
-		l.got = nil
+	case err := <-l.incoming:
+		l.incoming = nil
 		return err
 	case <-ctx.Done():
-		return l.gaveUp(ctx)
+		return l.canceled(ctx)
 	}
 }
 
-func (l *local) gaveUp(ctx context.Context) error {
+func (l *local) canceled(ctx context.Context) error {
 	l.Fail(ctx.Err())
 	return ctx.Err()
 }
@@ -239,10 +234,8 @@ func (l *local) Fail(err error) {
 	})
 }
 
-// Broken returns the hub's.
 func (l *local) Broken() <-chan struct{} { return l.hub.broken }
 
-// Err returns who gave up, and why.
 func (l *local) Err() error {
 	select {
 	case <-l.hub.broken:
@@ -252,7 +245,7 @@ func (l *local) Err() error {
 	}
 }
 
-// Close breaks the group for ranks that still wait for this one.
+// Close rejects later exchanges of this rank.
 func (l *local) Close() error {
 	l.closed = true
 	return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// ordered computes a pass with the kernel that one device would take, on all keys, or all
-// rows: what a row or a key gets is computed in the order in which that device does.
+// ordered computes a pass with one device's kernel on all keys, or all rows, and thus in that
+// device's order.
 func (j *job) ordered(ctx context.Context) error {
 	if j.size == 1 {
 		j.stats.Steps = 1
@@ -30,7 +30,7 @@ func (j *job) orderedForward(ctx context.Context) error {
 		}
 	}
 	if j.dev != nil {
-		return j.byHeads(ctx)
+		return j.forwardByHeads(ctx)
 	}
 	w := j.a
 	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
@@ -38,7 +38,7 @@ func (j *job) orderedForward(ctx context.Context) error {
 	}
 	places := j.cut.places(j.rank, false)
 	for i := range places {
-		p, sub := j.rowsOf(&places[i], &w)
+		p, sub := j.rowsProblem(&places[i], &w)
 		if err := j.compute(ctx, p, &sub, len(places)); err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	rows, keys := j.cut.places(j.rank, false), j.cut.places(j.rank, true)
 	steps := len(rows) + max(1, len(keys))
 	for _, x := range rows {
-		p, sub := j.rowsOf(&x, &own)
+		p, sub := j.rowsProblem(&x, &own)
 		sub.DK, sub.DV = j.buffer(slotPK, p.DType, sub.K.Shape()), j.buffer(slotPV, p.DType, sub.V.Shape())
 		if err := j.compute(ctx, p, &sub, steps); err != nil {
 			return err
@@ -88,7 +88,7 @@ func (j *job) orderedBackward(ctx context.Context) error {
 		keys = []place{{shard: part{nb: j.p.Batch}, whole: part{nb: j.p.Batch}}} // DSink needs no keys
 	}
 	for _, x := range keys {
-		p, sub := j.keysOf(&x, &w)
+		p, sub := j.keysProblem(&x, &w)
 		sub.DSink = j.a.DSink
 		if err := j.compute(ctx, p, &sub, steps); err != nil {
 			return err
@@ -97,19 +97,19 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	return nil
 }
 
-// compute runs the kernel, for one of so many steps.
+// compute runs the kernel for one of the given number of steps.
 func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args, steps int) error {
 	begin := time.Now()
 	err := j.kernel.Compute(ctx, p, args)
 	j.stats.Compute += time.Since(begin)
 	if j.stats.Steps++; err == nil {
-		j.tell(Progress{Step: j.stats.Steps, Steps: max(steps, j.stats.Steps), From: -1})
+		j.report(Progress{Step: j.stats.Steps, Steps: max(steps, j.stats.Steps), From: -1})
 	}
 	return err
 }
 
-// rowsOf returns the problem of a run of the rank's rows with all keys, of w.
-func (j *job) rowsOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
+// rowsProblem returns the problem of a run of the rank's rows with all keys of w.
+func (j *job) rowsProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
 	all := part{s.KVBatch, x.shard.nb, 0, w.K.Shape()[2]}
@@ -134,21 +134,21 @@ func (j *job) rowsOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Arg
 	sub.Bias, sub.DBias, sub.Mask = at.of(j.a.Bias), at.of(j.a.DBias), at.of(j.a.Mask)
 	sub.Slopes = j.slopes(x)
 	sub.DSink = flashkit.Tensor{}
-	j.locate(&p, &sub, flashkit.Origin{Batch: x.seq, Row: x.from})
+	j.setOrigin(&p, &sub, flashkit.Origin{Batch: x.seq, Row: x.from})
 	return p, sub
 }
 
-// locate says where the rows and keys of a call are in the whole, for dropout.
-func (j *job) locate(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Origin) {
+// setOrigin sets the position of a call's rows and keys in the whole, for dropout.
+func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Origin) {
 	if !j.p.Ragged {
-		o.Batch = 0 // all sequences are in the call
+		o.Batch = 0 // the call has all sequences
 	}
 	p.Score.Origin = p.Score.Dropout != 0
 	sub.Origin = within(p, j.a.Origin, o)
 }
 
-// keysOf returns the problem of all rows, of w, with a run of the rank's keys.
-func (j *job) keysOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
+// keysProblem returns the problem of all rows of w with a run of the rank's keys.
+func (j *job) keysProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
 	all := part{s.QBatch, x.shard.nb, 0, w.Q.Shape()[2]}
@@ -173,7 +173,7 @@ func (j *job) keysOf(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Arg
 	at := pair{x.seq, x.shard.nb, 0, s.N, x.from, x.shard.n}
 	sub.Bias, sub.Mask, sub.DBias = at.of(w.Bias), at.of(w.Mask), flashkit.Tensor{}
 	sub.Slopes = j.slopes(x)
-	j.locate(&p, &sub, flashkit.Origin{Batch: x.seq, Key: x.from})
+	j.setOrigin(&p, &sub, flashkit.Origin{Batch: x.seq, Key: x.from})
 	return p, sub
 }
 
@@ -184,7 +184,7 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// whole returns memory for the whole of a tensor, with this rank's shard in its places.
+// whole returns memory for the whole of a tensor, with this rank's shard copied in.
 func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
 	n := j.cut.wholeShape(k, shard)
 	if j.dev == nil {
@@ -197,7 +197,7 @@ func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Ten
 	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
 }
 
-// pieces returns the places of a rank's shard in a tensor, which is the shard or the whole.
+// pieces returns views of a rank's places in t, a whole tensor if whole is true, else the shard.
 func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []flashkit.Tensor) {
 	for _, x := range j.cut.places(rank, k == byKeys) {
 		at, all := x.parts(k, t)
@@ -209,8 +209,8 @@ func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []fl
 	return list
 }
 
-// gather replaces tensors by those of the whole: each rank sends its shard to all, each tensor as
-// one message. On a device they lie in buffers from that slot on.
+// gather replaces each tensor by the whole one: every rank sends its shard to all, as one message.
+// On a device the whole tensors take buffers from slot on.
 func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Tensor) error {
 	for i, t := range list {
 		if t.IsZero() {

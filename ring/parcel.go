@@ -12,25 +12,24 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A parcel is a message on its way. The receiver copies, out of the sender's memory; a
-// sender that gives up must not return while it does.
+// A parcel is a message under way. The receiver copies from the sender's memory. A sender that
+// gives up must not return while the copy runs.
 type parcel struct {
 	tensors []flashkit.Tensor
 	state   atomic.Int32
 	done    chan struct{}
 
-	ready, copied Mark // of the Movers; copied is nil where nothing was enqueued
+	ready, copied Mark // of the Movers; copied is nil if nothing was enqueued
 }
 
-// The states of a parcel.
 const (
 	offered int32 = iota
 	taken
 	withdrawn
 )
 
-// offer sends messages. What a line has no room for goes beside the rank's other work: both ranks of a
-// pair send before either receives.
+// offer sends messages without blocking, as both ranks of a pair send before either receives. Once
+// a line is full, a goroutine sends the rest.
 func (l *local) offer(ctx context.Context, send []Message) {
 	first := len(l.sent)
 	for _, m := range send {
@@ -46,8 +45,8 @@ func (l *local) offer(ctx context.Context, send []Message) {
 	}
 }
 
-// offerRest sends parcels as there is room, until the group breaks or the context is done. Wait returns
-// after that: it waits for each of them.
+// offerRest sends parcels as lines have room, until the group breaks or the context is done. Wait
+// waits for every parcel.
 func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel) {
 	for i, m := range send {
 		select {
@@ -60,71 +59,71 @@ func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel
 	}
 }
 
-// takeBeside receives what is there or comes soon, and the rest beside the rank's other work.
-func (l *local) takeBeside(ctx context.Context) {
-	l.got = make(chan error, 1)
+// receiveAsync receives messages that arrive soon, and the rest in a goroutine.
+func (l *local) receiveAsync(ctx context.Context) {
+	l.incoming = make(chan error, 1)
 	for i := range l.receive {
-		p, ok := soon(l.from(l.receive[i].Peer).parcels)
+		p, ok := poll(l.from(l.receive[i].Peer).parcels)
 		if !ok {
-			go func(got chan<- error, rest []Message) { got <- l.takeAll(ctx, rest) }(l.got, l.receive[i:])
+			go func(got chan<- error, rest []Message) { got <- l.receiveAll(ctx, rest) }(l.incoming, l.receive[i:])
 			return
 		}
 		if err := l.accept(p, l.receive[i]); err != nil {
-			l.got <- err
+			l.incoming <- err
 			return
 		}
 	}
-	l.got <- nil
+	l.incoming <- nil
 }
 
-// patience is how long a rank that gathers, or has a device, looks for another before it sleeps: who sleeps wakes later
-// than most ranks are late.
-const patience = 100 * time.Microsecond
+// pollTime bounds the polling of a rank that gathers, or has a device, before it sleeps. Waking up
+// takes longer than most ranks are late.
+const pollTime = 100 * time.Microsecond
 
-// soon returns what comes over a channel within patience, if anything does.
-func soon[T any](c <-chan T) (x T, ok bool) {
+// poll returns a channel's next value if it comes within pollTime.
+func poll[T any](c <-chan T) (x T, ok bool) {
 	for begin := time.Now(); ; runtime.Gosched() {
 		select {
 		case x = <-c:
 			return x, true
 		default:
-			if time.Since(begin) > patience {
+			if time.Since(begin) > pollTime {
 				return x, false
 			}
 		}
 	}
 }
 
-// next returns what comes over a channel, or a zero value from one that was closed. A rank with a device looks for it before it sleeps.
+// next returns a channel's next value, zero if it is closed. A rank with a device polls before it
+// sleeps.
 func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if l.mover != nil {
-		return prompt(ctx, l, c)
+		return pollAwait(ctx, l, c)
 	}
 	return await(ctx, l, c)
 }
 
-// prompt is next of a rank that looks before it sleeps.
-func prompt[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
-	if x, ok := soon(c); ok {
+// pollAwait polls, then sleeps, until the next value.
+func pollAwait[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
+	if x, ok := poll(c); ok {
 		return x, nil
 	}
 	return await(ctx, l, c)
 }
 
-// await is next of a rank that sleeps.
+// await sleeps until the next value.
 func await[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 	select {
 	case x = <-c:
 		return x, nil
 	case <-ctx.Done():
-		return x, l.gaveUp(ctx)
+		return x, l.canceled(ctx)
 	case <-l.hub.broken:
 		return x, l.hub.err
 	}
 }
 
-// takeAll receives messages.
-func (l *local) takeAll(ctx context.Context, list []Message) error {
+func (l *local) receiveAll(ctx context.Context, list []Message) error {
 	for _, m := range list {
 		p, err := await(ctx, l, l.from(m.Peer).parcels)
 		if err == nil {
@@ -146,7 +145,6 @@ func (l *local) accept(p *parcel, m Message) error {
 	return l.take(p, m)
 }
 
-// take copies what was sent.
 func (l *local) take(p *parcel, m Message) error {
 	defer close(p.done)
 	if len(p.tensors) != len(m.Tensors) {

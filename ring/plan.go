@@ -9,27 +9,27 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Machine is what one rank computes with, for predictions.
+// A Machine describes one rank's compute, for predictions.
 type Machine struct {
-	FLOPs    float64       // floating point operations a second of the pass, on long rows
-	Overhead time.Duration // of each call of a kernel
+	FLOPs    float64       // floating-point operations per second of the pass, on long rows
+	Overhead time.Duration // of each kernel call
 }
 
-// A Link is how ranks are connected, for predictions.
+// A Link describes the connection of ranks, for predictions.
 type Link struct {
-	Rate    float64       // bytes a second that a rank sends and, at the same time, receives
+	Rate    float64       // bytes per second, sent and received simultaneously
 	Latency time.Duration // of a message
-	Slows   float64       // part by which a message slows a kernel that runs beside it, as .08
+	Slows   float64       // fraction by which a message slows a concurrent kernel, such as .08
 }
 
-// Links returns the names that LinkOf knows.
+// Links returns the names known to LinkOf.
 func Links() []string {
 	return []string{"nvlink4", "infiniband", "ethernet100", "ethernet10", "shared"}
 }
 
-// LinkOf returns a link that is met often, at the rate that is left of the nominal one: nvlink4
-// is that of an H100 by its copy engines, infiniband has 400 Gb/s a rank, ethernet100 and
-// ethernet10 are named after their Gb/s, shared is MPI's memory between processes.
+// LinkOf returns a common link at its achievable, not nominal, rate. nvlink4 is an H100's NVLink by
+// copy engines, infiniband has 400 Gb/s per rank. ethernet100 and ethernet10 are named after their
+// Gb/s, shared is MPI's memory between processes. An unknown name is a *flashkit.ProblemError.
 func LinkOf(name string) (Link, error) {
 	switch name {
 	case "nvlink4":
@@ -46,35 +46,34 @@ func LinkOf(name string) (Link, error) {
 	return Link{}, &flashkit.ProblemError{Field: "link", Value: name, Reason: "must be one of " + strings.Join(Links(), ", ")}
 }
 
-// A Plan is the prediction of a pass, of the rank that takes longest.
+// A Plan predicts a pass on the slowest rank.
 type Plan struct {
 	Ranks      int
 	Steps      []PlannedStep
 	Total      time.Duration // of the pass
 	One        time.Duration // of the pass on one rank
 	Efficiency float64       // One / (Ranks * Total)
-	Hidden     float64       // part of the time of messages that kernels hide, 1 without messages
+	Hidden     float64       // fraction of message time hidden by kernels, 1 without messages
 	Sent       int64         // bytes, by the rank
-	Memory     int64         // bytes of buffers, beside the rank's tensors
+	Memory     int64         // bytes of buffers, in addition to the rank's tensors
 }
 
-// A PlannedStep is what is done at one time.
+// A PlannedStep is one turn of compute with its concurrent messages.
 type PlannedStep struct {
 	Compute time.Duration // in kernels
-	Travel  time.Duration // of the messages beside them
-	Took    time.Duration // the longer one, and what they cost each other
+	Travel  time.Duration // in concurrent messages
+	Took    time.Duration // the longer of both, plus their mutual slowdown
 }
 
-// planned is the most ranks whose steps are looked at: of more, some are taken.
-const planned = 8
+// maxPlannedRanks is the most ranks that Predict examines; of more it samples.
+const maxPlannedRanks = 8
 
-// Predict returns the plan of a pass of p over so many ranks. The sequences are those of the
-// whole, nil if p is not Ragged. It takes time in proportion to the rows of p. The error is a
-// *flashkit.ProblemError.
+// Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,
+// nil if p is not Ragged. Its run time is proportional to the rows of p. The error is a
+// *flashkit.ProblemError, or NewCut's.
 //
-// The model: a step takes as long as its kernels or the messages beside them, whichever is
-// longer; messages slow kernels by the link's part of the time for which both run; a pass is
-// the sum of its steps.
+// The model: a step takes as long as its kernels or its messages, whichever is longer. Messages
+// slow kernels by Link.Slows of the time in which both run. A pass is the sum of its steps.
 func Predict(p flashkit.Problem, seqs *flashkit.Sequences, size int, pass flashkit.Pass, m Machine, l Link) (Plan, error) {
 	if !(m.FLOPs > 0) || !(l.Rate > 0) || !(l.Slows >= 0) {
 		return Plan{}, &flashkit.ProblemError{Field: "Machine.FLOPs, Link.Rate, Link.Slows", Value: strconv.FormatFloat(min(m.FLOPs, l.Rate, l.Slows), 'g', -1, 64), Reason: "must be positive"}
@@ -90,10 +89,10 @@ func Predict(p flashkit.Problem, seqs *flashkit.Sequences, size int, pass flashk
 	whole.Args = &flashkit.Args{Seqs: seqs}
 	one := seconds(whole.FLOPs()/m.FLOPs) + m.Overhead
 	var worst Plan
-	for i := range min(size, planned) {
+	for i := range min(size, maxPlannedRanks) {
 		rank := i
-		if size > planned {
-			rank = i * (size - 1) / (planned - 1)
+		if size > maxPlannedRanks {
+			rank = i * (size - 1) / (maxPlannedRanks - 1)
 		}
 		if x := c.predict(rank, pass, m, l); x.Total >= worst.Total {
 			worst = x
@@ -104,7 +103,6 @@ func Predict(p flashkit.Problem, seqs *flashkit.Sequences, size int, pass flashk
 	return worst, nil
 }
 
-// predict returns the plan of one rank.
 func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) {
 	steps, parts := c.steps(rank), 1
 	if pass == flashkit.PassBackward {
@@ -119,10 +117,10 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 	var most, back int64
 	for i := 0; i <= len(turns); i++ {
 		var s PlannedStep
-		var out, in int64 // beside turn i: keys for the next, gradients of the one before
+		var out, in int64 // during turn i: keys for the next, gradients of the previous
 		messages := 0
 		if i < len(turns) {
-			s.Compute = c.turnTakes(&steps[turns[i].step], turns[i].heads, pass, m)
+			s.Compute = c.turnTime(&steps[turns[i].step], turns[i].heads, pass, m)
 		}
 		if i+1 < len(turns) {
 			next := &turns[i+1]
@@ -158,8 +156,8 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 	return x
 }
 
-// turnTakes predicts the time of kernels for some heads of a step.
-func (c *Cut) turnTakes(s *step, heads headRun, pass flashkit.Pass, m Machine) (t time.Duration) {
+// turnTime predicts the kernel time of some heads of a step.
+func (c *Cut) turnTime(s *step, heads headRun, pass flashkit.Pass, m Machine) (t time.Duration) {
 	part := float64(heads.len()) / float64(max(1, c.p.KVHeads))
 	for i := range s.calls {
 		t += m.Overhead + seconds(part*flops(&s.calls[i], pass)/m.FLOPs)
@@ -167,7 +165,7 @@ func (c *Cut) turnTakes(s *step, heads headRun, pass flashkit.Pass, m Machine) (
 	return t
 }
 
-// gradientSize returns the bytes of an element of the gradients of a step's keys that travel.
+// gradientSize returns the bytes per element of a step's traveling gradients.
 func (c *Cut) gradientSize(one bool) int {
 	if one {
 		return c.p.DType.Size()
@@ -175,7 +173,6 @@ func (c *Cut) gradientSize(one bool) int {
 	return flashkit.Float32.Size()
 }
 
-// flops returns those of a call.
 func flops(x *call, pass flashkit.Pass) float64 {
 	c := x.p.Ask(pass)
 	c.Args = &flashkit.Args{Seqs: x.seqs}

@@ -12,69 +12,68 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Runner computes the parts of a step on this rank. A dispatcher is one. Its forward passes
-// have LSE, so that a dispatcher takes them for those of training: where they are not, its
-// method Unpaired returns a faster one for few query rows.
+// A Runner computes the parts of a step on this rank; a dispatcher is one. Forward calls ask for
+// LSE, which a dispatcher takes for training. For inference its Unpaired copy is faster for few
+// query rows.
 type Runner interface {
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
-// A Chooser is a Runner that says which kernel it would take, as an ordered Ring must know. A
-// dispatcher is one. A Ring calls its method PickWithLSE, if it has one, for a forward pass with LSE.
+// A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires; a dispatcher
+// is one. For a forward pass with LSE, a Ring calls its method PickWithLSE, if any.
 type Chooser interface {
 	Runner
 	Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error)
 	Kernels() []flashkit.Kernel
 }
 
-// Options say how a Ring works. The zero value is a plain one.
+// Options configure a Ring. The zero value is a plain ring.
 type Options struct {
-	// Ordered gathers K and V first, in the backward pass all else too, and calls the kernel
-	// that rank 0 picks for the whole problem: the results have the bits of one device that
-	// takes this kernel. The backward pass computes every product twice. The Runner must be
-	// a Chooser, and the tensors cut by an ordered Cut.
+	// Ordered gathers K and V first, and in the backward pass all other inputs too. It calls the
+	// kernel that rank 0 picks for the whole problem, so results have one device's bits. The backward
+	// pass computes every product twice. The Runner must be a Chooser, and the tensors cut by an
+	// ordered Cut.
 	Ordered bool
 
-	// Progress, unless nil, is told after each step, and of every second that the rank
-	// waits for others, from another goroutine but never from two at once.
+	// Progress, unless nil, is called after each step, and once a second while the rank waits for
+	// others. The latter calls come from another goroutine. No two calls are concurrent.
 	Progress func(Progress)
 }
 
-// Progress says how far a call has come.
+// Progress reports how far a call has come.
 type Progress struct {
-	Step, Steps int           // steps that are done, and all
-	From        int           // the rank whose keys come next, -1 for none or for any
-	Waiting     time.Duration // how long the rank has waited for them; 0 when a step is done
+	Step, Steps int           // completed and total steps
+	From        int           // the rank whose keys come next, -1 for none or any
+	Waiting     time.Duration // time spent waiting for them; 0 when a step is done
 }
 
-// Stats are those of a Ring's last call, on this rank.
+// Stats describe a Ring's last call on this rank.
 type Stats struct {
-	Steps    int           // that had something to compute
-	Sent     int64         // bytes, to other ranks
-	Received int64         // bytes, from other ranks
-	Compute  time.Duration // in kernels, and in what adds their results
-	Wait     time.Duration // for other ranks after computing: what was not hidden
-	Memory   int64         // bytes of the buffers that the Ring keeps
+	Steps    int           // steps with work
+	Sent     int64         // bytes to other ranks
+	Received int64         // bytes from other ranks
+	Compute  time.Duration // in kernels and in adding their results
+	Wait     time.Duration // for other ranks after computing: communication that was not hidden
+	Memory   int64         // bytes of the Ring's buffers
 }
 
-// A Ring is a rank's part in the computation. Its methods are those of a dispatcher, but for
-// their tensors, which are this rank's shard by the Cut of the problem: Bias and Mask have the
-// rank's rows and all keys; Slopes and Sink are whole; DBias of a bias that repeats over rows,
-// and DSink, are the sums over all ranks. Args.Seqs are those of the whole problem.
+// A Ring is one rank's part in the computation. Its methods are a dispatcher's, except that tensors
+// are this rank's shard by the problem's Cut. Bias and Mask have the rank's rows and all keys;
+// Slopes and Sink are whole. DSink, and DBias of a bias that repeats over rows, are sums over all
+// ranks. Args.Seqs describes the whole problem.
 //
-// All ranks make the same calls in the same order. Before anything else they compare what they
-// were asked; if one was asked for something else, or has a tensor that does not fit, all
-// return an error that names it, and the Ring remains usable; what a device wrote is undefined. After any other error the Ring's
-// group is broken.
+// All ranks make the same calls in the same order. They first compare their requests. If one
+// differs or has a tensor that does not fit, all return an error that names the rank. The Ring
+// stays usable, but outputs on a device are undefined. Any other error breaks the Ring's group.
 //
-// Tensors lie on the host; where the group is a Device, on that. Dropout drops what it drops in one
-// process: Args.Seed is the same on all ranks, and so is Args.Origin, which is that of the whole.
-// Paged keys are refused. A call locks the Ring, whose buffers serve the next one.
+// Tensors are on the host, or on the group's device if the group is a Device. Dropout drops the
+// same elements as in one process: Args.Seed and Args.Origin are the whole problem's on all ranks.
+// Paged keys are refused. A call locks the Ring, and its buffers are reused by the next one.
 type Ring struct {
 	group  Group
 	runner Runner
-	dev    Device // nil if tensors lie on the host
+	dev    Device // nil for host tensors
 	o      Options
 	math   arithmetic
 
@@ -86,7 +85,7 @@ type Ring struct {
 	all    []byte
 }
 
-// A plan is what a problem makes of the rank, kept for the next call.
+// A plan is this rank's work for a problem, kept for the next call.
 type plan struct {
 	p     flashkit.Problem
 	seqs  *flashkit.Sequences
@@ -95,12 +94,12 @@ type plan struct {
 
 	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
 
-	pickedWithLSE flashkit.Kernel    // likewise, for a forward pass that may come before a backward pass
-	taken         [2]flashkit.Kernel // by all ranks, as they compute parts with it
+	pickedWithLSE flashkit.Kernel    // likewise, for a forward pass with LSE
+	partKernel    [2]flashkit.Kernel // the picked kernel as all ranks compute parts with it
 }
 
-// New returns this rank's Ring over a group and what computes on the rank. Both remain the
-// caller's.
+// New returns this rank's Ring over a group and a Runner. Both remain the caller's. A missing or
+// unsuitable one is a *flashkit.ProblemError.
 func New(g Group, r Runner, o Options) (*Ring, error) {
 	switch {
 	case g == nil:
@@ -121,8 +120,7 @@ func New(g Group, r Runner, o Options) (*Ring, error) {
 	return x, nil
 }
 
-// Close gives back goroutines and buffers. No call may be in progress. The error is that of a
-// device that fails.
+// Close releases goroutines and buffers. No call may be in progress. The error is a device's.
 func (r *Ring) Close() (err error) {
 	r.math.pool.Close()
 	for i := range r.slots {
@@ -132,20 +130,20 @@ func (r *Ring) Close() (err error) {
 	return err
 }
 
-// Stats returns those of the last call.
+// Stats returns the last call's statistics.
 func (r *Ring) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stats
 }
 
-// Forward computes the forward pass of p, the whole problem, for the rank's rows.
+// Forward computes the forward pass of the whole problem p for the rank's rows.
 func (r *Ring) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassForward, args)
 }
 
-// Backward computes the backward pass of p, the whole problem: DQ of the rank's rows, DK and
-// DV of its keys.
+// Backward computes the backward pass of the whole problem p: DQ of the rank's rows, DK and DV of
+// its keys.
 func (r *Ring) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassBackward, args)
 }
@@ -165,7 +163,7 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 		}
 		j.met = true
 	}
-	err = j.pursue(ctx)
+	err = j.run(ctx)
 	for i := range r.slots {
 		r.stats.Memory += int64(r.slots[i].bytes)
 	}
@@ -179,17 +177,18 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	return &RankError{j.rank, err}
 }
 
-// beginsEarly reports whether the first step is enqueued before the ranks agree: on a device, as other steps follow it.
+// beginsEarly reports whether the first step is enqueued before the ranks agree. That pays on a
+// device where other steps follow.
 func (j *job) beginsEarly() bool {
 	if j.dev == nil || j.o.Ordered || !j.dev.Early() {
 		return false
 	}
-	return j.only() == nil || j.pass == flashkit.PassBackward && j.size > 1
+	return j.soleCall() == nil || j.pass == flashkit.PassBackward && j.size > 1
 }
 
-// meet agrees with the other ranks, unless that is done. On a device the first step, which needs
-// nothing of them, is enqueued before.
-func (j *job) meet(ctx context.Context) error {
+// agreeOnce agrees with the other ranks, once per call. On a device the first step may already be
+// enqueued, as it needs no data of other ranks.
+func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil
 	}
@@ -198,8 +197,7 @@ func (j *job) meet(ctx context.Context) error {
 	return j.refused
 }
 
-// pursue computes what the rank was asked.
-func (j *job) pursue(ctx context.Context) (err error) {
+func (j *job) run(ctx context.Context) (err error) {
 	j.math.err = nil
 	if j.dev != nil {
 		if err := j.dev.Begin(!j.met); err != nil {
@@ -232,15 +230,15 @@ type job struct {
 	*plan
 	kernel flashkit.Kernel // of an ordered Ring
 
-	met     bool  // the ranks have agreed,
-	refused error // or have not
-	count   int   // of calls of kernels
+	met     bool  // the ranks have compared their requests
+	refused error // the error on which they disagreed, if any
+	count   int   // kernel calls
 	turns   []turn
 
 	biasRepeats, maskRepeats bool // over the rows of all ranks
 }
 
-// prepare checks what the rank was asked, and plans it.
+// prepare checks the rank's arguments and plans the call.
 func (j *job) prepare(args *flashkit.Args) error {
 	if args == nil {
 		return &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
@@ -259,7 +257,7 @@ func (j *job) prepare(args *flashkit.Args) error {
 		}
 		j.Ring.plan = j.plan
 	}
-	if reason := j.refuses(); reason != "" {
+	if reason := j.unsupportedReason(); reason != "" {
 		return j.unsupported(reason)
 	}
 	if err := j.check(); err != nil || !j.o.Ordered || j.rank != 0 {
@@ -268,7 +266,7 @@ func (j *job) prepare(args *flashkit.Args) error {
 	return j.pick()
 }
 
-// pick picks the kernel of an ordered Ring, once for each plan.
+// pick picks the kernel of an ordered Ring, once per plan.
 func (j *job) pick() (err error) {
 	k, d := &j.plan.picked[j.pass], j.runner.(Chooser)
 	trains, _ := d.(interface {
@@ -285,7 +283,7 @@ func (j *job) pick() (err error) {
 	return err
 }
 
-// wholeProblem is the problem of which the calls of an ordered Ring are parts.
+// wholeProblem returns the problem of which an ordered Ring's calls are parts.
 func (j *job) wholeProblem() flashkit.Problem {
 	p := j.p
 	if p.Score.Dropout != 0 && j.size > 1 {
@@ -298,8 +296,8 @@ func (j *job) unsupported(reason string) error {
 	return &flashkit.UnsupportedError{Kernel: "ring", Problem: j.p, Reason: reason}
 }
 
-// refuses says what of a valid call a Ring does not support, "" for nothing.
-func (j *job) refuses() string {
+// unsupportedReason names a feature of a valid call that a Ring does not support, or returns "".
+func (j *job) unsupportedReason() string {
 	inOrder := j.o.Ordered && j.size > 1 && j.pass == flashkit.PassBackward
 	switch {
 	case j.a.Q.Owner() != nil && j.dev == nil:
@@ -327,15 +325,15 @@ func cloneSeqs(s *flashkit.Sequences) *flashkit.Sequences {
 	}
 }
 
-// The buffers of a Ring.
+// Buffer slots of a Ring.
 const (
 	slotK0, slotV0   = 2 * iota, 2*iota + 1 // keys that a step reads
-	slotK1, slotV1                          // those that arrive
-	slotDK0, slotDV0                        // gradients of the keys of the step
-	slotDK1, slotDV1                        // those of the step before, on their way
-	slotDK2, slotDV2                        // those of the rank's own keys that arrive
-	slotPK, slotPV                          // of one call
-	slotO, slotLSE                          // of one call, where O is not float32
+	slotK1, slotV1                          // keys that arrive
+	slotDK0, slotDV0                        // gradients of the step's keys
+	slotDK1, slotDV1                        // gradients of the previous step, under way
+	slotDK2, slotDV2                        // arriving gradients of the rank's own keys
+	slotPK, slotPV                          // DK and DV of one call
+	slotO, slotLSE                          // of one call, if O is not float32
 	slotSumO, slotSumLSE
 	slotDQ, slotSumDQ
 	slotSumDK, slotSumDV
@@ -343,16 +341,15 @@ const (
 	slotSink, slotSumSink
 	slotO1, slotLSE1 // of every other call
 	slotDQ1, _
-	slotAllK, slotAllV // of an ordered Ring on a device: tensors of the whole
+	slotAllK, slotAllV // an ordered Ring's whole tensors on a device
 	slotAllQ, slotAllO
 	slotAllLSE, slotAllDO
 	slotAllDLSE, slotAllPairs // Bias, and Mask in the slot after it
 	slots                     = 2*iota + 1
 )
 
-// buffer returns dense memory for a tensor, with undefined contents. It serves as long as
-// the slot is not asked for again. If the device has no room, math has the error, and the
-// tensor is the zero one.
+// buffer returns dense uninitialized memory for a tensor, valid until the slot is requested again.
+// If the device is out of memory, math holds the error and the tensor is zero.
 func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	if err := r.slots[slot].grow(r.dev, s[0]*s[1]*s[2]*s[3]*t.Size()); err != nil {
 		r.math.fail(err)

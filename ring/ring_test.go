@@ -37,7 +37,7 @@ func each(t *testing.T, ranks int, f func(g ring.Group) error) []error {
 	return errs
 }
 
-// frozen returns a dispatcher that always chooses the same kernels.
+// frozen returns a dispatcher that always picks the same kernels.
 func frozen(t *testing.T) *dispatch.Dispatcher {
 	d := dispatch.New(simd.New())
 	t.Cleanup(func() { d.Close() })
@@ -72,8 +72,7 @@ func small(t *testing.T, name string, g ring.Group) (flashkit.Problem, *flashkit
 	return p, shard
 }
 
-// Ranks that send each other more messages than a line holds, both before either receives: as many as a rank
-// has sequences.
+// Ranks send each other one message per sequence, more than a line holds, before either receives.
 func TestManyMessages(t *testing.T) {
 	const messages = 40
 	for rank, err := range each(t, 2, func(g ring.Group) error {
@@ -112,7 +111,7 @@ func TestNoElements(t *testing.T) {
 	}
 }
 
-// A rank that was asked for something else: an error on all, and the Rings go on.
+// A differing request is an error on all ranks, and the Rings stay usable.
 func TestDisagreement(t *testing.T) {
 	d := frozen(t)
 	for _, c := range []struct {
@@ -152,7 +151,7 @@ func TestDisagreement(t *testing.T) {
 			for rank, err := range errs {
 				var of *ring.RankError
 				if rank == 1 && !errors.As(err, &of) {
-					continue // its own error, of its own kind
+					continue // its own error, of another type
 				}
 				require.ErrorAs(t, err, &of, "rank %d: %v", rank, err)
 				require.Equal(t, 1, of.Rank, "rank %d: %v", rank, err)
@@ -161,7 +160,7 @@ func TestDisagreement(t *testing.T) {
 	}
 }
 
-// A runner that fails on one rank.
+// failing is a runner that fails on one rank.
 type failing struct {
 	ring.Runner
 	err error
@@ -193,7 +192,7 @@ func TestFaults(t *testing.T) {
 	require.Less(t, time.Since(begin), time.Minute, "it hung")
 }
 
-// A rank that never comes: the others end at their deadline, and say so.
+// One rank never comes: the others end at their deadline with an error.
 func TestDeadline(t *testing.T) {
 	d := frozen(t)
 	errs := each(t, 3, func(g ring.Group) error {
@@ -212,7 +211,7 @@ func TestDeadline(t *testing.T) {
 	require.ErrorIs(t, errs[2], context.DeadlineExceeded)
 }
 
-// slow runs when it is let.
+// slow waits for permission to run.
 type slow struct {
 	ring.Runner
 	let chan struct{}
@@ -223,7 +222,7 @@ func (s slow) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Ar
 	return s.Runner.Forward(ctx, p, args)
 }
 
-// A slow rank is waited for, and that is said.
+// Ranks wait for a slow rank and report it.
 func TestSlowRank(t *testing.T) {
 	d := frozen(t)
 	let := make(chan struct{})
@@ -248,8 +247,7 @@ func TestSlowRank(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 }
 
-// Keys that no row sees do not travel: the bytes of a causal pass, of a window and of packed
-// short sequences.
+// Hidden keys do not travel: the bytes of a causal pass, of a window and of short packed sequences.
 func TestWhatTravels(t *testing.T) {
 	d := frozen(t)
 	sent := func(name string, seqs *flashkit.Sequences, pass flashkit.Pass) (bytes, memory int64) {
@@ -294,12 +292,13 @@ func TestWhatTravels(t *testing.T) {
 	require.EqualValues(t, 3*shard/2, got, "the last 32 keys to the rank that follows")
 	got, _ = sent("b4-h4-g1-n64-m64-d16-f32-ragged", &flashkit.Sequences{QStarts: []int32{0, 64, 128, 192, 256}, KVStarts: []int32{0, 64, 128, 192, 256}}, flashkit.PassForward)
 	require.Zero(t, got)
-	// The backward pass computes half of the key heads at a time. It has keys of two halves, and gradients of
-	// three: of this half, of the one before and those that arrive; and one call's DQ.
+	// The backward pass computes half of the KV heads at a time. It has keys of two halves and
+	// gradients of three: the current half, the previous one and the arriving one; and DQ of one
+	// call.
 	_, memory = sent("b1-h4-g2-n256-m256-d16-f32", nil, flashkit.PassBackward)
 	require.EqualValues(t, (2+3)*shard+2*64*16*4, memory)
 	require.LessOrEqual(t, memory-2*64*16*4, int64((2+2)*2*shard), "two shards of keys, two of gradients")
-	// One key head has no halves. Gradients have the type of the problem where one call makes all of them.
+	// One KV head has no halves. Gradients have the problem's type if one call makes all of them.
 	_, memory = sent("b1-h4-g1-n256-m256-d16-f32", nil, flashkit.PassBackward)
 	require.EqualValues(t, (2+3)*shard+4*64*16*4, memory)
 	_, memory = sent("b1-h4-g1-n256-m256-d16-bf16", nil, flashkit.PassBackward)
@@ -309,7 +308,7 @@ func TestWhatTravels(t *testing.T) {
 	require.Positive(t, memory)
 }
 
-// Packed sequences are cut by work: no rank has much more than the mean.
+// Packed sequences are cut by work: no rank greatly exceeds the mean.
 func TestCutByWork(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
@@ -351,7 +350,7 @@ func (idle) Move(_, _ []flashkit.Tensor, _, _ ring.Mark) (ring.Mark, error) {
 }
 func (idle) Done(ring.Mark, bool) error { return nil }
 
-// A group of this process tells that it is broken to who does not wait in it.
+// A group of this process reports a failure even to goroutines that do not wait in it.
 func TestBreaker(t *testing.T) {
 	groups, err := ring.Local(3)
 	require.NoError(t, err)
@@ -376,7 +375,7 @@ type elsewhere struct{}
 
 func (elsewhere) Device() string { return "device 7" }
 
-// Tensors on a device want a group that carries them: all ranks say so, and go on.
+// Device tensors need a group for devices: all ranks return an error, and stay usable.
 func TestDeviceWithoutItsGroup(t *testing.T) {
 	d := frozen(t)
 	p, err := flashkit.ParseProblem("b1-h1-g1-n8-m8-d4-f32")

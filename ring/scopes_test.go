@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A feature is refused by name if its scope is unknown, or one that a later version of the list has.
+// A feature of unknown scope, or of a scope from a later version, is refused by name.
 func TestUnknownScopesAreRefused(t *testing.T) {
 	for i, x := range flashkit.Parameters() {
 		if x.Feature == 0 {
@@ -35,7 +35,7 @@ func TestUnknownScopesAreRefused(t *testing.T) {
 	}
 }
 
-// No feature is left out of the list of parameters but shifts of bands and types of keys.
+// The list of parameters has every feature except band shifts and mixed types.
 func TestScopesCoverFeatures(t *testing.T) {
 	require.Equal(t, flashkit.AllFeatures, featureScopes.known)
 	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureSink, featureScopes.head)

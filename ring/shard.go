@@ -6,16 +6,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A place is a run of rows or keys: where it lies in a rank's tensors and in the whole.
+// A place is a run of rows or keys, in a rank's tensors and in the whole.
 type place struct {
 	seq         int
-	from        int // its first row of the sequence
-	local, rows int // first row in the rank's share of the sequence, and rows in all of that
+	from        int // first row in the sequence
+	local, rows int // first row in the rank's share of the sequence, and rows of that share
 	shard       part
 	whole       part
 }
 
-// places returns those of a rank's rows or keys.
+// places returns the runs of a rank's rows or keys.
 func (c *Cut) places(rank int, keys bool) (list []place) {
 	spans, packed := c.rows[rank], c.packedQ
 	if keys {
@@ -43,14 +43,14 @@ func (c *Cut) places(rank int, keys bool) (list []place) {
 	return list
 }
 
-// kind says how an argument is cut.
+// kind selects how an argument is cut.
 type kind int
 
 const (
 	byRows kind = iota
 	byKeys
 	byPairs
-	kept // by no rank: Slopes, Sink and its gradient
+	uncut // the same on all ranks: Slopes, Sink and its gradient
 )
 
 func kindOf(name string) kind {
@@ -60,12 +60,11 @@ func kindOf(name string) kind {
 	case "Bias", "DBias", "Mask":
 		return byPairs
 	case "Slopes", "Sink", "DSink":
-		return kept
+		return uncut
 	}
 	return byRows
 }
 
-// shape returns the shape of a rank's shard of t.
 func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
 	s := t.Shape()
 	switch {
@@ -79,11 +78,11 @@ func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
 	return s
 }
 
-// Shard returns a rank's arguments, cut out of those of the whole, on the host: dense copies
-// of all tensors that args has, outputs too. Workers, Seed and Seqs stay; so do Slopes and
-// Sink. The arguments must be right for the problem; what is wrong with them is an error.
+// Shard returns a rank's arguments cut from the whole's, on the host. Every tensor, outputs
+// included, is a dense copy; Slopes and Sink are copied whole. Workers, Seed and Seqs stay. It is
+// an error if rank is out of range, or args are on a device or do not fit the problem.
 func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
-	if err := c.has(rank, args); err != nil {
+	if err := c.checkShard(rank, args); err != nil {
 		return nil, err
 	}
 	shard := *args
@@ -100,11 +99,10 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 	return &shard, nil
 }
 
-// Join copies what a pass wrote on a rank to its places in the arguments of the whole, on the
-// host: O and LSE, or the gradients. Where sequences are padded, what follows them stays as
-// it is.
+// Join copies a rank's outputs of a pass into the whole's arguments, on the host: O and LSE, or the
+// gradients. Padding after sequences stays unchanged.
 func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
-	if err := c.has(rank, whole); err != nil {
+	if err := c.checkShard(rank, whole); err != nil {
 		return err
 	}
 	for _, a := range flashkit.Arguments() {
@@ -119,7 +117,7 @@ func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) er
 	return nil
 }
 
-func (c *Cut) has(rank int, args *flashkit.Args) error {
+func (c *Cut) checkShard(rank int, args *flashkit.Args) error {
 	if rank < 0 || rank >= c.size {
 		return &flashkit.ProblemError{Field: "rank", Value: fmt.Sprint(rank), Reason: fmt.Sprintf("must be from 0 to %d", c.size-1)}
 	}
@@ -132,15 +130,16 @@ func (c *Cut) has(rank int, args *flashkit.Args) error {
 	return nil
 }
 
-// toShard is what copy takes to copy the other way.
+// toShard is the move function of copy from whole to shard.
 func toShard(whole, shard flashkit.Tensor) error { return copyTensor(shard, whole) }
 
-// copy copies a shard of a tensor to the whole of it, by copyTensor or the like.
+// copy copies every place between a shard and the whole with move, such as copyTensor (shard to
+// whole).
 func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(whole, shard flashkit.Tensor) error) error {
 	if want := c.shape(rank, k, whole); shard.Shape() != want {
 		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)
 	}
-	if k == kept || k == byPairs && whole.Shape()[2] == 1 {
+	if k == uncut || k == byPairs && whole.Shape()[2] == 1 {
 		return move(whole, shard)
 	}
 	for _, x := range c.places(rank, k == byKeys) {
@@ -155,8 +154,7 @@ func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(who
 	return nil
 }
 
-// parts returns where the place lies in tensors of a kind. Those of pairs count rows by
-// sequence.
+// parts returns the place's parts in tensors of a kind. Bias and Mask count rows by sequence.
 func (x *place) parts(k kind, t flashkit.Tensor) (shard, whole part) {
 	if k != byPairs {
 		return x.shard, x.whole
@@ -168,7 +166,7 @@ func (x *place) parts(k kind, t flashkit.Tensor) (shard, whole part) {
 	return part{b, nb, x.local, x.shard.n}, part{b, nb, x.from, x.shard.n}
 }
 
-// wholeShape returns the shape of the whole of which t is a shard.
+// wholeShape returns the shape of the tensor of which t is a shard.
 func (c *Cut) wholeShape(k kind, t flashkit.Tensor) [4]int {
 	s := t.Shape()
 	switch {

@@ -2,13 +2,12 @@ package ring
 
 import "github.com/flashkit-go/flashkit"
 
-// A tile is a rectangle of rows of one rank and keys of another, of one sequence, in which
-// one band says what sees what. Rows and keys are counted from the sequence's first one in
-// the rank's tensors.
+// A tile is a rectangle of one rank's rows and another's keys, of one sequence, masked by a single
+// band. Rows and keys count from the sequence's first one in the rank's tensors.
 type tile struct {
 	seq            int
 	q0, q1, k0, k1 int
-	row, key       int // of the sequence, that q0 and k0 are, if the tile's rows and keys are runs of it
+	row, key       int // in the sequence, of q0 and k0, if the tile's rows and keys are runs of it
 	band           flashkit.Band
 }
 
@@ -19,14 +18,13 @@ type tiler struct {
 	b        int
 	rows     []Span // of the rank
 	keys     []Span // of the other
-	lo, hi   []int  // local row x sees the local keys from lo[x] up to hi[x]
+	lo, hi   []int  // local row x sees the local keys [lo[x], hi[x])
 	found    []tile
-	oneRun   bool // the rows of a tile must be a run of the sequence
-	oneRunKV bool // its keys must
+	oneRun   bool // a tile's rows must be a run of the sequence
+	oneRunKV bool // its keys must be a run
 }
 
-// tiles returns the tiles of sequence b between rows and keys, in which every visible pair
-// lies once.
+// tiles returns the tiles of sequence b between rows and keys, which cover every visible pair once.
 func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	f := c.p.Features()
 	t := tiler{c: c, seq: &c.seqs[b], b: b, rows: rows, keys: keys}
@@ -35,7 +33,7 @@ func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	for _, s := range rows {
 		for i := s.From; i < s.To; i++ {
 			lo, hi := t.seq.Keys(i)
-			lo, hi = before(keys, lo), before(keys, hi)
+			lo, hi = keysBefore(keys, lo), keysBefore(keys, hi)
 			t.lo, t.hi = append(t.lo, lo), append(t.hi, max(lo, hi))
 		}
 	}
@@ -43,15 +41,14 @@ func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	return t.found
 }
 
-// before returns how many keys of the spans come before key j of the sequence.
-func before(spans []Span, j int) (n int) {
+// keysBefore returns the number of the spans' keys before key j of the sequence.
+func keysBefore(spans []Span, j int) (n int) {
 	for _, s := range spans {
 		n += max(0, min(j, s.To)-s.From)
 	}
 	return n
 }
 
-// lens returns how many rows the spans have.
 func lens(spans []Span) (n int) {
 	for _, s := range spans {
 		n += s.len()
@@ -59,8 +56,8 @@ func lens(spans []Span) (n int) {
 	return n
 }
 
-// cover finds tiles for the rows of the spans from a up to b: one if it can, else those of
-// each half, else for one span of rows those with each span of keys.
+// cover finds tiles for the rows of spans [a, b): one if possible, else the tiles of each half. It
+// combines a single span of rows with each span of keys.
 func (t *tiler) cover(a, b int) {
 	x0 := lens(t.rows[:a])
 	x1 := x0 + lens(t.rows[a:b])
@@ -80,8 +77,8 @@ func (t *tiler) cover(a, b int) {
 	}
 }
 
-// fit finds one tile for the rows from x0 and the keys from j0 on, of span of the keys or of
-// any for -1, and reports whether a band gives every row what it sees of these keys.
+// fit finds one tile for rows [x0, x1) and keys [j0, j1), of one key span, or of any if span is -1.
+// It reports whether one band masks every row.
 func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	sees := func(x int) (lo, hi int) {
 		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)
@@ -99,7 +96,7 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	}
 	k0, h := sees(x0)
 	l, k1 := sees(x1 - 1)
-	// Row x sees from x+lowest up to x+highest, as far as there are limits.
+	// Row x sees keys from x+lowest to x+highest, where limited.
 	lower, upper, lowest, highest := l > k0, h < k1, l-(x1-1), h-x0
 	for x := x0; x < x1; x++ {
 		lo, hi := k0, k1
@@ -130,8 +127,8 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	return true
 }
 
-// localBand returns the band in which row i sees the keys from i+lo to i+hi, as far as there
-// are limits, aligned to the first row and key.
+// localBand returns the band in which row i sees keys i+lo to i+hi, where limited, aligned to the
+// first row and key.
 func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 	switch {
 	case lower && upper:
@@ -144,16 +141,16 @@ func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 	return flashkit.Band{}
 }
 
-// plain returns the same band of n rows and m keys aligned to the last ones, if it needs no
-// shift then: most kernels were made for that.
-func plain(b flashkit.Band, n, m int) flashkit.Band {
+// unshifted returns the band of n rows and m keys aligned to the last ones if that removes its
+// shift. Most kernels expect that form.
+func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	if b.IsTopLeft() && b.Shifted() == m-n {
 		return flashkit.Window(b.Left(), b.Right())
 	}
 	return b
 }
 
-// row returns which row of the sequence local row x is.
+// row returns the sequence's row for local row x.
 func (t *tiler) row(x int) int {
 	for _, s := range t.rows {
 		if x < s.len() {
@@ -164,8 +161,8 @@ func (t *tiler) row(x int) int {
 	return 0
 }
 
-// band returns the problem's band for a tile whose first row is row i of the sequence and whose
-// first key is key j: with its own diagonal, from which ALiBi counts.
+// band returns the problem's band for a tile that starts at row i and key j of the sequence. It
+// keeps the sequence's diagonal, from which ALiBi counts.
 func (t *tiler) band(i, j int) flashkit.Band {
 	b := t.c.p.Band
 	return flashkit.Window(b.Left(), b.Right()).TopLeft().Shift(i + t.seq.Diagonal - j)

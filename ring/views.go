@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// sub returns the view of t of nb batches from b on and of n rows from r on.
+// sub returns the view of batches [b, b+nb) and rows [r, r+n) of t.
 func sub(t flashkit.Tensor, b, nb, r, n int) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -20,12 +20,11 @@ func sub(t flashkit.Tensor, b, nb, r, n int) flashkit.Tensor {
 	return window(t, min(t.Offset(b, 0, r), t.Len()), [4]int{nb, shape[1], n, shape[3]})
 }
 
-// window returns the view of another shape that begins at element from of t's memory, with
-// t's strides.
+// window returns the view with shape s and t's strides that begins at element from.
 func window(t flashkit.Tensor, from int, s [4]int) (x flashkit.Tensor) {
 	strides := t.Strides()
 	if isEmpty(t) {
-		from = 0 // the strides of no elements may be any numbers
+		from = 0 // strides of an empty tensor may be arbitrary
 	}
 	switch owner := t.Owner(); {
 	case owner != nil:
@@ -42,7 +41,6 @@ func window(t flashkit.Tensor, from int, s [4]int) (x flashkit.Tensor) {
 	return x.WithStrides(strides[0], strides[1], strides[2])
 }
 
-// zeros returns a tensor of that shape.
 func zeros(t flashkit.DType, s [4]int) flashkit.Tensor {
 	return flashkit.Zeros(t, s[0], s[1], s[2], s[3])
 }
@@ -57,7 +55,7 @@ func sizeOf(t flashkit.Tensor) int64 {
 	return int64(s[0]) * int64(s[1]) * int64(s[2]) * int64(s[3]) * int64(t.DType().Size())
 }
 
-// hostTensor returns a dense tensor in memory of any use.
+// hostTensor returns a dense tensor in memory m.
 func hostTensor(m []uint64, t flashkit.DType, n [4]int) flashkit.Tensor {
 	p, count := unsafe.Pointer(unsafe.SliceData(m)), n[0]*n[1]*n[2]*n[3]
 	switch t {
@@ -69,7 +67,7 @@ func hostTensor(m []uint64, t flashkit.DType, n [4]int) flashkit.Tensor {
 	return flashkit.F32(unsafe.Slice((*float32)(p), count), n[0], n[1], n[2], n[3])
 }
 
-// memory returns the bytes behind a tensor on the host.
+// memory returns the bytes behind a host tensor.
 func memory(t flashkit.Tensor) []byte {
 	var p unsafe.Pointer
 	switch t.DType() {
@@ -107,11 +105,11 @@ func copyTensor(dst, src flashkit.Tensor) error {
 	return nil
 }
 
-// arithmetic works on tensors: on the host with the goroutines of a pool.
+// arithmetic computes on tensors, on the host with the goroutines of a pool.
 type arithmetic struct {
 	pool workers.Pool
-	dev  Device // of tensors that do not
-	err  error  // the first one of it
+	dev  Device // for device tensors
+	err  error  // the first error of a device
 }
 
 func (a *arithmetic) fail(err error) {
@@ -120,7 +118,6 @@ func (a *arithmetic) fail(err error) {
 	}
 }
 
-// task is a function of each head of each batch.
 type task struct {
 	next  atomic.Int64
 	n     int64
@@ -128,7 +125,6 @@ type task struct {
 	f     func(b, h int)
 }
 
-// Work takes heads until none is left.
 func (t *task) Work(int) {
 	for i := t.next.Add(1) - 1; i < t.n; i = t.next.Add(1) - 1 {
 		t.f(int(i)/t.heads, int(i)%t.heads)
@@ -164,7 +160,7 @@ func (a *arithmetic) fill(t flashkit.Tensor, x float32) {
 	})
 }
 
-// zero sets every element of a tensor of any type to 0.
+// zero clears a tensor of any type.
 func (a *arithmetic) zero(t flashkit.Tensor) {
 	if t.Owner() != nil {
 		a.fail(a.dev.Fill(t, 0))
@@ -187,7 +183,7 @@ func (a *arithmetic) convert(dst, src flashkit.Tensor) {
 	a.each(dst, func(b, h int) {
 		buf := make([]float32, dst.Shape()[3])
 		for r := range dst.Shape()[2] {
-			row := widened(src, b, h, r, buf)
+			row := loadRow(src, b, h, r, buf)
 			narrow(dst, b, h, r, row)
 		}
 	})
@@ -202,16 +198,16 @@ func (a *arithmetic) add(dst, src flashkit.Tensor) {
 	a.each(dst, func(b, h int) {
 		buf, sum := make([]float32, dst.Shape()[3]), make([]float32, dst.Shape()[3])
 		for r := range dst.Shape()[2] {
-			to := widened(dst, b, h, r, sum)
-			for i, x := range widened(src, b, h, r, buf) {
+			to := loadRow(dst, b, h, r, sum)
+			for i, x := range loadRow(src, b, h, r, buf) {
 				to[i] += x
 			}
-			keep(dst, b, h, r, to)
+			storeRow(dst, b, h, r, to)
 		}
 	})
 }
 
-// merge continues O and LSE with the result of other keys: O and the part of any types.
+// merge merges the result of other keys into O and LSE. O and part may be of any type.
 func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 	if o.Owner() != nil {
 		a.fail(a.dev.Merge(o, lse, part, partLSE))
@@ -224,19 +220,19 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 			if math.IsInf(float64(x), -1) {
 				continue
 			}
-			sum, w, v := weights(float64(*l), float64(x))
+			sum, w, v := mergeWeights(float64(*l), float64(x))
 			*l = float32(sum)
-			to := widened(o, b, h, r, mine)
-			for i, y := range widened(part, b, h, r, buf) {
+			to := loadRow(o, b, h, r, mine)
+			for i, y := range loadRow(part, b, h, r, buf) {
 				to[i] = w*to[i] + v*y
 			}
-			keep(o, b, h, r, to)
+			storeRow(o, b, h, r, to)
 		}
 	})
 }
 
-// weights returns the LSE of both parts and their weights in the sum.
-func weights(a, b float64) (lse float64, wa, wb float32) {
+// mergeWeights returns the LSE of two parts and their weights in the merged row.
+func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
 	switch {
 	case math.IsInf(m, -1):
@@ -248,8 +244,8 @@ func weights(a, b float64) (lse float64, wa, wb float32) {
 	return m + math.Log(ea+eb), float32(ea / (ea + eb)), float32(eb / (ea + eb))
 }
 
-// widened returns a row as float32, in buf if it is not yet.
-func widened(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
+// loadRow returns a row as float32, in buf if it must be converted.
+func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	at := t.Offset(b, h, r)
 	switch t.DType() {
 	case flashkit.Float16:
@@ -266,14 +262,14 @@ func widened(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	return buf
 }
 
-// keep writes a row that widened returned, if it was not the tensor's own.
-func keep(t flashkit.Tensor, b, h, r int, row []float32) {
+// storeRow writes back a row of loadRow, unless it is the tensor's own memory.
+func storeRow(t flashkit.Tensor, b, h, r int, row []float32) {
 	if t.DType() != flashkit.Float32 {
 		narrow(t, b, h, r, row)
 	}
 }
 
-// narrow writes a row.
+// narrow rounds and writes a row.
 func narrow(t flashkit.Tensor, b, h, r int, row []float32) {
 	at := t.Offset(b, h, r)
 	switch t.DType() {

@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
-// calls are the functions of the library, in the order of names.
+// calls are the addresses of the library's functions, in the order of names.
 type calls struct {
 	getVersion, errorString, lastError, uniqueID   uintptr
 	initRank, asyncError, finalize, destroy, abort uintptr
@@ -28,7 +28,7 @@ var names = [...]string{
 	"ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv", "ncclCommSplit",
 }
 
-// library is one that was loaded.
+// library is a loaded NCCL library.
 type library struct {
 	name    string
 	version int
@@ -36,12 +36,11 @@ type library struct {
 	init func(c *Comm, ranks int32, id byValue, rank int32, o *config) int32
 }
 
-// byValue is an ID as C has it, a struct.
+// byValue is an ID as a C struct.
 type byValue struct{ internal ID }
 
-// oldest is the first version whose communicators take how many channels they may have, and end
-// without blocking.
-const oldest = 21800
+// minVersion is the first version with nonblocking communicators and a channel limit.
+const minVersion = 21800
 
 func load(name string) (Library, error) {
 	tried := []string{name}
@@ -60,7 +59,7 @@ func load(name string) (Library, error) {
 }
 
 func open(name string) (*library, error) {
-	runtime.LockOSThread() // the loader keeps the text of an error for the thread that caused it
+	runtime.LockOSThread() // dlerror's text belongs to the calling thread
 	defer runtime.UnlockOSThread()
 	if err := sharedlib.Truncated(name); err != nil {
 		return nil, err
@@ -80,18 +79,18 @@ func open(name string) (*library, error) {
 	if err := l.call("ncclGetVersion", l.getVersion, uintptr(unsafe.Pointer(version))); err != nil {
 		return nil, err
 	}
-	if l.version = int(*version); l.version < oldest {
+	if l.version = int(*version); l.version < minVersion {
 		return nil, fmt.Errorf("%s is NCCL %d.%d; must be 2.18 or later", name, l.version/10000, l.version/100%100)
 	}
-	purego.RegisterFunc(&l.init, l.initRank) // it passes the ID, a struct, by value as the machine's ABI does
+	purego.RegisterFunc(&l.init, l.initRank) // passes the ID, a struct, by value according to the ABI
 	return l, nil
 }
 
 func (l *library) Name() string { return l.name }
 func (l *library) Version() int { return l.version }
 
-// call calls a function. What its arguments point to stays where it is until it returns. That
-// something is under way is no error.
+// call calls a C function. The compiler keeps the memory behind args in place until it returns. An
+// operation in progress is not an error.
 //
 //go:uintptrescapes
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
@@ -112,7 +111,7 @@ func (l *library) check(name string, code int32) error {
 	return e
 }
 
-// goString copies a string of C's.
+// goString copies a C string.
 func goString(p uintptr) string {
 	if p == 0 {
 		return ""
@@ -131,7 +130,7 @@ func (l *library) UniqueID() (ID, error) {
 	return *id, err
 }
 
-// config is ncclConfig_t as NCCL 2.18 had it. Later libraries take what it lacks for unset.
+// config is ncclConfig_t of NCCL 2.18. Later libraries treat missing fields as unset.
 type config struct {
 	size            uint64
 	magic, version  uint32
@@ -143,7 +142,6 @@ type config struct {
 	splitShare, pad int32
 }
 
-// inProgress is ncclInProgress.
 const inProgress = 7
 
 const (
@@ -151,7 +149,7 @@ const (
 	unset       = math.MinInt32
 )
 
-// cells are where the library writes communicators, which it may do again long after Init.
+// cells hold communicators, which the library may write long after Init.
 var (
 	cells   []*Comm
 	cellsMu sync.Mutex
@@ -165,10 +163,11 @@ func cell() *Comm {
 	return c
 }
 
-// configOf returns what communicators have in common. Those that are split off share what the first one has.
+// configOf returns the common configuration of communicators. Split ones share the first one's
+// resources.
 func configOf(channels int) *config {
 	return &config{
-		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: oldest,
+		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: minVersion,
 		blocking: 0, cgaClusterSize: 0, minCTAs: unset, maxCTAs: int32(channels), netName: 0, splitShare: 1, pad: 0,
 	}
 }
@@ -183,7 +182,7 @@ func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
 func (l *library) Split(c Comm, rank, channels int) (*Comm, error) {
 	split, o := cell(), configOf(channels)
 	o.blocking = 1
-	const color = 0 // that of all ranks
+	const color = 0 // of all ranks
 	return split, l.call("ncclCommSplit", l.split, uintptr(c), color, uintptr(rank), uintptr(unsafe.Pointer(split)), uintptr(unsafe.Pointer(o)))
 }
 
@@ -203,7 +202,6 @@ func (l *library) Group(f func() error) error {
 	return errors.Join(err, l.call("ncclGroupEnd", l.groupEnd))
 }
 
-// typeBytes is ncclUint8.
 const typeBytes = 1
 
 func (l *library) Send(from uintptr, bytes, to int, c Comm, s Stream) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// build compiles the C functions that say what they were given.
+// build compiles C functions that report their arguments.
 func build(t *testing.T, version string) string {
 	cc, err := exec.LookPath(cmp.Or(os.Getenv("CC"), "cc"))
 	if err != nil {
@@ -28,7 +28,7 @@ func build(t *testing.T, version string) string {
 	return file
 }
 
-// What is called arrives in C as nccl.h has it: 128 bytes by value above all.
+// Arguments reach C as in nccl.h, in particular 128 bytes by value.
 func TestABI(t *testing.T) {
 	l, err := Load(t.Context(), build(t, "21800"))
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "NCCL 2.17; must be 2.18 or later")
 }
 
-// An error names the library, whatever thread the goroutine is on when it asks for the text.
+// An error names the library, on whichever thread the goroutine reads the text.
 func TestLoadNames(t *testing.T) {
 	var done sync.WaitGroup
 	for range 64 {
@@ -97,7 +97,7 @@ func TestLoadNames(t *testing.T) {
 	done.Wait()
 }
 
-// The library itself, where there is one: as far as it goes without a GPU.
+// TestLibrary calls the real library, if present, without a GPU.
 func TestLibrary(t *testing.T) {
 	l, err := Load(t.Context(), os.Getenv("FLASHKIT_NCCL"))
 	if errors.Is(err, ErrMissing) && os.Getenv("FLASHKIT_NCCL") == "" {
@@ -105,7 +105,7 @@ func TestLibrary(t *testing.T) {
 	}
 	require.NoError(t, err)
 	t.Logf("%s: NCCL %d", l.Name(), l.Version())
-	require.GreaterOrEqual(t, l.Version(), oldest)
+	require.GreaterOrEqual(t, l.Version(), minVersion)
 	first, err := l.UniqueID()
 	require.NoError(t, err)
 	second, err := l.UniqueID()

@@ -1,6 +1,6 @@
-// Package nccl is what package ring/nccl calls of libnccl.so.2, which it loads at run time without
-// cgo: communicators that can be given up, and messages between two ranks. A test hands in a stand-in
-// for the library with its context.
+// Package nccl binds the functions of libnccl.so.2 that package ring/nccl calls, at run time
+// without cgo: communicators that can be aborted, and messages between two ranks. Tests substitute
+// a stand-in through the context.
 package nccl
 
 import (
@@ -9,80 +9,79 @@ import (
 	"fmt"
 )
 
-// An ID is ncclUniqueId: what the ranks of a communicator must know to find each other.
+// An ID is ncclUniqueId, which the ranks of a communicator share to find each other.
 type ID [128]byte
 
 // A Comm is ncclComm_t, 0 for none.
 type Comm uintptr
 
-// Stream is cudaStream_t, which is the driver's CUstream.
+// Stream is cudaStream_t, the driver's CUstream.
 type Stream uintptr
 
-// An Error is a function of the library that failed.
+// An Error is a failed function of the library.
 type Error struct {
 	Call string // such as ncclCommInitRankConfig
 	Code int    // ncclResult_t
-	Text string // what the library says of it
+	Text string // the library's message
 }
 
 // Error returns the call, the text and the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
 
-// A Library is the functions of NCCL. Calls that act on a device do so on that of the thread's
-// context. One goroutine at a time may use a Comm, but for Async and Abort.
+// A Library is the functions of NCCL. Calls act on the device of the thread's current context. One
+// goroutine at a time may use a Comm, except for Async and Abort.
 type Library interface {
-	// Name says which library it is.
+	// Name identifies the library.
 	Name() string
 
-	// Version returns ncclGetVersion's: 23203 is 2.32.3.
+	// Version returns ncclGetVersion's number: 23203 is 2.32.3.
 	Version() int
 
-	// UniqueID returns a new ID, for all ranks of one communicator.
+	// UniqueID returns a new ID for all ranks of one communicator.
 	UniqueID() (ID, error)
 
-	// Init begins to make a communicator of so many ranks with at most so many channels, two of
-	// which take a multiprocessor while messages move. Its blocks need no neighbors. It is made
-	// when Async says so; until then the Comm is good for Async and Abort alone. A Comm that is
-	// not 0 must be given up even after an error.
+	// Init starts making a communicator of ranks ranks with at most channels channels. Two channels
+	// take a multiprocessor while messages move. Its blocks need no neighbors. Until Async reports
+	// completion, only Async and Abort may use the Comm. A nonzero Comm must be released even after
+	// an error.
 	Init(ranks int, id ID, rank, channels int) (Comm, error)
 
-	// Split begins to make a second communicator of the ranks of c, with its connections, whose Group returns when
-	// all is enqueued: it needs no thread for that. Ranks that have sent each other nothing yet would wait for each
-	// other there. It is written when Async of c says that it is made. It must be given up before c is.
+	// Split starts making a second communicator of c's ranks, with c's connections. Its Group
+	// returns once all is enqueued, without a thread. Ranks without previous messages would wait
+	// for each other in it. The result is written when Async of c reports completion. It must be
+	// released before c.
 	Split(c Comm, rank, channels int) (*Comm, error)
 
-	// Async reports whether the calls before are done, or the error of one.
+	// Async reports whether earlier calls have completed, or the error of one.
 	Async(c Comm) (done bool, err error)
 
-	// Group enqueues what f sends and receives as one step, in which no message waits for
-	// another. All of it is enqueued when Async says that it is done.
+	// Group enqueues f's sends and receives as one step, in which no message waits for another. All
+	// are enqueued once Async reports completion.
 	Group(f func() error) error
 
-	// Send and Receive move bytes of device memory, in the stream. Messages between two ranks
-	// meet in their order.
+	// Send and Receive move device memory in the stream. Messages between two ranks match in order.
 	Send(from uintptr, bytes, to int, c Comm, s Stream) error
 	Receive(to uintptr, bytes, from int, c Comm, s Stream) error
 
-	// Finalize begins to end a communicator, as all ranks do; Destroy frees it when Async says
-	// that this is done. Abort ends and frees it at once, in whatever state, and the messages under
-	// way with it.
+	// Finalize starts ending a communicator, on all ranks. Destroy frees it after Async reports
+	// completion. Abort ends and frees it at once in any state, with messages under way.
 	Finalize(c Comm) error
 	Destroy(c Comm) error
 	Abort(c Comm) error
 }
 
-// ErrMissing is wrapped by Load's error where there is no such library.
+// ErrMissing is wrapped by Load's error if there is no library.
 var ErrMissing = errors.New("no NCCL library")
 
-type standIn struct{} // key of a context
+type standIn struct{} // context key
 
-// WithStandIn returns a context with which Load returns l, whatever name it is given: for tests.
+// WithStandIn returns a context with which Load returns l for any name, for tests.
 func WithStandIn(ctx context.Context, l Library) context.Context {
 	return context.WithValue(ctx, standIn{}, l)
 }
 
-// Load loads the library of a file's name, by default libnccl.so.2 where the loader finds it. It
-// remains loaded.
+// Load loads the named library, or libnccl.so.2 from the loader's path if name is empty. It is
+// never unloaded.
 func Load(ctx context.Context, name string) (Library, error) {
 	if l, ok := ctx.Value(standIn{}).(Library); ok {
 		return l, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// A faulty rank does something before some call of a kernel, or before its first messages.
+// A faulty rank injects a fault before a kernel call or before its first messages.
 type faulty struct {
 	ring.Device
 	calls  int
@@ -42,8 +42,8 @@ func (f *faulty) Start(ctx context.Context, send, receive []ring.Message) error 
 	return f.Device.Start(ctx, send, receive)
 }
 
-// attend computes a forward pass of a small problem on a rank, by the Device d.
-func attend(ctx context.Context, r *peer.Rank, d ring.Device, name string, o ring.Options) (err error) {
+// forward computes a forward pass of a small problem on rank r through Device d.
+func forward(ctx context.Context, r *peer.Rank, d ring.Device, name string, o ring.Options) (err error) {
 	p, err := flashkit.ParseProblem(name)
 	if err != nil {
 		return err
@@ -73,17 +73,17 @@ const small = "b1-h2-g1-n96-m96-d16-f32"
 
 var errFault = errors.New("the fault of a test")
 
-// mostRanks is how many ranks the faults are those of.
+// mostRanks bounds the ranks of the faults.
 const mostRanks = 8
 
-// Faults makes ranks fail, in groups of 2 to 8, and checks what the others report and that
-// nothing remains: a group that is opened after each fault works.
+// Faults makes ranks fail, in groups of 2 to 8, and checks the other ranks' errors. A group opened
+// after each fault must work.
 func Faults(t *testing.T, tr Transport, ranks int) {
 	few := min(3, ranks)
 	fault := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
 			f(t)
-			for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return attend(t.Context(), r, r, small, ring.Options{}) }) {
+			for _, err := range Each(t, tr, few, func(r *peer.Rank) error { return forward(t.Context(), r, r, small, ring.Options{}) }) {
 				require.NoError(t, err)
 			}
 		})
@@ -91,7 +91,7 @@ func Faults(t *testing.T, tr Transport, ranks int) {
 	for pass := range 2 {
 		fault(fmt.Sprintf("sends nothing in pass %d", pass), func(t *testing.T) { sendsNothing(t, tr, few, pass) })
 		for calls := range 2 {
-			if ranks < 4 { // of fewer, one that has computed a step has sent all it must
+			if ranks < 4 { // with fewer, a rank that has computed a step has sent all its messages
 				break
 			}
 			fault(fmt.Sprintf("fails in step %d of pass %d", calls, pass), func(t *testing.T) { fails(t, tr, calls, pass) })
@@ -106,7 +106,7 @@ func Faults(t *testing.T, tr Transport, ranks int) {
 	t.Run("is slow", func(t *testing.T) { slow(t, tr, few) })
 }
 
-// neverComes lets a rank leave before its first pass.
+// neverComes makes a rank leave before its first pass.
 func neverComes(t *testing.T, tr Transport, ranks int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -116,21 +116,21 @@ func neverComes(t *testing.T, tr Transport, ranks int) {
 			<-ctx.Done()
 			return nil
 		}
-		return attend(ctx, r, r, small, ring.Options{})
+		return forward(ctx, r, r, small, ring.Options{})
 	}) {
 		require.Equal(t, i == 1, err == nil)
 	}
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// differs lets the last rank compute another problem.
+// differs makes the last rank compute another problem.
 func differs(t *testing.T, tr Transport, ranks int) {
 	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
 		name := small
 		if r.Rank() == ranks-1 {
 			name += "-causal"
 		}
-		return attend(t.Context(), r, r, name, ring.Options{})
+		return forward(t.Context(), r, r, name, ring.Options{})
 	}) {
 		require.ErrorContains(t, err, fmt.Sprint("rank ", ranks-1))
 	}
@@ -144,25 +144,25 @@ func ends(t *testing.T, tr Transport, ranks int) {
 	}
 	for range times {
 		for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
-			return attend(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
+			return forward(t.Context(), r, r, "b1-h1-g1-n33-m33-d8-f32-causal", ring.Options{})
 		}) {
 			require.NoError(t, err)
 		}
 	}
 }
 
-// goodPasses computes passes without a fault, after which the ranks have exchanged messages before.
+// goodPasses computes n passes without a fault, so that later passes follow earlier messages.
 func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 	for range n {
-		if err := attend(ctx, r, r, small, ring.Options{}); err != nil {
+		if err := forward(ctx, r, r, small, ring.Options{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fails lets a rank fail in a step of a pass. The others wait for that in the same step, as who has all
-// it needs would end well: of four ranks they still need one message.
+// fails makes a rank fail in a step of a pass. The others wait for that in the same step. Among
+// four ranks they still need a message; a rank with all its messages would succeed.
 func fails(t *testing.T, tr Transport, step, pass int) {
 	begin, failed := time.Now(), make(chan struct{})
 	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
@@ -171,9 +171,9 @@ func fails(t *testing.T, tr Transport, step, pass int) {
 		}
 		if r.Rank() == 1 {
 			defer close(failed)
-			return attend(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { return errFault }}, small, ring.Options{})
+			return forward(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { return errFault }}, small, ring.Options{})
 		}
-		return attend(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { <-failed; return nil }}, small, ring.Options{})
+		return forward(t.Context(), r, &faulty{Device: r, calls: step, fault: func() error { <-failed; return nil }}, small, ring.Options{})
 	}) {
 		var e *ring.RankError
 		if require.ErrorAs(t, err, &e, "rank %d", i); e.Rank != 1 || !errors.Is(err, errFault) {
@@ -183,15 +183,15 @@ func fails(t *testing.T, tr Transport, step, pass int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// sendsNothing lets a rank fail when the others have begun to wait for its messages, on the GPU in
-// all passes but the first.
+// sendsNothing makes a rank fail once the others wait for its messages: on the GPU, in all passes
+// but the first.
 func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	var failed time.Time
 	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
 		if err := goodPasses(t.Context(), r, pass); err != nil || r.Rank() != 1 {
-			return cmp.Or(err, attend(t.Context(), r, r, small, ring.Options{}))
+			return cmp.Or(err, forward(t.Context(), r, r, small, ring.Options{}))
 		}
-		return attend(t.Context(), r, &faulty{Device: r, silent: func() error {
+		return forward(t.Context(), r, &faulty{Device: r, silent: func() error {
 			time.Sleep(100 * time.Millisecond)
 			failed = time.Now()
 			return errFault
@@ -205,7 +205,7 @@ func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	require.Less(t, time.Since(failed), 2*time.Second)
 }
 
-// Hangs lets a rank stop in mid-step of a pass: the others end at the deadline.
+// Hangs makes a rank stop within a step of a pass: the others end at the deadline.
 func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -218,14 +218,14 @@ func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 		if r.Rank() == 1 {
 			d = &faulty{Device: r, silent: func() error { <-ctx.Done(); time.Sleep(300 * time.Millisecond); return nil }}
 		}
-		return attend(ctx, r, d, small, ring.Options{})
+		return forward(ctx, r, d, small, ring.Options{})
 	}) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
-// slow lets a rank take its time: the others wait, and say so.
+// slow delays a rank: the others wait and report it.
 func slow(t *testing.T, tr Transport, ranks int) {
 	var mu sync.Mutex
 	waited := time.Duration(0)
@@ -239,7 +239,7 @@ func slow(t *testing.T, tr Transport, ranks int) {
 		if r.Rank() == 1 {
 			d = &faulty{Device: r, silent: func() error { time.Sleep(1300 * time.Millisecond); return nil }}
 		}
-		return attend(t.Context(), r, d, small, o)
+		return forward(t.Context(), r, d, small, o)
 	}) {
 		require.NoError(t, err)
 	}

@@ -1,5 +1,5 @@
-// Package peertest holds the transports for tensors on GPUs, those of packages peer and nccl, to what
-// one GPU computes, and to what they say of faults: on GPUs, and on a stand-in for them.
+// Package peertest tests the GPU transports of packages peer and nccl against one GPU, and their
+// errors after faults. It uses GPUs or a stand-in for them.
 package peertest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// Seed returns FLASHKIT_SEED, else one drawn at random, and logs it.
+// Seed returns FLASHKIT_SEED, else a random seed, and logs it.
 func Seed(t *testing.T) uint64 {
 	seed := rand.Uint64()
 	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
@@ -33,7 +33,7 @@ func Seed(t *testing.T) uint64 {
 	return seed
 }
 
-// OpenAll opens the GPUs of this machine until the test ends, or skips it where there are none.
+// OpenAll opens the machine's GPUs until the test ends, or skips the test if there are none.
 func OpenAll(t *testing.T) (list []*cuda.Backend) {
 	devices, err := cuda.Devices()
 	if errors.Is(err, flashkit.ErrUnavailable) {
@@ -49,41 +49,41 @@ func OpenAll(t *testing.T) (list []*cuda.Backend) {
 	return list
 }
 
-// A Transport is GPUs, and how ranks on them are opened. Ranks take the GPUs in turn, if the transport
-// lets them.
+// A Transport is GPUs and a function that opens ranks on them. If the transport allows, ranks share
+// GPUs.
 type Transport struct {
 	GPUs []*cuda.Backend
 	Open func(gpus []*cuda.Backend) ([]*peer.Rank, error)
 }
 
-// Peers is package peer's.
+// Peers is package peer's transport.
 func Peers(gpus []*cuda.Backend) Transport { return Transport{gpus, peer.Open} }
 
-// NCCL is package nccl's, for the ranks of this process. They are opened with ctx, which may hold a stand-in
-// for the library.
+// NCCL is package nccl's transport, for ranks of this process. It is opened with ctx, which may
+// hold a stand-in for the library.
 func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
 		control, err := ring.Local(len(list))
 		if err != nil {
 			return nil, err
 		}
-		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+		return openRanks(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
 			return nccl.Open(ctx, control[i], gpu, nccl.Options{})
 		})
 	}}
 }
 
-// Launched is NCCL for ranks that have nothing but that. The environment must have NCCL_COMM_ID.
+// Launched is NCCL for ranks without another group. The environment must have NCCL_COMM_ID.
 func Launched(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
-		return together(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
+		return openRanks(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
 			return nccl.OpenLaunched(ctx, ring.Launch{Rank: i, Size: len(list)}, gpu, nccl.Options{})
 		})
 	}}
 }
 
-// together opens ranks at the same time.
-func together(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.Rank, error)) ([]*peer.Rank, error) {
+// openRanks opens ranks concurrently.
+func openRanks(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.Rank, error)) ([]*peer.Rank, error) {
 	ranks, errs := make([]*peer.Rank, len(list)), make([]error, len(list))
 	var done sync.WaitGroup
 	for i, gpu := range list {
@@ -121,18 +121,18 @@ func Each(t testing.TB, x Transport, size int, f func(r *peer.Rank) error) []err
 	return errs
 }
 
-// one computes on one GPU, by the kernel that it takes, arguments that lie on the host.
-type one struct{ rank *peer.Rank }
+// singleGPU computes host arguments on one GPU, with the kernel that it picks.
+type singleGPU struct{ rank *peer.Rank }
 
-func (o one) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+func (o singleGPU) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return o.run(ctx, p, flashkit.PassForward, args)
 }
 
-func (o one) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+func (o singleGPU) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return o.run(ctx, p, flashkit.PassBackward, args)
 }
 
-func (o one) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) (err error) {
+func (o singleGPU) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args) (err error) {
 	x, err := o.rank.Upload(args)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (o one) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, ar
 	return errors.Join(k.Compute(ctx, p, x.Args), x.Download(p, pass, args))
 }
 
-// Ordered holds a forward pass in order on so many ranks, of a problem in float32, to the bits of one GPU.
+// Ordered checks that a float32 forward pass in order on size ranks has one GPU's bits.
 func Ordered(t *testing.T, tr Transport, size int, name string) {
 	p, err := flashkit.ParseProblem(name)
 	require.NoError(t, err)
@@ -158,7 +158,7 @@ func Ordered(t *testing.T, tr Transport, size int, name string) {
 	alone, err := peer.Open(tr.GPUs[:1])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, alone[0].Close()) }()
-	require.NoError(t, one{alone[0]}.Forward(t.Context(), p, whole))
+	require.NoError(t, singleGPU{alone[0]}.Forward(t.Context(), p, whole))
 	cut, err := ring.NewCut(p, nil, size, true)
 	require.NoError(t, err)
 	for _, err := range Each(t, tr, size, func(r *peer.Rank) error {
@@ -188,15 +188,15 @@ func Ordered(t *testing.T, tr Transport, size int, name string) {
 	}
 }
 
-// Problems computes random problems, both passes, on groups of several sizes, in order and not,
-// on GPUs or a stand-in for them. A group computes all problems, one after the other.
+// Problems computes both passes of random problems on groups of several sizes, ordered and not, on
+// GPUs or a stand-in. A group computes all problems in succession.
 func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, standIn bool) {
 	alone, err := peer.Open(tr.GPUs[:1])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, alone[0].Close()) }()
 	cases := make([]*ringtest.Case, n)
 	for i := range cases {
-		cases[i], err = ringtest.New(t.Context(), seed, uint64(i), one{alone[0]})
+		cases[i], err = ringtest.New(t.Context(), seed, uint64(i), singleGPU{alone[0]})
 		require.NoError(t, err)
 	}
 	for _, size := range sizes {
@@ -212,7 +212,7 @@ func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, stand
 	}
 }
 
-// checkAll checks the cases on a rank, and goes on after one with wrong results, as the other ranks do.
+// checkAll checks the cases on a rank. It continues after wrong results, as the other ranks do.
 func checkAll(ctx context.Context, cases []*ringtest.Case, r *peer.Rank) (all error) {
 	for i, c := range cases {
 		for _, ordered := range []bool{false, true} {

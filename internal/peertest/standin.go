@@ -10,22 +10,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/nccl"
 )
 
-// A StandIn stands in for NCCL among the ranks of one process, without GPUs. It does what NCCL without
-// blocking does: a communicator is made when all ranks have asked for it; the first messages between
-// two ranks are enqueued when both have begun; later ones are enqueued at once, and keep their stream
-// busy until the other rank sends or receives. A rank that gives up leaves the others waiting, as over
-// NVLink.
+// A StandIn simulates nonblocking NCCL among the ranks of one process, without GPUs. A communicator
+// is complete when all ranks have requested it. The first messages between two ranks are enqueued
+// when both have started. Later ones are enqueued at once, and keep their stream busy until the
+// other rank sends or receives. A rank that aborts leaves the others waiting, as over NVLink.
 type StandIn struct {
-	Move func(to, from uintptr, bytes int) error // device memory
+	Move func(to, from uintptr, bytes int) error // copies device memory
 	Pend func(stream uintptr) (done func())      // keeps a stream busy
 
-	// FailInit, unless nil, is the error of a rank's Init that Async returns.
+	// FailInit, unless nil, returns the error of a rank's Init, which Async returns.
 	FailInit func(rank int) error
 
-	// SameID has every rank get the same ID, as NCCL_COMM_ID does.
+	// SameID gives every rank the same ID, as NCCL_COMM_ID does.
 	SameID bool
 
-	// Remote has ranks told of one that gave up, as over a network: without its name.
+	// Remote notifies ranks of an abort, as over a network, without naming the rank.
 	Remote bool
 
 	mu     sync.Mutex
@@ -39,10 +38,10 @@ type StandIn struct {
 // A world is the ranks of one ID.
 type world struct {
 	id      nccl.ID
-	live    int // communicators of it
+	live    int // its communicators
 	members []*member
-	met     map[[2]int]bool    // pairs of ranks that exchanged something: from, to
-	waiting map[[2]int][]*post // what waits for its other half
+	met     map[[2]int]bool    // pairs of ranks with earlier messages: from, to
+	waiting map[[2]int][]*post // unmatched halves of messages
 	left    int
 }
 
@@ -51,11 +50,11 @@ type member struct {
 	*world
 	rank, channels int
 	err            error
-	connecting     int // first messages that the other rank did not begin
+	connecting     int // first messages that the other rank has not started
 	posts          []*post
 	leaving        bool
-	split          bool // it is a second communicator of the rank,
-	splits         int  // of which it has so many
+	split          bool // a second communicator of the rank,
+	splits         int  // and the number of these
 }
 
 // A post is one half of a message.
@@ -73,10 +72,10 @@ type post struct {
 // Name names the stand-in.
 func (s *StandIn) Name() string { return "a stand-in for NCCL" }
 
-// Version is that of the library that it was made after.
+// Version is the simulated library's version.
 func (s *StandIn) Version() int { return 23203 }
 
-// UniqueID counts.
+// UniqueID returns consecutive IDs.
 func (s *StandIn) UniqueID() (id nccl.ID, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +114,7 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 	return s.next, nil
 }
 
-// Split makes a second communicator of a rank, when all ranks have asked for it.
+// Split makes a second communicator of a rank, complete when all ranks have requested it.
 func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +129,7 @@ func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	return &[]nccl.Comm{s.next}[0], nil
 }
 
-// Async says how far the rank is.
+// Async reports the rank's progress.
 func (s *StandIn) Async(c nccl.Comm) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,15 +150,15 @@ func (s *StandIn) Async(c nccl.Comm) (bool, error) {
 	return m.connecting == 0, nil
 }
 
-// Group enqueues what f asks for, one message after the other.
+// Group enqueues f's messages one by one.
 func (s *StandIn) Group(f func() error) error { return f() }
 
-// Send is one half of a message.
+// Send posts one half of a message.
 func (s *StandIn) Send(from uintptr, bytes, to int, c nccl.Comm, stream nccl.Stream) error {
 	return s.post(&post{peer: to, send: true, at: from, bytes: bytes}, c, stream)
 }
 
-// Receive is the other.
+// Receive posts the other half.
 func (s *StandIn) Receive(to uintptr, bytes, from int, c nccl.Comm, stream nccl.Stream) error {
 	return s.post(&post{peer: from, at: to, bytes: bytes}, c, stream)
 }
@@ -192,7 +191,7 @@ func (s *StandIn) post(p *post, c nccl.Comm, stream nccl.Stream) error {
 	return nil
 }
 
-// match moves a message whose halves have met.
+// match moves a message with both halves.
 func (s *StandIn) match(a, b *post) error {
 	to, from := a, b
 	if a.send {
@@ -222,7 +221,7 @@ func (p *post) end() {
 	}
 }
 
-// Finalize waits for the other ranks, by Async.
+// Finalize leaves the world; Async waits for the other ranks.
 func (s *StandIn) Finalize(c nccl.Comm) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +235,7 @@ func (s *StandIn) Finalize(c nccl.Comm) error {
 	return nil
 }
 
-// Destroy wants a communicator that all left.
+// Destroy frees a communicator that all ranks have left.
 func (s *StandIn) Destroy(c nccl.Comm) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +247,7 @@ func (s *StandIn) Destroy(c nccl.Comm) error {
 	return nil
 }
 
-// forget gives a communicator back, and with the last one the ID.
+// forget removes a communicator, and with the last one the ID.
 func (s *StandIn) forget(c nccl.Comm, m *member) {
 	delete(s.comms, c)
 	if m.live--; m.live == 0 {
@@ -256,7 +255,7 @@ func (s *StandIn) forget(c nccl.Comm, m *member) {
 	}
 }
 
-// Abort ends what the rank's streams wait for. The other ranks wait on, unless they are told.
+// Abort ends the waits of the rank's streams. The other ranks keep waiting unless Remote is set.
 func (s *StandIn) Abort(c nccl.Comm) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,7 +278,7 @@ func (s *StandIn) Abort(c nccl.Comm) error {
 	return nil
 }
 
-// Moved returns the bytes of all messages, and an error if a communicator was not given back.
+// Moved returns the bytes of all messages, and an error if a communicator was not released.
 func (s *StandIn) Moved() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

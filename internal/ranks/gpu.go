@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// OverGPUs is all ranks, whose tensors lie on the GPUs.
+// OverGPUs runs all ranks, with tensors on the GPUs.
 func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend) (err error) {
 	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
@@ -24,23 +24,22 @@ func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend
 	for i, r := range ranks {
 		groups[i] = r
 	}
-	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+	return f.runRanks(list, groups, func(i int, p *Problem) (*Result, error) {
 		return f.rankOnGPU(ctx, ranks[i], p)
 	})
 }
 
-// rankOnGPU is the work of one GPU.
 func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Result, err error) {
 	r = f.result(p, g)
 	cut, err := ring.NewCut(p.Problem, p.Seqs, g.Size(), f.Ordered)
 	if err != nil {
 		return nil, err
 	}
-	var whole, shard *flashkit.Args // on the host, where their numbers are wanted
+	var whole, shard *flashkit.Args // on the host, if their numbers are needed
 	if f.Check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
 		whole = f.input(p)
 	}
-	one, err := f.alongside(ctx, g, p, whole)
+	one, err := f.newAlone(ctx, g, p, whole)
 	if err != nil {
 		return nil, err
 	}
@@ -62,11 +61,11 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.say); err != nil {
+	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.report); err != nil {
 		return nil, err
 	}
 	if f.Check {
-		if err := f.back(mine, p.Problem, shard); err != nil {
+		if err := f.download(mine, p.Problem, shard); err != nil {
 			return nil, err
 		}
 		if err := f.compare(ctx, g, cut, whole, shard, r); err != nil {
@@ -76,9 +75,9 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 	return r, f.predict(p, r)
 }
 
-// An alone is the whole on one GPU, which every rank times at the same time, in turns with all
-// ranks together: what a GPU does in a second depends on how warm it is, so all are kept equally busy, and
-// what counts is the second of two times in a row.
+// An alone times the whole problem on one GPU. All ranks do so simultaneously, alternating with all
+// ranks together. A GPU's speed depends on its temperature, so this keeps all equally busy. The
+// second of two consecutive runs counts.
 type alone struct {
 	f              *Run
 	ctx            context.Context
@@ -88,8 +87,8 @@ type alone struct {
 	both, forwards []time.Duration
 }
 
-// alongside returns that, after a first time, which loads the kernels.
-func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
+// newAlone returns an alone after a first run, which loads the kernels.
+func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
 	if whole != nil {
 		x.args, err = g.Upload(whole)
@@ -101,9 +100,9 @@ func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *fl
 	}
 	if _, _, err = x.once(); err == nil && whole != nil {
 		if f.Ordered {
-			err = x.picked()
+			err = x.orderedPasses()
 		}
-		err = errors.Join(err, f.back(x.args, p.Problem, whole))
+		err = errors.Join(err, f.download(x.args, p.Problem, whole))
 	}
 	if err != nil {
 		return nil, errors.Join(err, x.args.Free())
@@ -111,7 +110,7 @@ func (f *Run) alongside(ctx context.Context, g *peer.Rank, p *Problem, whole *fl
 	return x, nil
 }
 
-// once computes the passes, and says how long the forward one took, and all.
+// once computes the passes and returns the times of the forward pass and of all.
 func (x *alone) once() (forward, all time.Duration, err error) {
 	begin := time.Now()
 	timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
@@ -126,8 +125,9 @@ func (x *alone) once() (forward, all time.Duration, err error) {
 	return forward, time.Since(begin), err
 }
 
-// picked computes the passes by the kernels that ranks in order take: what is timed may take others.
-func (x *alone) picked() error {
+// orderedPasses computes the passes with the kernels of ranks in order; the timed runs may use
+// others.
+func (x *alone) orderedPasses() error {
 	by := func(pass flashkit.Pass) passFunc {
 		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
 			k, err := x.rank.Pick(p, pass)
@@ -140,7 +140,7 @@ func (x *alone) picked() error {
 	return x.f.passes(x.ctx, x.p.Problem, x.args.Args, by(flashkit.PassForward), by(flashkit.PassBackward))
 }
 
-// run is once, twice.
+// run calls once twice and records the second.
 func (x *alone) run() error {
 	if _, _, err := x.once(); err != nil {
 		return err
@@ -150,8 +150,8 @@ func (x *alone) run() error {
 	return err
 }
 
-// say adds the medians of the fastest rank to what all say.
-func (x *alone) say(r *Result) error {
+// report adds the medians of the fastest rank to r.
+func (x *alone) report(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
 		if i == 0 || a[0] < r.One {
@@ -164,8 +164,7 @@ func (x *alone) say(r *Result) error {
 	return err
 }
 
-// back copies what the passes wrote to the host.
-func (f *Run) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
+func (f *Run) download(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error {
 	err := args.Download(p, flashkit.PassForward, to)
 	if err == nil && f.Backward {
 		err = args.Download(p, flashkit.PassBackward, to)
@@ -173,7 +172,6 @@ func (f *Run) back(args *peer.Args, p flashkit.Problem, to *flashkit.Args) error
 	return err
 }
 
-// tokens returns the rows of a tensor of the whole.
 func tokens(p *Problem, n int) int {
 	if p.Seqs != nil {
 		return int(p.Seqs.QStarts[p.Batch])
@@ -181,15 +179,15 @@ func tokens(p *Problem, n int) int {
 	return n
 }
 
-// filled returns arguments on a GPU whose inputs are random numbers: one block of them over and
-// over, as to make and copy others would take longer than the passes.
+// filled returns arguments on a GPU with one block of random numbers repeated. Other numbers would
+// take longer to make and copy than the passes.
 func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
 	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {
 		shape.Batch, shape.Ragged = 1, false
 	}
 	args := new(flashkit.Args)
-	f.outputs(shape, args) // memory that nobody touches
+	f.outputs(shape, args) // untouched memory
 	for _, a := range flashkit.Arguments() {
 		if input.Reads(&a, &shape, f.Backward) {
 			n := input.ShapeIn(&a, &shape)

@@ -13,9 +13,10 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// alone computes the whole on rank 0, while the others wait, and then, to compare, on these.
+// alone computes the whole problem on rank 0 while the others wait. To compare, the others compute
+// it afterwards.
 func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *Result) error {
-	for i := 0; g.Rank() == 0 && i < 2; i++ { // what is measured must be chosen
+	for i := 0; g.Rank() == 0 && i < 2; i++ { // the first run chooses kernels
 		begin := time.Now()
 		if err := f.passes(ctx, p, args, d.Forward, d.Backward); err != nil {
 			return err
@@ -28,9 +29,9 @@ func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
 }
 
-// measure computes the passes and tells all ranks how long it took. before is called before each
-// time, after which the passes are computed once more first; say when all are over.
-func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, say func(*Result) error) error {
+// measure times the passes and shares the results among all ranks. Before each run it calls before,
+// unless nil, and computes the passes once. At the end it calls report.
+func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, report func(*Result) error) error {
 	var took []time.Duration
 	var sent int64
 	var wait, compute time.Duration
@@ -67,7 +68,7 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 		if err := f.passes(ctx, p, shard, forward, backward); err != nil {
 			return err
 		}
-		if i > 0 { // the first run finds buffers and plans
+		if i > 0 { // the first run allocates buffers and plans
 			took, forwards = append(took, time.Since(begin)), append(forwards, forwardTook)
 		}
 	}
@@ -79,14 +80,14 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 			r.Forward = max(r.Forward, a[3])
 		}
 	}
-	if say != nil && err == nil {
-		err = say(r)
+	if report != nil && err == nil {
+		err = report(r)
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err
 }
 
-// gatherAll gives every rank the numbers of all.
+// gatherAll returns every rank's numbers.
 func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64, error) {
 	const size = 112
 	text := make([]byte, size)
@@ -105,7 +106,7 @@ func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64
 	return list, nil
 }
 
-// compare compares the rank's rows and keys with those that one rank computed.
+// compare compares the rank's rows and keys with one rank's results.
 func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, shard *flashkit.Args, r *Result) error {
 	want, err := cut.Shard(g.Rank(), whole)
 	if err != nil {
@@ -151,7 +152,7 @@ func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, s
 	return nil
 }
 
-// predict asks the model, with the rate that rank 0 had alone.
+// predict predicts the time with the model, at one rank's measured rate.
 func (f *Run) predict(p *Problem, r *Result) error {
 	link, err := ring.LinkOf(f.Link)
 	if err != nil {

@@ -33,7 +33,7 @@ func (f *Run) openRanks(ctx context.Context, gpus []*cuda.Backend) ([]*peer.Rank
 	return ranks, nil
 }
 
-// closeRanks closes those that are open at the same time, as ranks of NCCL leave together.
+// closeRanks closes open ranks concurrently, as NCCL's ranks leave together.
 func closeRanks(ranks []*peer.Rank) error {
 	errs := make([]error, len(ranks))
 	var done sync.WaitGroup
@@ -46,8 +46,8 @@ func closeRanks(ranks []*peer.Rank) error {
 	return errors.Join(errs...)
 }
 
-// OverNCCL is one rank, in a process of its own, and closes its GPU. The ranks of mpiexec meet by
-// MPI, others by NCCL_COMM_ID.
+// OverNCCL runs one rank in its own process and closes its GPU. Ranks of mpiexec meet by MPI,
+// others by NCCL_COMM_ID.
 func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, launch ring.Launch) error {
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {
@@ -60,13 +60,13 @@ func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, l
 		}
 		if err != nil {
 			rank.Fail(err)
-			return errors.Join(err, rank.Close(), gpu.Close()) // the program ends, and the launcher the other ranks
+			return errors.Join(err, rank.Close(), gpu.Close()) // the program ends, and the launcher ends the other ranks
 		}
 	}
-	return errors.Join(rank.Close(), gpu.Close(), leave()) // the GPU before MPI, with which the CUDA driver may shut down
+	return errors.Join(rank.Close(), gpu.Close(), leave()) // the GPU before MPI, which may shut down the CUDA driver
 }
 
-// joinNCCL returns this process's rank, and what leaves the group by which it met the others.
+// joinNCCL returns this process's rank and a function that leaves the group by which ranks met.
 func (f *Run) joinNCCL(ctx context.Context, gpu *cuda.Backend, launch ring.Launch) (*peer.Rank, func() error, error) {
 	if launch.Launcher != "MPI" {
 		rank, err := nccl.OpenLaunched(ctx, launch, gpu, nccl.Options{})

@@ -1,5 +1,5 @@
-// Package ranks computes problems over many ranks, which are goroutines, GPUs or processes, and measures
-// what that brings over one rank.
+// Package ranks computes problems over many ranks, which are goroutines, GPUs or processes, and
+// measures the gain over one rank.
 package ranks
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/flashkit-go/flashkit/ring/mpi"
 )
 
-// A Run is how problems are computed over ranks.
+// A Run configures the computation of problems over ranks.
 type Run struct {
-	Link                     string // that the model supposes
-	NCCL                     bool   // moves the tensors of GPUs
+	Link                     string // the model's link
+	NCCL                     bool   // NCCL moves the GPUs' tensors
 	Runs, Workers            int
 	Backward, Ordered, Check bool
 	Seed                     uint64
@@ -29,24 +29,24 @@ type Run struct {
 	Print                    func(*Result) error
 }
 
-// A Problem is one that the ranks compute, with the sequences of a packed one.
+// A Problem is a problem with the sequences of a packed one.
 type Problem struct {
 	flashkit.Problem
 	Seqs *flashkit.Sequences
 }
 
-// OverGoroutines is all ranks, a goroutine each, which compute with the runners.
+// OverGoroutines runs all ranks as goroutines, each with its runner.
 func (f *Run) OverGoroutines(ctx context.Context, list []Problem, runners []*dispatch.Dispatcher) error {
 	groups, err := ring.Local(len(runners))
 	if err != nil {
 		return err
 	}
-	return f.together(list, groups, func(i int, p *Problem) (*Result, error) {
+	return f.runRanks(list, groups, func(i int, p *Problem) (*Result, error) {
 		return f.rank(ctx, groups[i], runners[i], p)
 	})
 }
 
-// OverProcesses is one rank of MPI's.
+// OverProcesses runs one rank of MPI.
 func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dispatcher) error {
 	g, err := mpi.Open(ctx)
 	if err != nil {
@@ -58,14 +58,14 @@ func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dis
 			err = f.Print(result)
 		}
 		if err != nil {
-			return err // the program ends, and mpiexec the other ranks
+			return err // the program ends, and mpiexec ends the other ranks
 		}
 	}
 	return g.Close()
 }
 
-// together runs every problem on all ranks, a goroutine each, and prints what rank 0 says.
-func (f *Run) together(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
+// runRanks runs every problem on all ranks, a goroutine each, and prints rank 0's result.
+func (f *Run) runRanks(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
 	for at := range list {
 		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
 		var done sync.WaitGroup
@@ -87,16 +87,16 @@ func (f *Run) together(list []Problem, groups []ring.Group, rank func(i int, p *
 	return nil
 }
 
-// A Result is what rank 0 says of a problem.
+// A Result is rank 0's result of a problem.
 type Result struct {
 	Problem    string    `json:"problem"`
 	Ranks      int       `json:"ranks"`
 	Ordered    bool      `json:"ordered"`
 	Backward   bool      `json:"backward"`
-	Seconds    float64   `json:"seconds"`                   // the median, of the slowest rank
-	One        float64   `json:"one_seconds"`               // of rank 0 alone with the whole; of GPUs of the fastest one
+	Seconds    float64   `json:"seconds"`                   // median of the slowest rank
+	One        float64   `json:"one_seconds"`               // rank 0 alone with the whole; of GPUs the fastest one
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
-	Forward    float64   `json:"forward_seconds,omitempty"` // of that, where both passes are computed
+	Forward    float64   `json:"forward_seconds,omitempty"` // part of seconds, if both passes are computed
 	OneForward float64   `json:"one_forward_seconds,omitempty"`
 	Sent       []int64   `json:"sent_bytes"`      // by each rank
 	Wait       []float64 `json:"wait_seconds"`    // of the last run, for other ranks
@@ -106,10 +106,9 @@ type Result struct {
 	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
 }
 
-// rank is the work of one rank.
 func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *Problem) (*Result, error) {
 	args := f.input(p)
-	d = d.Frozen() // no rank changes its mind in mid-run
+	d = d.Frozen() // no rank changes kernels during the run
 	args.Workers = f.Workers
 	r := f.result(p, g)
 	if err := f.alone(ctx, g, d, p.Problem, args, r); err != nil {
@@ -139,12 +138,10 @@ func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p 
 	return r, f.predict(p, r)
 }
 
-// result begins what a rank says of a problem.
 func (f *Run) result(p *Problem, g ring.Group) *Result {
 	return &Result{Problem: p.String(), Ranks: g.Size(), Ordered: f.Ordered, Backward: f.Backward}
 }
 
-// options are those of a rank's Ring.
 func (f *Run) options(g ring.Group) ring.Options {
 	o := ring.Options{Ordered: f.Ordered}
 	if g.Rank() == 0 && f.Progress != nil {
@@ -153,8 +150,8 @@ func (f *Run) options(g ring.Group) ring.Options {
 	return o
 }
 
-// input returns random arguments of the whole, with room for what the passes write. Packed
-// sequences are rows of one batch.
+// input returns random arguments of the whole, with outputs. Packed sequences are rows of one
+// batch.
 func (f *Run) input(p *Problem) *flashkit.Args {
 	shape := p.Problem
 	if p.Seqs != nil {
@@ -167,7 +164,6 @@ func (f *Run) input(p *Problem) *flashkit.Args {
 	return args
 }
 
-// outputs adds what the passes write.
 func (f *Run) outputs(p flashkit.Problem, args *flashkit.Args) {
 	pass := flashkit.PassForward
 	if f.Backward {

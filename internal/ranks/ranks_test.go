@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// Goroutines compute what one rank computes, and say how.
+// Goroutines give one rank's results and report their times.
 func TestOverGoroutines(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h2-g1-n24-m24-d8-f32-causal")
 	require.NoError(t, err)

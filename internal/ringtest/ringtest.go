@@ -1,5 +1,5 @@
-// Package ringtest holds the ranks of a group to what one process computes: random problems
-// that every rank draws alike, for the tests of package ring and of its transports.
+// Package ringtest compares the ranks of a group with one process on random problems, which every
+// rank draws alike. It tests package ring and its transports.
 package ringtest
 
 import (
@@ -15,27 +15,27 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// A Case is a problem with the arguments of the whole, for both passes.
+// A Case is a problem with the whole arguments, for both passes.
 type Case struct {
 	Problem flashkit.Problem
 	Args    *flashkit.Args
 
-	// Merges are the roundings of an LSE, each that of a weight, that a rank may add to a
-	// process that makes none: a stand-in for a GPU has float64 in its kernels.
+	// Merges are additional roundings of an LSE, each also of a weight, that ranks may make where
+	// one process makes none. A stand-in for a GPU has float64 in its kernels.
 	Merges int
 
-	want []answer // of each sequence
-	made []float64
-	top  []float64
+	want     []answer // by sequence
+	baseline []float64
+	largest  []float64
 }
 
-// outputs are what the passes write, in the order of an answer.
+// outputs are the outputs of both passes, in the order of an answer.
 var outputs = []string{"O", "LSE", "DQ", "DK", "DV"}
 
 type answer [5][]float64
 
-// New returns case number n of a seed: both say all of it. A runner for the whole in one
-// process computes what the ranks are compared with.
+// New returns case n of a seed, determined by both. The runner one computes the whole problem in
+// one process, as the reference of the ranks.
 func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
 	r := rand.New(rand.NewPCG(seed, n))
 	c := &Case{Problem: problem(r)}
@@ -44,17 +44,17 @@ func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
 		c.Problem.Score.Dropout, c.Problem.Score.Origin = [...]float32{.1, .5}[drops.IntN(2)], drops.IntN(3) == 0
 	}
 	c.Args = c.random(r)
-	c.place(drops)
+	c.drawOrigin(drops)
 	for _, run := range []func(context.Context, flashkit.Problem, *flashkit.Args) error{one.Forward, one.Backward} {
 		if err := run(ctx, c.Problem, c.Args); err != nil {
 			return nil, fmt.Errorf("%v: %w", c.Problem, err)
 		}
 	}
-	c.answers()
+	c.solve()
 	return c, nil
 }
 
-// problem draws one that every size of group must cut: of few rows, of many, packed or not.
+// problem draws a problem for any group size: few or many rows, packed or not.
 func problem(r *rand.Rand) flashkit.Problem {
 	p := flashkit.Problem{Batch: 1 + r.IntN(2), KVHeads: 1 + r.IntN(2), Dim: 4 + r.IntN(13), VDim: 4 + r.IntN(13), DType: flashkit.Float32}
 	p.Heads = p.KVHeads * (1 + r.IntN(3))
@@ -86,8 +86,7 @@ func problem(r *rand.Rand) flashkit.Problem {
 	return p
 }
 
-// random draws the arguments: packed sequences of unequal lengths where the problem is
-// ragged.
+// random draws the arguments, with packed sequences of unequal lengths if the problem is ragged.
 func (c *Case) random(r *rand.Rand) *flashkit.Args {
 	p := &c.Problem
 	args := new(flashkit.Args)
@@ -116,8 +115,8 @@ func (c *Case) random(r *rand.Rand) *flashkit.Args {
 	return dense
 }
 
-// place draws what dropout counts from.
-func (c *Case) place(r *rand.Rand) {
+// drawOrigin draws dropout's seed and origin.
+func (c *Case) drawOrigin(r *rand.Rand) {
 	if c.Problem.Score.Dropout != 0 {
 		c.Args.Seed = r.Uint64()
 	}
@@ -141,7 +140,7 @@ func draw(r *rand.Rand, t flashkit.Tensor) {
 	}
 }
 
-// A place is where a sequence's rows and keys lie.
+// A place is the position of a sequence's rows and keys.
 type place struct{ b, q0, n, k0, m int }
 
 func (c *Case) places() (list []place) {
@@ -155,14 +154,13 @@ func (c *Case) places() (list []place) {
 	return list
 }
 
-// answers has the oracle compute what is right, and notes how far one process is from it, and how far
-// results are that make no error but that of an LSE one unit off. LSE is a float32, and half a unit is
-// what storing it takes; that of one process may be nearer by luck. Every weight of a row is
-// exp(score - LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24: 8e-6 where ALiBi makes LSE 130.
-// Ranks store it once for each part of a row's keys, and what a part continues has the weight that LSE says.
-// They store each part of a gradient in its type, too.
-func (c *Case) answers() {
-	c.made, c.top = make([]float64, len(outputs)), make([]float64, len(outputs))
+// solve computes the oracle's answers and one process's error, at least the effect of an LSE one
+// unit off. LSE is a float32, so storing it costs half a unit; one process may be nearer by luck.
+// Every weight of a row is exp(score - LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24:
+// 8e-6 where ALiBi makes LSE 130. Ranks store LSE once for each part of a row's keys, and a
+// continued part is weighted by it. They also store each part of a gradient in its type.
+func (c *Case) solve() {
+	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
 		p := c.Problem
 		p.Batch, p.QLen, p.KVLen, p.Ragged = 1, x.n, x.m, false
@@ -182,17 +180,17 @@ func (c *Case) answers() {
 		c.want = append(c.want, answer{o, lse, g.DQ, g.DK, g.DV})
 	}
 	c.each(c.Args, func(i int, got, want float64) error {
-		if e := math.Abs(got - want); e > c.made[i] {
-			c.made[i] = e
+		if e := math.Abs(got - want); e > c.baseline[i] {
+			c.baseline[i] = e
 		}
 		if !math.IsInf(want, 0) {
-			c.top[i] = max(c.top[i], math.Abs(want))
+			c.largest[i] = max(c.largest[i], math.Abs(want))
 		}
 		return nil
 	})
-	for i := range c.made {
+	for i := range c.baseline {
 		if outputs[i] != "LSE" {
-			c.made[i] = max(c.made[i], 0x1p-23*c.top[1]*c.top[i], c.unit(i)*c.top[i])
+			c.baseline[i] = max(c.baseline[i], 0x1p-23*c.largest[1]*c.largest[i], c.unit(i)*c.largest[i])
 		}
 	}
 }
@@ -217,7 +215,7 @@ func values(t flashkit.Tensor, b, r0, n int) (x []float64) {
 	return x
 }
 
-// each compares every element of the outputs with what is right.
+// each calls f with every element of the outputs and the oracle's value.
 func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) error {
 	for s, x := range c.places() {
 		for i, t := range []flashkit.Tensor{a.O, a.LSE, a.DQ, a.DK, a.DV} {
@@ -235,17 +233,17 @@ func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) er
 	return nil
 }
 
-// Check computes both passes of the case on this rank and compares its shard: with what is
-// right, within twice the error of one process (three times for gradients) and the rounding of
-// the results; in order, with the bits of one process.
+// Check computes both passes on this rank and compares its shard. The bound is twice one process's
+// error (three times for gradients) plus the rounding of the results. With ordered, the shard must
+// have one process's bits.
 func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
 	return c.CheckPlaced(ctx, g, r, ordered, nil)
 }
 
-// A Place moves a shard to where the rank computes. back copies what a pass wrote to the shard.
+// A Place moves a shard to the rank's device. back copies the outputs of a pass to the shard.
 type Place func(shard *flashkit.Args) (args *flashkit.Args, back func(flashkit.Pass) error, err error)
 
-// CheckPlaced is Check for ranks whose tensors lie elsewhere.
+// CheckPlaced is Check for ranks with tensors on devices.
 func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ordered bool, place Place) (err error) {
 	x, err := ring.New(g, r, ring.Options{Ordered: ordered})
 	if err != nil {
@@ -261,9 +259,9 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 		return err
 	}
 	if ordered && c.Problem.Ragged {
-		shard.DSink = flashkit.Tensor{} // over sequences it has no order
+		shard.DSink = flashkit.Tensor{} // unsupported over sequences in order
 	}
-	nan(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
+	fillNaN(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
 	args, back := shard, func(flashkit.Pass) error { return nil }
 	if place != nil {
 		if args, back, err = place(shard); err != nil {
@@ -276,7 +274,7 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 	if err := errors.Join(x.Backward(ctx, c.Problem, args), back(flashkit.PassBackward)); err != nil {
 		return err
 	}
-	// What other ranks have is right already: it is that of one process.
+	// Other ranks' elements are one process's, which are correct.
 	got := *c.Args
 	for _, t := range []*flashkit.Tensor{&got.O, &got.LSE, &got.DQ, &got.DK, &got.DV} {
 		*t = clone(*t)
@@ -296,7 +294,7 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 	})
 }
 
-// unit is the most that storing an output changes it by, over its size.
+// unit is the largest relative error of storing an output.
 func (c *Case) unit(i int) float64 {
 	if outputs[i] == "LSE" {
 		return 0x1p-24
@@ -304,14 +302,14 @@ func (c *Case) unit(i int) float64 {
 	return map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[c.Problem.DType]
 }
 
-// bound is the one that conformance has.
+// bound is conformance's bound.
 func (c *Case) bound(i int) float64 {
 	times := 2.0
 	if i >= 2 {
 		times = 3
 	}
-	merged := float64(c.Merges) * 0x1p-24 * max(1, c.top[1]) * c.top[i]
-	return times*c.made[i] + 0x1p-20*max(1, c.top[i]) + c.unit(i)*c.top[i] + merged
+	merged := float64(c.Merges) * 0x1p-24 * max(1, c.largest[1]) * c.largest[i]
+	return times*c.baseline[i] + 0x1p-20*max(1, c.largest[i]) + c.unit(i)*c.largest[i] + merged
 }
 
 func (c *Case) sameBits(got *flashkit.Args) error {
@@ -342,8 +340,8 @@ func clone(t flashkit.Tensor) flashkit.Tensor {
 	return flashkit.F32(append([]float32(nil), t.Float32s()...), s[0], s[1], s[2], s[3]).WithStrides(b[0], b[1], b[2])
 }
 
-// nan fills outputs with what must not remain.
-func nan(list ...flashkit.Tensor) {
+// fillNaN fills outputs with NaN, which must not remain.
+func fillNaN(list ...flashkit.Tensor) {
 	for _, t := range list {
 		for i := range t.Float32s() {
 			t.Float32s()[i] = float32(math.NaN())

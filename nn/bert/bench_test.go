@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// miniLM is the shape of all-MiniLM-L6-v2, with fewer words.
+// miniLM is the shape of all-MiniLM-L6-v2 with a smaller vocabulary.
 var miniLM = Config{Vocab: 1000, Hidden: 384, Layers: 6, Heads: 12, Intermediate: 1536, Positions: 512, Types: 2, Eps: 1e-12, Activation: "gelu"}
 
 // randomModel returns a model of the given shape.
@@ -52,7 +52,7 @@ func randomModel(t testing.TB, c Config) *Model {
 	return m
 }
 
-// BenchmarkVectors reports sentences a second.
+// BenchmarkVectors reports sentences per second.
 func BenchmarkVectors(b *testing.B) {
 	for _, precision := range []string{"f32", "bf16-weights", "bf16"} {
 		c := miniLM

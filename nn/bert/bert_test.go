@@ -18,7 +18,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A tiny is what tools/bert_vectors.py writes.
+// A tiny is an output of tools/bert_vectors.py.
 type tiny struct {
 	Config json.RawMessage
 	Cases  []struct {
@@ -87,8 +87,8 @@ func within(t testing.TB, bound float64, want, got []float32, format string, arg
 	}
 }
 
-// What transformers computes, on every kernel that this machine can run, each sequence alone
-// and all of them packed with an empty one.
+// Vectors equal those by transformers, on every kernel of this machine, for each sequence alone and
+// for all packed with an empty one.
 func TestVectors(t *testing.T) {
 	v, _ := readTiny(t)
 	all := opened(t)
@@ -153,7 +153,7 @@ func randomBatch(seed uint64, sequences, longest int) Batch {
 	return b
 }
 
-// Any number of workers, and any Step at the same time, give the same bits.
+// Any number of workers, and concurrent Steps, give the same bits.
 func TestSameBits(t *testing.T) {
 	for _, precision := range []string{"", "bf16-weights", "bf16"} {
 		t.Run(precision, func(t *testing.T) { sameBits(t, loadTinyIn(t, "", precision)) })
@@ -199,7 +199,7 @@ func TestStepReuse(t *testing.T) {
 	}
 }
 
-// Types nil are zeros, and without layers the embeddings are all.
+// Nil Types are zeros; without layers only the embeddings remain.
 func TestTypesAndNoLayers(t *testing.T) {
 	v, weights := readTiny(t)
 	c, err := ParseConfig(v.Config)

@@ -17,19 +17,19 @@ type Config struct {
 	Intermediate int     // features between the two products of a layer
 	Positions    int     // tokens of the longest sequence
 	Types        int     // token types
-	Eps          float64 // of the layer norms, added to the variance; at least 0
+	Eps          float64 // added to the variance in layer norms; at least 0
 	Activation   string  // between the two products: gelu (by erf), gelu_new (by tanh) or relu
-	Precision    string  // of the products of layers: f32, or empty; bf16-weights or bf16. Files have none
+	Precision    string  // of the products of layers: f32 or empty, bf16-weights, bf16. Not in files
 }
 
-// precisions are what the products of layers multiply: float32; weights that are rounded to
-// bf16, in half the memory, on any processor; rows rounded to bf16, too, which is fast by AMX or
-// AVX512-BF16 and the same but for the last bits by others. Sums, and all else, are float32.
+// precisions are the types of multiplicands in layers. bf16-weights halves the weights' memory on
+// any processor. bf16 also rounds rows; it is fast with AMX or AVX512-BF16 and, up to the last
+// bits, the same on others. Sums and all other numbers are float32.
 var precisions = map[string]nn.Precision{
 	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
 }
 
-// activations has the names of Hugging Face.
+// activations has Hugging Face's names.
 var activations = map[string]nn.Activation{
 	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
 }

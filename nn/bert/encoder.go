@@ -19,8 +19,8 @@ type Encoder struct {
 	pool   workers.Pool
 }
 
-// NewEncoder returns an Encoder over a Dispatcher, which stays the caller's. Steps fail if
-// either is nil.
+// NewEncoder returns an Encoder over a Dispatcher, which remains the caller's. Steps fail if either
+// is nil.
 func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	e := &Encoder{model: m}
 	if d != nil {
@@ -29,7 +29,7 @@ func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	return e
 }
 
-// Close gives back the Encoder's goroutines. No call may be in progress.
+// Close ends the Encoder's goroutines. No call may be in progress.
 func (e *Encoder) Close() {
 	e.pool.Close()
 	if e.engine != nil {
@@ -37,22 +37,22 @@ func (e *Encoder) Close() {
 	}
 }
 
-// NewStep returns a Step, which one goroutine at a time may use.
+// NewStep returns a Step, for one goroutine at a time.
 func (e *Encoder) NewStep() *Step { return &Step{encoder: e} }
 
-// A Batch is sequences of tokens, one after the other.
+// A Batch is packed sequences of tokens.
 type Batch struct {
 	IDs    []int32 // [rows], from 0 to Vocab - 1
-	Starts []int32 // [sequences + 1]: sequence b is from Starts[b] up to but not including Starts[b+1]; from 0 to rows
+	Starts []int32 // [sequences + 1]: sequence b is [Starts[b], Starts[b+1]); from 0 to rows
 	Types  []int32 // [rows], from 0 to Types - 1; nil is 0 for all
 }
 
-// A Step runs batches, and keeps their memory: some 3 Hidden + max(4 Hidden, Intermediate)
-// floats for each token of a group. The sequences of a group go through all
-// layers together; it has some hundred tokens, or one sequence that is longer.
+// A Step runs batches and keeps their memory: about 3 Hidden + max(4 Hidden, Intermediate) floats
+// for each token of a group. A group is sequences that pass through all layers together, of up to
+// 256 tokens or one longer sequence.
 type Step struct {
-	// Workers is how many goroutines a call may use at most, its own among them; 0 is no limit
-	// but GOMAXPROCS. Results do not depend on it.
+	// Workers bounds the goroutines of a call, including the caller's; 0 means GOMAXPROCS. Results
+	// do not depend on it.
 	Workers int
 
 	encoder *Encoder
@@ -64,30 +64,29 @@ type Step struct {
 	batch  Batch
 	pooled bool
 	cuts   []int        // the first sequence of each group, and the end
-	alone  int          // groups that have one worker each; the workers share the later ones
-	next   atomic.Int64 // of these groups
+	solo   int          // groups with one worker each; workers share each later group
+	next   atomic.Int64 // next of these groups
 }
 
-// groupRows is how many tokens a group has, of sequences that are not longer: what a layer
-// computes for them stays in a second-level cache.
+// groupRows is the most tokens of a group, unless one sequence is longer. A layer's activations for
+// them fit the L2 cache.
 const groupRows = 256
 
-// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. Errors are a
-// *flashkit.ProblemError before anything is written, the context's, or those of
-// dispatch.Dispatcher.Forward; what out holds after these is undefined.
+// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. A *flashkit.ProblemError
+// is returned before out is written. After the context's error, or one of
+// dispatch.Dispatcher.Forward, out is undefined.
 func (s *Step) Hidden(ctx context.Context, out []float32, b Batch) error {
 	return s.run(ctx, out, b, false)
 }
 
-// Vectors sets out, [sequences, Hidden], to the vectors of the sequences of a batch: the mean
-// of the last hidden states, divided by its length. That of a sequence without tokens is 0.
-// Errors are those of Hidden.
+// Vectors sets out, [sequences, Hidden], to the sequences' vectors: the mean of the last hidden
+// states, normalized to length 1. An empty sequence has a zero vector. Errors are Hidden's.
 func (s *Step) Vectors(ctx context.Context, out []float32, b Batch) error {
 	return s.run(ctx, out, b, true)
 }
 
-// run runs groups, as many at a time as there are workers. Where too few are left for that,
-// or one is as long as several, the workers share each.
+// run runs one group per worker at a time. The workers share each remaining group, and all groups
+// if one is too long for balance.
 func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) error {
 	if err := s.check(&b, len(out), pooled); err != nil {
 		return err
@@ -98,10 +97,10 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 	for len(s.groups) < most {
 		s.groups = append(s.groups, group{step: s.encoder.engine.NewStep()})
 	}
-	s.alone, s.next = 0, atomic.Int64{}
+	s.solo, s.next = 0, atomic.Int64{}
 	if most > 1 && longest <= len(b.IDs)/most {
-		s.alone = n - n%most
-		s.encoder.pool.Run((*task)(s), min(most, s.alone)-1)
+		s.solo = n - n%most
+		s.encoder.pool.Run((*task)(s), min(most, s.solo)-1)
 	}
 	err := ctx.Err()
 	for i := range s.groups {
@@ -109,7 +108,7 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 			err = s.groups[i].err
 		}
 	}
-	for i := s.alone; i < n && err == nil; i++ {
+	for i := s.solo; i < n && err == nil; i++ {
 		s.runGroup(&s.groups[0], i, most)
 		err = s.groups[0].err
 	}
@@ -120,9 +119,8 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 	return err
 }
 
-// cut sets cuts to the sequences that begin the groups, and one more, the end. It returns the
-// tokens of the longest group. Workers have no part in it: a group's numbers depend on all
-// of its sequences.
+// cut sets cuts to the first sequence of each group, and the end. It returns the tokens of the
+// longest group. Groups do not depend on workers: a group's numbers depend on all of its sequences.
 func (s *Step) cut() (longest int) {
 	starts := s.batch.Starts
 	s.cuts = append(s.cuts[:0], 0)
@@ -139,25 +137,25 @@ func (s *Step) cut() (longest int) {
 // A task is a Step as its workers see it.
 type task Step
 
-// Work runs groups that have one worker each.
+// Work runs groups with one worker each.
 func (t *task) Work(slot int) {
 	s := (*Step)(t)
 	g := &s.groups[slot]
 	for g.err == nil {
 		i := int(s.next.Add(1)) - 1
-		if i >= s.alone {
+		if i >= s.solo {
 			return
 		}
 		s.runGroup(g, i, 1)
 	}
 }
 
-// A group is sequences on their way through the layers, all tokens the rows of one matrix.
+// A group is sequences passing through the layers, as the rows of one matrix.
 type group struct {
 	step   *nn.Step
 	err    error
 	starts []int32 // of the sequences, from 0
-	zeros  []int32 // types of a batch without them
+	zeros  []int32 // types of a batch without types
 }
 
 // runGroup runs group i and writes its part of out.
@@ -196,7 +194,6 @@ func (s *Step) runGroup(g *group, i, most int) {
 	}
 }
 
-// check refuses a batch before anything of it is used.
 func (s *Step) check(b *Batch, out int, pooled bool) error {
 	if s.encoder == nil || s.encoder.model == nil || s.encoder.engine == nil {
 		return errors.New("bert: the Step has no Encoder with a Model and a Dispatcher: see NewEncoder and Encoder.NewStep")

@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// refused requires the error of package flashkit that names a field.
+// refused requires a *flashkit.ProblemError that names a field.
 func refused(t *testing.T, err error, field, value string) {
 	var wrong *flashkit.ProblemError
 	require.ErrorAs(t, err, &wrong)
@@ -68,8 +68,7 @@ func TestParseConfigRefuses(t *testing.T) {
 	}
 }
 
-// Keys that are missing have the defaults of transformers. Those that change no hidden state
-// are ignored, whatever they say.
+// Missing keys have transformers' defaults. Keys without effect on hidden states are ignored.
 func TestParseConfigDefaults(t *testing.T) {
 	base := Config{30522, 768, 12, 12, 3072, 512, 2, 1e-12, "gelu", ""}
 	c, err := ParseConfig([]byte(`{"model_type":"bert"}`))
@@ -82,7 +81,7 @@ func TestParseConfigDefaults(t *testing.T) {
 	require.Equal(t, base, c)
 }
 
-// Every tensor that is missing, of another shape or type is named.
+// The error names every tensor that is missing, or has another shape or type.
 func TestLoadRefuses(t *testing.T) {
 	v, weights := readTiny(t)
 	c, err := ParseConfig(v.Config)
@@ -130,8 +129,8 @@ func TestLoadRefuses(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The names of a checkpoint with a head begin with "bert.", older ones have gamma and beta, and
-// bytes may lie anywhere.
+// A checkpoint with a head prefixes names with "bert."; older ones have gamma and beta. Bytes may
+// be unaligned.
 func TestLoadNamesAndAlignment(t *testing.T) {
 	v, weights := readTiny(t)
 	c, err := ParseConfig(v.Config)
@@ -205,7 +204,7 @@ func TestBatchRefuses(t *testing.T) {
 	}
 }
 
-// A config and a file of anybody's: an error, or a model that runs.
+// An untrusted config and file give an error, or a model that runs.
 func FuzzLoad(f *testing.F) {
 	v, weights := readTiny(f)
 	f.Add([]byte(v.Config), weights)

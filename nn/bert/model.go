@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A Model is the layers of an encoder, which nothing changes. It is safe for concurrent use:
+// A Model is the immutable layers of an encoder. It is safe for concurrent use:
 //
 //	x = norm(word + type + position)
 //	for each layer:
@@ -29,11 +29,11 @@ type layer struct {
 	attentionNorm, outputNorm *nn.LayerNorm
 }
 
-// Load makes a model of the tensors of a file, in the names of Hugging Face, with or without
-// "bert." in front, and with gamma and beta for the weight and bias of a LayerNorm, as
-// bert-base-uncased is published. Tensors that an encoder has no use for, such as those of a pooler, are
-// ignored. The embeddings, norms and biases are not copied where the machine can read them in
-// place: the bytes that the file was parsed from must not change while the model is in use.
+// Load makes a model from a file's tensors with Hugging Face's names. The prefix "bert." is
+// optional, and gamma and beta may name a LayerNorm's weight and bias, as in bert-base-uncased.
+// Unused tensors, such as a pooler's, are ignored. Embeddings, norms and biases are not copied if
+// the machine can read them in place. So the file's bytes must not change while the model is in
+// use.
 func Load(c Config, f *safetensors.File) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 		return nil, err
 	}
 	for _, l := range products {
-		l.Weight.Data = nil // a copy, where the file cannot be read in place
+		l.Weight.Data = nil // a copy, if the file cannot be read in place
 	}
 	return m, nil
 }
@@ -72,7 +72,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 // Config returns the shape of the model.
 func (m *Model) Config() Config { return m.config }
 
-// renamed returns the tensors of a file by the names of the current models.
+// renamed returns a file's tensors under current names.
 func renamed(f *safetensors.File) (*safetensors.File, error) {
 	const words, withHead = "embeddings.word_embeddings.weight", "bert."
 	prefix := ""
@@ -111,13 +111,13 @@ func (c *Config) newLayer(i *nn.Init) layer {
 	}
 	l.up.Activation = activations[c.Activation]
 	if i.Err() == nil { // else a config may ask for more memory than the file has
-		l.qkv = joined(q, k, v)
+		l.qkv = concat(q, k, v)
 	}
 	return l
 }
 
-// joined returns one layer that has the features of all layers, one after the other.
-func joined(layers ...*nn.Linear) *nn.Linear {
+// concat returns one layer with the concatenated output features of all layers.
+func concat(layers ...*nn.Linear) *nn.Linear {
 	out := 0
 	for _, l := range layers {
 		out += l.Weight.Shape[0]
@@ -138,7 +138,7 @@ func (c *Config) newNorm(i *nn.Init) *nn.LayerNorm {
 	return l
 }
 
-// forward returns the last hidden states of tokens, whose types have the same rows.
+// forward returns the last hidden states of tokens. types has the same rows.
 func (m *Model) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	start := s.Mark()
 	x := s.Add(m.word.Forward(s, tokens), m.kind.Forward(s, types))

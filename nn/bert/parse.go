@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// ParseConfig reads the config.json of a model, in the names of Hugging Face. Keys that are
-// missing have the defaults of transformers, but model_type. A key that is unknown, and a value
-// for which this package would compute other numbers, are errors.
+// ParseConfig reads a model's config.json with Hugging Face's keys. Missing keys have transformers'
+// defaults, except model_type. An unknown key, and a value that would change this package's
+// numbers, is an error.
 func ParseConfig(file []byte) (Config, error) {
 	c := struct {
 		Type         string  `json:"model_type"`
@@ -37,11 +37,10 @@ func ParseConfig(file []byte) (Config, error) {
 	return x, x.check()
 }
 
-// readKeys are the keys that ParseConfig reads.
 var readKeys = strings.Fields(`model_type vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
 	max_position_embeddings type_vocab_size layer_norm_eps hidden_act`)
 
-// fixedKeys have the values that they may have.
+// fixedKeys lists the allowed values of other keys.
 var fixedKeys = map[string][]string{
 	"position_embedding_type": {`"absolute"`},
 	"is_decoder":              {`false`},
@@ -54,8 +53,8 @@ var fixedKeys = map[string][]string{
 	"tokenizer_class":         {`"BertTokenizer"`, `"BertTokenizerFast"`, `null`},
 }
 
-// harmlessKeys change no hidden state: they are about training, heads, outputs, generation,
-// file formats and the software that wrote the file.
+// harmlessKeys do not affect hidden states: they concern training, heads, outputs, generation, file
+// formats and the software that wrote the file.
 var harmlessKeys = strings.Fields(`
 	architectures name_or_path _name_or_path transformers_version _commit_hash
 	attention_probs_dropout_prob hidden_dropout_prob classifier_dropout initializer_range gradient_checkpointing
@@ -69,8 +68,8 @@ var harmlessKeys = strings.Fields(`
 	repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
 	forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens`)
 
-// checkKeys refuses a key that is unknown, or twice there, and a value that is not known to
-// be harmless. The file is a JSON object.
+// checkKeys refuses an unknown or repeated key, and a value not known to be harmless. The file is a
+// JSON object.
 func checkKeys(file []byte) error {
 	seen := map[string]bool{}
 	d := json.NewDecoder(bytes.NewReader(file))
@@ -103,7 +102,6 @@ func checkKeys(file []byte) error {
 	return nil
 }
 
-// compact returns JSON without white space.
 func compact(value json.RawMessage) string {
 	var b bytes.Buffer
 	if json.Compact(&b, value) != nil {
@@ -112,7 +110,7 @@ func compact(value json.RawMessage) string {
 	return b.String()
 }
 
-// shown returns the beginning of a text of anybody's, for an error.
+// shown returns the start of an untrusted text, for an error.
 func shown(text string) string {
 	quoted := fmt.Sprintf("%+.60q", text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)

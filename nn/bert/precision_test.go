@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A bf16 has an eighth bit after the first: vectors turn by about that, and the more is
-// rounded the more. In f32, by name too, they are what they were.
+// bf16 has 8 significant bits: vectors turn by about that, more with more rounding. In f32, also by
+// name, they stay the same.
 func TestPrecision(t *testing.T) {
 	v, _ := readTiny(t)
 	d := opened(t)

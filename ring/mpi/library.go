@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
-// The constants of MPI's standard ABI, mpi_abi.h. Those of other ABIs are other numbers.
+// Constants of MPI's standard ABI, mpi_abi.h. Other ABIs have other values.
 const (
 	commWorld      = 0x101
 	typeByte       = 0x247
@@ -25,29 +25,29 @@ const (
 	statusIgnore   = 0
 )
 
-// calls are the functions of the library, in the order of names.
+// calls are the addresses of the library's functions, in the order of names.
 type calls struct {
 	abiVersion, initThread, setHandler, commRank, commSize, finalize uintptr
 	isend, irecv, iallgather, test                                   uintptr
 	hvector, commit, free, errorString, cFinalize                    uintptr
 }
 
-// names begin with what no other ABI has.
+// names starts with a function that only the standard ABI has.
 var names = [...]string{
 	"MPI_Abi_get_version", "MPI_Init_thread", "MPI_Comm_set_errhandler", "MPI_Comm_rank", "MPI_Comm_size", "MPI_Finalize",
 	"MPI_Isend", "MPI_Irecv", "MPI_Iallgather", "MPI_Test",
 	"MPI_Type_create_hvector", "MPI_Type_commit", "MPI_Type_free", "MPI_Error_string", "__cxa_finalize",
 }
 
-// A library is a loaded one.
+// A library is a loaded MPI library.
 type library struct {
 	name string
 	calls
 }
 
-// load opens the library of that name, or the one that the system finds.
+// load opens the named library, or the one that the system finds if name is empty.
 func load(name string) (*library, error) {
-	runtime.LockOSThread() // the loader keeps the text of an error for the thread that caused it
+	runtime.LockOSThread() // dlerror's text belongs to the calling thread
 	defer runtime.UnlockOSThread()
 	tried := []string{name}
 	if name == "" {
@@ -80,7 +80,7 @@ func load(name string) (*library, error) {
 	return nil, fmt.Errorf("%w: %w", ErrNoMPI, errors.Join(errs...))
 }
 
-// call calls a function. What its arguments point to stays where it is until it returns.
+// call calls a C function. The compiler keeps the memory behind args in place until it returns.
 //
 //go:uintptrescapes
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
@@ -98,7 +98,7 @@ func (l *library) text(code int32) string {
 	return string(buf[:max(0, min(int(*n), len(buf)))])
 }
 
-// thread begins MPI and ends it, as one thread must do both.
+// thread initializes and finalizes MPI, which must happen on the same thread.
 func (g *Group) thread(begun chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -109,8 +109,8 @@ func (g *Group) thread(begun chan<- error) {
 	}
 	<-g.leave
 	err = g.lib.call("MPI_Finalize", g.lib.finalize)
-	// MPICH says farewell to mpiexec when the process runs its exit handlers, which a Go
-	// program does not; without it mpiexec ends the other ranks.
+	// MPICH signs off from mpiexec in its exit handlers, which a Go program does not run. Without
+	// them mpiexec would end the other ranks.
 	purego.SyscallN(g.lib.cFinalize, 0)
 	g.left <- err
 }
@@ -132,15 +132,15 @@ func (g *Group) begin() error {
 	return err
 }
 
-// An exchange is requests that are under way, with what they need.
+// An exchange is a set of pending requests with their datatypes and pinned memory.
 type exchange struct {
 	l        *library
 	requests []uintptr
 	types    []uintptr
 	pinned   runtime.Pinner
 	done     chan error
-	stop     atomic.Bool // give up
-	hurry    atomic.Bool // somebody waits
+	stop     atomic.Bool // abandon the requests
+	urgent   atomic.Bool // Wait has been called
 }
 
 func (l *library) newExchange() *exchange { return &exchange{l: l, done: make(chan error, 1)} }
@@ -161,7 +161,7 @@ func (x *exchange) gather(mine, all []byte) error {
 	return err
 }
 
-// add begins to send or to receive a tensor.
+// add starts sending or receiving a tensor.
 func (x *exchange) add(send bool, peer int, t flashkit.Tensor) error {
 	at := address(t)
 	if at == nil {
@@ -184,7 +184,7 @@ func (x *exchange) add(send bool, peer int, t flashkit.Tensor) error {
 	return nil
 }
 
-// address returns where a tensor on the host begins, nil if it has no elements.
+// address returns the first element of a host tensor, nil if it has none.
 func address(t flashkit.Tensor) unsafe.Pointer {
 	if s := t.Shape(); s[0] == 0 || s[1] == 0 || s[2] == 0 || s[3] == 0 {
 		return nil
@@ -198,8 +198,8 @@ func address(t flashkit.Tensor) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
 }
 
-// typeOf describes a tensor to MPI: rows of bytes, heads of rows, batches of heads. Counts are
-// those of the dimensions, so that no tensor is too large for MPI's int.
+// typeOf returns a tensor's MPI datatype: rows of bytes, heads of rows, batches of heads. Each
+// count is one dimension, so that no tensor overflows MPI's int.
 func (x *exchange) typeOf(t flashkit.Tensor) (kind uintptr, err error) {
 	s, strides, size := t.Shape(), t.Strides(), t.DType().Size()
 	kind = typeByte
@@ -217,47 +217,46 @@ func (x *exchange) typeOf(t flashkit.Tensor) (kind uintptr, err error) {
 	return kind, x.l.call("MPI_Type_commit", x.l.commit, uintptr(unsafe.Pointer(whole)))
 }
 
-// free gives back what the exchange held.
 func (x *exchange) free() {
 	for _, kind := range x.types {
 		t := new(uintptr)
 		*t = kind
-		x.l.call("MPI_Type_free", x.l.free, uintptr(unsafe.Pointer(t))) // what fails here was no type
+		x.l.call("MPI_Type_free", x.l.free, uintptr(unsafe.Pointer(t))) // the error of a type that was never made
 	}
 	x.pinned.Unpin()
 }
 
-// How long the goroutine of an exchange sleeps between two looks: messages move only while
-// somebody looks, and whoever looks takes time from the kernels.
+// Bounds of the sleep between two polls. Messages advance only during polls, and polls take time
+// from the kernels.
 const (
-	shortest = 20 * time.Microsecond
-	longest  = 400 * time.Microsecond
+	minNap = 20 * time.Microsecond
+	maxNap = 400 * time.Microsecond
 )
 
-// watch sees the requests to their end.
+// watch polls the requests until they are done.
 func (x *exchange) watch() {
-	nap, looks := shortest, 0
+	nap, looks := minNap, 0
 	for {
-		err := x.look()
+		err := x.poll()
 		if err != nil || len(x.requests) == 0 || x.stop.Load() {
 			x.done <- err
 			return
 		}
 		switch looks++; {
-		case x.hurry.Load() && looks < 100:
+		case x.urgent.Load() && looks < 100:
 			runtime.Gosched()
-		case x.hurry.Load():
-			time.Sleep(shortest)
+		case x.urgent.Load():
+			time.Sleep(minNap)
 		default:
 			time.Sleep(nap)
-			nap = min(nap*2, longest)
+			nap = min(nap*2, maxNap)
 		}
 	}
 }
 
-// look lets messages move and forgets requests that are done. It asks for each by itself: the
-// Testall of MPICH 5.0.2 spoils handles of requests that are not done.
-func (x *exchange) look() error {
+// poll advances messages and drops completed requests. It tests each request alone: Testall of
+// MPICH 5.0.2 corrupts handles of pending requests.
+func (x *exchange) poll() error {
 	left := x.requests[:0]
 	for i := range x.requests {
 		flag := new(int32)

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// library is what this build lacks.
+// library stands for MPI, which this build lacks.
 type library struct{ name string }
 
 func load(string) (*library, error) { return nil, ErrNoMPI }
@@ -16,8 +16,8 @@ func load(string) (*library, error) { return nil, ErrNoMPI }
 func (g *Group) thread(begun chan<- error) { begun <- ErrNoMPI }
 
 type exchange struct {
-	done        chan error
-	stop, hurry atomic.Bool
+	done         chan error
+	stop, urgent atomic.Bool
 }
 
 func (l *library) newExchange() *exchange                { return &exchange{done: make(chan error, 1)} }

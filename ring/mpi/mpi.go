@@ -1,13 +1,12 @@
 // Package mpi is a transport of package ring over MPI, for host tensors on many machines.
 //
 // It loads a library with the standard ABI of MPI 5 at run time: $FLASHKIT_MPI, else
-// libmpi_abi.so.1, as MPICH 5 has it. The package mpich of PyPI brings it, with mpiexec.
-// Other libraries, Open MPI 5 among them, have other constants, and are refused.
+// libmpi_abi.so.1, as in MPICH 5. PyPI's package mpich provides it, with mpiexec. Other ABIs, such
+// as Open MPI 5's, are refused.
 //
-// MPI is fail-stop. When a rank dies, mpiexec says which and ends the others; nobody gets an
-// error to go on with. When a rank's call returns an error the program must end, with a status
-// that is not 0, and mpiexec ends the others too. A rank that hangs is found by the deadline of
-// the context.
+// MPI is fail-stop. When a rank dies, mpiexec reports it and ends the others; no rank gets an error
+// from which it could recover. When a call returns an error, the program must exit with a nonzero
+// status, which also ends the others. The context's deadline detects a rank that hangs.
 package mpi
 
 import (
@@ -23,38 +22,36 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// ErrNoMPI is wrapped by Open's error where there is no library. It is
-// flashkit.ErrUnavailable.
+// ErrNoMPI is wrapped by Open's error if there is no library. It is flashkit.ErrUnavailable.
 var ErrNoMPI = fmt.Errorf("ring/mpi: no MPI library with the standard ABI: set FLASHKIT_MPI to a libmpi_abi.so.1, as the package mpich of PyPI has it, or start the program with its mpiexec and LD_LIBRARY_PATH: %w", flashkit.ErrUnavailable)
 
-// opened is whether MPI was begun: it can be only once in a process.
+// opened is true once MPI has been initialized, which a process can do once.
 var opened atomic.Bool
 
-// A Group is this process in MPI_COMM_WORLD. One goroutine at a time may use it, but for
-// Fail.
+// A Group is this process in MPI_COMM_WORLD. One goroutine at a time may use it; only Fail may be
+// called from any.
 type Group struct {
 	ctx        context.Context
 	lib        *library
 	rank, size int
-	leave      chan struct{} // closed for the thread that began MPI to end it
+	leave      chan struct{} // closed to make the MPI thread finalize
 	left       chan error
 
-	now    *exchange // under way
-	kept   []*exchange
-	mu     sync.Mutex
-	broken error
-	closed bool
+	current *exchange // under way
+	kept    []*exchange
+	mu      sync.Mutex
+	broken  error
+	closed  bool
 }
 
 var _ ring.Group = (*Group)(nil)
 
-// grace is how long a rank that MPI gave an error waits for mpiexec to end it.
+// grace bounds the wait of a rank with an MPI error for mpiexec to end it.
 const grace = 500 * time.Millisecond
 
-// Open begins MPI. It can be called once in a process. The context is the group's: Close waits
-// for other ranks until it is done. Where a launcher started several
-// processes, but MPI has one rank, the program was started by another MPI's mpiexec or by none:
-// an error.
+// Open initializes MPI, once per process. Close waits for other ranks until ctx is done. It is an
+// error if a launcher started several processes but MPI has one rank. The program was then started
+// by another MPI's mpiexec, or by none.
 func Open(ctx context.Context) (*Group, error) {
 	if ctx == nil {
 		return nil, &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
@@ -88,10 +85,10 @@ func (g *Group) Rank() int { return g.rank }
 // Size returns the number of MPI's ranks.
 func (g *Group) Size() int { return g.size }
 
-// Library names the library, and what it says of itself.
+// Library returns the name of the loaded library.
 func (g *Group) Library() string { return g.lib.name }
 
-// Gather sends mine to all ranks and fills all with what they sent.
+// Gather sends mine to all ranks and fills all with every rank's bytes, in rank order.
 func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*g.size {
 		return fmt.Errorf("ring/mpi: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*g.size, g.size)
@@ -101,17 +98,17 @@ func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	}
 	x := g.lib.newExchange()
 	if err := x.gather(mine, all); err != nil {
-		return g.settle(x, err)
+		return g.release(x, err)
 	}
 	return g.finish(ctx, x)
 }
 
-// Start begins an exchange, on whose progress a goroutine sees until it is done.
+// Start begins an exchange, which a goroutine advances until it is done.
 func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	if g.now != nil {
+	if g.current != nil {
 		return errors.New("ring/mpi: an exchange is under way")
 	}
 	x := g.lib.newExchange()
@@ -128,55 +125,55 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 					return fmt.Errorf("ring/mpi: a tensor on %s: must lie on the host", t.Owner().Device())
 				}
 				if err := x.add(list.send, m.Peer, t); err != nil {
-					return g.settle(x, err)
+					return g.release(x, err)
 				}
 			}
 		}
 	}
-	g.now = x
+	g.current = x
 	go x.watch()
 	return ctx.Err()
 }
 
-// Wait returns when the exchange under way is done. In a broken group MPI may still touch the
-// tensors until the program ends.
+// Wait returns when the current exchange is done. In a broken group MPI may touch the tensors until
+// the program ends.
 func (g *Group) Wait(ctx context.Context) error {
-	x := g.now
-	if g.now = nil; x == nil {
+	x := g.current
+	if g.current = nil; x == nil {
 		return nil
 	}
 	if err := g.usable(); err != nil {
 		x.stop.Store(true)
 		<-x.done
-		return g.settle(x, err)
+		return g.release(x, err)
 	}
-	x.hurry.Store(true)
+	x.urgent.Store(true)
 	select {
 	case err := <-x.done:
-		if err != nil { // perhaps of a rank that died, whose end should be told first
+		if err != nil { // possibly of a dead rank, whose end should be reported first
 			select {
 			case <-time.After(grace):
 			case <-ctx.Done():
 			}
 		}
-		return g.settle(x, err)
+		return g.release(x, err)
 	case <-ctx.Done():
 		x.stop.Store(true)
 		<-x.done
-		return g.settle(x, ctx.Err())
+		return g.release(x, ctx.Err())
 	}
 }
 
-// finish waits for an exchange of this goroutine's.
+// finish completes an exchange of the calling goroutine.
 func (g *Group) finish(ctx context.Context, x *exchange) error {
-	g.now = x
+	g.current = x
 	go x.watch()
 	return g.Wait(ctx)
 }
 
-// settle gives back what an exchange held, or, if it did not end, keeps it for good: MPI may
-// still write there.
-func (g *Group) settle(x *exchange, err error) error {
+// release frees a completed exchange. A failed one is kept forever: MPI may still write to its
+// memory.
+func (g *Group) release(x *exchange, err error) error {
 	if err != nil {
 		g.kept = append(g.kept, x)
 		g.Fail(err)
@@ -195,8 +192,7 @@ func (g *Group) usable() error {
 	return g.broken
 }
 
-// Fail breaks the group for this rank. MPI has no way to tell the others: the program must
-// end.
+// Fail breaks the group for this rank. MPI cannot notify the others: the program must end.
 func (g *Group) Fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -205,10 +201,9 @@ func (g *Group) Fail(err error) {
 	}
 }
 
-// Close ends MPI, for which it waits for all ranks, until the context of Open is done, unless
-// the group is broken. It runs what C
-// libraries left to do at the end of the process, as MPICH must, so nothing may use a C library
-// afterwards: call it last.
+// Close finalizes MPI. Unless the group is broken, it waits for all ranks until Open's context is
+// done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last: no C
+// library may be used afterwards.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	closed, broken := g.closed, g.broken
@@ -218,7 +213,7 @@ func (g *Group) Close() error {
 		return errors.New("ring/mpi: the group is closed already")
 	}
 	if broken != nil {
-		return broken // to wait for others would be to hang
+		return broken // waiting for others would hang
 	}
 	close(g.leave)
 	select {

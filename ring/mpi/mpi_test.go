@@ -21,7 +21,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/mpi"
 )
 
-// A test that needs ranks starts this program again under mpiexec, as a rank of that name.
+// rankVar names the rank program for tests that run this binary under mpiexec.
 const rankVar = "FLASHKIT_RANK_OF"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rank is the program of one rank; what it returns is its status.
+// rank runs the named program of one rank and returns its exit status.
 func rank(name string) int {
 	if status, watched := mpi.Watch(os.Stderr); watched {
 		return status
@@ -83,7 +83,7 @@ func kill() {
 	panic(err)
 }
 
-// mpiexec runs ranks of a name and returns what they print.
+// mpiexec runs n ranks of the named program and returns their output.
 func mpiexec(t *testing.T, n int, name string, env ...string) (string, error) {
 	path := os.Getenv("FLASHKIT_MPIEXEC")
 	if path == "" {
@@ -136,7 +136,7 @@ func problems(g *mpi.Group) error {
 	return nil
 }
 
-// patience is how long ranks wait for one that hangs.
+// patience is the deadline for a rank that hangs.
 const patience = 3 * time.Second
 
 // misbehave computes a pass in which rank 1 may misbehave.
@@ -179,7 +179,7 @@ func misbehave(g *mpi.Group, how func()) error {
 
 type runner func(call int) error
 
-// counting computes nothing, and counts its calls.
+// counting counts its calls and computes nothing.
 type counting struct {
 	run   runner
 	calls int
@@ -194,8 +194,8 @@ func (c *counting) Backward(ctx context.Context, p flashkit.Problem, args *flash
 	return c.Forward(ctx, p, args)
 }
 
-// A rank that dies, or gives up, ends the job at once, and it is said which; one that hangs
-// ends it at the deadline.
+// A rank that dies or gives up ends the job at once, with its number. A rank that hangs ends it at
+// the deadline.
 func TestFaults(t *testing.T) {
 	for name, says := range map[string]string{"killed": "signal: killed", "exits": "exit status 3", "fails": "rank 1: the kernel failed", "hangs": "deadline exceeded", "late": "waits for others to end"} {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Nothing is killed at a normal end.
+// A normal end kills no process.
 func TestEnds(t *testing.T) {
 	for range 50 {
 		out, err := mpiexec(t, 8, "end")
@@ -229,7 +229,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A rank with another problem: an error on all, and the group goes on.
+// A differing problem is an error on all ranks, and the group stays usable.
 func TestDisagreement(t *testing.T) {
 	out, err := mpiexec(t, 3, "differs")
 	require.NoError(t, err, "%s", out)
@@ -275,14 +275,14 @@ func misuse(g *mpi.Group) error {
 			return fmt.Errorf("misuse %d is no error", i)
 		}
 	}
-	// A crash in Go is still Go's.
+	// A Go panic is still recoverable.
 	defer func() { recover() }()
 	var nothing *int
 	*nothing = 1
 	return errors.New("no panic")
 }
 
-// Without a library, and with one of another ABI, Open says so, and all else works.
+// Without a library, or with another ABI, Open returns an error.
 func TestNoMPI(t *testing.T) {
 	t.Setenv("FLASHKIT_MPI", "/nowhere/libmpi_abi.so.1")
 	_, err := mpi.Open(context.Background())
@@ -293,7 +293,7 @@ func TestNoMPI(t *testing.T) {
 	require.ErrorIs(t, err, mpi.ErrNoMPI)
 }
 
-// A process that nobody's mpiexec started, though something says that there are two.
+// A launcher's variables claim two processes, but no mpiexec started this one.
 func TestAlone(t *testing.T) {
 	if os.Getenv("FLASHKIT_MPI") == "" {
 		t.Skip("FLASHKIT_MPI names no library: make ring sets it")

@@ -11,14 +11,14 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// watchedVar tells a process that another watches it.
+// watchedVar marks a process that another one watches.
 const watchedVar = "FLASHKIT_WATCHED"
 
-// Watch has somebody left to say which rank died: mpiexec says which process it found ended,
-// but may have ended it itself. A program calls it first of all. In a process that mpiexec
-// started it runs the program again with the same arguments, input and output, and when that
-// ends in any way but well, says so on stderr with the rank, and returns its status for
-// os.Exit and true. In the program that it runs, and without mpiexec, it returns false.
+// Watch reports a rank that died; mpiexec also names a dead process, but may have ended that one
+// itself. A program calls Watch first of all. In a process started by mpiexec, it reruns the
+// program with the same arguments, input and output. If the rerun fails, it writes the rank to
+// stderr. It returns the exit status, for os.Exit, and true. In the rerun, and without mpiexec, it
+// returns false.
 func Watch(stderr io.Writer) (status int, watched bool) {
 	launch, err := ring.Launched(os.Getenv)
 	if err != nil || launch.Launcher == "" || launch.Size < 2 || os.Getenv(watchedVar) != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/nccl"
 )
 
-// A rank of mpiexec's, whose GPU is that with the number that it has on its machine.
+// A rank of mpiexec uses the GPU with its local number.
 func Example() {
 	launch, err := ring.Launched(os.Getenv)
 	if err != nil {
@@ -52,7 +52,7 @@ func Example() {
 	fmt.Println(errors.Join(err, x.Close(), args.Free(), rank.Close(), control.Close()))
 }
 
-// A rank of torchrun's, started with NCCL_COMM_ID in its environment.
+// A rank of torchrun starts with NCCL_COMM_ID in its environment.
 func ExampleOpenLaunched() {
 	launch, err := ring.Launched(os.Getenv)
 	if err != nil || launch.Launcher != "torchrun" {
@@ -71,7 +71,7 @@ func ExampleOpenLaunched() {
 	fmt.Println("rank", rank.Rank(), "of", rank.Size())
 }
 
-// ErrNoNCCL says which packages have the library.
+// ErrNoNCCL names the packages that contain the library.
 func ExampleVersion() {
 	_, err := nccl.Version(nccl.Options{Library: "/nowhere/libnccl.so.2"})
 	fmt.Println(errors.Is(err, nccl.ErrNoNCCL), errors.Is(err, flashkit.ErrUnavailable))

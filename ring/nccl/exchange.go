@@ -14,28 +14,29 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// An exchange is messages under way. A goroutine enqueues them in the rank's stream of copies, round by round, and
-// sees to their end: what the GPU waits for of another rank ends only with that, or by an abort.
+// An exchange is messages under way. A goroutine enqueues them in the rank's copy stream, round by
+// round, and waits for their end. The GPU waits for another rank until its message arrives or the
+// communicator is aborted.
 type exchange struct {
 	group    *group
 	rounds   []round
-	staged   int   // tensors that have memory of their own
+	staged   int   // tensors with staging buffers
 	err      error // of a round that was not enqueued
 	finished chan error
 }
 
-// A round is messages that NCCL moves together.
+// A round is a group of messages that NCCL moves together.
 type round struct {
 	send, receive []ring.Message
 	pieces        []piece
-	unstage       []copied
-	placed        chan struct{} // closed when all is enqueued, or an error ended the exchange
-	mark          ring.Mark     // set before placed is closed, as is err; nil after an error
+	unstage       []stagedCopy
+	enqueued      chan struct{} // closed once the round is enqueued or the exchange has failed
+	mark          ring.Mark     // set before enqueued is closed, as is err; nil after an error
 	err           error
-	done          bool // told the rank
+	done          bool // awaitRound has run
 }
 
-// roundsOf cuts messages, whose rounds do not decrease.
+// roundsOf groups messages into rounds. Their rounds must not decrease.
 func roundsOf(send, receive []ring.Message) (list []round) {
 	for len(send)+len(receive) > 0 {
 		n := math.MaxInt
@@ -44,16 +45,16 @@ func roundsOf(send, receive []ring.Message) (list []round) {
 				n = min(n, m[0].Round)
 			}
 		}
-		x := round{placed: make(chan struct{})}
-		x.send, send = until(send, n)
-		x.receive, receive = until(receive, n)
+		x := round{enqueued: make(chan struct{})}
+		x.send, send = splitRound(send, n)
+		x.receive, receive = splitRound(receive, n)
 		list = append(list, x)
 	}
 	return list
 }
 
-// until cuts off the first messages, up to those of a round.
-func until(list []ring.Message, n int) (first, rest []ring.Message) {
+// splitRound splits a list after its messages of rounds up to n.
+func splitRound(list []ring.Message, n int) (first, rest []ring.Message) {
 	i := 0
 	for i < len(list) && list[i].Round <= n {
 		i++
@@ -61,11 +62,12 @@ func until(list []ring.Message, n int) (first, rest []ring.Message) {
 	return list[:i], list[i:]
 }
 
-// pieceBytes is the most that NCCL moves with half of its channels, 8 of the usual 16: of more it gives each no
-// more than 16 MiB while others are left, and its kernel has blocks that find no multiprocessor.
+// pieceBytes is the most that NCCL moves with half of its channels, 8 of the usual 16. It gives
+// each channel at most 16 MiB while others are free. More channels need blocks that find no
+// multiprocessor.
 const pieceBytes = 8 * 16 << 20
 
-// A piece is one message of NCCL's: bytes of device memory.
+// A piece is one NCCL message: bytes of device memory.
 type piece struct {
 	at    uintptr
 	bytes int
@@ -73,11 +75,12 @@ type piece struct {
 	send  bool
 }
 
-// A copied is a tensor that is received in other memory, as its rows do not lie close.
-type copied struct{ to, from flashkit.Tensor }
+// A stagedCopy copies a received tensor from its staging buffer, as its rows are not dense.
+type stagedCopy struct{ to, from flashkit.Tensor }
 
-// Start begins to send and to receive. It returns when the first round is enqueued on the GPU, so that the kernels
-// that follow do not come before, or after a moment: the first messages between two ranks wait until both have begun.
+// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, ahead
+// of later kernels, or after startTimeout. The first messages between two ranks wait until both
+// have started.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	ready, err := g.rank.Ready()
 	if err != nil {
@@ -86,33 +89,33 @@ func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return g.begin(ctx, send, receive, ready)
 }
 
-// begin is Start after what the marks say.
+// begin is Start after the given marks.
 func (g *group) begin(ctx context.Context, send, receive []ring.Message, after ...ring.Mark) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	if g.now != nil {
+	if g.current != nil {
 		return errors.New("ring/nccl: an exchange is under way")
 	}
 	x := &exchange{group: g, rounds: roundsOf(send, receive), finished: make(chan error, 1)}
 	if len(x.rounds) == 0 {
 		return ctx.Err()
 	}
-	g.now = x
+	g.current = x
 	from := 0
-	if g.first != 0 { // so that to enqueue waits for nobody
-		x.place(ctx, 0, after)
+	if g.parent != 0 { // parent is set: enqueuing waits for no other rank
+		x.enqueueRound(ctx, 0, after)
 		from, after = 1, nil
 	}
 	go x.run(ctx, from, after)
 	select {
-	case <-x.rounds[0].placed:
-	case <-time.After(moment):
+	case <-x.rounds[0].enqueued:
+	case <-time.After(startTimeout):
 	}
 	return ctx.Err()
 }
 
-// exchange sends the tensor of this rank to all others and receives theirs, beside what the rank computes.
+// exchange sends this rank's tensor to all others and receives theirs, during the rank's compute.
 func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor) error {
 	var send, receive []ring.Message
 	rank, size := g.Rank(), g.Size()
@@ -124,28 +127,27 @@ func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor)
 	return cmp.Or(g.begin(ctx, send, receive), g.end(ctx, func(ring.Mark) error { return nil }))
 }
 
-// moment is how long Start waits.
-const moment = 2 * time.Millisecond
+// startTimeout bounds the wait of Start.
+const startTimeout = 2 * time.Millisecond
 
-// Wait returns when the exchange under way is done. What the rank enqueues from then on comes after
-// it.
+// Wait returns when the current exchange is done. The rank's later work is ordered after it.
 func (g *group) Wait(ctx context.Context) error {
 	return g.end(ctx, g.received)
 }
 
-// received lets what the rank enqueues come after a round.
+// received orders the rank's later work after a round.
 func (g *group) received(m ring.Mark) error { return g.rank.Done(m, true) }
 
-// Arrived lets what the rank enqueues come after the rounds of the first n messages that it receives.
+// Arrived orders the rank's later work after the rounds of the first n received messages.
 func (g *group) Arrived(ctx context.Context, n int) error {
-	x := g.now
+	x := g.current
 	if x == nil {
 		return g.usable()
 	}
 	for i := 0; i < len(x.rounds) && n > 0; i++ {
 		r := &x.rounds[i]
 		n -= len(r.receive)
-		if err := x.tell(ctx, r, g.received); err != nil {
+		if err := x.awaitRound(ctx, r, g.received); err != nil {
 			return err
 		}
 		if r.err != nil {
@@ -158,32 +160,32 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// tell waits until a round is enqueued, and has then tell the rank of its end, once.
-func (x *exchange) tell(ctx context.Context, r *round, then func(ring.Mark) error) error {
+// awaitRound waits until a round is enqueued, then calls then once with the round's mark.
+func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark) error) error {
 	if r.done {
 		return nil
 	}
 	select {
-	case <-r.placed:
+	case <-r.enqueued:
 	case <-ctx.Done():
 		x.group.Fail(ctx.Err())
-		<-r.placed
+		<-r.enqueued
 	}
 	if r.done = true; r.mark == nil {
 		return nil
 	}
-	return then(r.mark) // while the GPU is still at work, so that its clock tells what it waited
+	return then(r.mark) // while the GPU works, so that its clock measures the wait
 }
 
-// end is Wait that has then tell the rank of the end of what is enqueued.
+// end is Wait with a function for the marks.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
-	x := g.now
-	if g.now = nil; x == nil {
+	x := g.current
+	if g.current = nil; x == nil {
 		return nil
 	}
 	var after error
 	for i := range x.rounds {
-		after = errors.Join(after, x.tell(ctx, &x.rounds[i], then))
+		after = errors.Join(after, x.awaitRound(ctx, &x.rounds[i], then))
 	}
 	select {
 	case err := <-x.finished:
@@ -194,44 +196,45 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	}
 }
 
-// place enqueues a round, unless one before was not.
-func (x *exchange) place(ctx context.Context, i int, after []ring.Mark) {
+// enqueueRound enqueues round i, unless an earlier round failed.
+func (x *exchange) enqueueRound(ctx context.Context, i int, after []ring.Mark) {
 	r := &x.rounds[i]
 	if x.err == nil {
 		r.mark, x.err = x.group.rank.Travel(func(s *cuda.Stream) error { return x.enqueue(ctx, s, r) }, after...)
 	}
 	r.err = x.err
-	close(r.placed)
+	close(r.enqueued)
 }
 
-// run sees to the exchange, of which the rounds before from are enqueued.
+// run completes the exchange, whose rounds before from are enqueued already.
 func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 	g := x.group
 	for i := from; i < len(x.rounds); i++ {
-		x.place(ctx, i, after)
+		x.enqueueRound(ctx, i, after)
 		after = nil
 	}
 	if x.err == nil {
-		x.finished <- x.see(ctx, x.rounds[len(x.rounds)-1].mark)
+		x.finished <- x.waitGPU(ctx, x.rounds[len(x.rounds)-1].mark)
 		return
 	}
-	err := g.give(x.err)
-	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // nobody touches the tensors any more
+	err := g.failAbort(x.err)
+	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // no rank touches the tensors any more
 }
 
-// see waits for the GPU's end of the exchange. It aborts the communicator if that cannot come.
-func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
+// waitGPU waits until the GPU completes the exchange. It aborts the communicator if that is
+// impossible.
+func (x *exchange) waitGPU(ctx context.Context, mark ring.Mark) error {
 	g := x.group
 	passed := make(chan error, 1)
 	go func() { passed <- mark.(*cuda.Event).Sync() }()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		var err error
 		select {
 		case err := <-passed:
 			if err != nil {
-				err = g.give(err)
+				err = g.failAbort(err)
 			}
 			return err
 		case <-ctx.Done():
@@ -244,9 +247,9 @@ func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
 		if err == nil {
 			continue
 		}
-		err = g.give(err)
+		err = g.failAbort(err)
 		select {
-		case <-passed: // by the abort, which is no error of the rank's own work
+		case <-passed: // due to the abort, so not an error of the rank's own work
 			return err
 		case <-time.After(grace):
 			return errors.Join(err, fmt.Errorf("ring/nccl: the GPU of rank %d does not end its messages", g.Rank()))
@@ -255,21 +258,21 @@ func (x *exchange) see(ctx context.Context, mark ring.Mark) error {
 }
 
 const (
-	look  = 5 * time.Millisecond // how often NCCL is asked for errors while the GPU works
-	grace = 2 * time.Second      // how long the GPU may take to end after an abort
+	pollInterval = 5 * time.Millisecond // interval of asking NCCL for errors while the GPU works
+	grace        = 2 * time.Second      // time for the GPU to finish after an abort
 )
 
-// enqueue puts the messages of a round in the stream, and waits until NCCL has done so.
+// enqueue enqueues a round's messages in the stream, and waits until NCCL has done so.
 func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error {
 	g := x.group
 	if err := errors.Join(x.cut(s, r, r.send, true), x.cut(s, r, r.receive, false)); err != nil {
 		return err
 	}
 	err := g.gpu.Within(func() error {
-		return g.lib.Group(func() error { return x.message(r, nccl.Stream(s.Handle())) })
+		return g.lib.Group(func() error { return x.postPieces(r, nccl.Stream(s.Handle())) })
 	})
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	for _, c := range r.unstage {
 		if err == nil {
@@ -279,8 +282,7 @@ func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error 
 	return err
 }
 
-// message asks NCCL for every piece.
-func (x *exchange) message(r *round, s nccl.Stream) error {
+func (x *exchange) postPieces(r *round, s nccl.Stream) error {
 	g := x.group
 	for _, p := range r.pieces {
 		f := g.lib.Receive
@@ -294,7 +296,6 @@ func (x *exchange) message(r *round, s nccl.Stream) error {
 	return nil
 }
 
-// cut makes pieces of messages.
 func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool) error {
 	g := x.group
 	for _, m := range list {
@@ -313,10 +314,10 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 	return nil
 }
 
-// add makes pieces of a tensor. Both ranks must agree and know only the shape of each other's tensor. All of it is one, as
-// NCCL moves few large messages faster than many small ones, but where large heads lie apart: to copy them together beside
-// a kernel, on the multiprocessors that it leaves, takes longer. A piece of more than pieceBytes is several. What
-// does not lie close is copied.
+// add makes the pieces of a tensor. Both ranks must agree, and know only the shape of the other's
+// tensor. A tensor is one piece, as NCCL moves few large messages fastest. Only large heads that
+// are apart are a piece each: the few free multiprocessors gather them slowly. Pieces are at most
+// pieceBytes. Tensors that are not dense are staged.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size
@@ -334,7 +335,7 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Mess
 		x.staged++
 		dense := b.Tensor(t.DType(), 0, n[0], n[1], n[2], n[3])
 		if !send {
-			r.unstage = append(r.unstage, copied{t, dense})
+			r.unstage = append(r.unstage, stagedCopy{t, dense})
 		} else if err := s.Copy(dense, t); err != nil {
 			return err
 		}
@@ -352,7 +353,7 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Mess
 	return nil
 }
 
-// isDense reports whether the elements of a tensor, or those of each head, follow each other.
+// isDense reports whether a tensor, or each of its heads, is contiguous.
 func isDense(t *flashkit.Tensor, heads bool) bool {
 	n, strides, next := t.Shape(), t.Strides(), 1
 	if heads {

@@ -18,7 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// openAll opens the GPUs of this machine, at least so many, or skips the test, as it does without NCCL.
+// openAll opens the machine's GPUs, at least the given number. Otherwise, or without NCCL, it skips
+// the test.
 func openAll(t *testing.T, least int) []*cuda.Backend {
 	if _, err := nccl.Version(nccl.Options{}); errors.Is(err, nccl.ErrNoNCCL) {
 		t.Skip(err)
@@ -30,7 +31,7 @@ func openAll(t *testing.T, least int) []*cuda.Backend {
 	return gpus
 }
 
-// NCCL wants a GPU for each rank. The stand-ins have the same tests, in package cuda.
+// NCCL needs one GPU per rank. Package cuda runs the same tests with the stand-ins.
 func TestGPUProblems(t *testing.T) {
 	gpus, seed := openAll(t, 1), peertest.Seed(t)
 	var sizes []int
@@ -45,7 +46,7 @@ func TestGPUFaults(t *testing.T) {
 	peertest.Faults(t, peertest.NCCL(t.Context(), gpus), len(gpus))
 }
 
-// Ranks that have nothing but NCCL, as processes of torchrun.
+// Ranks have no other group, as processes of torchrun.
 func TestGPULaunched(t *testing.T) {
 	if os.Getenv("NCCL_COMM_ID") == "" {
 		t.Skip("NCCL_COMM_ID is not set")
@@ -55,7 +56,7 @@ func TestGPULaunched(t *testing.T) {
 	peertest.Hangs(t, peertest.Launched(t.Context(), gpus), len(gpus), 1)
 }
 
-// A rank gives up while its messages are under way: they end on all ranks, and a new group works.
+// A rank gives up with messages under way: they end on all ranks, and a new group works.
 func TestGPUAbort(t *testing.T) {
 	tr := peertest.NCCL(t.Context(), openAll(t, 2))
 	fault := errors.New("the fault of a test")
@@ -83,8 +84,7 @@ func TestGPUAbort(t *testing.T) {
 	}
 }
 
-// exchange sends much to the other rank and receives as much, and calls a function meanwhile. The ranks
-// have exchanged little before.
+// exchange calls meanwhile during a large message in both directions, after small ones.
 func exchange(t *testing.T, r *peer.Rank, meanwhile func()) error {
 	const bytes = min(2<<30, math.MaxInt) // milliseconds over the fastest link
 	var x [2]*cuda.Buffer

@@ -14,7 +14,7 @@ import (
 func (g *group) Rank() int { return g.control.Rank() }
 func (g *group) Size() int { return g.control.Size() }
 
-// Gather gathers by control.
+// Gather gathers through control.
 func (g *group) Gather(ctx context.Context, mine, all []byte) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -40,20 +40,17 @@ var errClosed = errors.New("ring/nccl: the group is closed")
 // reason returns why the group is broken, nil if it is not.
 func (g *group) reason() error {
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {
-		g.fail(b.Err()) // before listen does
+		g.fail(b.Err()) // listen may not have run yet
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.err
 }
 
-// Broken returns a channel that is closed when the group is broken.
 func (g *group) Broken() <-chan struct{} { return g.broken }
 
-// Err returns why it is broken.
 func (g *group) Err() error { return g.reason() }
 
-// fail breaks the group, once.
 func (g *group) fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,47 +60,47 @@ func (g *group) fail(err error) {
 	}
 }
 
-// Fail breaks the group and tells the others where control can. What is under way is aborted by
-// the goroutine that sees to it.
+// Fail breaks the group and notifies the other ranks if control can. The exchange's goroutine
+// aborts messages under way.
 func (g *group) Fail(err error) {
-	g.control.Fail(err) // first, so that others know why this rank's messages end
+	g.control.Fail(err) // first, so that other ranks learn why this rank's messages end
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {
-		err = b.Err() // who failed first
+		err = b.Err() // of the rank that failed first
 	}
 	g.fail(err)
 }
 
-// give fails, and aborts the communicator. It returns why the group is broken.
-func (g *group) give(err error) error {
+// failAbort breaks the group and aborts the communicators. It returns why the group is broken.
+func (g *group) failAbort(err error) error {
 	g.Fail(err)
 	return errors.Join(g.reason(), g.abort())
 }
 
-// abort gives the communicators up, with what the GPU waits for of them.
+// abort aborts the communicators, and with them the GPU's waits.
 func (g *group) abort() (err error) {
-	for _, c := range g.take() {
+	for _, c := range g.takeComms() {
 		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Abort(c) }))
 	}
 	return err
 }
 
-// take returns the communicators, which the group has no more, in the order in which they are given up.
-func (g *group) take() (list []nccl.Comm) {
+// takeComms removes the communicators from the group and returns them in the order of release.
+func (g *group) takeComms() (list []nccl.Comm) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range [...]nccl.Comm{g.comm, g.first} {
+	for _, c := range [...]nccl.Comm{g.comm, g.parent} {
 		if c != 0 {
 			list = append(list, c)
 		}
 	}
-	g.comm, g.first = 0, 0
+	g.comm, g.parent = 0, 0
 	return list
 }
 
-// farewell is how long Close waits for the other ranks.
-const farewell = 10 * time.Second
+// closeTimeout bounds the wait of Close for the other ranks.
+const closeTimeout = 10 * time.Second
 
-// Close ends the communicator, for which it waits for the other ranks, or aborts it in a broken group.
+// Close ends the communicators. It waits for the other ranks, or aborts if the group is broken.
 func (g *group) Close() error {
 	g.mu.Lock()
 	closed := g.closed
@@ -112,10 +109,10 @@ func (g *group) Close() error {
 	if closed {
 		return nil
 	}
-	if x := g.now; x != nil { // which nobody waited for
+	if x := g.current; x != nil { // an exchange without a Wait
 		g.Fail(errClosed)
 		<-x.finished
-		g.now = nil
+		g.current = nil
 	}
 	err := g.leave()
 	close(g.closing)
@@ -129,20 +126,19 @@ func (g *group) Close() error {
 	return err
 }
 
-// leave ends the communicator: an abort is right for one that is broken, and for one whose other ranks do
-// not come.
+// leave ends the communicators. It aborts them if the group is broken or other ranks do not come.
 func (g *group) leave() error {
 	if g.reason() != nil {
 		return g.abort()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	err := g.rejoin()
+	err := g.closeSplit()
 	if err == nil {
 		err = g.gpu.Within(func() error { return g.lib.Finalize(g.comm) })
 	}
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	if err != nil && g.reason() != nil { // another rank failed meanwhile
 		return g.abort()
@@ -150,25 +146,25 @@ func (g *group) leave() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("ring/nccl: rank %d leaves alone: %w", g.Rank(), err), g.abort())
 	}
-	for _, c := range g.take() {
+	for _, c := range g.takeComms() {
 		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Destroy(c) }))
 	}
 	return err
 }
 
-// rejoin ends the communicator that was split off, for which it waits for nobody.
-func (g *group) rejoin() error {
-	if g.first == 0 {
+// closeSplit ends the split communicator, without waiting for other ranks.
+func (g *group) closeSplit() error {
+	if g.parent == 0 {
 		return nil
 	}
 	g.mu.Lock()
 	c := g.comm
-	g.comm, g.first = g.first, 0
+	g.comm, g.parent = g.parent, 0
 	g.mu.Unlock()
 	return g.gpu.Within(func() error { return errors.Join(g.lib.Finalize(c), g.lib.Destroy(c)) })
 }
 
-// stage returns memory for the message with that number of an exchange, as large as it must be.
+// stage returns staging memory i of an exchange, of at least the given bytes.
 func (g *group) stage(i, bytes int) (*cuda.Buffer, error) {
 	for len(g.staged) <= i {
 		g.staged = append(g.staged, nil)

@@ -12,16 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// meetingVar names the place where NCCL's ranks meet if nobody hands them an ID. NCCL reads it too.
+// meetingVar is the address at which NCCL's ranks meet without an ID. NCCL reads it too.
 const meetingVar = "NCCL_COMM_ID"
 
-// OpenLaunched is Open for processes that have nothing but NCCL, as those of torchrun and Slurm:
-// launch is what ring.Launched says of this one. The environment of all of them must have had the same
-// NCCL_COMM_ID, host:port of rank 0's machine, when they were started: there NCCL itself has the ranks meet.
+// OpenLaunched is Open for processes that have only NCCL, such as torchrun's and Slurm's. launch is
+// the result of ring.Launched. All processes must start with the same NCCL_COMM_ID, the host:port
+// of rank 0's machine where NCCL's ranks meet.
 //
-// Small messages go over NCCL as well, and nobody tells of faults: who waits for a rank that is gone
-// returns when NCCL notices, which it does over a network, or at the deadline of the context, and cannot
-// name it. The launcher can, and ends the others. A rank that cannot begin leaves the others waiting.
+// Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
+// when NCCL notices, as it does over a network, or at the context's deadline. Its error cannot name
+// the rank; the launcher can, and ends the others. If one rank cannot start, the others wait.
 func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	switch {
 	case launch.Size < 1 || launch.Rank < 0 || launch.Rank >= launch.Size:
@@ -48,7 +48,7 @@ func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o 
 	})
 }
 
-// A wire is the control of ranks that have nothing but NCCL.
+// A wire is the control group of ranks that have only NCCL.
 type wire struct {
 	group      *group
 	rank, size int
@@ -58,7 +58,7 @@ type wire struct {
 func (w *wire) Rank() int { return w.rank }
 func (w *wire) Size() int { return w.size }
 
-// Gather sends a row of words to all ranks, beside what the rank computes.
+// Gather sends mine to all ranks as words, during the rank's compute.
 func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*w.size {
 		return fmt.Errorf("ring/nccl: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*w.size, w.size)
@@ -106,14 +106,13 @@ func (w *wire) grow(bytes int) (err error) {
 	return err
 }
 
-// Start and Wait are the group's.
+// The group implements Start and Wait.
 func (w *wire) Start(context.Context, []ring.Message, []ring.Message) error { return errClosed }
 func (w *wire) Wait(context.Context) error                                  { return errClosed }
 
-// Fail cannot tell anyone.
+// Fail cannot notify other ranks.
 func (w *wire) Fail(error) {}
 
-// Close gives the memory back.
 func (w *wire) Close() (err error) {
 	if w.bytes != nil {
 		err, w.bytes = w.bytes.Free(), nil

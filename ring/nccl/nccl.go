@@ -1,23 +1,23 @@
-// Package nccl is a transport for package ring over NCCL: GPUs of one process or of many, on one
-// machine or on many. Tensors lie on the GPUs. A rank is a [peer.Rank], the Group and the Runner
-// of a ring.Ring, but that NCCL moves its messages.
+// Package nccl is a transport of package ring over NCCL, for GPUs of any number of processes and
+// machines. Tensors are on the GPUs. A rank is a [peer.Rank], the Group and Runner of a ring.Ring,
+// whose messages NCCL moves.
 //
-// It loads libnccl.so.2 at run time: $FLASHKIT_NCCL, else where the loader finds it. NCCL 2.18 or
-// later is needed; the packages nvidia-nccl-cu13 and nvidia-nccl-cu12 of PyPI have it.
+// It loads libnccl.so.2, version 2.18 or later, at run time: $FLASHKIT_NCCL, else the loader's
+// choice. PyPI's packages nvidia-nccl-cu13 and nvidia-nccl-cu12 provide it.
 //
-// Ranks find each other by another group, which also gathers their small messages on the host and
-// tells of faults: ring.Local for goroutines of one process, package mpi for processes. OpenLaunched
-// is for processes that have neither.
+// Ranks meet through another group, which also gathers small messages on the host and announces
+// faults: ring.Local for goroutines of one process, package mpi for processes. OpenLaunched needs
+// neither.
 //
 //	control, err := mpi.Open(ctx)
 //	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
 //	r, err := ring.New(rank, rank, ring.Options{})
 //
-// A communicator is made without blocking, and used so until the ranks have met: every wait ends with its context, at the
-// fault of another rank that control tells of, or at an error that NCCL finds. The communicator is then
-// aborted, with what the GPU still waits for; the GPU can be used on, in a new group. Without blocking NCCL makes a thread
-// for each group of messages. So from NCCL 2.28 on they move in a second communicator, split off the first one when the
-// ranks have met: there a group is enqueued at once, and waits for nobody.
+// A communicator starts in nonblocking mode. Every wait ends with its context, when control
+// announces another rank's fault, or at an error of NCCL. The communicator is then aborted with the
+// GPU's pending waits; the GPU remains usable in a new group. In nonblocking mode NCCL creates a
+// thread per group of messages. So from NCCL 2.28 on, messages move in a blocking communicator,
+// split off once the ranks have met. It enqueues a group at once, without waiting for other ranks.
 package nccl
 
 import (
@@ -37,23 +37,24 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// ErrNoNCCL is wrapped by Open's error where there is no library. It is flashkit.ErrUnavailable.
+// ErrNoNCCL is wrapped by Open's error if there is no library. It is flashkit.ErrUnavailable.
 var ErrNoNCCL = fmt.Errorf("ring/nccl: no NCCL: set FLASHKIT_NCCL to a libnccl.so.2 of version 2.18 or later, as the packages nvidia-nccl-cu13 and nvidia-nccl-cu12 of PyPI have it: %w", flashkit.ErrUnavailable)
 
-// Options say how NCCL works. All ranks have the same but for Library. The zero value is right for
-// most.
+// Options configure NCCL, alike on all ranks except Library. The zero value suits most programs.
 type Options struct {
-	// Library is the file to load, in place of $FLASHKIT_NCCL.
+	// Library is the file to load instead of $FLASHKIT_NCCL.
 	Library string
 
-	// Channels is the most that NCCL may use, 0 for 16. Messages take half as many multiprocessors,
-	// which kernels that fill the GPU leave free while messages are under way or about to begin.
+	// Channels is the most channels that NCCL may use, from 1 to 32, or 0 for 16. Messages take
+	// half as many multiprocessors. Kernels that fill the GPU leave these free while messages are
+	// under way or about to begin.
 	Channels int
 }
 
 func (o *Options) channels() int { return cmp.Or(o.Channels, 16) }
 
-// spare is how many multiprocessors kernels leave free: NCCL's kernel has a block for two channels.
+// spare returns the multiprocessors that kernels leave free: NCCL's kernel has one block per two
+// channels.
 func (o *Options) spare() int { return (o.channels() + 1) / 2 }
 
 // A group is the membership of one rank.
@@ -64,23 +65,25 @@ type group struct {
 	lib     nccl.Library
 
 	mu      sync.Mutex
-	comm    nccl.Comm // 0 once it is given up
-	first   nccl.Comm // of which comm was split off, 0 if it was not
+	comm    nccl.Comm // 0 once released
+	parent  nccl.Comm // the communicator from which comm was split, 0 without a split
 	err     error     // why the group is broken, set before broken is closed
 	broken  chan struct{}
 	closing chan struct{}
 	closed  bool
 
-	now    *exchange // under way
-	staged []*cuda.Buffer
+	current *exchange // under way
+	staged  []*cuda.Buffer
 }
 
 var _ ring.Breaker = (*group)(nil)
 
-// Open makes a communicator of the ranks of control, one GPU for each, and returns this rank of it.
-// All ranks call it together; if one cannot, all return an error that says which and why. It ends
-// with its context. The GPU and control remain the caller's: Close gives back neither, and
-// neither may be closed before the rank. Close the GPU before a group of MPI, whose end may shut the CUDA driver down. NCCL refuses a GPU that two ranks have.
+// Open makes a communicator of control's ranks, one GPU each, and returns this rank. All ranks call
+// it together. If one fails, all return an error that names the rank and cause. It returns early
+// when ctx is done. NCCL refuses a GPU shared by two ranks.
+//
+// The GPU and control remain the caller's, and must stay open until the rank is closed. Close the
+// GPU before an MPI group, whose end may shut down the CUDA driver.
 func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	if control == nil {
 		return nil, &flashkit.ProblemError{Field: "control", Value: "nil", Reason: "is missing"}
@@ -91,7 +94,7 @@ func Open(ctx context.Context, control ring.Group, gpu *cuda.Backend, o Options)
 	g := newGroup(gpu)
 	g.control = control
 	return peer.Over(gpu, o.spare(), func(r *peer.Rank) (ring.Group, error) {
-		id, err := g.meet(ctx, o)
+		id, err := g.exchangeID(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -122,12 +125,12 @@ func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (
 		go g.listen(b)
 	}
 	err := g.connect(ctx, id, o.channels())
-	if err == nil && g.lib.Version() >= splits {
+	if err == nil && g.lib.Version() >= splitVersion {
 		err = g.split(ctx, o.channels())
 	}
 	if err != nil {
 		close(g.closing)
-		return nil, g.give(err)
+		return nil, g.failAbort(err)
 	}
 	return g, nil
 }
@@ -149,17 +152,17 @@ func load(ctx context.Context, o Options) (nccl.Library, error) {
 	return lib, nil
 }
 
-// A greeting is what each rank tells the others before there is a communicator.
+// Layout of a greeting, which ranks exchange before there is a communicator.
 const (
-	greetID      = 0 // rank 0's
+	greetID      = 0 // of rank 0
 	greetVersion = greetID + len(nccl.ID{})
-	greetWrong   = greetVersion + 8 // length of the text, 0 if nothing is wrong
+	greetWrong   = greetVersion + 8 // length of the error text, 0 without an error
 	greetText    = greetWrong + 2
 	greetSize    = 512
 )
 
-// meet loads the library and returns the ID that rank 0 makes, if every rank is ready.
-func (g *group) meet(ctx context.Context, o Options) (id nccl.ID, err error) {
+// exchangeID loads the library and returns rank 0's ID if every rank is ready.
+func (g *group) exchangeID(ctx context.Context, o Options) (id nccl.ID, err error) {
 	mine, all := make([]byte, greetSize), make([]byte, greetSize*g.Size())
 	g.lib, err = load(ctx, o)
 	if err == nil {
@@ -191,23 +194,24 @@ func (g *group) meet(ctx context.Context, o Options) (id nccl.ID, err error) {
 	return nccl.ID(of(0)[greetID:]), nil
 }
 
-// connect makes the communicator.
 func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 	err := g.gpu.Within(func() (err error) {
 		g.comm, err = g.lib.Init(g.Size(), id, g.Rank(), channels)
 		return err
 	})
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	return err
 }
 
-// splits is the first version of NCCL whose communicators are split: of which that was tried on GPUs.
-const splits = 22800
+// splitVersion is the first NCCL version whose communicators are split, the earliest tested on
+// GPUs.
+const splitVersion = 22800
 
-// split has messages move in a communicator that makes no thread for each group of them. There, to enqueue the first
-// ones between two ranks would wait for both, whatever the context says: so all meet before.
+// split moves messages to a blocking communicator, which makes no thread per group of messages. In
+// it, enqueuing the first messages between two ranks would wait for both, regardless of the
+// context. So all ranks meet beforehand.
 func (g *group) split(ctx context.Context, channels int) error {
 	hello, err := g.gpu.Alloc(g.Size())
 	if err != nil {
@@ -223,15 +227,15 @@ func (g *group) split(ctx context.Context, channels int) error {
 		return err
 	})
 	if err == nil {
-		err = g.settled(ctx)
+		err = g.waitDone(ctx)
 	}
 	if err == nil {
-		g.first, g.comm = g.comm, *c
+		g.parent, g.comm = g.comm, *c
 	}
 	return err
 }
 
-// listen breaks the group when control is broken.
+// listen breaks the group when control breaks.
 func (g *group) listen(b ring.Breaker) {
 	select {
 	case <-b.Broken():
@@ -240,17 +244,16 @@ func (g *group) listen(b ring.Breaker) {
 	}
 }
 
-// How long to sleep between two questions whether NCCL is done, the first of which are asked at
-// once.
+// Sleep between two polls of NCCL; the first polls follow each other at once.
 const (
 	eager   = 200 * time.Microsecond
 	nap     = 50 * time.Microsecond
 	longNap = 2 * time.Millisecond
 )
 
-// settled waits until NCCL has done what it was asked for, unless the context is done or the group
-// broken before.
-func (g *group) settled(ctx context.Context) error {
+// waitDone waits until NCCL has completed its last operation, the context is done or the group
+// breaks.
+func (g *group) waitDone(ctx context.Context) error {
 	for begin := time.Now(); ; {
 		if done, err := g.lib.Async(g.comm); done || err != nil {
 			return err

@@ -9,16 +9,16 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// Args are arguments on a rank's GPU, and their memory.
+// Args are arguments on a rank's GPU and their memory.
 type Args struct {
 	*flashkit.Args
 	rank    *Rank
 	buffers []*cuda.Buffer
 }
 
-// Upload copies a shard from the host to the rank's GPU: dense tensors, as ring.Cut.Shard
-// makes them, with their contents, outputs too. What is not dense is an error. The caller
-// frees them.
+// Upload copies a shard from the host to the rank's GPU, including outputs. Tensors must be dense,
+// as ring.Cut.Shard makes them, else the error is a *flashkit.ProblemError. The caller frees the
+// result.
 func (r *Rank) Upload(shard *flashkit.Args) (*Args, error) {
 	if shard == nil {
 		return nil, &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
@@ -48,8 +48,8 @@ func (r *Rank) Upload(shard *flashkit.Args) (*Args, error) {
 	return x, nil
 }
 
-// Random is Upload for tensors whose contents do not matter, as to measure time: the numbers
-// are random ones between -1 and 1, one block of them over and over.
+// Random is Upload with random contents, for measurements. One block of numbers in [-1, 1) is
+// repeated throughout. Only the tensors' shapes and types are read.
 func (r *Rank) Random(shapes *flashkit.Args, seed uint64) (*Args, error) {
 	if shapes == nil {
 		return nil, &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
@@ -84,10 +84,10 @@ func (r *Rank) Random(shapes *flashkit.Args, seed uint64) (*Args, error) {
 	return x, errors.Join(r.compute.Sync(), from.Free())
 }
 
-// randomBlock is how many numbers there are, of which each tensor begins with others.
+// randomBlock is the length of the block. Each tensor starts at another offset in it.
 const randomBlock = 1 << 20
 
-// repeat fills a buffer for t with a block of numbers over and over.
+// repeat fills a buffer for t with copies of the block.
 func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i int) error {
 	dim := max(1, t.Shape()[3])
 	if dim > randomBlock/2 {
@@ -105,7 +105,7 @@ func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i 
 	return nil
 }
 
-// Download copies the tensors back to where they came from, outputs of a pass of p.
+// Download copies the outputs of a pass of p back to the tensors of shard.
 func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.Args) error {
 	for _, a := range flashkit.Arguments() {
 		from, to := *a.Of(x.Args), *a.Of(shard)
@@ -126,7 +126,7 @@ func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.
 	return nil
 }
 
-// Free gives the memory back.
+// Free frees the memory.
 func (x *Args) Free() (err error) {
 	for _, m := range x.buffers {
 		err = errors.Join(err, m.Free())
@@ -135,7 +135,6 @@ func (x *Args) Free() (err error) {
 	return err
 }
 
-// dense refuses tensors that are not dense on the host.
 func dense(name string, t flashkit.Tensor) error {
 	n := t.Shape()
 	if t.Owner() != nil || t.Strides() != [4]int{n[1] * n[2] * n[3], n[2] * n[3], n[3], 1} || t.Len() < elements(t) {

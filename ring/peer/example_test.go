@@ -45,7 +45,7 @@ func Example() {
 	fmt.Println(errors.Join(errs...))
 }
 
-// attend is the work of one rank.
+// attend runs one rank.
 func attend(r *peer.Rank, p flashkit.Problem, whole *flashkit.Args) (err error) {
 	defer func() { err = errors.Join(err, r.Close()) }()
 	cut, err := ring.NewCut(p, nil, r.Size(), false)

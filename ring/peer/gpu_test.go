@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/peertest"
 )
 
-// A machine with one GPU has ranks that share it. The stand-in for a GPU has the same tests, in package cuda.
+// On a machine with one GPU, ranks share it. Package cuda runs the same tests with the stand-in.
 func TestGPUProblems(t *testing.T) {
 	gpus, seed := peertest.OpenAll(t), peertest.Seed(t)
 	peertest.Problems(t, peertest.Peers(gpus), []int{1, 2, 3, 4, 5}, seed, 60, false)

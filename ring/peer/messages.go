@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// Arrived lets what the rank enqueues come after the first n messages that it receives. Where the transport
-// does not tell them apart, those are all.
+// Arrived orders the rank's later work after the first n received messages, or after all if the
+// transport does not distinguish them.
 func (r *Rank) Arrived(ctx context.Context, n int) error {
 	if g, ok := r.Group.(interface {
 		Arrived(ctx context.Context, n int) error
@@ -23,16 +23,16 @@ func (r *Rank) Arrived(ctx context.Context, n int) error {
 
 // Rounds returns 2 for copy engines, 3 for another transport.
 func (r *Rank) Rounds() int {
-	if r.over {
+	if r.external {
 		return 3
 	}
 	return 2
 }
 
-// Moves says that messages are still under way after some are Done.
+// Moves records that messages remain under way after some are Done.
 func (r *Rank) Moves() { r.moving = true }
 
-// Ready marks what the rank has enqueued, as messages begin.
+// Ready marks the rank's enqueued work, as messages begin.
 func (r *Rank) Ready() (ring.Mark, error) {
 	r.moving = true
 	if r.early {
@@ -42,7 +42,7 @@ func (r *Rank) Ready() (ring.Mark, error) {
 	return r.record(r.compute)
 }
 
-// Move enqueues copies in the rank's second stream.
+// Move enqueues copies in the rank's copy stream.
 func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
 	mark, err := r.Travel(func(s *cuda.Stream) error {
 		for i := range dst {
@@ -52,14 +52,14 @@ func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Ma
 		}
 		return nil
 	}, ours, theirs)
-	if err != nil { // the other rank goes on with its memory
+	if err != nil { // the other rank reuses its memory
 		return nil, errors.Join(err, r.copies.Sync())
 	}
 	return mark, nil
 }
 
-// Travel has enqueue put messages in the rank's second stream, after what marks say, and marks
-// their end. A mark is a *cuda.Event.
+// Travel enqueues messages in the rank's copy stream after the given marks, and marks their end. A
+// mark is a *cuda.Event.
 func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (ring.Mark, error) {
 	for _, mark := range after {
 		e, ok := mark.(*cuda.Event)
@@ -76,7 +76,7 @@ func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (rin
 	return r.record(r.copies)
 }
 
-// Done lets the rank's kernels wait for copies.
+// Done makes the rank's kernels wait for copies.
 func (r *Rank) Done(copied ring.Mark, received bool) error {
 	e, ok := copied.(*cuda.Event)
 	if !ok {

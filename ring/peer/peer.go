@@ -1,8 +1,8 @@
-// Package peer is a transport for package ring: the GPUs of one process. Tensors lie on the
-// GPUs. Keys and gradients travel by the copy engines, in a stream beside that of the kernels,
-// so that no multiprocessor takes part; events say what comes after what.
+// Package peer is a transport of package ring for the GPUs of one process. Tensors are on the GPUs.
+// Copy engines move keys and gradients in a separate stream, without taking multiprocessors; events
+// order the work.
 //
-// Each rank is for a goroutine of its own:
+// Each rank is for one goroutine:
 //
 //	ranks, err := peer.Open(gpus)            // *cuda.Backend each
 //	r, err := ring.New(ranks[i], ranks[i], ring.Options{})
@@ -24,41 +24,40 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// A Rank is one GPU of a group, or a part of its time: it is the Group and the Runner of a
-// ring.Ring. Close gives back its streams, and neither the GPU nor what others hold.
+// A Rank is one GPU of a group, or a share of its time. It is the Group and the Runner of a
+// ring.Ring. Close releases its streams, but neither the GPU nor its buffers.
 type Rank struct {
 	ring.Group
-	gpu     *cuda.Backend
-	compute *cuda.Stream
-	copies  *cuda.Stream
-	sides   [4]*cuda.Stream // of passes that begin while another ends, in turns
+	gpu            *cuda.Backend
+	compute        *cuda.Stream
+	copies         *cuda.Stream
+	overlapStreams [4]*cuda.Stream // for passes that overlap the end of another, in rotation
 
-	mu     sync.Mutex // of events, which copies take beside the rank's calls
-	free   []*cuda.Event
-	taken  []*cuda.Event // since Begin, and
-	older  []*cuda.Event // since the Begin before
-	begin  *cuda.Event
-	early  bool             // the next mark is begin: the first messages of a call have not begun
-	waits  [][2]*cuda.Event // what the rank waited for others: from, to
-	beside bool             // the next pass
-	passes int              // beside others, of a call
-	prior  *cuda.Event      // before the last pass
-	since  []*cuda.Event    // what was to be waited for since
-	over   bool             // another transport moves messages,
-	spare  int              // which take so many multiprocessors
-	moving bool             // while they are under way
-	closed bool
+	mu       sync.Mutex // guards events, which copies take concurrently
+	free     []*cuda.Event
+	used     []*cuda.Event // since the last Begin
+	older    []*cuda.Event // since the Begin before that
+	begin    *cuda.Event
+	early    bool             // the next mark is begin: the call's first messages have not begun
+	waits    [][2]*cuda.Event // waits for other ranks: start and end
+	overlaps bool             // the next pass may overlap
+	passes   int              // overlapping passes of a call
+	prior    *cuda.Event      // before the last pass
+	since    []*cuda.Event    // marks to wait for since then
+	external bool             // another transport moves messages,
+	spare    int              // on this number of multiprocessors,
+	moving   bool             // and messages are under way
+	closed   bool
 }
 
-// The transport is one that a Ring takes.
 var (
 	_ ring.Device = (*Rank)(nil)
 	_ ring.Mover  = (*Rank)(nil)
 )
 
-// Open returns the ranks of a group, of which rank i computes on gpus[i]. A GPU may be that of
-// several ranks, which then take turns. The GPUs remain the caller's. Where two of them
-// cannot reach each other's memory, copies go through the host's.
+// Open returns the ranks of a group: rank i computes on gpus[i]. Several ranks may share a GPU and
+// then take turns. The GPUs remain the caller's. If two of them cannot access each other's memory,
+// copies go through the host.
 func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	defer func() {
 		if err != nil {
@@ -94,12 +93,12 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	return ranks, err
 }
 
-// newRank returns a rank of no group. What others wait for comes first: messages, then what adds the results of a
-// pass, before the next one, which has begun beside it.
+// newRank returns a rank without a group. Stream priorities favor messages, for which other ranks
+// wait. Next come the kernels that add a pass's results, before an overlapping next pass.
 func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	r = &Rank{gpu: gpu}
 	const first = -5
-	for i, s := range r.places() {
+	for i, s := range r.streams() {
 		if *s, err = gpu.NewPriorityStream(first + i); err != nil {
 			return nil, errors.Join(err, r.closeStreams())
 		}
@@ -107,10 +106,10 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	return r, nil
 }
 
-// Over returns a rank of a group whose messages another transport moves, as package nccl does:
-// what is said of Rank holds but for copies. Kernels may move the messages, on so many multiprocessors: those that
-// fill the GPU leave them free while messages are under way or about to begin. join is told the rank and returns its
-// group, which closes with it.
+// Over returns a rank whose messages another transport moves, such as package nccl. join receives
+// the rank and returns its group, which closes with it. multiprocessors is the number taken by
+// kernels that move messages, 0 for none. Kernels that fill the GPU leave these free while messages
+// are under way or about to begin.
 func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
 	case gpu == nil:
@@ -122,17 +121,17 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 	if err != nil {
 		return nil, err
 	}
-	r.over, r.spare = true, min(max(0, multiprocessors), gpu.Device().SMs-1)
+	r.external, r.spare = true, min(max(0, multiprocessors), gpu.Device().SMs-1)
 	if r.Group, err = join(r); err != nil {
 		return nil, errors.Join(err, r.closeStreams())
 	}
 	return r, nil
 }
 
-// Early reports that messages need nothing that kernels take.
+// Early returns true: messages need no resources that kernels occupy.
 func (r *Rank) Early() bool { return true }
 
-// Close leaves the group and gives back the rank's streams, when the GPU is done with them.
+// Close leaves the group and releases the rank's streams once the GPU has finished with them.
 func (r *Rank) Close() error {
 	if r.closed {
 		return nil
@@ -142,31 +141,31 @@ func (r *Rank) Close() error {
 }
 
 func (r *Rank) closeStreams() (err error) {
-	for _, s := range r.places() {
+	for _, s := range r.streams() {
 		if *s != nil {
 			err = errors.Join(err, (*s).Sync(), (*s).Close())
 		}
 	}
-	for _, e := range slices.Concat(r.free, r.taken, r.older) {
+	for _, e := range slices.Concat(r.free, r.used, r.older) {
 		err = errors.Join(err, e.Close())
 	}
-	r.free, r.taken, r.older, r.waits = nil, nil, nil, nil
+	r.free, r.used, r.older, r.waits = nil, nil, nil, nil
 	return err
 }
 
-// places returns where the rank has its streams, the most urgent one first.
-func (r *Rank) places() [6]**cuda.Stream {
-	return [...]**cuda.Stream{&r.copies, &r.compute, &r.sides[0], &r.sides[1], &r.sides[2], &r.sides[3]}
+// streams returns the rank's stream fields, highest priority first.
+func (r *Rank) streams() [6]**cuda.Stream {
+	return [...]**cuda.Stream{&r.copies, &r.compute, &r.overlapStreams[0], &r.overlapStreams[1], &r.overlapStreams[2], &r.overlapStreams[3]}
 }
 
-// GPU returns the rank's.
+// GPU returns the rank's GPU.
 func (r *Rank) GPU() *cuda.Backend { return r.gpu }
 
-// Stream returns the one in which the rank computes. What a program enqueues there comes
-// before the next call of the Ring.
+// Stream returns the compute stream. Work that a program enqueues there precedes the Ring's next
+// call.
 func (r *Rank) Stream() *cuda.Stream { return r.compute }
 
-// Copies returns the one in which messages travel, beside Stream.
+// Copies returns the stream of messages.
 func (r *Rank) Copies() *cuda.Stream { return r.copies }
 
 // Forward enqueues a forward pass on the GPU.
@@ -183,31 +182,30 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 	return r.pass(func(s *cuda.Stream, o cuda.Options) error { return r.gpu.Launch(ctx, s, p, pass, args, o) })
 }
 
-// Beside lets the next pass begin while the one before ends: its last blocks leave
-// multiprocessors without work.
-func (r *Rank) Beside() { r.beside = true }
+// Beside lets the next pass overlap the last blocks of the previous one, which leave
+// multiprocessors idle.
+func (r *Rank) Beside() { r.overlaps = true }
 
-// next returns the stream of the next pass that begins while another ends.
-func (r *Rank) next() *cuda.Stream { return r.sides[r.passes%len(r.sides)] }
+func (r *Rank) nextStream() *cuda.Stream { return r.overlapStreams[r.passes%len(r.overlapStreams)] }
 
-// pass enqueues a pass, in a stream of its own if it may run beside the one before.
+// pass enqueues a pass, in a stream of its own if it may overlap the previous one.
 func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
-	beside, prior := r.beside && r.prior != nil, r.prior
-	o := cuda.Options{Beside: beside}
-	if r.over && (r.early || r.moving) {
+	overlaps, prior := r.overlaps && r.prior != nil, r.prior
+	o := cuda.Options{Beside: overlaps}
+	if r.external && (r.early || r.moving) {
 		o.Spare, o.Beside = r.spare, true
 	}
-	r.beside = false
+	r.overlaps = false
 	if r.prior, err = r.record(r.compute); err != nil {
 		return err
 	}
 	defer func() { r.since = r.since[:0] }()
-	if !beside {
+	if !overlaps {
 		return enqueue(r.compute, o)
 	}
-	s := r.next()
-	if r.passes > 0 && s == r.sides[0] {
-		prior = r.prior // it would come before the pass that it follows
+	s := r.nextStream()
+	if r.passes > 0 && s == r.overlapStreams[0] {
+		prior = r.prior // else it could precede the pass that it follows
 	}
 	r.passes++
 	for _, e := range append(r.since, prior) {
@@ -225,18 +223,18 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	return r.compute.Wait(done)
 }
 
-// Pick returns the kernel that the GPU takes for the problem, as it computes that or parts of it.
+// Pick returns the GPU's kernel for p, which computes p or parts of it.
 func (r *Rank) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	k, err := r.gpu.Pick(p, pass)
 	return r.enqueued(k, &p), err
 }
 
-// PartOf returns one of Kernels as it computes the problem, or parts of it with the same bits.
+// PartOf returns kernel k of Kernels in the form that computes p and parts of p with the same bits.
 func (r *Rank) PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel {
 	return r.enqueued(k, &p)
 }
 
-// Kernels returns the GPU's, of which each enqueues its work in the rank's stream.
+// Kernels returns the GPU's kernels, which enqueue their work in the rank's streams.
 func (r *Rank) Kernels() []flashkit.Kernel {
 	list := r.gpu.Kernels()
 	for i := range list {
@@ -256,13 +254,13 @@ func (r *Rank) enqueued(k flashkit.Kernel, whole *flashkit.Problem) flashkit.Ker
 	return k
 }
 
-// Holds reports whether a tensor lies on the rank's GPU, in memory of its Backend.
+// Holds reports whether a tensor is in memory of the rank's Backend.
 func (r *Rank) Holds(t flashkit.Tensor) bool {
 	m, ok := t.Owner().(*cuda.Buffer)
 	return ok && m.Backend() == r.gpu
 }
 
-// Alloc returns memory of the GPU.
+// Alloc returns GPU memory.
 func (r *Rank) Alloc(bytes int) (ring.Memory, error) { return r.gpu.Alloc(bytes) }
 
 // Fill enqueues cuda.Stream.Fill.
@@ -279,7 +277,7 @@ func (r *Rank) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 // Copy enqueues cuda.Stream.Copy.
 func (r *Rank) Copy(dst, src flashkit.Tensor) error { return r.compute.Copy(dst, src) }
 
-// Get copies a row of float32 to the host, when the work before is done.
+// Get copies a float32 row to the host, after all earlier work.
 func (r *Rank) Get(dst []float32, src flashkit.Tensor) error {
 	m, from, err := rowOf(src, len(dst))
 	if err != nil {
@@ -288,7 +286,7 @@ func (r *Rank) Get(dst []float32, src flashkit.Tensor) error {
 	return cuda.Download(r.compute, dst, m, from)
 }
 
-// Put copies a row of float32 to the GPU.
+// Put copies a float32 row to the GPU.
 func (r *Rank) Put(dst flashkit.Tensor, src []float32) error {
 	m, from, err := rowOf(dst, len(src))
 	if err != nil {
@@ -297,7 +295,7 @@ func (r *Rank) Put(dst flashkit.Tensor, src []float32) error {
 	return cuda.Upload(r.compute, m, from, src)
 }
 
-// rowOf returns the memory of a row, and at which byte of it the row begins.
+// rowOf returns a row's buffer and its offset in bytes.
 func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
 	m, ok := t.Owner().(*cuda.Buffer)
 	if !ok || t.DType() != flashkit.Float32 || t.Shape() != [4]int{1, 1, 1, n} {
@@ -306,24 +304,24 @@ func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
 	return m, int(t.Address() - uintptr(m.Address())), nil
 }
 
-// Begin marks where a call begins. Another rank may not yet have waited for a copy of the call
-// before.
+// Begin marks the start of a call. It keeps the previous call's events, as another rank may still
+// have to wait for its copies.
 func (r *Rank) Begin(early bool) (err error) {
 	r.mu.Lock()
 	r.free = append(r.free, r.older...)
-	r.older, r.taken = r.taken, r.older[:0]
+	r.older, r.used = r.used, r.older[:0]
 	r.mu.Unlock()
-	r.waits, r.since, r.early, r.moving, r.beside, r.prior, r.passes = r.waits[:0], r.since[:0], early, false, false, nil, 0
+	r.waits, r.since, r.early, r.moving, r.overlaps, r.prior, r.passes = r.waits[:0], r.since[:0], early, false, false, nil, 0
 	r.begin, err = r.record(r.compute)
 	return err
 }
 
-// End waits for the work since Begin and says how long it took, and how long of that the GPU
-// waited for copies.
+// End waits for the work since Begin. It returns the time taken, and the part of it in which the
+// GPU waited for copies.
 func (r *Rank) End() (took, waited time.Duration, err error) {
-	r.early, r.moving = false, false // nothing was sent, or it failed
+	r.early, r.moving = false, false // no message was sent, or sending failed
 	end, err := r.record(r.compute)
-	for _, s := range r.places() {
+	for _, s := range r.streams() {
 		err = errors.Join(err, (*s).Sync())
 	}
 	if err != nil {
@@ -337,7 +335,7 @@ func (r *Rank) End() (took, waited time.Duration, err error) {
 	return took, waited, err
 }
 
-// record places an event that serves until the next Begin.
+// record records an event that stays valid until the second Begin from now.
 func (r *Rank) record(s *cuda.Stream) (e *cuda.Event, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -346,6 +344,6 @@ func (r *Rank) record(s *cuda.Stream) (e *cuda.Event, err error) {
 	} else if e, err = r.gpu.NewEvent(); err != nil {
 		return nil, err
 	}
-	r.taken = append(r.taken, e)
+	r.used = append(r.used, e)
 	return e, s.Record(e)
 }
