@@ -60,7 +60,6 @@ var wordy = map[string]float64{
 	"docs/dispatch.md":                    10.18,
 	"docs/environment.md":                 3.20,
 	"docs/figures":                        30.83,
-	"docs/flashrun.md":                    7.22,
 	"docs/gpu.md":                         8.31,
 	"docs/kernels.md":                     9.71,
 	"docs/layers.md":                      12.72,
