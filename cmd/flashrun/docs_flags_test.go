@@ -40,7 +40,7 @@ func TestFlagsOnPages(t *testing.T) {
 	require.ElementsMatch(t, want, commands)
 
 	flags := 0
-	for _, page := range []string{"flashrun", "troubleshooting", "scale"} {
+	for _, page := range []string{"flashrun", "limits", "scale"} {
 		for _, code := range codeText.FindAllString(docText(t, "../../docs/"+page+".md"), -1) {
 			code = strings.Trim(code, "`")
 			known := root.Commands()

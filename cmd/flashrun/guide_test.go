@@ -19,8 +19,8 @@ const guideFolderPath = "../../docs/"
 
 // guides are the pages whose commands TestGuides runs.
 var guides = []string{
-	"quickstart", "flashrun", "library", "troubleshooting", "profiling",
-	"algorithm", "developer-guide", "dispatch", "gpu", "numerics", "sandbox",
+	"quickstart", "flashrun", "library", "limits", "profiling",
+	"algorithm", "developer-guide", "dispatch", "gpu", "sandbox",
 }
 
 // The lines of a guide that begin with a prompt are a script. This test runs each

@@ -8,13 +8,13 @@ import (
 
 // where has the folder of a section's commands, or of a page's. It is $WORK for others.
 var where = map[string]string{
-	"quickstart#Install":                         "$REPOSITORY",
-	"quickstart#First call":                      "$WORK/first",
-	"flashrun#Manual pages and completion":       "$REPOSITORY",
-	"library#Your own backend":                   "$WORK/mine",
-	"troubleshooting#Programs that do not start": "$WORK/hello",
-	"profiling":       "$REPOSITORY",
-	"developer-guide": "$REPOSITORY",
+	"quickstart#Install":                   "$REPOSITORY",
+	"quickstart#First call":                "$WORK/first",
+	"flashrun#Manual pages and completion": "$REPOSITORY",
+	"library#Your own backend":             "$WORK/mine",
+	"limits#Programs that do not start":    "$WORK/hello",
+	"profiling":                            "$REPOSITORY",
+	"developer-guide":                      "$REPOSITORY",
 }
 
 // notRun are the commands that no test can run, and why.

@@ -54,7 +54,7 @@ func TestReadmeFeatures(t *testing.T) {
 	require.Regexp(t, `Paged caches, .Carry. and K and V of another type than Q have no\s+backward pass`, text)
 }
 
-// What docs/troubleshooting.md quotes of messages is in strings of the sources: all of it but
+// What docs/limits.md quotes of messages is in strings of the sources: all of it but
 // numbers and names.
 func TestTroubleshootingQuotes(t *testing.T) {
 	var sources strings.Builder
@@ -72,7 +72,7 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			}
 		}
 	}
-	text, quotes := docText(t, "../../docs/troubleshooting.md"), []string{}
+	text, quotes := docText(t, "../../docs/limits.md"), []string{}
 	for _, m := range regexp.MustCompile("(?m)^(?:- \\*(.*?)\\*: |\\| `flashkit: [^=`]* = [^:`]*: ([^`]*)`)").FindAllStringSubmatch(text, -1) {
 		quotes = append(quotes, m[1]+m[2])
 	}
