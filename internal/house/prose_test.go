@@ -70,7 +70,6 @@ var wordy = map[string]float64{
 	"docs/quickstart.md":                  6.32,
 	"docs/releasing.md":                   17.16,
 	"docs/sandbox.md":                     9.97,
-	"docs/scale.md":                       9.11,
 	"docs/site/mksite":                    23.72,
 	"examples/gradcheck":                  22.12,
 	"examples/lm":                         19.55,
