@@ -8,7 +8,7 @@ import (
 )
 
 // rangeTraps is the table of the named traps at the ends of the number range: finite
-// minima, scores far apart, infinities and NaN. The rules are in docs/numerics.md.
+// minima, scores far apart, infinities and NaN. The rules are in docs/limits.md.
 var rangeTraps = []trap{
 	// A finite score is finite, however low: a row of nothing else is a mean over its keys.
 	{name: "bias_min_f32", catches: "a row of the lowest float32 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(-math.MaxFloat32, 1, 3))},

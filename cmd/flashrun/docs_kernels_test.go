@@ -67,7 +67,7 @@ says which kernel runs a problem and why not the others. A dispatcher runs the o
   the device need rows at 16-byte addresses for ` + "`fwd_sm90`, `fwd_sm90_short` and `bwd_sm90`" + `.
 - CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. On the device the bound is as stated; tensors
   in the host's memory are bound by the bus.
-- [Limitations](limitations.md) has what a table cannot say: sizes, platforms, what is refused with which error.
+- [Limits](limits.md) has sizes, platforms, and the error of each refused call.
 `
 
 // kernelsPage returns docs/kernels.md.

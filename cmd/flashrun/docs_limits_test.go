@@ -10,10 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The examples of docs/limitations.md are rejected as its table shows, and its limits of head dims
+// The examples of docs/limits.md are rejected as its table shows, and its limits of head dims
 // match the kernels.
 func TestLimitations(t *testing.T) {
-	page := docText(t, "../../docs/limitations.md")
+	page := docText(t, "../../docs/limits.md")
 	kernels := everyKernel(t)
 	row := regexp.MustCompile("(?m)^\\| [^|]* \\| `(b\\d[^`]*)`(?: by `([^`]*)`)?[^|]* \\| `([^`]*)`")
 	rows := row.FindAllStringSubmatch(page, -1)

@@ -8,20 +8,17 @@ import (
 
 // where maps sections or pages to the folders of their commands. The default is $WORK.
 var where = map[string]string{
-	"quickstart#Install":                         "$REPOSITORY",
-	"quickstart#First call":                      "$WORK/first",
-	"flashrun#Build":                             "$REPOSITORY",
-	"flashrun#Manual pages":                      "$REPOSITORY",
-	"library#Your own backend":                   "$WORK/mine",
-	"troubleshooting#Programs that do not start": "$WORK/hello",
-	"profiling":                                  "$REPOSITORY",
-	contributing:                                 "$REPOSITORY",
+	"quickstart#Install":                   "$REPOSITORY",
+	"quickstart#First call":                "$WORK/first",
+	"flashrun#Manual pages and completion": "$REPOSITORY",
+	"library#Your own backend":             "$WORK/mine",
+	"limits#Programs that do not start":    "$WORK/hello",
+	"profiling":                            "$REPOSITORY",
+	contributing:                           "$REPOSITORY",
 }
 
 // notRun are the commands that no test can run, and why.
 var notRun = map[string]string{
-	"mpiexec -n 4 flashrun ring --problem b1-h8-g8-n8192-m8192-d128-f32 --pass fwd,bwd --json": "it needs MPI; make ring runs the like",
-
 	"go install github.com/flashkit-go/flashkit/cmd/flashrun@latest": "it fetches what is published",
 	"man -l docs/man/flashrun.1":                                     "it needs man and a terminal; TestDocs holds the page",
 	"sudo install -m 644 docs/man/*.1 /usr/local/share/man/man1":     "it writes to the system",
@@ -65,7 +62,6 @@ var needs = []struct {
 	{"nsys ", func() string { return "it needs a GPU" }},
 	{"ncu ", func() string { return "it needs a GPU" }},
 	{"bin/gpu/", func() string { return "it needs a GPU" }},
-	{"--device 0,1", func() string { return "it needs two GPUs" }},
 }
 
 func avx512Missing() string {

@@ -54,7 +54,7 @@ func TestReadmeFeatures(t *testing.T) {
 	require.Regexp(t, `Paged caches, .Carry. and K and V of another type than Q have no\s+backward pass`, text)
 }
 
-// Messages quoted in docs/troubleshooting.md are in the sources, except for numbers and names.
+// Messages quoted in docs/limits.md are in the sources, except for numbers and names.
 func TestTroubleshootingQuotes(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../../*.go", "../../dispatch/*.go", "../../backends/*/*.go"} {
@@ -71,7 +71,7 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			}
 		}
 	}
-	text, quotes := docText(t, "../../docs/troubleshooting.md"), []string{}
+	text, quotes := docText(t, "../../docs/limits.md"), []string{}
 	for _, m := range regexp.MustCompile("(?m)^(?:- \\*(.*?)\\*: |\\| `flashkit: [^=`]* = [^:`]*: ([^`]*)`)").FindAllStringSubmatch(text, -1) {
 		quotes = append(quotes, m[1]+m[2])
 	}

@@ -283,7 +283,7 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// mistakes are calls that docs/troubleshooting.md lists with their error.
+// mistakes are calls that docs/limits.md lists with their error.
 func mistakes(d *dispatch.Dispatcher) []error {
 	const B, H, N, D = 1, 8, 4, 16
 	p := flashkit.Problem{Batch: B, Heads: H, KVHeads: H, QLen: N, KVLen: N, Dim: D, VDim: D}
@@ -309,7 +309,7 @@ func mistakes(d *dispatch.Dispatcher) []error {
 }
 
 func TestMistakes(t *testing.T) {
-	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	page, err := os.ReadFile("../../docs/limits.md")
 	require.NoError(t, err)
 	d := open()
 	defer d.Close()
