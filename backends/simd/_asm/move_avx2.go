@@ -46,8 +46,8 @@ func (g *generator) convertAVX2() {
 		})
 }
 
-// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap
-// those before them, so that nothing beyond them is read or written.
+// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap earlier ones, so
+// that no access passes the end.
 func (g *generator) conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")
@@ -71,10 +71,10 @@ func (g *generator) conversionAVX2(name, signature, does string, from, to uint8,
 	g.done()
 }
 
-// cpuidF16C emits the question that golang.org/x/sys/cpu does not answer.
+// cpuidF16C emits the query of F16C, which golang.org/x/sys/cpu lacks.
 func cpuidF16C() {
 	TEXT("hasF16C", NOSPLIT, "func() bool")
-	Doc("hasF16C reports whether the processor has F16C. Its registers are those of AVX.")
+	Doc("hasF16C reports whether the processor has F16C, which uses the registers of AVX.")
 	MOVL(U32(1), EAX)
 	XORL(ECX, ECX)
 	CPUID()

@@ -47,8 +47,8 @@ func (g *generator) convertAVX512() {
 		})
 }
 
-// conversionAVX512 emits a loop over 16 elements at a time, with a mask for the
-// last few, so that nothing beyond them is read or written.
+// conversionAVX512 emits a loop over 16 elements at a time and masks the last few, so that no
+// access passes the end.
 func (g *generator) conversionAVX512(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")

@@ -8,19 +8,18 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Neither avo nor Go's assembler knows the instructions of AMX, so they are
-// written as data. Operands are in the order of Go: the destination last. Tiles are
-// numbers. Memory is a base, whose rows lie step bytes apart.
+// Neither avo nor Go's assembler has the instructions of AMX, so they are written as data. Operands
+// are in Go's order, the destination last. Tiles are numbers. Rows in memory are step bytes apart.
 
-const amxBF16 = "AMXBF16" // the instruction set that a routine requires
+const amxBF16 = "AMXBF16" // the required instruction set
 
-// LDTILECFG sets the tiles up as the 64 bytes at base say.
+// LDTILECFG configures the tiles from the 64 bytes at base.
 func LDTILECFG(base GPPhysical) {
 	m := modRM{code: []byte{low(base)}, b: high(base), uses: []Op{base}}
 	encoded("LDTILECFG ("+base.Asm()+")", amxBF16, vex(0, 0x49, 0, m), m.uses)
 }
 
-// TILERELEASE gives all tiles back.
+// TILERELEASE releases all tiles.
 func TILERELEASE() { encoded("TILERELEASE", amxBF16, vex(0, 0x49, 0, tiles(0, 0)), nil) }
 
 // TILEZERO sets a tile to 0.
