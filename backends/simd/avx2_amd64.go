@@ -30,8 +30,8 @@ func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alp
 //go:noescape
 func totalsAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
-// transposeAVX2 transposes blocks squares of 8 rows and columns: dst[c][r] = by[c]·src[r][c]. Rows are dstStep
-// and srcStep elements apart, squares dstNext and srcNext.
+// transposeAVX2 sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number. Rows are
+// dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)

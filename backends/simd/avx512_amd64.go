@@ -30,8 +30,8 @@ func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, a
 //go:noescape
 func totalsAVX512(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
-// transposeAVX512 transposes blocks squares of 16 rows and columns: dst[c][r] = by[c]·src[r][c]. Rows are dstStep
-// and srcStep elements apart, squares dstNext and srcNext.
+// transposeAVX512 sets dst[c][r] = by[c]·src[r][c] in each block of 16 rows and columns. blocks is their number. Rows are
+// dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)

@@ -52,8 +52,8 @@ func multiply3AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows 
 //go:noescape
 func widen3AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeAVX2 transposes blocks squares of 8 rows and columns: dst[c][r] = by[c]·src[r][c]. Rows are dstStep
-// and srcStep elements apart, squares dstNext and srcNext.
+// transposeAVX2 sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number. Rows are
+// dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)

@@ -52,8 +52,8 @@ func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeAVX512 transposes blocks squares of 16 rows and columns: dst[c][r] = by[c]·src[r][c]. Rows are dstStep
-// and srcStep elements apart, squares dstNext and srcNext.
+// transposeAVX512 sets dst[c][r] = by[c]·src[r][c] in each block of 16 rows and columns. blocks is their number. Rows are
+// dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)

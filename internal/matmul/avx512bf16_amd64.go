@@ -28,8 +28,8 @@ func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 //go:noescape
 func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// roundRowsAVX512BF16 sets n elements of each row of dst to those of src, rounded to bf16, then 0 up to a multiple
-// of 32 elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.
+// roundRowsAVX512BF16 rounds n elements of each row of src to bf16 in dst, and writes 0 up to a multiple of 32
+// elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.
 //
 //go:noescape
 func roundRowsAVX512BF16(dst *uint32, dstStep int, src *float32, srcStep int, n int, rows int)

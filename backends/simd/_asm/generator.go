@@ -146,8 +146,8 @@ func bytes(elements Register) GPVirtual {
 func (g *generator) transpose() {
 	n := g.vectorBytes / 4
 	g.arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
-		"transposes blocks squares of "+strconv.Itoa(n)+" rows and columns: dst[c][r] = by[c]·src[r][c]. Rows are dstStep",
-		"and srcStep elements apart, squares dstNext and srcNext.")
+		"sets dst[c][r] = by[c]·src[r][c] in each block of "+strconv.Itoa(n)+" rows and columns. blocks is their number. Rows are",
+		"dstStep and srcStep elements apart, blocks dstNext and srcNext.")
 	dst, dstStep, dstNext := param("dst"), bytes(param("dstStep")), bytes(param("dstNext"))
 	src, srcStep, srcNext := param("src"), bytes(param("srcStep")), bytes(param("srcNext"))
 	by, count, factors := param("by"), param("blocks"), g.registers[8]

@@ -10,7 +10,7 @@ import (
 )
 
 // An activation replaces x by value(x), or by dy times the derivative at x. A nil value is the
-// identity. Both may use registers 1 to 5 and those of exp2Constants.
+// identity. Both may use registers 1 to 5 and the registers of exp2Constants.
 type activation struct {
 	name  string
 	exp   bool

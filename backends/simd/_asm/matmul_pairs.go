@@ -17,8 +17,8 @@ func (g *generator) pairProducts() {
 // roundRows emits the rounding of rows of A.
 func (g *generator) roundRows() {
 	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
-		"sets n elements of each row of dst to those of src, rounded to bf16, then 0 up to a multiple",
-		"of 32 elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.")
+		"rounds n elements of each row of src to bf16 in dst, and writes 0 up to a multiple of 32",
+		"elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.")
 	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]
 	// Masks of the rest after whole groups of 32 elements.

@@ -54,8 +54,8 @@ func (g *generator) values() {
 const fewValues = 1 << 12
 
 // sums emits the sums of products. Small V has separate sums for even and odd keys: a smaller sum
-// is rounded in smaller units. This takes twice the registers, half as many columns at a time, and
-// reads V twice as often, so V must be in cache.
+// is rounded in smaller units. This doubles the registers per column, halves the columns at a time,
+// and reads V twice as often, so V must be in cache.
 func (g *valueSum) sums(name string, masked bool) {
 	values := GP64()
 	MOVQ(g.keys, values)
