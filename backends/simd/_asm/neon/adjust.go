@@ -99,7 +99,7 @@ func (a *adjuster) softcapConstants() {
 }
 
 // exponentials sets uncap to exp(-2|x|), where tanh is of x. They have a loop of their own before
-// all else, as their constants share registers with those of tanh.
+// all else, as their constants share registers with the constants of tanh.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()

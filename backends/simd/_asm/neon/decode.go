@@ -46,7 +46,7 @@ func (t storage) attend() {
 	if t.halves {
 		idle += " q holds 16-bit elements, as K does, in the first half\n// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits."
 		if t.name == "BF16" {
-			idle += " In each 8 elements of o, but not in fewer, the even ones come first."
+			idle += "\n// In each 8 elements of o, but not in fewer, the even ones come first."
 		}
 		scores, values = (*attention).halfScores, (*attention).halfValues
 	}

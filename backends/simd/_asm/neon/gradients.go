@@ -76,8 +76,8 @@ func (g *generator) gradWeights(e exponential) {
 	g.exp2(e, []int{gradX, gradX + 1}, []int{gradScratch, gradScratch + 4})
 }
 
-// A pairGradients holds the registers of gradientsOf in addition to those of gradients. Its scratch
-// is free after the exponential.
+// A pairGradients holds the registers that gradientsOf needs in addition to gradients. Its scratch is
+// free after the exponential.
 type pairGradients struct {
 	*generator
 	s, dp, ds, kept, uncap, db, at reg
