@@ -11,8 +11,7 @@ package elements
 func rowsAVX512(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 
 // gradientsAVX512 sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =
-// dy·weight, and adds dy·n to dWeight and dy to dBias. moments holds the mean and scale of each row, as stored by
-// rows. dx may be dy. cols, rows > 0.
+// dy·weight, and adds dy·n to dWeight and dy to dBias. moments comes from rows. dx may be dy. cols, rows > 0.
 //
 //go:noescape
 func gradientsAVX512(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)

@@ -1,6 +1,6 @@
-// Package elements computes layer norms and their gradients, sums of rows and AdamW steps on the CPU,
-// with the machine's vector instructions. The result of a row or an element depends on it alone.
-// Numbers below 2^-126 may count as 0.
+// Package elements computes layer norms and their gradients, sums of rows and AdamW steps with vector
+// instructions. The result of a row or an element depends on it alone. Numbers below 2^-126 may
+// count as 0.
 package elements
 
 import "math"

@@ -34,7 +34,6 @@ func (g *generator) amxForward() {
 	g.splitRows()
 }
 
-// amxBackward emits the routines of backward passes.
 func (g *generator) amxBackward() {
 	g.tileSums()
 	g.gradientPairs()
@@ -44,7 +43,6 @@ func (g *generator) amxBackward() {
 	g.planeGradients()
 }
 
-// amxDecode emits the routines of decode.
 func (g *generator) amxDecode() {
 	g.aheadScores()
 	g.blockValues()

@@ -9,7 +9,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// tileSums emits C += A B.
 func (g *generator) tileSums() {
 	g.routine("addProduct", "func(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep, rows, columns, pairs int)",
 		"adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep",
@@ -95,7 +94,6 @@ func (g *generator) gradientPairs() {
 	g.done()
 }
 
-// storeRowPairs stores the pairs of two rows of w and of x.
 func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecPhysical, ds GPVirtual, permutation, y VecPhysical) {
 	for v := range vectors {
 		for _, z := range []struct {
@@ -126,7 +124,6 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 	VMULPS_Z(x, w, K1, x)
 }
 
-// shapedGradients emits gradients of modified scores.
 func (g *generator) shapedGradients() {
 	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)",
 		"is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·uncap[i][j]; z",
@@ -166,7 +163,6 @@ func (g *generator) shapedGradients() {
 	g.done()
 }
 
-// A gradientShape holds the operands of shapedGradients.
 type gradientShape struct {
 	*generator
 
@@ -175,7 +171,6 @@ type gradientShape struct {
 	by, base2, permutation VecPhysical
 }
 
-// twoRows emits the gradients of two rows and their pairs.
 func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool) {
 	w, x, y := [2][]VecPhysical{g.registers[0:2], g.registers[2:4]}, [2][]VecPhysical{g.registers[4:6], g.registers[6:8]}, g.registers[10]
 	for i := range 2 {
@@ -217,7 +212,6 @@ func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, uncap bool) {
 	}
 }
 
-// nextPair advances to the next two rows.
 func (g *generator) nextPair(s, dp, p, ds, masks, lse, delta GPVirtual) {
 	ADDQ(U32(uint32(2*g.rowBytes)), s)
 	ADDQ(U32(uint32(2*g.rowBytes)), dp)

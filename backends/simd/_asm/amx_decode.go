@@ -9,7 +9,6 @@ import (
 // The decode routines on tiles. Passes over K and V prefetch a later block line by line: tiles that wait
 // for memory leave little else to do.
 
-// aheadScores emits S = K Qᵀ.
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and 16 rows of Q. Rows",
@@ -162,7 +161,6 @@ func storeRows() {
 	}
 }
 
-// addPlanes emits the end of a block of keys.
 func (g *generator) addPlanes() {
 	g.arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
 		"adds high + low to rows of n elements of o and returns true. If a sum is not finite, it",

@@ -9,7 +9,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// scoresOfTiles emits S = K Qᵀ.
 func (g *generator) scoresOfTiles() {
 	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
@@ -104,7 +103,6 @@ func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	g.done()
 }
 
-// valuesOfTiles emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func (g *generator) valuesOfTiles() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha, sum *float32)",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[c][j]·p[j][i]. Rows of v are step",
@@ -159,7 +157,6 @@ func (g *generator) tileValues(products func(a GPVirtual)) {
 	g.done()
 }
 
-// weightPairs emits P = 2^(scale·(S - max)), rounded to bf16 pairs.
 func (g *generator) weightPairs() {
 	g.arithmetic("weights", "func(p *uint32, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
 		"sets w[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
@@ -212,7 +209,6 @@ func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x
 	g.done()
 }
 
-// finite emits the test whether products with 0 are 0.
 func (g *generator) finite() {
 	g.routine("finite", "func(src *uint16, step, n, rows int) bool",
 		"reports whether rows rows of n bf16, step elements apart, are all finite. n > 0, rows > 0.")

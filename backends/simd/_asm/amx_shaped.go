@@ -65,7 +65,6 @@ func (g *generator) newShaper() *shaper {
 	}
 }
 
-// panels emits the loop over panels.
 func (a *shaper) panels() {
 	a.takeTiles()
 	Load(Param("step"), stepA)
@@ -213,7 +212,6 @@ func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	a.split(kind, rows, 2*bit, has|bit)
 }
 
-// rowsOf emits the loop of a set of features.
 func (a *shaper) rowsOf(rows GPVirtual, has int) {
 	label := fmt.Sprintf("rows%d", has)
 	Label(label)
@@ -239,10 +237,8 @@ func (a *shaper) score(i, v int) Mem {
 	return Mem{Base: a.s, Disp: i*a.rowBytes + v*a.vectorBytes}
 }
 
-// A scoreShaper is a shaper of forward passes.
 type scoreShaper struct{ shaper }
 
-// shapedScores emits S = K Qᵀ with the features of a score.
 func (g *generator) shapedScores() {
 	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
 		"sets s[j][i] as scores and adjust do in sequence, for keys rows of K, rounded up to an even",
@@ -276,7 +272,6 @@ func (a *scoreShaper) capConstants() {
 	a.softcapConstants()
 }
 
-// scoreRow emits a row of scores.
 func (a *scoreShaper) scoreRow(i, has int) {
 	top, away := a.top, a.away
 	if i == 1 {

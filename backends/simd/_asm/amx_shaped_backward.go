@@ -17,7 +17,6 @@ import (
 // The first has an absolute error near 0, which bf16 hides. The second does not cancel near the cap.
 type dotShaper struct{ shaper }
 
-// shapedDots emits S = Q Kᵀ with the features of a score.
 func (g *generator) shapedDots() {
 	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, uncap *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
 		"sets s[j][i] as scores and adjust do in sequence, for keys rows of k, rounded up to an even",
@@ -40,7 +39,6 @@ func (g *generator) shapedDots() {
 	g.done()
 }
 
-// capConstants loads the constants of a cap.
 func (a *dotShaper) capConstants() {
 	t, u := a.work[0].z, a.work[0].u
 	a.exp2Constants()
@@ -54,7 +52,6 @@ func (a *dotShaper) capConstants() {
 	VMULPS(t, a.cap, a.cap)
 }
 
-// dotRow emits a row of scores.
 func (a *dotShaper) dotRow(i, has int) {
 	away := a.away
 	if i == 1 {
@@ -112,7 +109,6 @@ func (a *dotShaper) capRow(i int) {
 	})
 }
 
-// nextDots advances uncap.
 func (a *dotShaper) nextDots(has int) {
 	if has&shapedCap != 0 {
 		ADDQ(U32(uint32(2*a.rowBytes)), a.masks)

@@ -34,7 +34,6 @@ const (
 	totalLSE
 )
 
-// total returns the address of a row of totals.
 func (g *generator) total(row int) GPVirtual {
 	p := param("totals")
 	if row > 0 {
@@ -68,7 +67,6 @@ func (g *generator) transposeQuery() {
 	JB(LabelRef("queries"))
 }
 
-// attendScores emits the scores and their maxima.
 func (g *generator) attendScores() {
 	lowest, top := g.registers[0], g.total(totalMax)
 	g.constant(float32(math.Inf(-1)), lowest)
@@ -79,7 +77,6 @@ func (g *generator) attendScores() {
 	x.groups("keys")
 }
 
-// attendWeights emits the weights and the totals.
 func (g *generator) attendWeights() {
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	g.exp2Constants()

@@ -100,7 +100,6 @@ func (g *generator) dots() {
 	g.done()
 }
 
-// A dotSums holds the operands of dots.
 type dotSums struct {
 	*generator
 	a, b GPVirtual // at the current column
@@ -132,7 +131,6 @@ func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
 	ADDQ(Imm(uint64(len(sums))), n)
 }
 
-// declareProduct begins a product routine.
 func (g *generator) declareProduct(transposed, masked bool) {
 	name, element, shape := "addProduct", "a[r][i]", "[rows][n]"
 	if transposed {
@@ -193,7 +191,6 @@ func (g *generator) product(transposed, masked bool) {
 	g.done()
 }
 
-// sum emits the products of some rows of C.
 func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	at, a0, a4, rowB, k := GP64(), GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.c, at)
@@ -269,7 +266,6 @@ func advance(p, step GPVirtual, steps int) {
 	}
 }
 
-// loadColumns loads vector v of the row at m.
 func (g *generator) loadColumns(m Mem, v int, z VecPhysical, masked bool) {
 	if masked {
 		VMOVUPS_Z(g.part(m, v), []OpmaskPhysical{K1, K2}[v], z)
@@ -278,7 +274,6 @@ func (g *generator) loadColumns(m Mem, v int, z VecPhysical, masked bool) {
 	}
 }
 
-// addColumns adds vector v of the row at m.
 func (g *generator) addColumns(m Mem, v int, z VecPhysical, masked bool) {
 	if masked {
 		VADDPS(g.part(m, v), z, []OpmaskPhysical{K1, K2}[v], z)
@@ -287,7 +282,6 @@ func (g *generator) addColumns(m Mem, v int, z VecPhysical, masked bool) {
 	}
 }
 
-// storeColumns stores vector v of the row at m.
 func (g *generator) storeColumns(z VecPhysical, v int, m Mem, masked bool) {
 	if masked {
 		VMOVUPS(z, []OpmaskPhysical{K1, K2}[v], g.part(m, v))

@@ -26,7 +26,6 @@ func (g *generator) bf16Routines() {
 	g.limits()
 }
 
-// bytes16 turns a number of 16-bit elements into bytes.
 func bytes16(elements Register) GPVirtual {
 	r := elements.(GPVirtual)
 	SHLQ(Imm(1), r)
@@ -92,7 +91,6 @@ func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b
 	Label(label + "even")
 }
 
-// pairValues emits Oᵀ = alpha Oᵀ + Vᵀ P for pairs of keys.
 func (g *generator) pairValues() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[j][c]·p[j][i]. Rows of v are",
@@ -102,7 +100,6 @@ func (g *generator) pairValues() {
 	g.done()
 }
 
-// transposePairs emits the transpose of one block of 16 x 16 pairs.
 func (g *generator) transposePairs() {
 	g.routine("transposePairs", "func(dst *uint32, dstStep int, src *uint16, srcStep int)",
 		"sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for 16 rows of 32 elements. Rows are",

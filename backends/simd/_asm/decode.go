@@ -17,7 +17,6 @@ const (
 	scoreBytes  = 4 * scoreStep
 )
 
-// decode emits the routines of the decode kernels.
 func (g *generator) decode() {
 	for _, t := range g.storages() {
 		t.attend()
@@ -94,7 +93,6 @@ func (t storage) attend() {
 	}
 }
 
-// limit returns the constraint on dim for a comment.
 func (t storage) limit(dim string) string {
 	if t.tails() {
 		return ""

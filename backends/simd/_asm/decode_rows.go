@@ -66,7 +66,6 @@ func (k *keyRows) begin(label string) (n GPVirtual) {
 	return param(k.dim)
 }
 
-// row returns the current vector of a row.
 func (k *keyRows) row(i int) Mem { return Mem{Base: k.rows[i], Index: k.offset, Scale: 1} }
 
 // prefetch emits the prefetch of each row, once for each cache line.
@@ -98,10 +97,8 @@ func (k *keyRows) prefetch(label string) {
 	})
 }
 
-// advance moves to the next vectors.
 func (k *keyRows) advance() { ADDQ(U32(uint32(k.vectorBytes)), k.offset) }
 
-// end moves to the next keys.
 func (k *keyRows) end() {
 	ADDQ(Imm(uint64(k.keys*entry)), address(k.name+"At"))
 	SUBQ(Imm(uint64(k.keys)), address(k.name+"Keys"))

@@ -8,7 +8,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// dropWeights emits dropout for a forward pass.
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
 		"sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox",
@@ -56,7 +55,6 @@ func (g *generator) dropWeights() {
 	g.done()
 }
 
-// dropPairs emits dropout for a forward pass with weights in pairs.
 func (g *generator) dropPairs() {
 	g.routine("dropPairs", "func(p *uint32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
 		"is dropWeights for weights in pairs of keys, [keys/2][LANES], with room for a multiple of 8",
@@ -96,7 +94,6 @@ func (g *generator) dropPairs() {
 	g.done()
 }
 
-// broadcastWord sets all lanes of z to a word.
 func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
 	if g.avx512 {
 		VPBROADCASTD(r, z)
@@ -163,7 +160,6 @@ const (
 	wordC2Fourth
 )
 
-// keyWords computes the words of a group of keys.
 func (x *philox) keyWords(group GPVirtual) {
 	p := GP64()
 	MOVL(group.As32(), p.As32())

@@ -11,8 +11,7 @@ import (
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
 		"sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =",
-		"dy·weight, and adds dy·n to dWeight and dy to dBias. moments holds the mean and scale of each row, as stored by",
-		"rows. dx may be dy. cols, rows > 0.")
+		"dy·weight, and adds dy·n to dWeight and dy to dBias. moments comes from rows. dx may be dy. cols, rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
 	r := g.registers
@@ -76,7 +75,6 @@ func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 	VBROADCASTSS(z.AsX(), mean)
 }
 
-// addTo emits sums of rows.
 func (g *generator) addTo() {
 	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
 		"adds rows rows of x, step elements apart, to sum. cols, rows > 0.")
@@ -99,7 +97,6 @@ func (g *generator) addTo() {
 	g.done()
 }
 
-// adamW emits a step of AdamW.
 func (g *generator) adamW() {
 	g.arithmetic("adamW", "func(x, mean, square, grad, by *float32, n int)",
 		"sets mean = by[0] mean + by[1] grad, square = by[2] square + by[3] grad² and",

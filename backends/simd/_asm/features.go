@@ -11,7 +11,6 @@ import (
 // Score features change a score between dot product and softmax, or a weight after it. The lanes of S
 // are query rows in a forward pass, and keys in a backward pass and in decode.
 
-// featureRoutines emits the routines of score features.
 func (g *generator) featureRoutines() {
 	g.adjust()
 	g.maskBits()
@@ -107,7 +106,6 @@ func floatBits(x ...float32) (bits []uint32) {
 	return bits
 }
 
-// choose emits the selection of a loop.
 func (a *adjuster) choose() {
 	softcap := GP32()
 	MOVL(address("softcap"), softcap)
@@ -127,7 +125,6 @@ func (a *adjuster) choose() {
 	}
 }
 
-// chooseTerms emits the selection of the added terms.
 func (a *adjuster) chooseTerms(label string, v variant) {
 	Label(label)
 	lanes := param("lanes")
@@ -151,7 +148,6 @@ func (a *adjuster) chooseBias(label string, v variant) {
 	a.loop(label+"UnbiasedRows", v)
 }
 
-// softcapConstants loads the constants of tanh.
 func (a *adjuster) softcapConstants() {
 	t, u := a.work[0].z, a.work[0].u
 	floatParam("softcap", a.cap)
@@ -201,7 +197,6 @@ func (a *adjuster) lanesConstants(lanes GPVirtual) {
 	}
 }
 
-// loop emits the loop of a variant and the jump to the end.
 func (a *adjuster) loop(label string, has variant) {
 	Label(label)
 	if has.softcap {
@@ -293,7 +288,6 @@ func (a *adjuster) storeUncap() {
 	each(func(v int, w adjustment) { VMOVUPS(w.u, a.part(Mem{Base: a.to}, v)) })
 }
 
-// maskBits emits the packing of a mask.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "func(masks *uint32, mask *bool, step, rows int)",
 		"sets bit i of masks[r] where mask[r][i] is true, i < LANES, and clears all others. Rows of",

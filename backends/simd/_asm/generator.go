@@ -35,7 +35,6 @@ type generator struct {
 	upperWords VecPhysical // mask of a bfloat16 vector's odd elements, set by storage.constants
 }
 
-// newGenerator returns the generator of an instruction set.
 func newGenerator(name string) *generator {
 	g := &generator{suffix: name, tables: map[string]Mem{}}
 	switch name {
@@ -100,7 +99,6 @@ func (g *generator) done() {
 	RET()
 }
 
-// param loads a pointer or int argument.
 func param(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
 
 // address returns the memory operand of a parameter.
@@ -112,7 +110,6 @@ func address(name string) Mem {
 	return p.Addr
 }
 
-// floatParam loads a float32 argument into every lane of z.
 func floatParam(name string, z VecPhysical) { VBROADCASTSS(address(name), z) }
 
 // table returns constants in memory. data writes them at the first use.
@@ -135,7 +132,6 @@ func (g *generator) everyLane(table string, constants []uint32) Mem {
 	})
 }
 
-// bytes turns a number of float32 elements into bytes.
 func bytes(elements Register) GPVirtual {
 	r := elements.(GPVirtual)
 	SHLQ(Imm(2), r)

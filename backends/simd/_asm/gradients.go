@@ -9,7 +9,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// gradientsOf emits gradients of modified scores.
 func (g *generator) gradientsOf() {
 	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)",
 		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
@@ -31,7 +30,6 @@ func (g *generator) gradientsOf() {
 	g.done()
 }
 
-// A pairGradients holds the registers of gradientsOf.
 type pairGradients struct {
 	*generator
 
@@ -67,7 +65,6 @@ func (g *pairGradients) vector(base GPVirtual, v int) Mem {
 
 func (g *pairGradients) word(base GPVirtual) Mem { return Mem{Base: base, Index: g.row, Scale: 4} }
 
-// weights emits x = e^(unit·s - lse).
 func (g *pairGradients) weights(v int) {
 	VMOVUPS(g.vector(g.s, v), g.x)
 	VBROADCASTSS(g.word(g.lse), g.y)
@@ -78,7 +75,6 @@ func (g *pairGradients) weights(v int) {
 	g.power(g.x, g.base2, g.n, g.p) // after the difference, so that large scores lose nothing
 }
 
-// drop emits w = x·z and d = z·dp.
 func (g *pairGradients) drop(v int) {
 	VMOVUPS(g.vector(g.dp, v), g.d)
 	VMOVAPS(g.x, g.w)

@@ -35,7 +35,6 @@ func main() {
 	Generate()
 }
 
-// routines returns the function that writes each pass.
 func (g *generator) routines() map[string]func() {
 	switch g.suffix {
 	case "AVX512", "AVX2":

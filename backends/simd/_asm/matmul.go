@@ -71,8 +71,8 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,", vectors),
-		"plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache",
+		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, the result goes to c, rows cStep elements apart,", vectors),
+		"plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2",
 		fmt.Sprintf("during the first fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
@@ -272,7 +272,6 @@ func (g *generator) prefetchStep(p *panel, rows, i int) {
 	}
 }
 
-// advanceSteps advances the operands of a tile by steps.
 func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 	ADDQ(U32(uint32(steps*halves*4)), p.a0)
 	if rows > 4 {

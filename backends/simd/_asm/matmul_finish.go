@@ -99,11 +99,10 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 	Label("end")
 }
 
-// finishRows emits bias, activation and residual.
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, plus old c if add",
-		"!= 0. Steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
+		"row strides in elements. bias, before and residual may be nil. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {
@@ -147,7 +146,6 @@ func (g *generator) finishRows(a activation) {
 	g.done()
 }
 
-// slopes emits dx = dy act'(x).
 func (g *generator) slopes(a activation) {
 	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int)",
 		"sets dx[i] = dy[i]·act'(x[i]).")
@@ -231,7 +229,6 @@ func (g *generator) normalTail(x, z, q, e, n, p VecPhysical) {
 	VMULPS(e, q, q)
 }
 
-// bits sets z = x & mask.
 func (g *generator) bits(table string, mask uint32, x, z VecPhysical) {
 	VANDPS(g.everyLane(table, []uint32{mask}), x, z)
 }
@@ -265,8 +262,8 @@ func (g *generator) geluSlope(x, dy VecPhysical) {
 	VMULPS(dy, x, x)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). x is clamped to -tanhEnd, so
-// that no infinity is multiplied by 0.
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). The clamp of x to -tanhEnd
+// avoids infinity times 0.
 const (
 	tanhEnd   = 13
 	tanhCubic = 0.044715

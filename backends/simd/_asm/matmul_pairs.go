@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// pairProducts emits the bf16 routines of internal/matmul.
 func (g *generator) pairProducts() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
@@ -14,7 +13,6 @@ func (g *generator) pairProducts() {
 	g.roundRows()
 }
 
-// roundRows emits the rounding of rows of A.
 func (g *generator) roundRows() {
 	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
 		"rounds n elements of each row of src to bf16 in dst, and writes 0 up to a multiple of 32",

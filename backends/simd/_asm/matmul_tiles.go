@@ -8,7 +8,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// tileMatmul emits the AMX routines of internal/matmul.
 func (g *generator) tileMatmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.tilePanel(vectors)
@@ -21,8 +20,8 @@ func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
 		"sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add != 0.",
-		fmt.Sprintf("Rows of sums and b have %d vectors. a and sums have multiples of 16 rows. Prefetches memory of the size of b,", vectors),
-		"from ahead on, into the L2 cache. k is a multiple of 16. k, rows > 0. c, cStep, bias and fetch are ignored.")
+		fmt.Sprintf("Rows of sums and b have %d vectors. a and sums have multiples of 16 rows. Prefetches memory the size of b", vectors),
+		"from ahead into L2. k is a multiple of 16. k, rows > 0. c, cStep, bias and fetch are ignored.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)

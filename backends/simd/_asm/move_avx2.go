@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// convertAVX2 emits the conversions between float32 and the 16-bit types.
 func (g *generator) convertAVX2() {
 	g.conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,
 		func(src, dst Mem) {

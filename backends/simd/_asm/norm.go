@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// elementwise emits the routines of internal/elements.
 func (g *generator) elementwise() {
 	g.normRows()
 	g.normGradients()

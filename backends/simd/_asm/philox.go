@@ -97,7 +97,6 @@ func (g *generator) wordPlace(i int) (bytes int) {
 
 func (x *philox) at(i int) Mem { return x.frame.Offset(x.wordPlace(i)) }
 
-// set sets a word of the frame.
 func (x *philox) set(i int, from GPVirtual) {
 	if !x.inLanes(i) {
 		MOVL(from.As32(), x.at(i))

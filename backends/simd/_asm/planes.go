@@ -20,14 +20,12 @@ const (
 	wildFrom = 0x1p58 // magnitudes from here on are left out
 )
 
-// planeScores emits S = K Qᵀ.
 func (g *generator) planeScores() {
 	g.routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, top *float32)",
 		"is scores for planes of K and Q, kPlane and qPlane bytes apart.")
 	g.tileScores(func(a GPVirtual) { g.planeProducts("", "words", "kPlane", "q", "qPlane", a, nothing) }, nothing)
 }
 
-// planeValues emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func (g *generator) planeValues() {
 	g.arithmetic("planeValues", "func(o *float32, v *uint32, step, vPlane int, p *uint32, pPlane, pairs, vdim int, alpha, sum *float32)",
 		"is addValues for planes of V and P, vPlane and pPlane bytes apart.")

@@ -14,7 +14,6 @@ func (g *generator) planeWeights() {
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }
 
-// planePairs emits the packing into planes, as in planeWeights.
 func (g *generator) planePairs() {
 	g.arithmetic("planePairs", "func(p *uint32, plane int, s *float32, pairs int)",
 		"sets p to the planes, plane bytes apart, of the row pairs of s. s is [2*pairs][LANES], a plane",

@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rowRoutines emits the routines that move strided rows.
 func (g *generator) rowRoutines() {
 	if !g.avx512 {
 		clearLines()

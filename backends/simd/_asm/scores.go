@@ -22,7 +22,6 @@ func (g *generator) scores() {
 	g.done()
 }
 
-// A scoreRows holds the operands of scores, which it advances.
 type scoreRows struct {
 	*generator
 	s, k, step, q, keys, top, ahead GPVirtual
@@ -49,7 +48,6 @@ func (g *scoreRows) groups(name string) {
 	})
 }
 
-// A scoreTile holds the operands of a register tile of scores.
 type scoreTile struct {
 	*generator
 	label       string
@@ -104,7 +102,6 @@ func addOdd(even, odd [][]VecPhysical) {
 	}
 }
 
-// storeScores stores rows of scores and raises the maxima.
 func (g *generator) storeScores(s, top GPVirtual, rows [][]VecPhysical) {
 	max := g.lanesB
 	for v, z := range max {

@@ -8,7 +8,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// constant loads x into every lane of z.
 func (g *generator) constant(x float32, z VecPhysical) { g.word(math.Float32bits(x), z) }
 
 // word loads x into every lane of z.
@@ -40,7 +39,6 @@ func (g *generator) exp2Numbers() []float32 {
 	return []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149, -127, 0x1.8p23 + 127}
 }
 
-// exp2Constants loads the constants of exp2 into the last registers.
 func (g *generator) exp2Constants() {
 	last := g.registers[len(g.registers)-8:]
 	for i, c := range g.exp2Numbers() {
@@ -58,7 +56,6 @@ func (g *generator) exp2Memory() {
 	}
 }
 
-// set sets constant i.
 func (e *exponential) set(i int, c Op) {
 	switch i {
 	case 6:
@@ -76,7 +73,6 @@ func (e *exponential) set(i int, c Op) {
 var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
 	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
 
-// powerConstants loads the constants of power into the last registers.
 func (g *generator) powerConstants() {
 	if g.avx512 {
 		g.exp2Constants()
@@ -177,7 +173,6 @@ func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	VPCMPEQD(g.part(bits, v), z, z)
 }
 
-// maskScores emits the masking of an edge block.
 func (g *generator) maskScores() {
 	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
 		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest",

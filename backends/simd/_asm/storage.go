@@ -19,7 +19,6 @@ func (g *generator) storages() []storage {
 	return []storage{{g, "F32", 4}, {g, "F16", 2}, {g, "BF16", 2}}
 }
 
-// vectorLen returns the number of float32 in a vector.
 func (g *generator) vectorLen() int { return g.vectorBytes / 4 }
 
 // laneNumbers returns a vector whose element i is i.
@@ -40,7 +39,6 @@ func (t storage) step() int { return t.vectorBytes / t.bytes }
 // tails reports whether rows may end with part of a vector.
 func (t storage) tails() bool { return t.avx512 || t.bytes == 4 }
 
-// order returns the order of float32 rows for a comment.
 func (t storage) order() string {
 	if t.name != "BF16" {
 		return ""

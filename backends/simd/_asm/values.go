@@ -216,7 +216,6 @@ func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r 
 	}
 }
 
-// addSum emits the merge of two splits of the keys.
 func (g *generator) addSum() {
 	g.arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
 		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")

@@ -22,18 +22,15 @@ func LDTILECFG(base GPPhysical) {
 // TILERELEASE releases all tiles.
 func TILERELEASE() { encoded("TILERELEASE", amxBF16, vex(0, 0x49, 0, tiles(0, 0)), nil) }
 
-// TILEZERO sets a tile to 0.
 func TILEZERO(t int) {
 	encoded(fmt.Sprintf("TILEZERO T%d", t), amxBF16, vex(prefixF2, 0x49, 0, tiles(t, 0)), nil)
 }
 
-// TILELOADD loads the rows of a tile.
 func TILELOADD(offset int, base, step GPPhysical, t int) {
 	text, m := fmt.Sprintf("TILELOADD %d(%s)(%s*1), T%d", offset, base.Asm(), step.Asm(), t), rowsAt(t, offset, base, step)
 	encoded(text, amxBF16, vex(prefixF2, 0x4b, 0, m), m.uses)
 }
 
-// TILESTORED stores the rows of a tile.
 func TILESTORED(t, offset int, base, step GPPhysical) {
 	text, m := fmt.Sprintf("TILESTORED T%d, %d(%s)(%s*1)", t, offset, base.Asm(), step.Asm()), rowsAt(t, offset, base, step)
 	encoded(text, amxBF16, vex(prefixF3, 0x4b, 0, m), m.uses)

@@ -2,9 +2,7 @@ package main
 
 import "math"
 
-// tanh(4z) is z p(z²) / q(z²), a minimax fit on [-2.2, 2.2] with float32 coefficients and relative
-// error 3e-8. The last coefficient of q is 1; coefficients of p are multiplied by the cap. Beyond the
-// interval the quotient exceeds 1 and is clamped.
+// tanh(4z) is z p(z²) / q(z²), the fit of ../features.go. Coefficients of p are multiplied by the cap.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -80,7 +78,6 @@ func (a *adjuster) scaleOfTanh(scale, limit, t int) {
 	a.v("fmin v%d.4s, v%d.4s, v%d.4s", scale, scale, t) // or a score of 0 would be NaN
 }
 
-// softcapConstants loads the constants of tanh.
 func (a *adjuster) softcapConstants() {
 	const t = adjustZ
 	a.scaleOfTanh(adjustScale, adjustCap, t)
@@ -128,7 +125,6 @@ func (a *adjuster) exponentials() {
 	a.used -= 3
 }
 
-// chooseTerms writes the selection of the added terms.
 func (a *adjuster) chooseTerms(label string, v variant) {
 	a.op("CBZ %v, %sLevel", a.lanes, label)
 	a.lanesConstants()
@@ -148,7 +144,6 @@ func (a *adjuster) chooseBias(label string, v variant) {
 	a.loop(label+"UnbiasedRows", v)
 }
 
-// lanesConstants sets the row's distance from the lanes.
 func (a *adjuster) lanesConstants() {
 	a.broadcast("slope", adjustSlope)
 	a.broadcast("at", adjustZ)
@@ -157,7 +152,6 @@ func (a *adjuster) lanesConstants() {
 	each(func(q int) { a.v("fsub v%d.4s, v%d.4s, v%d.4s", adjustAway+q, adjustZ, adjustAway+q) })
 }
 
-// loop writes the loop of a variant and the jump to the end.
 func (a *adjuster) loop(label string, has variant) {
 	a.label(label)
 	for pair := 0; pair < vectors; pair += 2 {

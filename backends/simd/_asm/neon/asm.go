@@ -74,18 +74,14 @@ func (g *generator) layOut(signature string) (size int) {
 	return size
 }
 
-// done ends a routine.
 func (g *generator) done() { g.op("RET") }
 
-// op writes an instruction of Go's assembler.
 func (g *generator) op(format string, args ...any) {
 	fmt.Fprintf(&g.code, "\t"+format+"\n", args...)
 }
 
-// label writes a label.
 func (g *generator) label(name string) { fmt.Fprintf(&g.code, "%s:\n", name) }
 
-// v writes a vector instruction.
 func (g *generator) v(format string, args ...any) {
 	for i, x := range args {
 		if r, ok := x.(reg); ok {
@@ -125,7 +121,6 @@ func (g *generator) at(name string) string {
 	return fmt.Sprintf("%s+%d(FP)", name, offset)
 }
 
-// load loads an argument.
 func (g *generator) load(name string, r reg) {
 	if t := g.types[name]; t == "float32" || t == "uint32" {
 		g.op("MOVWU %s, %v", g.at(name), r)
@@ -170,7 +165,6 @@ func (g *generator) word(x uint32, v int) {
 	g.used--
 }
 
-// clear sets vectors to 0.
 func (g *generator) clear(list ...int) {
 	for _, v := range list {
 		g.v("movi v%d.2d, #0", v)

@@ -31,7 +31,6 @@ const (
 	valueWeights  = 8  // two for each row
 )
 
-// attend writes the attention routines of decode for all types.
 func (g *generator) attend() {
 	for _, t := range []storage{{g, "F32", 4, false}, {g, "F16", 2, false}, {g, "BF16", 2, false}} {
 		t.attend()
@@ -126,7 +125,6 @@ func (x *attention) turn(s *side, label string, keys int, rows func(keys int)) {
 	x.op("SUB $%d, %v", keys, s.keys)
 }
 
-// overRows writes the loop over the rows of Q or O.
 func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile func(label string, keys, rows int)) {
 	x.load(s.rows, x.left)
 	x.inGroups(name+"rows", x.left, sizes, func(rows int, label string) {
@@ -261,7 +259,6 @@ func (x *attention) loadOne(v int, row reg) {
 	}
 }
 
-// scores writes the scores of some keys with some rows.
 func (x *attention) scores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
 	for v := range 2 * rows * keys {

@@ -2,12 +2,7 @@ package main
 
 import "fmt"
 
-// Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}. Each of eight keys gets half
-// a word, the first four of them the lower halves. Each of seven rounds changes counter c and key k:
-//
-//	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
-//	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
-//	k0, k1 = k0+w0, k1+w1
+// Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}, as in ../philox.go.
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
@@ -86,7 +81,6 @@ func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
 	return [4]int{c[1], c[2], c[3], c[0]}
 }
 
-// dropWeights writes dropout for a forward pass.
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32",
 		"sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox",

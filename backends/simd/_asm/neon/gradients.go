@@ -85,7 +85,6 @@ type pairGradients struct {
 
 const pairKeep, pairBy, pairKept = 31, gradScratch + 6, gradScratch + 7
 
-// gradientsOf writes gradients of modified scores.
 func (g *generator) gradientsOf() {
 	g.routine("gradientsOf", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32",
 		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
@@ -130,10 +129,8 @@ func (g *generator) gradientsOf() {
 	g.done()
 }
 
-// pairLabel returns a label of a pair.
 func pairLabel(name string, pair int) string { return name + string(rune('0'+pair)) }
 
-// drop sets the scratch to w·z and d to z·dp.
 func (x *pairGradients) drop(pair int) {
 	whole := pairLabel("whole", pair)
 	for i := range 2 {
@@ -150,7 +147,6 @@ func (x *pairGradients) drop(pair int) {
 	x.label(whole)
 }
 
-// store computes the gradients, and stores them and the weights.
 func (x *pairGradients) store(pair int, scale reg) {
 	const seen = gradScratch + 2
 	hide := func(v, i int) { x.v("and v%d.16b, v%d.16b, v%d.16b", v, v, seen+i) }

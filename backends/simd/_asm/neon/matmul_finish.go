@@ -41,11 +41,10 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 	g.label("onedone")
 }
 
-// finishRows writes bias, activation and residual.
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, plus old c if add",
-		"!= 0. Steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
+		"row strides in elements. bias, before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
@@ -83,7 +82,6 @@ func (g *generator) finishRows(a activation) {
 	g.done()
 }
 
-// slopes writes dx = dy act'(x).
 func (g *generator) slopes(a activation) {
 	g.routine("slope"+a.name, "dx, x, dy *float32, n int",
 		"sets dx[i] = dy[i]·act'(x[i]).")
@@ -98,7 +96,6 @@ func (g *generator) slopes(a activation) {
 	g.done()
 }
 
-// do writes an operation on vectors of float32.
 func (g *generator) do(op string, d, n, m int) { g.v("%s v%d.4s, v%d.4s, v%d.4s", op, d, n, m) }
 
 func (g *generator) copyOf(d, n int) { g.v("mov v%d.16b, v%d.16b", d, n) }
@@ -121,12 +118,9 @@ func (g *generator) reluSlope() {
 	g.v("bic v%d.16b, v%d.16b, v%d.16b", elementX, elementY, elementX)
 }
 
-// powerOf sets a vector to 2^x.
 func (g *generator) powerOf(e exponential, x int) { g.exp2(e, []int{x}, []int{elementScratch}) }
 
-// GELU is x Φ(x). For z >= 0, Φ(-z) = 2^(-z² log2(e)/2) t P(t) with t = 1/(1 + 0.27 z). P is a
-// minimax fit of degree 8, relative error 2e-8 up to normalEnd, where the power reaches the smallest
-// float32 numbers.
+// GELU is x Φ(x), with the fit of ../matmul_finish.go: Φ(-z) = 2^(-z² log2(e)/2) t P(t), z >= 0.
 const (
 	normalSlope = 0.27
 	normalEnd   = 13.2
@@ -183,8 +177,8 @@ func (g *generator) geluSlope() {
 	g.do("fmul", x, x, elementY)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). x is clamped to -tanhEnd, so
-// that no infinity is multiplied by 0.
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). The clamp of x to -tanhEnd
+// avoids infinity times 0.
 const (
 	tanhEnd   = 13
 	tanhCubic = 0.044715

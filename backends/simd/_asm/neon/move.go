@@ -1,6 +1,5 @@
 package main
 
-// transpose writes the transpose of blocks of 4 rows and columns.
 func (g *generator) transpose() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
 		"sets dst[c][r] = by[c]·src[r][c] in each block of 4 rows and columns. blocks is their number.",
@@ -72,7 +71,6 @@ func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func())
 	g.done()
 }
 
-// widen writes the conversion of 16-bit elements to float32.
 func (g *generator) widen(name, kind string) {
 	g.routine("widen"+name, "dst *float32, src *uint16, n int",
 		"sets dst[i] to the value of the "+kind+" bits src[i]. n >= 8.")
@@ -95,7 +93,6 @@ func (g *generator) widenPair(name string, v int) {
 	}
 }
 
-// narrowF16 writes the conversion of float32 to binary16.
 func (g *generator) narrowF16() {
 	g.routine("narrowF16", "dst *uint16, src *float32, n int", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")

@@ -83,7 +83,6 @@ func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	}
 }
 
-// rowSteps writes n steps.
 func (g *generator) rowSteps(x rowProduct, n int) {
 	for r, a := range x.a {
 		g.v(map[int]string{4: "ldr q%d, [x%d, x%d]", 2: "ldr d%d, [x%d, x%d]", 1: "ldr s%d, [x%d, x%d]"}[n], elements+r, a, x.index)
@@ -232,7 +231,6 @@ func (g *generator) addRowsOf(c, step reg, rows int) {
 	}
 }
 
-// productT writes C += Aᵀ B.
 func (g *generator) productT() {
 	g.routine("addProductT", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
 		"adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [n][rows].",

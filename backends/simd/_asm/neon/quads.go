@@ -113,7 +113,6 @@ func (g *generator) storeQuadScores(s, top reg, size int) {
 	g.op("ADD $%d, %v", size*rowBytes, s)
 }
 
-// quadValues writes Oᵀ = alpha Oᵀ + Vᵀ P.
 func (g *generator) quadValues() {
 	g.routine("addValues", "o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ over 4·quads keys j of v[j][c]·p[j][i]. packKeys packs v,",
@@ -143,7 +142,6 @@ func (g *generator) quadValues() {
 	g.done()
 }
 
-// quadStep adds the products of four keys.
 func (x *valueSum) quadStep(pairs int) {
 	for i := range pairs {
 		x.v("ldr q%d, [x%d, #%d]", quadRows+i, x.from, 16*i)
@@ -185,7 +183,6 @@ func (x *valueSum) storeQuads(size int, label string) {
 	x.op("ADD $%d, %v", size*rowBytes, x.o)
 }
 
-// packQueries writes the packing of Q.
 func (g *generator) packQueries() {
 	g.routine("packQueries", "dst, src *uint16, step, dim int",
 		"packs 16 rows of src, step elements apart, for scores: [dim/8][2][8][8]. dim is a multiple of 8. dim > 0.")
@@ -224,7 +221,6 @@ func (g *generator) zipQuads(v, z int) {
 	}
 }
 
-// packKeys writes the packing of V.
 func (g *generator) packKeys() {
 	g.routine("packKeys", "dst, src *uint16, step, vdim, quads int",
 		"packs 4*quads rows of src, step elements apart, for addValues: [quads][vdim/2][8]. vdim is a multiple of 8. vdim, quads > 0.")
@@ -251,7 +247,6 @@ func (g *generator) packKeys() {
 	g.done()
 }
 
-// packWeights writes the packing of P.
 func (g *generator) packWeights() {
 	g.routine("packWeights", "dst *uint16, s *float32, quads int",
 		"packs 4*quads rows of s, [keys][16], rounded to bfloat16, for addValues: [quads][8][8]. quads > 0.")

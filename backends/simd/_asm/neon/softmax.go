@@ -26,7 +26,6 @@ func exp2At(first int) exponential {
 	return exponential{[6]int{first, first + 1, first + 2, first + 3, first + 4, first + 5}, first + 6, first + 7}
 }
 
-// constant loads x into every lane of a vector.
 func (g *generator) constant(x float32, v int) {
 	if bits := math.Float32bits(x); bits == 0 {
 		g.clear(v)
@@ -68,7 +67,6 @@ func (g *generator) exp2(e exponential, x, scratch []int) {
 	do("fmul v%d.4s, v%d.4s, v%d.4s", func(x, s int) []any { return []any{x, s + high, s + n} })
 }
 
-// maskScores writes the masking of an edge block.
 func (g *generator) maskScores() {
 	g.routine("maskScores", "s *float32, masks *uint32, keys int, top *float32",
 		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest",
@@ -169,11 +167,8 @@ func (g *generator) beginWeights(e exponential, m, top, l, alpha reg) {
 	}
 }
 
-// totals writes the end of a tile: the factors 1/l of O, and LSE.
-//
-// For x = 2^e (1+f), 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). p is a
-// minimax fit of degree 7; the relative error of the logarithm is 2e-8. ln(2) has two parts, the
-// first of 12 bits, so that its product with e is exact.
+// totals writes the end of a tile: the factors 1/l of O, and LSE, with the logarithm of
+// ../softmax.go.
 func (g *generator) totals() {
 	g.routine("totals", "lse, by, m, l *float32, scale float32",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",

@@ -66,7 +66,6 @@ func (x *valueSum) store(rows int, label string) {
 	x.op("ADD $%d, %v", rows*rowBytes, x.o)
 }
 
-// v2 moves a pair of adjacent vectors.
 func (g *generator) v2(name string, v int, at reg, offset int) {
 	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
 }
@@ -146,7 +145,6 @@ func (g *generator) laneBits(v int) {
 	g.used--
 }
 
-// addSum writes the merge of two splits of the keys.
 func (g *generator) addSum() {
 	g.routine("addSum", "sum, x *float32, rows int, alpha *float32",
 		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.")
