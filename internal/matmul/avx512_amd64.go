@@ -5,49 +5,49 @@
 package matmul
 
 // multiply1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -59,13 +59,13 @@ func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
 // finishNoneAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
 // finishReLUAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -76,7 +76,7 @@ func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 func slopeReLUAVX512(dx *float32, x *float32, dy *float32, n int)
 
 // finishGELUAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -87,7 +87,7 @@ func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 func slopeGELUAVX512(dx *float32, x *float32, dy *float32, n int)
 
 // finishGELUTanhAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)

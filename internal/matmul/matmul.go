@@ -1,10 +1,8 @@
 // Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual. B is packed
 // in panels, once for weights or for each call. B, or A and B, may be rounded to bf16: see Precision.
 //
-// Element (i, j) of C depends on row i of A, on B and on the bias alone, and its sum over K
-// has one order: the bits of a row do not depend on the other rows, on their number, or on
-// the number of goroutines. They do depend on the processor's instructions. Numbers below
-// 2^-126 may count as 0.
+// Sums over K have a fixed order: the bits of a row of C do not depend on other rows or on the number
+// of goroutines. They do depend on the processor's instructions. Numbers below 2^-126 may count as 0.
 package matmul
 
 import (

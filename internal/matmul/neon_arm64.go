@@ -5,33 +5,33 @@
 package matmul
 
 // multiply1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
-// Rows of sums and b have 8 columns. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 8 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
-// Rows of sums and b have 8 columns. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 8 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
-// Rows of sums and b have 16 columns. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 16 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
-// Rows of sums and b have 16 columns. If c != nil, the result goes to c, rows cStep elements apart,
-// plus bias unless nil. Prefetches memory the size of b from ahead into L2
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 16 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -43,13 +43,13 @@ func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32,
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
 // finishNoneNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
 // finishReLUNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -60,7 +60,7 @@ func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 func slopeReLUNEON(dx, x, dy *float32, n int)
 
 // finishGELUNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -71,7 +71,7 @@ func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
 // finishGELUTanhNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides in elements. bias, before and residual may be nil. rows > 0.
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)

@@ -67,7 +67,6 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	}
 }
 
-// cut returns the panels of B.
 func (p *Packed) cut() panels { return p.isa.panelsOf(p.n) }
 
 // depth returns the rows of a panel, in floats or in pairs.
@@ -112,7 +111,6 @@ func (p *Packed) items(b *Matrix) int64 {
 	return int64(p.cut().count())
 }
 
-// pack packs an item.
 func (p *Packed) pack(b *Matrix, item int) {
 	cut, from, to := p.cut(), 0, p.k
 	first, last := item, item+1

@@ -100,7 +100,6 @@ func (a *shaper) panels() {
 	TILERELEASE()
 }
 
-// beginRows initializes the frame and the operands of rows.
 func (a *shaper) beginRows() {
 	t := GP64()
 	for _, x := range []struct {

@@ -42,7 +42,6 @@ func (g *generator) total(row int) GPVirtual {
 	return p
 }
 
-// transposeQuery emits the transpose of Q, without a factor.
 func (g *generator) transposeQuery() {
 	n := g.vectorBytes / 4
 	q, queries, srcStep, dstStep := param("q"), param("queries"), bytes(param("qStep")), GP64()
@@ -154,7 +153,6 @@ func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	})
 }
 
-// store stores rows of O and advances to the next ones.
 func (g *rowSum) store(sums [][]VecPhysical) {
 	by := g.broadcasts[0]
 	for r, row := range sums {

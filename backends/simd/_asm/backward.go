@@ -153,7 +153,6 @@ func (g *generator) declareProduct(transposed, masked bool) {
 	}
 }
 
-// A matrixProduct holds the operands of C += A B.
 type matrixProduct struct {
 	*generator
 	transposed, masked              bool
@@ -237,7 +236,6 @@ func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	})
 }
 
-// store adds the sums to C and advances to the next rows.
 func (g *matrixProduct) store(acc [][]VecPhysical) {
 	for _, row := range acc {
 		for v, z := range row {

@@ -164,7 +164,6 @@ func (g *generator) loadPairOrder(z VecPhysical) {
 	}), z)
 }
 
-// narrowPairs emits the packing of P and dS for sums over their rows.
 func (g *generator) narrowPairs() {
 	g.routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
 		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is [pairs][LANES],",
@@ -188,7 +187,6 @@ func (g *generator) narrowPairs() {
 	g.done()
 }
 
-// narrowRows emits the rounding of dS for sums over its columns.
 func (g *generator) narrowRows() {
 	g.routine("narrowRows", "func(dst *uint16, src *float32, step, rows int)",
 		"sets dst[j][i] to src[j][i], rounded to bf16, for j < rows, i < LANES. Rows of both are step",

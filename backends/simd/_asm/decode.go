@@ -25,7 +25,6 @@ func (g *generator) decode() {
 	g.readLimit()
 }
 
-// decodeRows returns the query rows of a register tile.
 func (g *generator) decodeRows() int {
 	if g.avx512 {
 		return 4

@@ -50,7 +50,6 @@ func (t storage) keyRows(name, dim string, keys int, apart *[]func()) *keyRows {
 	return k
 }
 
-// begin resets to the first vectors and returns the length of rows.
 func (k *keyRows) begin(label string) (n GPVirtual) {
 	k.offset, k.later = param(k.name), param(k.name+"Ahead")
 	TESTL(U32(1), k.later.As32())

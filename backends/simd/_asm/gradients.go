@@ -94,7 +94,6 @@ func (g *pairGradients) drop(v int) {
 	Label(whole)
 }
 
-// store emits the gradients and stores them with the weights.
 func (g *pairGradients) store(v int) {
 	VBROADCASTSS(g.word(g.delta), g.t)
 	VSUBPS(g.t, g.d, g.d)

@@ -71,9 +71,9 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, the result goes to c, rows cStep elements apart,", vectors),
-		"plus bias unless nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2",
-		fmt.Sprintf("during the first fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
+		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless", vectors),
+		"nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first",
+		fmt.Sprintf("fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()

@@ -102,7 +102,7 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
 		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
-		"row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"row strides. bias, before and residual may be nil. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {

@@ -93,7 +93,6 @@ func (p *tilePanel) block(name string, high int, fetch bool) {
 	}
 }
 
-// begin emits the initial C: 0, or the old sums.
 func (p *tilePanel) begin(name string, high int) {
 	each := func(f func(r, c int)) {
 		for r := range high {

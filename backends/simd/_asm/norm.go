@@ -73,7 +73,6 @@ func (g *generator) normRows() {
 	g.done()
 }
 
-// keepMoments stores the mean and scale of a row, unless place is nil.
 func keepMoments(place GPVirtual, mean, scale Register) {
 	TESTQ(place, place)
 	JZ(LabelRef("kept"))

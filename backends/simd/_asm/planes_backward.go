@@ -148,7 +148,6 @@ func (g *generator) newGradientPair() *gradientPair {
 	return x
 }
 
-// emit emits one pair and advances to the next.
 func (g *gradientPair) emit() {
 	w, x, y := g.w, g.x, g.scratch[0]
 	for i := range 2 {

@@ -84,7 +84,6 @@ func (g *generator) pairUp(x, y VecPhysical, to Mem) {
 	VMOVDQU32(x, to)
 }
 
-// A splitter holds the registers of splitRows.
 type splitter struct {
 	*generator
 	x, piece              []VecPhysical
@@ -93,7 +92,6 @@ type splitter struct {
 	plane, srcStep        GPVirtual
 }
 
-// splitRows emits the packing of rows into planes.
 func (g *generator) splitRows() {
 	g.routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
 		"sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n",
@@ -170,7 +168,6 @@ func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 	VPMOVDW(x, mask, planeOf(to, g.plane, planes-1))
 }
 
-// thirtyTwo packs 32 columns and advances.
 func (g *splitter) thirtyTwo(to, from GPVirtual) {
 	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // hardware prefetching stops at the end of a page
 	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8, Disp: 64})

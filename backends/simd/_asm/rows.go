@@ -14,7 +14,6 @@ func (g *generator) rowRoutines() {
 	g.copyRows(true)
 }
 
-// copyRows emits the copy, or the addition, of a panel.
 func (g *generator) copyRows(add bool) {
 	const signature = "func(dst *float32, step int, src *float32, rows int)"
 	if add {

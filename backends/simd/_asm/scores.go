@@ -93,7 +93,6 @@ func inPairs(label string, n GPVirtual, most int, step func(i int), advance func
 	}
 }
 
-// addOdd adds the odd sums to the even ones.
 func addOdd(even, odd [][]VecPhysical) {
 	for r, row := range even {
 		for v, z := range row {

@@ -111,7 +111,6 @@ func (x *attention) half(s *side, label string, tile func(label string, keys, ro
 	x.label(label + "End")
 }
 
-// turn writes the work of some keys with all rows.
 func (x *attention) turn(s *side, label string, keys int, rows func(keys int)) {
 	x.setKeys(s, keys, label)
 	x.load(s.other, x.first)
@@ -230,7 +229,6 @@ func (x *attention) eachOctet(n int, step func(vectors int)) {
 	}
 }
 
-// loadKey loads vectors of a key as float32 and advances.
 func (x *attention) loadKey(v, vectors int, row reg) {
 	switch {
 	case x.bytes == 4:

@@ -43,9 +43,9 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	}
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
 		"sets sums[r][c] = Σ over i of "+does+", plus old sums[r][c] if add != 0.",
-		fmt.Sprintf("Rows of sums and b have %d columns. If c != nil, the result goes to c, rows cStep elements apart,", 8*vectors),
-		"plus bias unless nil. Prefetches memory the size of b from ahead into L2",
-		"during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.")
+		fmt.Sprintf("Rows of sums and b have %d columns. If c != nil, writes to c (stride cStep) instead, plus bias unless", 8*vectors),
+		"nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,",
+		"2, 4, 8, 16, 32 or 64. k > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")

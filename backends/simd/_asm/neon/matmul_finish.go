@@ -44,7 +44,7 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
 		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
-		"row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"row strides. bias, before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")

@@ -95,7 +95,6 @@ func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	return second
 }
 
-// storeQuadScores stores the sums and raises the maxima, which ignore NaN.
 func (g *generator) storeQuadScores(s, top reg, size int) {
 	const most = quadQuery
 	g.loadRow(top, 0, most)
