@@ -4,43 +4,44 @@
 
 package simd
 
-// addProductAMXBF16 adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie
-// cStep elements, aStep halves and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.
+// addProductAMXBF16 adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep
+// bf16 and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.
 //
 //go:noescape
 func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, columns int, pairs int)
 
-// gradientsAMXBF16 computes w[i][j] = e^(scale*s[i][j] - lse[i]) and x[i][j] = w[i][j] * (dp[i][j] - delta[i]),
-// both 0 where bit j of masks[i] is clear, whatever they were. It sets p to the pairs of rows of w, and ds to
-// those of x, [pairs][32], and rows to x, step elements apart, all rounded to bf16. s and dp are
-// [2*pairs][32]. pairs > 0.
+// gradientsAMXBF16 computes w[i][j] = e^(scale·s[i][j] - lse[i]) and x[i][j] = w[i][j]·(dp[i][j] - delta[i]),
+// both 0 where bit j of masks[i] is clear, for any input. It sets p to the row pairs of w, ds to the row pairs of
+// x, [pairs][32], and rows to x, step elements apart, all rounded to bf16. s and dp are [2*pairs][32]. pairs
+// > 0.
 //
 //go:noescape
 func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
-// shapedGradientsAMXBF16 is gradients with w[i][j]*z in p, and x[i][j] = w[i][j] * (z*dp[i][j] - delta[i]) * uncap[i][j], where z is keep if bit j
-// of kept[i] is set, and 0 if not. Without kept z is 1, and without uncap that is 1; one of them is given. uncap
-// is [2*pairs][32].
+// shapedGradientsAMXBF16 is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·uncap[i][j]; z
+// is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil uncap means 1; at least one is not nil.
+// uncap is [2*pairs][32].
 //
 //go:noescape
 func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)
 
-// shapedDotsAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of k, and what fills them to an even number. Rows of bias
-// lie biasStep elements apart; halves, in bf16, takes the place of a bias that is nil. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][32].
+// shapedDotsAMXBF16 sets s[j][i] as scores and adjust do in sequence, for keys rows of k, rounded up to an even
+// number. Rows of bias are biasStep elements apart; halves, in bf16, replaces a nil bias. Caps have an absolute
+// error of a few roundings of softcap. With softcap, uncap is required, [keys][32].
 //
 //go:noescape
 func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 
-// planeSumsAMXBF16 adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie cStep
-// elements, aStep halves and bStep pairs apart, planes aPlane and bPlane bytes. A has as many rows as fill groups
-// of 32, and b 32 columns; columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
+// planeSumsAMXBF16 adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep
+// bf16 and bStep pairs apart, planes aPlane and bPlane bytes. a has a multiple of 32 rows, b 32 columns; columns
+// is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
 //
 //go:noescape
 func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 
-// planeGradientsAMXBF16 is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It
-// multiplies x by scale, and reports whether all of x are below 2^58. Meanwhile it sets next as planeScores sets s,
-// from planes of k and q. pairs >= 0, keys >= 0.
+// planeGradientsAMXBF16 is gradients for planes: of p and ds, plane bytes apart, and of rows, rowsPlane bytes apart.
+// It multiplies x by scale and reports whether all |x| are below 2^58. Meanwhile it sets next as planeScores sets
+// s, from planes of k and q. pairs >= 0, keys >= 0.
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool

@@ -4,82 +4,81 @@
 
 package simd
 
-// scoresAMXBF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. Rows of K are of words pairs, and q is [words][32]. words is
-// a multiple of 16. K and s have as many rows as fill groups of 32. keys > 0.
+// scoresAMXBF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// the largest s[j][i]. Rows of K have words pairs, a multiple of 16; q is [words][32]. k and s have multiples
+// of 32 rows. keys > 0.
 //
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
 
-// seenScoresAMXBF16 is scores, but sets rows of s to -Inf whose bit in seen is clear, [keys/32]. It does so for what fills a group of 32, too.
+// seenScoresAMXBF16 is scores with rows of s set to -Inf where their bit in seen, [keys/32], is clear, up to a
+// multiple of 32 rows.
 //
 //go:noescape
 func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, seen *uint32)
 
-// shapedScoresAMXBF16 sets s[j][i] as scores and adjust do one after the other, for keys rows of K, and what fills them to an even number. bias is in
-// pairs, [keys/2][32]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and
-// lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.
+// shapedScoresAMXBF16 sets s[j][i] as scores and adjust do in sequence, for keys rows of K, rounded up to an even
+// number. bias is in pairs, [keys/2][32]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.
+// Without softcap, bias and lanes, scores are not scaled. It raises top[i] to the largest score, ignoring NaN.
 //
 //go:noescape
 func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 
-// addValuesAMXBF16 sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of
-// pairs. Rows of v lie step pairs apart. o is [vdim][32], p is [pairs][32]. pairs is a positive multiple
-// of 16, vdim one of 32. sum is scratch, [32][32].
-// A nil alpha counts as 0, whatever o held.
+// addValuesAMXBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[c][j]·p[j][i]. Rows of v are step
+// pairs apart, o is [vdim][32], p is [pairs][32]. pairs is a positive multiple of 16, vdim of 32. sum is
+// scratch, [32][32].
+// A nil alpha counts as 0: o may be uninitialized.
 //
 //go:noescape
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 
-// weightsAMXBF16 sets w[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =
-// top[i], l[i] = alpha[i]*l[i] + the sum over j of w[j][i], and p to the pairs of rows of w, rounded
-// to bf16. A top of -Inf counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32].
-// pairs > 0.
+// weightsAMXBF16 sets w[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =
+// top[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A top of -Inf
+// counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 
-// dropPairsAMXBF16 is dropWeights for weights in pairs of keys, [keys/2][32], which have place for keys up to a multiple
-// of 8. key is a multiple of 8. keys > 0, key >= 0.
+// dropPairsAMXBF16 is dropWeights for weights in pairs of keys, [keys/2][32], with room for a multiple of 8
+// keys. key is a multiple of 8. keys > 0, key >= 0.
 //
 //go:noescape
 func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// finiteAMXBF16 reports whether rows rows of n bf16, step elements apart, hold neither NaN nor infinity. n > 0,
-// rows > 0.
+// finiteAMXBF16 reports whether rows rows of n bf16, step elements apart, are all finite. n > 0, rows > 0.
 //
 //go:noescape
 func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 
-// tilePeakAMXBF16 does n times four products of tiles: 65536 FLOP each time. a is [32][32].
+// tilePeakAMXBF16 repeats n times four tile products: 65536 FLOP each time. a is [32][32].
 //
 //go:noescape
 func tilePeakAMXBF16(n int, a *uint16)
 
-// planeScoresAMXBF16 is scores for planes of K and Q that lie kPlane and qPlane bytes apart.
+// planeScoresAMXBF16 is scores for planes of K and Q, kPlane and qPlane bytes apart.
 //
 //go:noescape
 func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, top *float32)
 
-// planeValuesAMXBF16 is addValues for planes of V and P that lie vPlane and pPlane bytes apart.
+// planeValuesAMXBF16 is addValues for planes of V and P, vPlane and pPlane bytes apart.
 //
 //go:noescape
 func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
 
-// planeWeightsAMXBF16 is weights for planes of P that lie plane bytes apart.
+// planeWeightsAMXBF16 is weights for planes of p, plane bytes apart.
 //
 //go:noescape
 func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 
-// planePairsAMXBF16 sets p to the planes, plane bytes apart, of the pairs of rows of s. s is [2*pairs][32], a plane of
-// p [pairs][32]. pairs > 0.
+// planePairsAMXBF16 sets p to the planes, plane bytes apart, of the row pairs of s. s is [2*pairs][32], a plane
+// of p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func planePairsAMXBF16(p *uint32, plane int, s *float32, pairs int)
 
-// splitRowsAMXBF16 sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n elements
-// of rows of src, srcStep apart, and to 0 for those that are not below 2^58, or NaN. It reports whether there
-// are none of these. n > 0, rows > 0.
+// splitRowsAMXBF16 sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n
+// elements of rows of src, srcStep apart. NaN and magnitudes from 2^58 on become 0; it reports whether there were
+// none. n > 0, rows > 0.
 //
 //go:noescape
 func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool

@@ -645,7 +645,7 @@ TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
 	VMULPS       32(SI), Y0, Y0
 	VMOVUPS      Y0, 32(SI)
 
-	// Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
 	MOVQ CX, DX
 	SHRQ $0x01, DX
 	SUBQ DX, CX

@@ -4,40 +4,40 @@
 
 package simd
 
-// attendF32AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched, and nearer ones: then the tables have ahead+3 more, and 16 before.
-// idle is scratch like 3 rows of O. kKeys and vKeys <= 128, 0 < qRows, oRows.
+// attendF32AVX2 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
+// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
+// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
+// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
+// idle is scratch for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// attendF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched, and nearer ones: then the tables have ahead+3 more, and 16 before.
-// idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
+// attendF16AVX2 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
+// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
+// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
+// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
+// idle is scratch for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// attendBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, in the order of split16, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched, and nearer ones: then the tables have ahead+3 more, and 16 before.
-// idle is scratch like 3 rows of O. dim and vdim are multiples of 16. kKeys and vKeys <= 128, 0 < qRows, oRows.
+// attendBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
+// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
+// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, in the order of split16, q with 0 beyond dim.
+// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
+// idle is scratch for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// decodeWeightsAVX2 raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets
-// s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite
-// number. Rows of S lie 144 elements apart, with -Inf from keys to a multiple of 8; rows of O oStep
-// elements, a multiple of 16. 0 < keys <= 128, 0 < rows.
+// decodeWeightsAVX2 raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets
+// s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite
+// number. Rows of s are 144 elements apart, with -Inf from keys to a multiple of 8; rows of o are oStep
+// elements apart, a multiple of 16. 0 < keys <= 128, 0 < rows.
 //
 //go:noescape
 func decodeWeightsAVX2(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)

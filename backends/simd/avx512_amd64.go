@@ -4,35 +4,34 @@
 
 package simd
 
-// scoresAVX512 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. A dot product is that of the even columns and that of the odd ones.
-// q is [dim][32], s is [keys][32]. dim > 0. Meanwhile it brings memory from ahead on into the
-// second-level cache, 2*dim bytes for each key, or some more.
+// scoresAVX512 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// the largest s[j][i]. Even and odd columns have separate sums. q is [dim][32], s is [keys][32]. dim > 0.
+// Prefetches from ahead on into L2: 2·dim bytes for each key, or a little more.
 //
 //go:noescape
 func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
 
-// maskScoresAVX512 sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
-// largest of the others. s is [keys][32]. keys > 0.
+// maskScoresAVX512 sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest
+// remaining score. s is [keys][32]. keys > 0.
 //
 //go:noescape
 func maskScoresAVX512(s *float32, masks *uint32, keys int, top *float32)
 
-// weightsAVX512 sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =
-// top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as
-// the lowest finite number. s is [keys][32]. keys > 0.
+// weightsAVX512 sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =
+// top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.
+// s is [keys][32]. keys > 0.
 //
 //go:noescape
 func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
 
-// totalsAVX512 sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]
-// is 0. Otherwise l[i] must be normal or NaN.
+// totalsAVX512 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
+// Otherwise l[i] must be normal or NaN.
 //
 //go:noescape
 func totalsAVX512(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
-// transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 16 rows and columns as it is
-// told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeAVX512 sets dst[c][r] = by[c]·src[r][c] in each block of 16 rows and columns. blocks is their number. Rows are
+// dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
@@ -57,85 +56,83 @@ func narrowF16AVX512(dst *uint16, src *float32, n int)
 //go:noescape
 func narrowBF16AVX512(dst *uint16, src *float32, n int)
 
-// dotsAVX512 sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][32]. dim > 0.
+// dotsAVX512 sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][32]. dim > 0.
 //
 //go:noescape
 func dotsAVX512(sum *float32, a *float32, b *float32, dim int)
 
-// gradientsAVX512 sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),
-// and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][32],
-// rows of ds lie dsStep elements apart. rows > 0.
+// gradientsAVX512 sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = scale·s[i][j]·(dp[i][j] - delta[i]),
+// and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][32],
+// rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
-// addProductAVX512 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C
-// and 32 columns x. A is [rows][n]. Rows lie the steps apart, in elements. n > 0.
+// addProductAVX512 adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 32,
+// i < n. A is [rows][n]. Steps are row strides in elements. n > 0.
 //
 //go:noescape
 func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// addProductMaskedAVX512 is addProductAVX512 for those columns whose bit in columns is set; of B it reads no others,
-// and of C it leaves them.
+// addProductMaskedAVX512 is addProductAVX512 for the columns whose bit in columns is set. It neither reads nor writes the others.
 //
 //go:noescape
 func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
-// addProductTAVX512 adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C
-// and 32 columns x. A is [n][rows]. Rows lie the steps apart, in elements. n > 0.
+// addProductTAVX512 adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 32,
+// i < n. A is [n][rows]. Steps are row strides in elements. n > 0.
 //
 //go:noescape
 func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// addProductTMaskedAVX512 is addProductTAVX512 for those columns whose bit in columns is set; of B it reads no others,
-// and of C it leaves them.
+// addProductTMaskedAVX512 is addProductTAVX512 for the columns whose bit in columns is set. It neither reads nor writes the others.
 //
 //go:noescape
 func addProductTMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
-// adjustAVX512 computes x = scale*s[r][i] for rows rows of 32 scores, step elements apart. Unless softcap is 0,
-// t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep
-// elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving
-// out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are
-// less than 2^24 from each other. rows > 0.
+// adjustAVX512 computes x = scale·s[r][i] for r < rows, i < 32. If softcap != 0: t = tanh(x/softcap) and x
+// = softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
+// It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements
+// apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less
+// than 2^24. rows > 0.
 //
 //go:noescape
 func adjustAVX512(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 
-// maskBitsAVX512 sets bit i of masks[r] where mask[r][i] is true, for i < 32, and clears all others. Rows lie
-// step elements apart; it reads 32 of each. rows > 0.
+// maskBitsAVX512 sets bit i of masks[r] where mask[r][i] is true, i < 32, and clears all others. Rows of
+// mask are step elements apart; it reads 32 of each. rows > 0.
 //
 //go:noescape
 func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
 
-// dropWeightsAVX512 sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of
-// Philox is below the upper half of the limit, whose lower half is 0. s is [keys][32]. keys > 0, key >= 0.
+// dropWeightsAVX512 sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox
+// is less than below>>16. The lower half of below is 0. s is [keys][32]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// keepKeysAVX512 sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 32: where its half of a
-// word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a
-// multiple of 8. rows > 0.
+// keepKeysAVX512 sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 32: where its half
+// word of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple
+// of 8. rows > 0.
 //
 //go:noescape
 func keepKeysAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 
-// gradientsOfAVX512 computes w = e^(unit*s[i][j] - lse[i]) and g = w*(z*dp[i][j] - delta[i]), where z is keep if bit j
-// of kept[i] is set, and 0 if not. It sets s[i][j] = w*z, ds[i][j] = scale*g*uncap[i][j] and db[i][j] = g, and all to 0 where
-// bit j of masks[i] is clear, whatever they held. Without kept z is 1, without uncap that is 1, and db may be nil. s, dp, uncap
-// and db are [rows][32], rows of ds lie dsStep elements apart. rows > 0.
+// gradientsOfAVX512 computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j
+// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0
+// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,
+// uncap and db are [rows][32], rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
 
-// fetchAVX512 brings rows rows of so many bytes, step bytes apart, into the second-level cache, and what else is in
-// their cache lines. It may name memory that is not there. bytes > 0, rows > 0.
+// fetchAVX512 prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory
+// need not exist. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchAVX512(from *byte, step int, bytes int, rows int)
 
-// fmaPeakAVX512 does n times 16 independent multiply-adds of 16 float32: 512 FLOP each time.
+// fmaPeakAVX512 repeats n times 16 independent multiply-adds of 16 float32: 512 FLOP each time.
 //
 //go:noescape
 func fmaPeakAVX512(n int)

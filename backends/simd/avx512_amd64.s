@@ -642,7 +642,7 @@ TEXT ·weightsAVX512(SB), NOSPLIT, $8-52
 	VMULPS       64(SI), Z0, Z0
 	VMOVUPS      Z0, 64(SI)
 
-	// Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
 	MOVQ CX, DX
 	SHRQ $0x01, DX
 	SUBQ DX, CX

@@ -4,12 +4,11 @@
 
 package simd
 
-// attendTileAVX512 sets rows rows of O to the attention of as many of Q over keys rows of K and V, and totals, [4][32], to
-// the maxima of their dot products, the sums of the weights 2^(scale*(dot product - maximum)), what O is
-// multiplied by, and unit*maximum + ln(sum), as totals has them. Rows lie the steps apart, in elements.
-// Q has 32 rows, and place for dims up to a multiple of 16. vdim is a multiple of 32. queries, of as
-// many dims and 32, and s, [keys][32], are scratch. rows > 0, keys > 0. Meanwhile it brings memory
-// from ahead on into the second-level cache, as scores does.
+// attendTileAVX512 sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,
+// [4][32], gets the maximum dot product m, l = Σ 2^(scale·(dot product - m)), 1/l and LSE = unit·m + ln(l), as
+// the routine totals defines them. oStep, qStep, kStep and vStep are row strides in elements. q has 32 rows and
+// room for a multiple of 16 dims. vdim is a multiple of 32. queries, [dims][32], and s, [keys][32], are
+// scratch. rows > 0, keys > 0. Prefetches from ahead on into L2, as scores does.
 //
 //go:noescape
 func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)

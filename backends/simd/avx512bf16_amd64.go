@@ -4,82 +4,80 @@
 
 package simd
 
-// scoresAVX512BF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. q is [dim/2][32] of pairs, with 0 in the last half pair
-// of an odd dim. s is [keys][32]. dim > 0.
+// scoresAVX512BF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// the largest s[j][i]. q is [(dim+1)/2][32] pairs; with an odd dim its last half pair is 0. s is [keys][32].
+// dim > 0.
 //
 //go:noescape
 func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, top *float32)
 
-// addValuesAVX512BF16 sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of
-// pairs. Rows of v lie step pairs apart. o is [vdim][32], p is [pairs][32]. pairs > 0.
-// A nil alpha counts as 0, whatever o held.
+// addValuesAVX512BF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[j][c]·p[j][i]. Rows of v are
+// step pairs apart, o is [vdim][32], p is [pairs][32]. pairs > 0.
+// A nil alpha counts as 0: o may be uninitialized.
 //
 //go:noescape
 func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32)
 
-// dotsAVX512BF16 sets sum[i] to the sum over c of a[c][i]*b[c][i], products of pairs. a and b are
+// dotsAVX512BF16 sets sum[i] = Σ over c of the pair products a[c][i]·b[c][i]. a and b are
 // [pairs][32]. pairs > 0.
 //
 //go:noescape
 func dotsAVX512BF16(sum *float32, a *uint32, b *uint32, pairs int)
 
-// gradientsAVX512BF16 sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = s[i][j] * (dp[i][j] - delta[i]),
-// and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][32],
-// rows of ds lie dsStep elements apart. rows > 0.
+// gradientsAVX512BF16 sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = s[i][j]·(dp[i][j] - delta[i]),
+// and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][32],
+// rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsAVX512BF16(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
-// addProductAVX512BF16 adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C
-// and 32 columns x. A is [rows][n]. Rows lie the steps apart, in elements. Elements of A and B are pairs. Rows of A lie aStep halves apart. n > 0.
+// addProductAVX512BF16 adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 32,
+// i < n. A is [rows][n]. Steps are row strides in elements. A and B hold pairs. aStep counts bf16. n > 0.
 //
 //go:noescape
 func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int)
 
-// addProductMaskedAVX512BF16 is addProductAVX512BF16 for those columns whose bit in columns is set; of B it reads no others,
-// and of C it leaves them.
+// addProductMaskedAVX512BF16 is addProductAVX512BF16 for the columns whose bit in columns is set. It neither reads nor writes the others.
 //
 //go:noescape
 func addProductMaskedAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
-// addProductTAVX512BF16 adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C
-// and 32 columns x. A is [n][rows]. Rows lie the steps apart, in elements. Elements of A and B are pairs. n > 0.
+// addProductTAVX512BF16 adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 32,
+// i < n. A is [n][rows]. Steps are row strides in elements. A and B hold pairs. n > 0.
 //
 //go:noescape
 func addProductTAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int)
 
-// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for those columns whose bit in columns is set; of B it reads no others,
-// and of C it leaves them.
+// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for the columns whose bit in columns is set. It neither reads nor writes the others.
 //
 //go:noescape
 func addProductTMaskedAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
-// transposePairsAVX512BF16 sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for a block of 16 rows of 32
-// elements. Rows lie dstStep pairs and srcStep elements apart.
+// transposePairsAVX512BF16 sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for 16 rows of 32 elements. Rows are
+// dstStep pairs and srcStep elements apart.
 //
 //go:noescape
 func transposePairsAVX512BF16(dst *uint32, dstStep int, src *uint16, srcStep int)
 
-// pairRowsAVX512BF16 sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for pairs pairs of rows of n
-// elements, step elements apart. dst is [pairs][n]. pairs > 0, n > 0.
+// pairRowsAVX512BF16 sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for j < pairs, c < n. Rows of src are step
+// elements apart, dst is [pairs][n]. pairs > 0, n > 0.
 //
 //go:noescape
 func pairRowsAVX512BF16(dst *uint32, src *uint16, step int, n int, pairs int)
 
-// narrowPairsAVX512BF16 sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is
-// [pairs][32], rows of src lie step elements apart. pairs > 0.
+// narrowPairsAVX512BF16 sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is [pairs][32],
+// rows of src are step elements apart. pairs > 0.
 //
 //go:noescape
 func narrowPairsAVX512BF16(dst *uint32, src *float32, step int, pairs int)
 
-// narrowRowsAVX512BF16 sets dst[j][i] to src[j][i], rounded to bf16, for 32 columns i. Rows of both lie
-// step elements apart. rows > 0.
+// narrowRowsAVX512BF16 sets dst[j][i] to src[j][i], rounded to bf16, for j < rows, i < 32. Rows of both are step
+// elements apart. rows > 0.
 //
 //go:noescape
 func narrowRowsAVX512BF16(dst *uint16, src *float32, step int, rows int)
 
-// dotPeakAVX512BF16 does n times 16 independent multiply-adds of 16 bf16 pairs: 1024 FLOP each time.
+// dotPeakAVX512BF16 repeats n times 16 independent multiply-adds of 16 bf16 pairs: 1024 FLOP each time.
 //
 //go:noescape
 func dotPeakAVX512BF16(n int)

@@ -4,47 +4,47 @@
 
 package simd
 
-// scoresNEON sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,
-// and raises top[i] to the largest of them. q is [dim][16], s is [keys][16]. dim > 0. Meanwhile
-// it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.
+// scoresNEON sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// the largest s[j][i]. q is [dim][16], s is [keys][16]. dim > 0. Prefetches from ahead on into L2: 2·dim bytes for
+// each key, or a little more.
 //
 //go:noescape
 func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
 
-// maskScoresNEON sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the
-// largest of the others. s is [keys][16]. keys > 0.
+// maskScoresNEON sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest
+// remaining score. s is [keys][16]. keys > 0.
 //
 //go:noescape
 func maskScoresNEON(s *float32, masks *uint32, keys int, top *float32)
 
-// weightsNEON sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =
-// top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as
-// the lowest finite number. s is [keys][16]. keys > 0.
+// weightsNEON sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =
+// top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.
+// s is [keys][16]. keys > 0.
 //
 //go:noescape
 func weightsNEON(s *float32, keys int, m, top, l, alpha *float32, scale float32)
 
-// totalsNEON sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]
-// is 0. Otherwise l[i] must be normal or NaN.
+// totalsNEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
+// Otherwise l[i] must be normal or NaN.
 //
 //go:noescape
 func totalsNEON(lse, by, m, l *float32, scale float32)
 
-// addValuesNEON sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements
-// apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,
-// and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.
-// A nil alpha counts as 0, whatever o held. Nil masks have all bits set.
+// addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in
+// masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is
+// [vdim][16], p is [keys][16]. keys > 0. A nil alpha counts as 0: o may be uninitialized. Nil masks have all bits
+// set.
 //
 //go:noescape
 func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
 
-// addSumNEON sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
+// addSumNEON sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
 //
 //go:noescape
 func addSumNEON(sum, x *float32, rows int, alpha *float32)
 
-// transposeNEON sets dst[c][r] = by[c]*src[r][c] for as many blocks of 4 rows and columns as it is
-// told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeNEON sets dst[c][r] = by[c]·src[r][c] in each block of 4 rows and columns. blocks is their number.
+// Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
@@ -69,43 +69,43 @@ func narrowF16NEON(dst *uint16, src *float32, n int)
 //go:noescape
 func narrowBF16NEON(dst *uint16, src *float32, n int)
 
-// dotsNEON sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][16]. dim > 0.
+// dotsNEON sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.
 //
 //go:noescape
 func dotsNEON(sum, a, b *float32, dim int)
 
-// gradientsNEON sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),
-// and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][16],
-// rows of ds lie dsStep elements apart. rows > 0.
+// gradientsNEON sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = scale·s[i][j]·(dp[i][j] - delta[i]),
+// and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][16], rows of ds are dsStep
+// elements apart. rows > 0.
 //
 //go:noescape
 func gradientsNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
 
-// addProductNEON adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C
-// and 16 columns x. A is [rows][n]. Rows lie the steps apart, in elements. n > 0.
+// addProductNEON adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [rows][n].
+// Steps are row strides in elements. n > 0.
 //
 //go:noescape
 func addProductNEON(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 
-// addProductTNEON adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C
-// and 16 columns x. A is [n][rows]. Rows lie the steps apart, in elements. n > 0.
+// addProductTNEON adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [n][rows].
+// Steps are row strides in elements. n > 0.
 //
 //go:noescape
 func addProductTNEON(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 
-// copyRowsNEON sets dst[r][i] = src[r][i] for rows rows of 16 elements. Rows of dst lie step elements
-// apart, those of src side by side. rows > 0.
+// copyRowsNEON sets dst[r][i] = src[r][i] for r < rows, i < 16. Rows of dst are step elements apart,
+// rows of src contiguous. rows > 0.
 //
 //go:noescape
 func copyRowsNEON(dst *float32, step int, src *float32, rows int)
 
-// addRowsNEON adds src[r][i] to dst[r][i] for rows rows of 16 elements. Rows of dst lie step elements
-// apart, those of src side by side. rows > 0.
+// addRowsNEON adds src[r][i] to dst[r][i] for r < rows, i < 16. Rows of dst are step elements apart,
+// rows of src contiguous. rows > 0.
 //
 //go:noescape
 func addRowsNEON(dst *float32, step int, src *float32, rows int)
 
-// fmaPeakNEON does n times 24 independent multiply-adds of 4 float32: 192 FLOP each time.
+// fmaPeakNEON repeats n times 24 independent multiply-adds of 4 float32: 192 FLOP each time.
 //
 //go:noescape
 func fmaPeakNEON(n int)

@@ -4,13 +4,14 @@
 
 package simd
 
-// attendBF16NEONBF16 sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and
-// adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie
-// 144 elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;
-// row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched: then the tables have ahead+3 more.
-// idle is not used. Q is 16-bit elements, as K is, in the first halves of
-// its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits. Of 8 elements of O the even ones come first, but not of fewer. kKeys and vKeys <= 128, 0 < qRows, oRows.
+// attendBF16NEONBF16 sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
+// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
+// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
+// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
+// row j+ahead is prefetched: the tables then have ahead+3 more entries.
+// idle is not used. q holds 16-bit elements, as K does, in the first half
+// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits.
+// In each 8 elements of o, but not in fewer, the even ones come first. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendBF16NEONBF16(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

@@ -1,4 +1,4 @@
-// Package amx asks for leave to use the tiles of AMX.
+// Package amx requests permission to use AMX tiles.
 package amx
 
 import (
@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// Has reports whether the processor has AMX and its products of bf16.
+// Has reports whether the processor has AMX tiles and their bf16 products.
 func Has() bool { return cpu.X86.HasAMXTile && cpu.X86.HasAMXBF16 }
 
-// Allowed reports whether the process may use them. It asks on the first call, as that
-// changes the process, and not where there is nothing to ask for.
+// Allowed reports whether the process may use AMX. The first call requests permission, which
+// changes the process, if the processor has AMX.
 var Allowed = sync.OnceValue(func() bool { return Has() && ask() })

@@ -2,5 +2,5 @@
 
 package amx
 
-// ask is for systems of which we do not know how to ask.
+// ask returns false: no request is known on this system.
 func ask() bool { return false }

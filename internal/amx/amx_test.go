@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nobody is allowed what is not there, and a second question has the first one's answer.
+// Allowed implies Has, and a second call returns the first answer.
 func TestAllowed(t *testing.T) {
 	allowed := Allowed()
 	require.Equal(t, allowed, Allowed())

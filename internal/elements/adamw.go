@@ -2,11 +2,11 @@ package elements
 
 import "math"
 
-// AdamW is a step of that optimizer: Mean' = Beta1 Mean + Beta1Rest g and Square' = Beta2 Square
-// + Beta2Rest g², and then x' = Decay x - Rate Mean' / (sqrt(Square') Root + Eps).
+// AdamW is a step of the AdamW optimizer: Mean' = Beta1 Mean + Beta1Rest g, Square' = Beta2 Square
+// + Beta2Rest g², then x' = Decay x - Rate Mean' / (sqrt(Square') Root + Eps).
 type AdamW struct{ Beta1, Beta1Rest, Beta2, Beta2Rest, Decay, Rate, Root, Eps float32 }
 
-// Update changes x, mean and square, as long as grad, by the gradients.
+// Update applies the step to x, mean and square. All slices are as long as grad.
 func (a *AdamW) Update(x, mean, square, grad []float32) {
 	if n := len(grad); n > 0 {
 		chosen.update(a, x[:n], mean[:n], square[:n], grad)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Steps of every length beside float64, and nothing written beyond their end.
+// Steps of every length equal float64 within the bound and write nothing beyond their end.
 func TestAdamW(t *testing.T) {
 	a := AdamW{.9, .1, .999, .001, .99999, .002, 3, 1e-8}
 	for name, way := range ways() {

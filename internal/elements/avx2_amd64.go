@@ -4,19 +4,19 @@
 
 package elements
 
-// rowsAVX2 sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, and of moments, if that is not nil,
-// to the mean and 1 / sqrt(variance + eps). dst may be x. cols, rows > 0.
+// rowsAVX2 sets each row of dst to (x - mean) / sqrt(variance + eps)·weight + bias. If moments != nil, it
+// gets the mean and 1 / sqrt(variance + eps) of each row. dst may be x. cols, rows > 0.
 //
 //go:noescape
 func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 
-// gradientsAVX2 sets rows of dx to scale (dn - mean(dn) - n mean(dn n)) with n = (x - mean) scale and dn = dy weight,
-// and adds dy n to dWeight and dy to dBias. moments are what rows makes. dx may be dy. cols, rows > 0.
+// gradientsAVX2 sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =
+// dy·weight, and adds dy·n to dWeight and dy to dBias. moments comes from rows. dx may be dy. cols, rows > 0.
 //
 //go:noescape
 func gradientsAVX2(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
 
-// addAVX2 adds to sum rows of x, step elements apart. cols, rows > 0.
+// addAVX2 adds rows rows of x, step elements apart, to sum. cols, rows > 0.
 //
 //go:noescape
 func addAVX2(sum *float32, x *float32, step int, cols int, rows int)

@@ -1,12 +1,11 @@
-// Package elements computes on the CPU what layers and optimizers do to rows and to single
-// elements: layer norms and their gradients, sums of rows, steps of AdamW. It uses the vector
-// instructions of the machine. What becomes of a row or an element depends on it alone. Numbers
-// below 2^-126 may count as 0.
+// Package elements computes layer norms and their gradients, sums of rows and AdamW steps with vector
+// instructions. The result of a row or an element depends on it alone. Numbers below 2^-126 may
+// count as 0.
 package elements
 
 import "math"
 
-// An isa is the routines of an instruction set, which are documented where they are declared.
+// An isa holds the routines of an instruction set. Their declarations document them.
 type isa struct {
 	rows      func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)
 	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)
@@ -14,10 +13,10 @@ type isa struct {
 	adamW     func(x, mean, square, grad, by *float32, n int)
 }
 
-// Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the biased
-// variance of the row. A row has as many features as weight has, at least 1, and so has bias. Rows
-// lie one after the other; dst is as long as x, and may be x. If moments is not nil it gets two
-// numbers of each row: the mean and 1 / sqrt(variance + eps).
+// Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the row's
+// biased variance. A row has len(weight) features, at least 1, and bias is as long. Rows are
+// contiguous; dst is as long as x and may be x. Unless nil, moments gets the mean and 1 /
+// sqrt(variance + eps) of each row.
 func Norm(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
 	if len(x) < n {
@@ -43,9 +42,8 @@ func (u *isa) rowsOf(dst, x, weight, bias, moments []float32, eps float32) {
 	u.rows(&dst[0], &x[0], &weight[0], &bias[0], m, n, len(x)/n, eps)
 }
 
-// NormGradients sets dx to the gradient of x, given that of the rows which Norm made of x, dy, and
-// their moments. It adds those of weight and bias, of these rows, to dWeight and dBias. dx may be
-// dy.
+// NormGradients sets dx to the gradient of x, given dy, the gradient of Norm's result, and Norm's
+// moments. It adds the gradients of weight and bias to dWeight and dBias. dx may be dy.
 func NormGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	n := len(weight)
 	if len(x) < n {
@@ -64,7 +62,7 @@ func (u *isa) gradientsOf(dx, x, dy, weight, moments, dWeight, dBias []float32) 
 	u.gradients(&dx[0], &x[0], &dy[0], &weight[0], &moments[0], &dWeight[0], &dBias[0], n, len(x)/n)
 }
 
-// Add adds to sum rows of as many numbers, step apart, one after the other.
+// Add adds rows of x, step apart and as long as sum, to sum in order.
 func Add(sum, x []float32, step, rows int) {
 	if len(sum) == 0 || rows < 1 {
 		return
@@ -119,8 +117,8 @@ func portableGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	}
 }
 
-// parts is how many partial sums there are: as many additions are in flight at a time, and each
-// sum is rounded in small units.
+// parts is the number of partial sums: their additions overlap, and a smaller sum is rounded in
+// smaller units.
 const parts = 8
 
 func sumOf(x []float32) float64 {
@@ -137,7 +135,7 @@ func sumOf(x []float32) float64 {
 	return total(&s)
 }
 
-// squaresOf returns the sum of the squares of the differences from the mean.
+// squaresOf returns the sum of squared differences from the mean.
 func squaresOf(x []float32, mean float32) float64 {
 	var s [parts]float32
 	for ; len(x) >= parts; x = x[parts:] {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ways are what this machine can do, by name.
+// ways returns the implementations of this machine, by name.
 func ways() map[string]*isa {
 	w := available()
 	if w == nil {
@@ -32,7 +32,7 @@ func momentsOf(x []float32, eps float32) (mean, scale float64) {
 	return mean, 1 / math.Sqrt(variance+float64(eps))
 }
 
-// exact returns a row in float64, and how far from it rounding may lead.
+// exact returns a row in float64 and the bound of rounding errors.
 func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
 	mean, scale := momentsOf(x, eps)
 	largest := 0.0
@@ -42,13 +42,13 @@ func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
 	for i, v := range x {
 		d := (float64(v) - mean) * scale
 		y = append(y, d*float64(weight[i])+float64(bias[i]))
-		// The mean is off by the rounding of the largest numbers, all else by that of d.
+		// The error of the mean is a rounding of the largest numbers, other errors are roundings of d.
 		bound = append(bound, 0x1p-22*((2+math.Abs(d)+4*largest*scale)*math.Abs(float64(weight[i]))+math.Abs(float64(bias[i]))))
 	}
 	return y, bound
 }
 
-// Every width beside float64, in place and not, and nothing written but the rows.
+// Every width, in place and not, compared with float64. Nothing is written outside the rows.
 func TestNorm(t *testing.T) {
 	widths := []int{384, 768, 1021, 1024}
 	for n := 1; n <= 150; n++ {
@@ -106,8 +106,8 @@ func TestNorm(t *testing.T) {
 	}
 }
 
-// A row alone has the bits that it has among others, wherever it lies in memory, also beside
-// rows that are not finite.
+// A row has the same bits alone and among other rows, at any address, even next to rows of NaN and
+// infinity.
 func TestNormAlone(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for name, way := range ways() {

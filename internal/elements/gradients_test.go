@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every width beside float64, in place and not, and nothing written but the rows. What is
-// added to the gradients of weight and bias stays.
+// Every width, in place and not, compared with float64. Nothing is written outside the rows. Old
+// gradients of weight and bias are added to.
 func TestNormGradients(t *testing.T) {
 	widths := []int{384, 1021}
 	for n := 1; n <= 140; n++ {
@@ -47,7 +47,7 @@ func TestNormGradients(t *testing.T) {
 	}
 }
 
-// A sum of rows is that of one after the other, with gaps between them and without.
+// Add sums rows in order, with gaps between them and without.
 func TestAdd(t *testing.T) {
 	for name, way := range ways() {
 		r := rand.New(rand.NewPCG(rand.Uint64(), 3))
@@ -76,7 +76,7 @@ func normal(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// exactGradients returns dx, and what dWeight and dBias become, in float64.
+// exactGradients returns dx and the new dWeight and dBias, in float64.
 func exactGradients(x, dy, weight, dWeight, dBias []float32) (dx, w, b []float64) {
 	n := len(weight)
 	for i := range n {
@@ -99,7 +99,7 @@ func exactGradients(x, dy, weight, dWeight, dBias []float32) (dx, w, b []float64
 	return dx, w, b
 }
 
-// near fails unless got is within bound of want, as a part of the largest number.
+// near fails unless got is within bound of want, relative to the largest number.
 func near(t *testing.T, what string, want []float64, got []float32, bound float64) {
 	t.Helper()
 	largest := 1.0

@@ -9,8 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// Nothing outside the rows is touched, not even read: it may belong to a page that is not
-// mapped. Otherwise this test crashes.
+// Routines access nothing outside the rows, which may be an unmapped page: this test would crash.
 func TestNothingOutsideIsTouched(t *testing.T) {
 	place := func(n int, end bool) []float32 {
 		pieces, free, err := guarded.Memory(1, 4*n)

@@ -4,7 +4,7 @@ package elements
 
 import "golang.org/x/sys/cpu"
 
-// chosen is the best of this machine, nil if there is none.
+// chosen is the best instruction set of this machine, or nil.
 var chosen = choose()
 
 func choose() *isa {
@@ -16,7 +16,7 @@ func choose() *isa {
 	return nil
 }
 
-// available returns what this machine has, by name.
+// available returns the instruction sets of this machine by name.
 func available() map[string]*isa {
 	list := map[string]*isa{}
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {

@@ -25,7 +25,7 @@ func ToF16(x float32) uint16 {
 	b &^= 1 << 31
 	switch {
 	case b > 0xff<<23:
-		return sign | 0x7e00 | uint16(b>>13)&0x3ff // a quiet NaN, with what fits of its payload
+		return sign | 0x7e00 | uint16(b>>13)&0x3ff // a quiet NaN, with the upper bits of its payload
 	case b >= 0x47800000: // 2^16 and above
 		return sign | 0x7c00
 	case b < 0x38800000: // below 2^-14: subnormal, rounded by the addition of 2^-24/eps

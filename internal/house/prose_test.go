@@ -28,8 +28,6 @@ var wordy = map[string]float64{
 	"backends/cuda/gorgoniacu/README.md":  13.03,
 	"backends/cuda/kernels":               18.93,
 	"backends/simd":                       20.28,
-	"backends/simd/_asm":                  19.97,
-	"backends/simd/_asm/neon":             18.48,
 	"backends/simd/internal/pool":         3.42,
 	"backends/wasm":                       25.01,
 	"backends/wasm/kernel":                20.74,
@@ -54,11 +52,7 @@ var wordy = map[string]float64{
 	"examples/lm/README.md":               5.62,
 	"examples/minilm/README.md":           14.46,
 	"examples/server/README.md":           15.74,
-	"internal/elements":                   19.19,
 	"internal/input/sample/PROVENANCE.md": 12.96,
-	"internal/matmul":                     15.99,
-	"internal/philox":                     9.64,
-	"internal/workers":                    10.61,
 	"safetensors":                         9.63,
 }
 

@@ -30,8 +30,7 @@ func derivative(act matmul.Activation, x float64) float64 {
 	return s + x*s*(1-s)*2*c*(1+3*0.044715*x*x)
 }
 
-// numbers returns float32 numbers of every size and sign, and more of those where
-// activations bend.
+// numbers returns float32 numbers of every size and sign, more of them where activations bend.
 func numbers(t *testing.T) (x []float32) {
 	r, step := seeded(t), uint64(1<<15)
 	if !testing.Short() {
@@ -46,8 +45,7 @@ func numbers(t *testing.T) (x []float32) {
 	return append(x, 0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()))
 }
 
-// Apply is within a few roundings of x, and in the tail of GELU, where it is tiny, of its
-// own value.
+// The error of Apply is a few roundings of x, or of the tiny result in the tail of GELU.
 func TestApply(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		e, x := matmul.New(), numbers(t)
@@ -102,7 +100,7 @@ func TestApplyGrad(t *testing.T) {
 	})
 }
 
-// Lengths that are no multiple of a vector.
+// Lengths that are not multiples of a vector.
 func TestApplyTails(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()

@@ -4,16 +4,16 @@
 
 package matmul
 
-// multiply1AMXBF16 sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
-// Rows of sums and b have 1 vectors. a and sums have as many rows as fill groups of 16. Meanwhile it brings memory
-// from ahead on, as much as b has, into the second-level cache. k is a multiple of 16, k, rows > 0. c, cStep, bias and fetch have no use.
+// multiply1AMXBF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add != 0.
+// Rows of sums and b have 1 vectors. a and sums have multiples of 16 rows. Prefetches memory the size of b
+// from ahead into L2. k is a multiple of 16. k, rows > 0. c, cStep, bias and fetch are ignored.
 //
 //go:noescape
 func multiply1AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AMXBF16 sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].
-// Rows of sums and b have 2 vectors. a and sums have as many rows as fill groups of 16. Meanwhile it brings memory
-// from ahead on, as much as b has, into the second-level cache. k is a multiple of 16, k, rows > 0. c, cStep, bias and fetch have no use.
+// multiply2AMXBF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add != 0.
+// Rows of sums and b have 2 vectors. a and sums have multiples of 16 rows. Prefetches memory the size of b
+// from ahead into L2. k is a multiple of 16. k, rows > 0. c, cStep, bias and fetch are ignored.
 //
 //go:noescape
 func multiply2AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)

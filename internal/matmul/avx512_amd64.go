@@ -5,94 +5,94 @@
 package matmul
 
 // multiply1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeAVX512 sets dst[c][r] = by[c]*src[r][c] for as many blocks of 16 rows and columns as it is
-// told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeAVX512 sets dst[c][r] = by[c]·src[r][c] in each block of 16 rows and columns. blocks is their number. Rows are
+// dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// finishNoneAVX512 sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishNoneAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// finishReLUAVX512 sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishReLUAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeReLUAVX512 sets dx[i] = dy[i] times the derivative of the activation at x[i].
+// slopeReLUAVX512 sets dx[i] = dy[i]·act'(x[i]).
 //
 //go:noescape
 func slopeReLUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUAVX512 sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishGELUAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeGELUAVX512 sets dx[i] = dy[i] times the derivative of the activation at x[i].
+// slopeGELUAVX512 sets dx[i] = dy[i]·act'(x[i]).
 //
 //go:noescape
 func slopeGELUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX512 sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishGELUTanhAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeGELUTanhAVX512 sets dx[i] = dy[i] times the derivative of the activation at x[i].
+// slopeGELUTanhAVX512 sets dx[i] = dy[i]·act'(x[i]).
 //
 //go:noescape
 func slopeGELUTanhAVX512(dx *float32, x *float32, dy *float32, n int)

@@ -5,31 +5,31 @@
 package matmul
 
 // multiply1AVX512BF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2AVX512BF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply3AVX512BF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
+// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
 //
 //go:noescape
 func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// roundRowsAVX512BF16 sets rows of dst, dstStep pairs apart, to n elements of rows of src, srcStep apart, rounded to bf16, and to 0
-// up to a multiple of 32 elements. n, rows > 0.
+// roundRowsAVX512BF16 rounds n elements of each row of src to bf16 in dst, and writes 0 up to a multiple of 32
+// elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.
 //
 //go:noescape
 func roundRowsAVX512BF16(dst *uint32, dstStep int, src *float32, srcStep int, n int, rows int)

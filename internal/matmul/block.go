@@ -2,17 +2,17 @@ package matmul
 
 import "unsafe"
 
-// A Block is memory that several Packed take one after the other. It has large pages, which
-// most weights do not fill by themselves, and products that follow each other read on where
-// the last one ended.
+// A Block is memory for several Packed in sequence. Most weights alone would not fill its large
+// pages, and consecutive products read on where the last one ended.
 type Block struct{ free []float32 }
 
 const (
 	largePage = 1 << 21 // bytes
-	lineWords = 16      // of a cache line
+	lineWords = 16      // words of a cache line
 )
 
-// NewBlock returns a block of so many words, which what is packed later may but need not fill.
+// NewBlock returns a block of words 4-byte words, or nil for less than 1. Packed matrices need not
+// fill it.
 func NewBlock(words int) *Block {
 	n := (words + largePage/4 - 1) / (largePage / 4) * (largePage / 4)
 	if words < 1 || n < words {
@@ -24,8 +24,8 @@ func NewBlock(words int) *Block {
 	return &Block{x[:words]}
 }
 
-// take returns n words that begin with a cache line, and those after them, or nil where the
-// block, which may be nil, has too few left.
+// take returns n words from a cache line on, and the words after them. It returns nil if the block
+// is nil or has too few words left.
 func (b *Block) take(n int) (x, then []float32) {
 	if b == nil || n < 1 || n > len(b.free) {
 		return nil, nil

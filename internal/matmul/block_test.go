@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// What is packed into a block is what Pack makes, whether the block has enough left or not,
-// and products with it have the same bits; those after it are untouched.
+// PackIn equals Pack, with or without enough space in the block. Products have the same bits, and
+// words after the packed matrix are untouched.
 func TestPackIn(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()

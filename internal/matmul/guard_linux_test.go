@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// A guarded memory is floats between two parts that are not mapped.
+// A guarded memory is floats between two unmapped parts.
 type guarded []float32
 
 func newGuarded(t testing.TB, floats int) guarded {
@@ -33,8 +33,7 @@ func (g guarded) place(x []float32, end bool) []float32 {
 	return at[:len(at):len(at)]
 }
 
-// Nothing outside the operands is touched, not even read: it may belong to a page that is
-// not mapped. Otherwise this test crashes.
+// Products access nothing outside the operands, which may be an unmapped page: this test would crash.
 func TestNothingOutsideIsTouched(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()

@@ -1,30 +1,30 @@
 package matmul
 
-// An isa is the routines of an instruction set, which are documented where they are
-// declared. A vector has lanes columns, a panel of B up to three vectors; a tile of C has
-// tile rows. Without routines, Go does the work.
+// An isa holds the routines of an instruction set, which their declarations document. A vector has
+// lanes columns, a panel of B up to three vectors, a tile of C tile rows. Without routines, Go does
+// the work.
 //
-// What a routine is given escapes, because it is called through a variable: it must be
+// Pointers passed to routines escape, because the calls go through variables: they must point to
 // workspace or the caller's memory.
 type isa struct {
 	name        string
-	rounded     func() *isa // for BF16; nil is this one
+	rounded     func() *isa // routines for BF16; nil: these
 	lanes, tile int
-	flops       float64 // in a nanosecond, about
-	rows        int     // of an item, at most
-	block       int     // floats of rows of A that stay in the second-level cache beside a panel
+	flops       float64 // per nanosecond, approximately
+	rows        int     // most rows of an item
+	block       int     // floats of rows of A that fit the L2 cache with a panel
 	wide        int     // vectors of a panel
-	depth       int     // of which K of pairs is made a multiple
-	adds        bool    // multiply adds to C itself, too
-	tiles       bool    // of AMX: multiply writes sums alone, of as many rows as fill tiles
-	fetch       []int   // tiles during which multiply may prefetch, from 1 up
+	depth       int     // K of pairs is padded to a multiple of it
+	adds        bool    // multiply can add to C
+	tiles       bool    // AMX: multiply writes only sums, in whole tiles
+	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1
 
 	multiply  [3]multiplyFunc
-	widen     [3]widenFunc // float32 with pairs
-	pairs     [3]pairsFunc // pairs with pairs, which roundRows makes
+	widen     [3]widenFunc // float32 by pairs
+	pairs     [3]pairsFunc // pairs from roundRows by pairs
 	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
 	finish    [activations]finishFunc
-	slope     [activations]slopeFunc // that of None is nil
+	slope     [activations]slopeFunc // nil for None
 	transpose func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 }
 
@@ -43,10 +43,10 @@ const (
 
 var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2, rows: 128, block: 1 << 18, wide: 3, depth: 2}
 
-// chosen is the best of this machine.
+// chosen is the best instruction set of this machine.
 var chosen = available()[0]
 
-// of returns the routines of a precision.
+// of returns the routines for a precision.
 func (u *isa) of(p Precision) *isa {
 	if p == BF16 && u.rounded != nil {
 		return u.rounded()
@@ -54,8 +54,8 @@ func (u *isa) of(p Precision) *isa {
 	return u
 }
 
-// goes reports whether there are no routines, and Go does the work.
+// goes reports whether Go does the work, without routines.
 func (u *isa) goes() bool { return u.multiply[0] == nil && u.pairs[0] == nil }
 
-// pairsOf returns the pairs that k elements of bf16 take.
+// pairsOf returns the number of pairs that hold k elements of bf16.
 func (u *isa) pairsOf(k int) int { return (k + u.depth - 1) / u.depth * u.depth / 2 }

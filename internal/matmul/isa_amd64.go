@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/amx"
 )
 
-// available returns what this machine has, the best first.
+// available returns the instruction sets of this machine, the best first.
 func available() (list []*isa) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
 		if cpu.X86.HasAVX512BF16 && amx.Has() {
@@ -29,8 +29,8 @@ func available() (list []*isa) {
 	return append(list, &portable)
 }
 
-// tiles returns the routines of AMX, where the process may use it: only who asks for bf16 asks
-// for that.
+// tiles returns the routines of AMX if the process may use it. Only bf16 products request that
+// permission.
 func tiles() *isa {
 	if amx.Allowed() {
 		return &amxbf16

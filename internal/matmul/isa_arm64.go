@@ -2,10 +2,10 @@
 
 package matmul
 
-// available returns what every arm64 processor has that Go runs on.
+// available returns the instruction sets of every arm64 processor that Go supports.
 func available() []*isa { return []*isa{&neon, &portable} }
 
-// A vector of eight columns is two of NEON's. Whatever is bf16 is widened, which is exact.
+// neon combines two vectors into one of eight columns. bf16 is widened, which is exact.
 var neon = isa{
 	name: "neon", lanes: 8, tile: 6, flops: 50, rows: 128, block: 1 << 16, wide: 2, depth: 2, fetch: []int{1, 4},
 	multiply:  [3]multiplyFunc{multiply1NEON, multiply2NEON},

@@ -6,48 +6,50 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A job is one call in progress. Its work is cut into items, and workers take the next one
-// until none is left. Which worker takes an item does not touch the item's result.
+// A job is one call in progress. Its work is split into items, and workers take items until none is
+// left. The result of an item does not depend on its worker.
 type job struct {
 	args       Args
-	dst, x, dy []float32       // of elements, which have no C
-	packed     *Packed         // of what is packed, which lies in A
+	dst, x, dy []float32       // of elementwise calls, which have no C
+	packed     *Packed         // destination of packing; the source is A
 	done       <-chan struct{} // of the call's context
 
 	isa     *isa
 	cut     panels
 	rows    int  // of an item
 	group   int  // panels of an item
-	kBlock  int  // products of a partial sum
-	copies  bool // A, whose rows have gaps or are rounded, is copied a part at a time
-	copied  int  // where in a worker's memory that is, after the sums,
-	rounded int  // where its pairs are,
-	widened int  // and a part of B
-	plain   bool // C is the product, or that and a bias,
-	adds    int  // and what is in C; then 2
+	kBlock  int  // length of a partial sum
+	copies  bool // A is copied part by part, as it is strided or rounded
+	copied  int  // offset of the copy in a worker's memory, after the sums
+	rounded int  // offset of its pairs
+	widened int  // offset of a widened part of B
+	plain   bool // C is the product plus at most a bias and the old C
+	adds    int  // 2 if multiply adds the old C
 	items   int64
 	next    atomic.Int64
 	workers int
-	work    [][]float32 // of each worker
+	work    [][]float32 // memory of each worker
 }
 
 const (
-	panelGroup = 4       // panels of an item where rows of A do not stay in the second-level cache beside one
-	copyGroup  = 12      // panels of an item that copies A: their sums stay in that cache, too
-	mostK      = 384     // of a partial sum: its part of a panel stays in the second-level cache
+	panelGroup = 4       // panels of an item if rows of A do not fit the L2 cache with a panel
+	copyGroup  = 12      // panels of an item that copies A: their sums fit the L2 cache too
+	mostK      = 384     // most products of a partial sum: its part of a panel fits the L2 cache
 	elements   = 1 << 13 // of an item
-	packRows   = 64      // of B, of an item that packs
-	smallTime  = 10_000  // nanoseconds of work that are worth a helper
+	packRows   = 64      // rows of B in an item of packing
+	smallTime  = 10_000  // nanoseconds of work worth a helper
 )
 
-// equalParts returns the length of equal parts of n, of which none is longer than most.
+// equalParts splits n into equal parts of at most most and returns their length, rounded up to a
+// multiple of unit.
 func equalParts(n, most, unit int) int {
 	parts := max(1, (n+most-1)/most)
 	length := (n + parts - 1) / parts
 	return (length + unit - 1) / unit * unit
 }
 
-// plan cuts a product. A partial sum's length depends on K alone, as bits do on it.
+// plan splits a product. The length of a partial sum depends on K and the precision alone, because
+// bits depend on it.
 func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k
@@ -57,7 +59,7 @@ func (j *job) plan() {
 	if a.B.made == BF16 {
 		unit = 32
 	}
-	j.kBlock = max(unit, equalParts(k, mostK, unit)) // of no K, too: block counts by it
+	j.kBlock = max(unit, equalParts(k, mostK, unit)) // also for K = 0, as block counts by it
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / u.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := u.tile
@@ -83,8 +85,8 @@ func (j *job) plan() {
 	j.hold(j.layout())
 }
 
-// follow sets what follows the sums, which the routines do by themselves where it is no more
-// than a bias and what C holds.
+// follow decides whether multiply finishes C, which it can with a bias and the old C, or finish
+// does.
 func (j *job) follow() {
 	a := &j.args
 	itself := a.Residual.Data != nil && &a.Residual.Data[0] == &a.C.Data[0] && a.Residual.RowStride == a.C.RowStride
@@ -97,8 +99,7 @@ func (j *job) follow() {
 	}
 }
 
-// layout sets where things are in a worker's memory, each at a cache line, and returns how
-// large that is.
+// layout sets the offsets in a worker's memory, each at a cache line, and returns its size.
 func (j *job) layout() int {
 	part := j.rows * j.kBlock
 	j.copied = j.sumsOf(j.group)
@@ -116,9 +117,9 @@ func (j *job) layout() int {
 	return j.widened
 }
 
-// tooFew reports whether smaller items would keep the workers busier: a helper that waits
-// long for the last item falls asleep and comes late to the next call. Items of few rows
-// read B more often, those of few panels copy A more often.
+// tooFew reports whether smaller items would keep the workers busier: a helper that waits long for
+// the last item falls asleep and comes late to the next call. Items of few rows read B more often,
+// items of few panels copy A more often.
 func (j *job) tooFew(tile int) bool {
 	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile {
 		return false
@@ -127,12 +128,12 @@ func (j *job) tooFew(tile int) bool {
 	return n < 4*j.workers || n < 24*j.workers && j.group == 1 && j.rows >= 64
 }
 
-// groups returns how many items the panels are.
+// groups returns the number of groups of panels.
 func (j *job) groups() int { return (j.cut.count() + j.group - 1) / j.group }
 
 func (j *job) count() int { return (j.args.C.Rows + j.rows - 1) / j.rows * j.groups() }
 
-// sumsOf returns how many sums an item has in so many panels.
+// sumsOf returns the number of sums of an item with the given number of panels.
 func (j *job) sumsOf(panels int) int {
 	return panels * j.rows * min(j.cut.size, j.cut.vectors) * j.isa.lanes
 }
@@ -148,14 +149,14 @@ func (j *job) hold(floats int) {
 	}
 }
 
-// planElements cuts what has no product.
+// planElements splits an elementwise call.
 func (j *job) planElements() {
 	j.items = int64((len(j.x) + elements - 1) / elements)
 	time := 20 * float64(len(j.x)) / chosen.flops
 	j.workers = int(min(int64(workers.Most(0)), 1+int64(time/smallTime), j.items))
 }
 
-// planPacking cuts what makes a Packed of B, which is in the place of A.
+// planPacking splits the packing of B, which is in the place of A.
 func (j *job) planPacking(most int) {
 	j.items = j.packed.items(&j.args.A)
 	time := 4 * float64(j.packed.k) * float64(j.packed.n) / chosen.flops
@@ -181,8 +182,8 @@ func (j *job) Work(slot int) {
 	}
 }
 
-// block computes rows of C within an item's panels. Where rows of A are long, each part of
-// them meets all these panels while it is in the cache.
+// block computes rows of C in an item's panels. Long rows of A have parts: each part is multiplied
+// by all these panels while it is in the cache.
 func (j *job) block(work []float32, row, first int) {
 	a, k, last := &j.args.A, j.args.B.k, min(first+j.group, j.cut.count())
 	rows, size := min(j.rows, j.args.C.Rows-row), j.sumsOf(1)
@@ -202,9 +203,9 @@ func (j *job) block(work []float32, row, first int) {
 	}
 }
 
-// follows returns where the part of B lies that follows a panel's part in an item. After the
-// last one that is the next item's, if workers take items in turns, and after all of B what
-// follows in its block: with few rows that is the part of the next product.
+// follows returns the index of the part of B after a panel's part. After an item's last part it is
+// the next item's, if workers take items in turn. After all of B it continues in the block: with
+// few rows that is the part of the next product.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -214,7 +215,7 @@ func (j *job) follows(panel, first, last, from, n int) int {
 		panel, from = first, from+n
 	case ahead < j.cut.count():
 		panel, from = ahead, 0
-	case j.rows < j.args.C.Rows: // other rows begin anew
+	case j.rows < j.args.C.Rows: // other rows start over
 		panel, from = ahead%j.cut.count(), 0
 	default:
 		b := j.args.B
@@ -224,16 +225,16 @@ func (j *job) follows(panel, first, last, from, n int) int {
 	return j.args.B.at(col, from, width)
 }
 
-// A part is the products of rows of A with a panel, from a column of A on.
+// A part is the product of rows of A, from a column on, and a panel.
 type part struct {
 	row, rows, col, width int
 	from, n               int
-	a                     Matrix    // that part of A
+	a                     Matrix    // the part of A
 	pairs                 *uint32   // or its pairs, rows half a kBlock apart
 	sums                  []float32 // [rows][width]
 }
 
-// copyPart makes a part's A a copy, without gaps or rounded.
+// copyPart replaces the A of a part by a contiguous or rounded copy.
 func (j *job) copyPart(p *part, work []float32) {
 	if j.args.A.ColStride != 1 || j.isa.roundRows == nil {
 		p.a.copyTo(work[j.copied:])
@@ -243,8 +244,8 @@ func (j *job) copyPart(p *part, work []float32) {
 	}
 }
 
-// part adds up a part, and after the last one of K finishes C. Memory of B at next is
-// prefetched.
+// part computes a part, and finishes C after the last part of K. It prefetches B from index next
+// on.
 func (j *job) part(p *part, work []float32, next int) {
 	a := &j.args
 	last := p.from+p.n == a.B.k
@@ -271,7 +272,7 @@ func (j *job) part(p *part, work []float32, next int) {
 	}
 }
 
-// multiply calls the routine for the part's panel. What becomes C goes to c, if that is not nil.
+// multiply calls the routine of the part's panel. Unless c is nil, the result goes to c.
 func (j *job) multiply(p *part, c, bias *float32, next int) {
 	b, i := j.args.B, p.width/j.isa.lanes-1
 	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1)|j.adds, j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
@@ -299,8 +300,8 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 	multiplyPortable(p.sums, &p.a, work[:n], p.width)
 }
 
-// fetchTiles returns with how many tiles the next part of B is prefetched: with nearly all of
-// them, as memory that is asked for it in a burst keeps reads of A and B waiting, and then idles.
+// fetchTiles returns the number of tiles that prefetch the next part of B: nearly all, as a burst
+// of prefetches delays reads of A and B and then leaves memory idle.
 func (j *job) fetchTiles(rows int) int {
 	most := 1
 	for _, n := range j.isa.fetch {
@@ -311,7 +312,7 @@ func (j *job) fetchTiles(rows int) int {
 	return most
 }
 
-// copyTo makes a a copy in memory whose rows lie one after the other.
+// copyTo makes a a contiguous copy in memory.
 func (a *Matrix) copyTo(memory []float32) {
 	memory = memory[:a.Rows*a.Cols]
 	packPanel(memory, *a, 0, a.Cols)
@@ -321,7 +322,7 @@ func (a *Matrix) copyTo(memory []float32) {
 // at returns the address of an element.
 func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
-// finish writes a part of C.
+// finish writes a part of C with bias, activation and residual.
 func (j *job) finish(p *part) {
 	a := &j.args
 	row, col, cols := p.row, p.col, min(p.width, a.B.n-p.col)
@@ -346,7 +347,7 @@ func (j *job) finish(p *part) {
 	j.isa.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
 }
 
-// elements applies an activation, or its derivative, to the elements from the given one on.
+// elements applies an activation, or its derivative, to an item of elements from index from on.
 func (j *job) elements(from int) {
 	n := min(elements, len(j.x)-from)
 	dst, x, act := j.dst[from:][:n], j.x[from:][:n], j.args.Activation

@@ -1,11 +1,8 @@
-// Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual, with
-// B in panels that are packed once for weights, or for each call. B, or A and B, may be rounded
-// to bf16: see Precision.
+// Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual. B is packed
+// in panels, once for weights or for each call. B, or A and B, may be rounded to bf16: see Precision.
 //
-// Element (i, j) of C depends on row i of A, on B and on the bias alone, and its sum over K
-// has one order: the bits of a row do not depend on the other rows, on their number, or on
-// the number of goroutines. They do depend on the processor's instructions. Numbers below
-// 2^-126 may count as 0.
+// Sums over K have a fixed order: the bits of a row of C do not depend on other rows or on the number
+// of goroutines. They do depend on the processor's instructions. Numbers below 2^-126 may count as 0.
 package matmul
 
 import (
@@ -25,7 +22,7 @@ type Matrix struct {
 	RowStride, ColStride int
 }
 
-// Dense returns the view of rows that lie one after the other.
+// Dense returns the view of contiguous rows.
 func Dense(data []float32, rows, cols int) Matrix {
 	return Matrix{Data: data, Rows: rows, Cols: cols, RowStride: cols, ColStride: 1}
 }
@@ -48,23 +45,23 @@ const (
 	activations // their number
 )
 
-// Args are those of one product. C must not overlap A, and Before neither of them; Residual
-// may be C itself, or lie apart from it.
+// Args are the arguments of a product. C must not overlap A, and Before must overlap neither.
+// Residual may be C itself, or memory apart from it.
 type Args struct {
 	C, A       Matrix     // A [M, K], any strides; C [M, N], any row stride from N, ColStride 1
 	B          *Packed    // [K, N]
 	Bias       []float32  // [N], or nil
 	Activation Activation // after the bias
-	Before     Matrix     // [M, N] as C; where Data is not nil: gets A B + bias before the activation, for a backward pass
-	Residual   Matrix     // [M, N], ColStride 1; where Data is not nil: added after the activation
-	Accumulate bool       // C is added to, not written
+	Before     Matrix     // [M, N] as C; unless Data is nil, gets A B + bias before the activation, for a backward pass
+	Residual   Matrix     // [M, N], ColStride 1; unless Data is nil, added after the activation
+	Accumulate bool       // add to C instead of overwriting it
 	Workers    int        // most goroutines, 0 for GOMAXPROCS
 }
 
-// An Engine runs products. It is safe for concurrent use, and a warm call allocates nothing.
+// An Engine runs products. It is safe for concurrent use. A warm call allocates nothing.
 type Engine struct {
-	last atomic.Pointer[job] // with the workspace of the last call
-	jobs sync.Pool           // *job, of calls that ran at the same time
+	last atomic.Pointer[job] // holds the last call's workspace
+	jobs sync.Pool           // *job of concurrent calls
 	pool *workers.Pool
 }
 
@@ -75,16 +72,16 @@ func New() *Engine {
 	return e
 }
 
-// Close lets the helpers end that nobody else needs. Calls in progress finish, and later ones
-// run on the caller's goroutine alone. An engine that is collected needs no Close.
+// Close ends the helpers that no other pool needs. Calls in progress finish; later ones run on
+// the caller's goroutine alone. A collected engine needs no Close.
 func (e *Engine) Close() {
 	e.pool.Close()
 	e.last.Store(nil)
 }
 
-// Run computes a product. It returns a *flashkit.ProblemError where arguments do not fit
-// together, before it writes anything, and the context's error where it is canceled; what C
-// holds then is undefined.
+// Run computes a product. It returns a *flashkit.ProblemError for arguments that do not fit
+// together, before it writes anything, or the error of a canceled context, which leaves C
+// undefined.
 func (e *Engine) Run(ctx context.Context, a *Args) error {
 	if err := a.check(); err != nil {
 		return err
@@ -102,7 +99,7 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	return ctx.Err()
 }
 
-// Pack is p.Pack(b) by so many goroutines at most, 0 for GOMAXPROCS.
+// Pack is p.Pack(b) by at most most goroutines, 0 for GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
 	p.begin(&b, nil)
 	if p.empty() {
@@ -157,7 +154,7 @@ func (e *Engine) newJob(done <-chan struct{}) *job {
 	return j
 }
 
-// do runs a job and gives it back.
+// do runs a job and returns it to the engine.
 func (e *Engine) do(j *job) {
 	j.next.Store(0)
 	e.pool.Run(j, j.workers-1)

@@ -19,7 +19,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// seeded returns random numbers of a seed that the log names and FLASHKIT_SEED sets.
+// seeded returns random numbers of a seed, which the log names and FLASHKIT_SEED sets.
 func seeded(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	if x, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
@@ -29,19 +29,19 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// A product is a case: its operands, and what C, Before hold before.
+// A product is a case: its operands, and the old C and Before.
 type product struct {
 	matmul.Args
 	b   matmul.Matrix
 	old matmul.Matrix // of C
 }
 
-// shape says what to draw.
+// shape is the shape of a drawn product.
 type shape struct{ m, n, k int }
 
 func (s shape) String() string { return fmt.Sprintf("m%d-n%d-k%d", s.m, s.n, s.k) }
 
-// draw returns a product of random numbers with the features of the bits of form.
+// draw returns a product of random numbers. The bits of form select its features.
 func draw(r *rand.Rand, s shape, form uint) *product {
 	has := func(bit uint) bool { return form>>bit&1 != 0 }
 	p := &product{b: random(r, s.k, s.n, has(0), has(1))}
@@ -70,7 +70,7 @@ func draw(r *rand.Rand, s shape, form uint) *product {
 
 const forms = uint(matmul.Precisions) << 11
 
-// someForms returns all forms, or some where tests are to be short.
+// someForms returns all forms, or some in short tests.
 func someForms(r *rand.Rand) []int {
 	list := r.Perm(int(forms))
 	if testing.Short() {
@@ -79,8 +79,7 @@ func someForms(r *rand.Rand) []int {
 	return list
 }
 
-// random returns a matrix of numbers of about 1, as a transpose and with gaps between rows
-// if told.
+// random returns a matrix of numbers of about 1, optionally transposed or with gaps between rows.
 func random(r *rand.Rand, rows, cols int, transposed, gaps bool) matmul.Matrix {
 	if transposed {
 		return random(r, cols, rows, false, gaps).T()
@@ -96,7 +95,7 @@ func random(r *rand.Rand, rows, cols int, transposed, gaps bool) matmul.Matrix {
 	return m
 }
 
-// poison sets the elements of a matrix to NaN, and not what lies between them.
+// poison sets the elements of a matrix to NaN, without the gaps.
 func poison(m matmul.Matrix) {
 	each(m, func(_, _ int, x *float32) { *x = float32(math.NaN()) })
 }
@@ -113,7 +112,7 @@ func at(m matmul.Matrix, i, j int) float64 { return float64(m.Data[i*m.RowStride
 
 const eps = 0x1p-24
 
-// rounded returns an element as products from the given precision on see it.
+// rounded returns an element as rounded by products from the given precision on.
 func (p *product) rounded(x float64, from matmul.Precision) float64 {
 	if p.B.Precision < from {
 		return x
@@ -121,8 +120,8 @@ func (p *product) rounded(x float64, from matmul.Precision) float64 {
 	return float64(half.FromBF16(half.ToBF16(float32(x))))
 }
 
-// check compares with float64. The bound is that of sums of K products in any order, and of
-// two roundings for each of what follows, by as much as an activation may stretch it.
+// check compares with float64. The bound covers sums of K products in any order and two roundings for
+// each later step, times the steepest slope of an activation.
 func (p *product) check(t testing.TB, msg string) {
 	for i := range p.C.Rows {
 		for j := range p.C.Cols {
@@ -156,7 +155,7 @@ func (p *product) check(t testing.TB, msg string) {
 // steepest is above the slope of any activation.
 const steepest = 1.13
 
-// within takes the same infinity, and any NaN for a NaN.
+// within accepts the same infinity, and any NaN for NaN.
 func within(t testing.TB, want, got, bound float64, msg string, args ...any) {
 	if want == got || want != want && got != got {
 		return
@@ -193,7 +192,7 @@ func run(t testing.TB, e *matmul.Engine, p *product) {
 	require.NoError(t, e.Run(context.Background(), &p.Args))
 }
 
-// Every form, and shapes of several blocks.
+// Every form, with shapes of several blocks.
 func TestAgainstFloat64(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -214,7 +213,7 @@ func TestAgainstFloat64(t *testing.T) {
 	})
 }
 
-// Every tail of M and N up to two tiles, with some of K.
+// Every tail of M and N up to two tiles, some tails of K.
 func TestTails(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -237,7 +236,7 @@ func TestTails(t *testing.T) {
 	})
 }
 
-// What lies between the rows of outputs stays, and so do inputs.
+// Gaps between rows of outputs stay, and so do inputs.
 func TestNothingElseIsWritten(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -288,8 +287,7 @@ func TestResidualInPlace(t *testing.T) {
 	})
 }
 
-// Rows have the same bits in any batch, at any place in it, with any number of workers and
-// whatever their neighbors are.
+// Rows have the same bits in any batch, at any position, with any neighbors and any number of workers.
 func TestBitsOfRows(t *testing.T) {
 	before := runtime.GOMAXPROCS(4)
 	defer runtime.GOMAXPROCS(before)
@@ -340,8 +338,7 @@ func copied(m matmul.Matrix, transposed bool) matmul.Matrix {
 	return x
 }
 
-// What is not finite has an influence on its row or column, as arithmetic says, and on no
-// others.
+// NaN and infinity affect only their row or column, by the rules of arithmetic.
 func TestNotFinite(t *testing.T) {
 	special := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1e18, 0x1p-126}
 	matmul.EachISA(t, func(t *testing.T) {
@@ -415,8 +412,8 @@ func TestConcurrentCalls(t *testing.T) {
 	wait.Wait()
 }
 
-// A canceled call writes nothing, one that is canceled midway says so, and an engine that is
-// closed still works.
+// A canceled call writes nothing, a call canceled midway returns the error, and a closed engine still
+// works.
 func TestCanceledAndClosed(t *testing.T) {
 	r, e := seeded(t), matmul.New()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -5,78 +5,78 @@
 package matmul
 
 // multiply1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
-// Rows of sums and b have 8 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 8 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
-// Rows of sums and b have 8 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 8 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
-// Rows of sums and b have 16 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 16 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // widen2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
-// Rows of sums and b have 16 columns. If c != nil, the result goes to c instead, with rows cStep elements apart,
-// plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache
-// during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.
+// Rows of sums and b have 16 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
+// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
+// 2, 4, 8, 16, 32 or 64. k > 0.
 //
 //go:noescape
 func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeNEON sets dst[c][r] = by[c]*src[r][c] for as many blocks of 8 rows and columns as it is
-// told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeNEON sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number.
+// Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.
 //
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
-// finishNoneNEON sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishNoneNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// finishReLUNEON sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishReLUNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeReLUNEON sets dx[i] = dy[i] times the derivative of the activation at x[i].
+// slopeReLUNEON sets dx[i] = dy[i]·act'(x[i]).
 //
 //go:noescape
 func slopeReLUNEON(dx, x, dy *float32, n int)
 
-// finishGELUNEON sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishGELUNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeGELUNEON sets dx[i] = dy[i] times the derivative of the activation at x[i].
+// slopeGELUNEON sets dx[i] = dy[i]·act'(x[i]).
 //
 //go:noescape
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
-// finishGELUTanhNEON sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.
-// Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.
+// finishGELUTanhNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
+// row strides. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeGELUTanhNEON sets dx[i] = dy[i] times the derivative of the activation at x[i].
+// slopeGELUTanhNEON sets dx[i] = dy[i]·act'(x[i]).
 //
 //go:noescape
 func slopeGELUTanhNEON(dx, x, dy *float32, n int)

@@ -10,8 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// An engine packs what one goroutine packs, by any number of them, into memory that held
-// something else.
+// An engine packs the same words with any number of goroutines, into used memory.
 func TestPackByWorkers(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r := seeded(t)

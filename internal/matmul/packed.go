@@ -5,30 +5,28 @@ import (
 	"unsafe"
 )
 
-// Packed is B in panels: of so many columns as a register tile has, one after the other, each
-// [K][width], or [K/2][width] of pairs of bf16. Columns beyond N are 0. It may be used by any
-// number of calls at the same time, but not while Pack runs.
+// Packed is B in consecutive panels, as wide as a register tile: [K][width] floats, or [K/2][width]
+// pairs of bf16. Columns beyond N are 0. Concurrent calls may share it, but not with Pack.
 type Packed struct {
-	Precision Precision // of the next Pack, and of products with what it packs
+	Precision Precision // of the next Pack, and of products with its result
 
-	memory []float32 // of Float32
-	pairs  []uint32  // of the others
-	then   []float32 // what follows in the block
+	memory []float32 // for Float32
+	pairs  []uint32  // for other precisions
+	then   []float32 // the rest of the block
 	k, n   int
-	made   Precision // by Pack
+	made   Precision // precision of the last Pack
 	isa    *isa
-	err    error // of Pack
+	err    error // of the last Pack
 }
 
 // Dims returns K and N.
 func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 
-// Pack makes p the packed form of b, in p's memory where that is large enough. A matrix that
-// reaches beyond its memory, or has more elements than that, leaves p such that every product
-// with it is a *flashkit.ProblemError.
+// Pack makes p the packed form of b, in p's memory if that is large enough. If b reaches beyond its
+// memory, or has more elements than its memory, every product with p is a *flashkit.ProblemError.
 func (p *Packed) Pack(b Matrix) { p.PackIn(nil, b) }
 
-// PackIn is Pack into memory of a block, where that has enough left.
+// PackIn is Pack into memory of a block, if enough is left.
 func (p *Packed) PackIn(block *Block, b Matrix) {
 	p.begin(&b, block)
 	for item := range p.items(&b) {
@@ -36,7 +34,7 @@ func (p *Packed) PackIn(block *Block, b Matrix) {
 	}
 }
 
-// begin checks b and makes room for it.
+// begin checks b and reserves memory for it.
 func (p *Packed) begin(b *Matrix, block *Block) {
 	p.k, p.n, p.memory, p.pairs, p.then = 0, 0, p.memory[:0], p.pairs[:0], nil
 	p.made, p.isa = p.Precision, chosen.of(p.Precision)
@@ -47,7 +45,7 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
 		return
 	}
-	// Strides that repeat elements would let few of them claim much memory.
+	// Strides that repeat elements must not claim more memory than b has.
 	if high, n := bits.Mul64(uint64(b.Rows), uint64(b.Cols)); high != 0 || n > uint64(len(b.Data)) {
 		p.err = problem("B.Data", len(b.Data), "has fewer elements than %d x %d", b.Rows, b.Cols)
 		return
@@ -69,10 +67,9 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	}
 }
 
-// cut returns the panels.
 func (p *Packed) cut() panels { return p.isa.panelsOf(p.n) }
 
-// depth returns the rows of a panel: of floats, or of pairs.
+// depth returns the rows of a panel, in floats or in pairs.
 func (p *Packed) depth() int {
 	if p.made == Float32 {
 		return p.k
@@ -80,7 +77,7 @@ func (p *Packed) depth() int {
 	return p.isa.pairsOf(p.k)
 }
 
-// at returns where row from of the panel at col lies.
+// at returns the index of row from of the panel at col.
 func (p *Packed) at(col, from, width int) int {
 	if p.made != Float32 {
 		from /= 2
@@ -91,7 +88,8 @@ func (p *Packed) at(col, from, width int) int {
 // empty reports whether there is nothing to pack.
 func (p *Packed) empty() bool { return len(p.memory)+len(p.pairs) == 0 }
 
-// ahead returns the address of what is packed at an index, or of what follows, or of the end.
+// ahead returns the address of packed index i, of its continuation in the block, or of the last
+// word.
 func (p *Packed) ahead(i int) *byte {
 	if next := i - len(p.memory) - len(p.pairs); next >= 0 && next < len(p.then) {
 		return (*byte)(unsafe.Pointer(&p.then[next]))
@@ -102,8 +100,7 @@ func (p *Packed) ahead(i int) *byte {
 	return (*byte)(unsafe.Pointer(&p.pairs[min(i, len(p.pairs)-1)]))
 }
 
-// items returns into how many items the packing of b is cut: rows that lie without gaps, or
-// else panels.
+// items returns the number of items to pack b: groups of contiguous rows, or else panels.
 func (p *Packed) items(b *Matrix) int64 {
 	switch {
 	case p.empty():
@@ -114,7 +111,6 @@ func (p *Packed) items(b *Matrix) int64 {
 	return int64(p.cut().count())
 }
 
-// pack packs an item.
 func (p *Packed) pack(b *Matrix, item int) {
 	cut, from, to := p.cut(), 0, p.k
 	first, last := item, item+1
@@ -133,7 +129,7 @@ func (p *Packed) pack(b *Matrix, item int) {
 	}
 }
 
-// aligned returns n words that begin with a cache line, in x where it is large enough.
+// aligned returns n words from a cache line on, in x if it is large enough.
 func aligned[T float32 | uint32](x []T, n int) []T {
 	const line = 64
 	if cap(x) >= n {
@@ -145,7 +141,7 @@ func aligned[T float32 | uint32](x []T, n int) []T {
 	return x[skip:][:n]
 }
 
-// packPanel copies the columns from col on.
+// packPanel packs a panel from column col on.
 func packPanel(dst []float32, b Matrix, col, width int) {
 	cols := min(width, b.Cols-col)
 	if cols < width {
@@ -163,7 +159,7 @@ func packPanel(dst []float32, b Matrix, col, width int) {
 	}
 }
 
-// packColumns packs what is contiguous in K: whole blocks by vectors, then what is left.
+// packColumns packs columns that are contiguous in K: whole blocks by vectors, then the rest.
 func packColumns(dst []float32, b Matrix, col, cols, width int) {
 	n := chosen.lanes
 	rows, whole := b.Rows/n*n, cols/n*n
@@ -176,7 +172,7 @@ func packColumns(dst []float32, b Matrix, col, cols, width int) {
 	packElements(dst[min(whole, len(dst)):], b, 0, col+whole, cols-whole, width)
 }
 
-// ones are factors of transpose.
+// ones is the factor of transpose.
 var ones = func() (x [mostLanes]float32) {
 	for i := range x {
 		x[i] = 1
@@ -184,7 +180,7 @@ var ones = func() (x [mostLanes]float32) {
 	return x
 }()
 
-// packElements packs the elements of cols columns, from row on.
+// packElements packs cols columns from row on, one element at a time.
 func packElements(dst []float32, b Matrix, row, col, cols, width int) {
 	for c := range cols {
 		for k := row; k < b.Rows; k++ {
@@ -193,13 +189,13 @@ func packElements(dst []float32, b Matrix, row, col, cols, width int) {
 	}
 }
 
-// Panels are the parts of N columns: of three vectors, and one or two of two at the end, as
-// a part of one vector would take the time of two. Tiles of AMX have panels of two vectors,
-// and one of one at the end.
+// panels splits N columns into panels of three vectors, and one or two panels of two at the end, as
+// a panel of one vector would take as long as one of two. AMX has panels of two vectors, and one of
+// one at the end.
 type panels struct {
-	vectors int // in all
+	vectors int // total
 	size    int // vectors of a wide panel
-	wide    int // their number
+	wide    int // number of wide panels
 	lanes   int
 }
 
@@ -215,7 +211,7 @@ func (u *isa) panelsOf(n int) panels {
 
 func (p panels) count() int { return p.wide + (p.vectors-p.size*p.wide+1)/2 }
 
-// at returns the first column of panel i and its width, that of whole vectors.
+// at returns the first column of panel i and its width, a multiple of lanes.
 func (p panels) at(i int) (col, width int) {
 	first, size := p.size*min(i, p.wide)+2*max(0, i-p.wide), p.size
 	if i >= p.wide {

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// advise asks for large pages where memory fills some: reading a panel else ends at each
-// page of 4 KiB, and so does the processor's own prefetching. Memory is as good without.
+// advise requests large pages: small ones interrupt the reads of a panel, and the hardware
+// prefetcher, every 4 KiB. Errors do no harm.
 func advise(at unsafe.Pointer, size int) {
 	const page, hugePage = 1 << 21, 14 // MADV_HUGEPAGE
 	skip, end := int(-uintptr(at)%page), size

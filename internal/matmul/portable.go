@@ -1,8 +1,8 @@
 package matmul
 
-// multiplyPortable adds to sums, [rows][width], the products of rows of a, each without gaps,
-// and a panel. The conversions keep compilers from fusing products and sums, which would make
-// the bits of a row depend on its tile.
+// multiplyPortable adds the products of rows of a, contiguous in K, and a panel to sums,
+// [rows][width]. The conversions prevent fused multiply-adds, with which the bits of a row would
+// depend on its tile.
 func multiplyPortable(sums []float32, a *Matrix, panel []float32, width int) {
 	r, k := 0, a.Cols
 	for ; r+2 <= a.Rows; r += 2 {
@@ -56,7 +56,7 @@ func addFour(sums []float32, s0, s1, s2, s3 float32) {
 	sums[3] += s3
 }
 
-// finishPortable writes rows of C.
+// finishPortable writes rows of C with bias, activation and residual.
 func (a *Args) finishPortable(sums []float32, row, col, rows, cols, width int) {
 	for r := range rows {
 		c := a.C.Data[(row+r)*a.C.RowStride+col:][:cols]

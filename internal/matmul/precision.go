@@ -6,15 +6,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A Precision is of what a product multiplies. Sums are float32.
+// A Precision is the format of a product's operands. Sums are float32.
 type Precision uint8
 
-// bf16 has the exponents of float32 and 8 bits of 24. Rounding is to the nearest, to even.
+// bf16 has the exponents of float32 and 8 of its 24 significant bits. Rounding is to nearest, ties to even.
 const (
 	Float32     Precision = iota
-	BF16Weights           // B is rounded to bf16, and takes half the memory; A is not rounded
-	BF16                  // A and B are rounded to bf16; as fast as AMX or AVX512-BF16, where they are
-	Precisions            // their number
+	BF16Weights           // B is rounded to bf16 and takes half the memory; A is not rounded
+	BF16                  // A and B are rounded to bf16; fast with AMX or AVX512-BF16
+	Precisions            // number of precisions
 )
 
 // String returns the name that programs use.
@@ -22,12 +22,12 @@ func (p Precision) String() string {
 	return [...]string{"f32", "bf16-weights", "bf16", "unknown"}[min(p, Precisions)]
 }
 
-// packPairs packs the pairs of rows from and from+1 and so on, up to to, of cols columns of b
-// from col on. Pair (k, k+1) of a column is a word, the first one its lower half.
+// packPairs packs rows from to to, in pairs, of the columns from col on. The word of rows k and k+1
+// has row k in its lower half.
 func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	dst, cols := p.pairs[p.at(col, from, width):], min(width, b.Cols-col)
 	if to == p.k {
-		to = 2 * p.depth() // what is beyond K is 0
+		to = 2 * p.depth() // rows beyond K are 0
 	}
 	for k := from; k < to; k += 2 {
 		row := dst[(k-from)/2*width:][:width]
@@ -38,7 +38,7 @@ func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	}
 }
 
-// element returns an element of b as bf16.
+// element returns an element of b as bf16, 0 beyond K.
 func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	if k >= p.k {
 		return 0
@@ -46,7 +46,7 @@ func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	return uint32(half.ToBF16(b.Data[k*b.RowStride+col*b.ColStride]))
 }
 
-// widen sets dst, [n][width], to rows of B that are pairs.
+// widen sets dst, [n][width], to rows of B in pairs.
 func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	words := p.pairs[p.at(col, from, width):]
 	for k := range n {
@@ -56,8 +56,8 @@ func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	}
 }
 
-// round rounds the elements of a, which is a copy without gaps, to bf16, and returns them as
-// pairs where the routines take these.
+// round rounds the elements of a, a contiguous copy, to bf16. It returns them as pairs if the
+// routines take pairs.
 func (j *job) round(a *Matrix, work []float32) *uint32 {
 	if j.isa.roundRows == nil {
 		for i, x := range a.Data {

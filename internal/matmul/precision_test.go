@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// A product with weights in bf16 has the bits of one in float32 with the same numbers: each
-// product of a float32 and a bf16 is added in the same order.
+// A product with bf16 weights has the bits of a float32 product with the same numbers, as both add in
+// the same order.
 func TestWeightsInBF16HaveTheBitsOfFloat32(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -33,7 +33,7 @@ func TestWeightsInBF16HaveTheBitsOfFloat32(t *testing.T) {
 	})
 }
 
-// What cannot be a finite bf16 becomes what rounding to the nearest makes of it.
+// Numbers between bf16 values are rounded to nearest, ties to even. Beyond the range they become infinity.
 func TestRoundingToBF16(t *testing.T) {
 	inf := float32(math.Inf(1))
 	for x, want := range map[float32]float32{
@@ -59,7 +59,7 @@ func TestRoundingToBF16(t *testing.T) {
 	}
 }
 
-// Half the memory, and names that programs use.
+// BF16 takes half the memory; precisions have the names that programs use.
 func TestPrecisions(t *testing.T) {
 	for p, want := range []string{"f32", "bf16-weights", "bf16", "unknown"} {
 		require.Equal(t, want, fmt.Sprint(matmul.Precision(p)))

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The known answers of the authors' library, Random123, for seven rounds.
+// Known answers of the authors' library, Random123, for seven rounds.
 func TestWords(t *testing.T) {
 	const ones = 0xffffffff
 	for _, x := range []struct {
@@ -22,8 +22,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// Limits are multiples of 2^-16, rounded, and leave something to keep. What is kept
-// makes up for what the limit drops, not for p.
+// Limits are rounded to multiples of 2^-16 and never drop everything. Keep compensates for the limit,
+// not for p.
 func TestLimits(t *testing.T) {
 	for _, x := range []struct {
 		p     float32
@@ -54,7 +54,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// Numbers spread evenly: a share of p is dropped.
+// A share of p is dropped.
 func TestShare(t *testing.T) {
 	dropped := 0
 	for i := range uint32(5000) {

@@ -1,11 +1,9 @@
-// Package workers lends goroutines to calculations. A Pool is what one user of them holds,
-// such as a backend; the goroutines themselves are those of the process, which all pools
-// share.
+// Package workers lends goroutines to calculations. Each user, such as a backend, holds a Pool; all
+// pools share the goroutines of the process.
 //
-// They are the one thing here that is not held by a value, for what they stand for is not
-// either: processors belong to the process. With goroutines of its own, each user's would
-// wait for the next task where the others' could work. They start when the first pool asks
-// for help and end when the last one that did is closed.
+// The goroutines are global because processors are. Separate ones would wait for their user's next
+// task while other users have work. They start when the first pool asks for help and end when the last
+// such pool is closed.
 package workers
 
 import (
@@ -16,36 +14,36 @@ import (
 	"time"
 )
 
-// A Task is work that the caller of Run and its helpers share, each by one call of Work with
-// a slot of its own: 0 for the caller, 1 and up to the number of helpers for these. Any of
-// the helpers may come late or not at all.
+// A Task is work shared by the caller of Run and its helpers. Each calls Work once with its own
+// slot: 0 for the caller, 1 to the number of helpers for the others. A helper may come late or not
+// at all.
 type Task interface {
 	Work(slot int)
 }
 
-// A Pool asks for help. The zero value has no limit. It is safe for concurrent use, but for
-// SetLimit.
+// A Pool asks for help. The zero value has no limit. All methods except SetLimit are safe for
+// concurrent use.
 type Pool struct {
 	limit int
 
 	asked  atomic.Int64
-	open   bool // it has asked for help and is not closed; of process.mu, as what follows
+	open   bool // asked for help and not closed; process.mu guards it and the fields below
 	closed bool
 	busy   int // helpers in its tasks
 }
 
-// SetLimit bounds the helpers of all tasks of the pool together to one less than n, so that
-// one task has n goroutines at most; 0 is no limit but GOMAXPROCS. It must come before Run.
+// SetLimit bounds the helpers of all the pool's tasks together to n-1, so that a task has at most n
+// goroutines; 0 means GOMAXPROCS alone. It must precede Run.
 func (p *Pool) SetLimit(n int) { p.limit = n }
 
 // Limit returns the limit, 0 for none.
 func (p *Pool) Limit() int { return p.limit }
 
-// Asked returns how many tasks asked for help.
+// Asked returns the number of tasks that asked for help.
 func (p *Pool) Asked() int64 { return p.asked.Load() }
 
-// Run works on t with up to the given number of helpers, and returns when all have left it.
-// The caller works, too, so a task never depends on others having time for it.
+// Run works on t with up to helpers helpers, and returns when all have left. The caller works too,
+// so a task never depends on helpers.
 func (p *Pool) Run(t Task, helpers int) {
 	if helpers <= 0 {
 		t.Work(0)
@@ -57,21 +55,21 @@ func (p *Pool) Run(t Task, helpers int) {
 	process.withdraw(o)
 }
 
-// Close lets the goroutines end, if no other pool may need them. Tasks in progress finish,
-// and later ones have no help.
+// Close ends the goroutines, unless another open pool may need them. Tasks in progress finish;
+// later ones get no help.
 func (p *Pool) Close() { process.leave(p) }
 
-// A crew is goroutines, at most GOMAXPROCS - 1 when they are started, whatever the number of
-// tasks. They sleep between tasks.
+// A crew is a set of goroutines, at most GOMAXPROCS - 1 when they start, for any number of tasks.
+// They sleep between tasks.
 type crew struct {
 	mu     sync.Mutex
 	wake   sync.Cond    // signaled when there is an offer
-	offers []*offer     // with slots left, the oldest first
-	unused []*offer     // so that one allocates nothing
+	offers []*offer     // offers with free slots, the oldest first
+	unused []*offer     // for reuse
 	size   int          // goroutines
-	idle   int          // of them, asleep
-	pools  int          // that are open
-	asked  atomic.Int64 // how often there was an offer
+	idle   int          // sleeping goroutines
+	pools  int          // open pools
+	asked  atomic.Int64 // number of offers so far
 }
 
 // process is the crew of all pools.
@@ -83,13 +81,13 @@ func newCrew() *crew {
 	return c
 }
 
-// An offer is a task that has room for helpers.
+// An offer is a task with room for helpers.
 type offer struct {
 	task    Task
 	pool    *Pool
-	slots   int            // for helpers that have not come; of mu
-	helpers sync.WaitGroup // that have
-	present atomic.Int64   // how many of these are still at work
+	slots   int            // free slots; mu guards it
+	helpers sync.WaitGroup // helpers that came
+	present atomic.Int64   // helpers still at work
 }
 
 func (c *crew) ask(p *Pool, t Task, helpers int) *offer {
@@ -138,8 +136,8 @@ func (c *crew) withdraw(o *offer) {
 	c.mu.Lock()
 	c.remove(o)
 	c.mu.Unlock()
-	// They leave soon, and a caller that is locked to its thread, as one that C called
-	// is, changes threads twice for each yield: first wait without any.
+	// They leave soon. A caller locked to its thread, such as one called from C, changes threads twice
+	// for each yield: first wait without yielding.
 	left := func() bool { return o.present.Load() == 0 }
 	if !watch(left, 10000) {
 		poll(left)
@@ -199,10 +197,9 @@ func (c *crew) serve() {
 	c.size--
 }
 
-// spin waits a little for the next task or phase, which often follows at once,
-// and reports whether there is one, or none will come: waking a sleeping
-// goroutine takes longer than a small problem. Others may have the processor
-// meanwhile. The caller holds mu.
+// spin waits briefly for the next task or phase, and reports whether one came or none will come:
+// waking a sleeping goroutine takes longer than a small problem. Other goroutines may use the
+// processor meanwhile. The caller holds mu.
 func (c *crew) spin() bool {
 	seen := c.asked.Load()
 	c.mu.Unlock()
@@ -211,8 +208,8 @@ func (c *crew) spin() bool {
 	return c.next() != nil || c.pools == 0
 }
 
-// poll waits until ready, but not for long. It seldom yields: with many helpers the
-// lock of the runtime's scheduler is what a small task would wait for.
+// poll waits briefly until ready. It seldom yields: with many helpers, a small task would wait for
+// the lock of the runtime's scheduler.
 func poll(ready func() bool) {
 	for range 20 {
 		if watch(ready, 500) {
@@ -222,10 +219,9 @@ func poll(ready func() bool) {
 	}
 }
 
-// Await returns true when ready, or false when stopped, as a part of a task waits for another,
-// which is rarely far behind. If it is, its thread may need the very processor that this one
-// would keep: then it yields, and at last sleeps in between. Whether it is stopped it asks
-// only after a while.
+// Await waits until another part of a task is ready and returns true, or false when stopped. The
+// other part is rarely far behind. If it is, its thread may need this processor: Await then yields,
+// and finally sleeps between polls. It calls stopped only after a while.
 func Await(ready, stopped func() bool) bool {
 	const spin, yield = 1 << 14, 1 << 14
 	for polls := 0; !ready(); polls++ {
@@ -242,7 +238,7 @@ func Await(ready, stopped func() bool) bool {
 	return true
 }
 
-// watch asks up to n times whether it is ready.
+// watch polls ready up to n times.
 func watch(ready func() bool, n int) bool {
 	for range n {
 		if ready() {
@@ -266,8 +262,7 @@ func (c *crew) leave(p *Pool) {
 	}
 }
 
-// Most returns how many goroutines a task may have whose user wants n at most, 0 for no
-// such bound.
+// Most returns the number of goroutines of a task whose user wants at most n, 0 for no bound.
 func Most(n int) int {
 	if procs := Procs(); n == 0 || procs < n {
 		return procs
@@ -275,9 +270,9 @@ func Most(n int) int {
 	return n
 }
 
-// Procs returns how many goroutines any task may have: GOMAXPROCS, not older than
-// ProcsAge. The runtime answers under the lock of its scheduler, which takes longer
-// than a small task while other goroutines come and go.
+// Procs returns the most goroutines of any task: GOMAXPROCS, at most ProcsAge old. The runtime
+// answers under its scheduler's lock, which takes longer than a small task while goroutines come
+// and go.
 func Procs() int {
 	now := int64(time.Since(started))
 	if n := procs.n.Load(); n > 0 && now < procs.until.Load() {
@@ -289,11 +284,11 @@ func Procs() int {
 	return n
 }
 
-// ProcsAge is how old what Procs returns may be.
+// ProcsAge is the maximum age of the result of Procs.
 const ProcsAge = time.Millisecond
 
-// procs is GOMAXPROCS as last seen, which like it belongs to the process.
+// procs caches GOMAXPROCS, for the process.
 var (
 	started = time.Now()
-	procs   struct{ n, until atomic.Int64 } // until, since started
+	procs   struct{ n, until atomic.Int64 } // until: time since started
 )

@@ -22,7 +22,7 @@ func withProcs(t *testing.T, n int) {
 	})
 }
 
-// A meeting is a task whose goroutines wait for each other, but not for ever.
+// A meeting is a task whose goroutines wait for each other, up to a timeout.
 type meeting struct {
 	want, now, top, came atomic.Int64
 	slots                sync.Map
@@ -44,7 +44,7 @@ func (m *meeting) Work(slot int) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(time.Millisecond) // for one too many
+	time.Sleep(time.Millisecond) // for an excess helper
 	m.now.Add(-1)
 }
 
@@ -54,8 +54,8 @@ func newMeeting(t *testing.T, want int) *meeting {
 	return m
 }
 
-// As many goroutines work on a task as it asks for, within GOMAXPROCS and the limit, each in
-// a slot of its own, and Run returns when they have left.
+// A task gets the goroutines it asks for, within GOMAXPROCS and the limit, each in its own slot. Run
+// returns when they have left.
 func TestRun(t *testing.T) {
 	withProcs(t, 5)
 	for _, c := range []struct{ limit, helpers, want int }{
@@ -72,7 +72,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Two tasks share the goroutines, and the limit of one pool does not hold the other back.
+// Two tasks share the goroutines, and the limit of one pool does not bound the other.
 func TestPoolsShare(t *testing.T) {
 	withProcs(t, 4)
 	before := runtime.NumGoroutine()
@@ -95,7 +95,7 @@ func TestPoolsShare(t *testing.T) {
 	settle(t, before)
 }
 
-// All tasks of a pool together have no more helpers than its limit less one.
+// All tasks of a pool together have at most its limit minus one helpers.
 func TestLimitOfAllTasks(t *testing.T) {
 	withProcs(t, 8)
 	p := new(workers.Pool)
@@ -126,8 +126,8 @@ type work func(slot int)
 
 func (f work) Work(slot int) { f(slot) }
 
-// Goroutines end with the last pool, a closed pool's tasks have no help, and a pool that
-// comes later starts them again.
+// Goroutines end with the last pool, tasks of a closed pool get no help, and a later pool starts
+// goroutines again.
 func TestClose(t *testing.T) {
 	withProcs(t, 3)
 	before := runtime.NumGoroutine()
@@ -155,8 +155,7 @@ func settle(t *testing.T, limit int) {
 	t.Fatalf("%d goroutines are left, were %d", runtime.NumGoroutine(), limit)
 }
 
-// Many callers, pools that come and go, and short tasks: every task is done once by each
-// slot that came.
+// Many callers, temporary pools and short tasks: each slot works on a task once.
 func TestConcurrentPools(t *testing.T) {
 	withProcs(t, 4)
 	before := runtime.NumGoroutine()
@@ -211,8 +210,7 @@ func TestProcs(t *testing.T) {
 	require.Equal(t, 5, workers.Procs())
 }
 
-// A wait ends when it is ready, at once or after it has slept, or when it is stopped; it
-// allocates nothing.
+// Await ends when ready, at once or after sleeping, or when stopped. It allocates nothing.
 func TestAwait(t *testing.T) {
 	var ready, stop atomic.Bool
 	never := func() bool { return false }

@@ -6,19 +6,18 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The products of AMX-BF16 are of tiles: 16 rows of 16 words each. A word is a
-// float32 of C, or a pair of bf16 of A or B, and
+// AMX-BF16 multiplies tiles of 16 rows of 16 words. A word is a float32 of C, or a bf16 pair of A or B:
 //
-//	C[r][c] += sum over w of A[r][w]*B[w][c]
+//	C[r][c] += Σ over w of A[r][w]·B[w][c]
 //
-// so A is 16 rows as they lie, and B is 16 pairs of rows, as pairRows packs them.
-// Four tiles of C, two of A and two of B are all eight registers.
+// A holds 16 rows as stored, B 16 pairs of rows, packed by pairRows. Four tiles of C, two of A and two
+// of B fill all eight registers.
 //
-// A tile is no state that Go knows. Each routine sets the tiles up and gives them
-// back, and as no goroutine is stopped inside a routine, nobody else sees them.
+// Go does not save tiles. Each routine configures and releases them, and no goroutine is stopped inside
+// a routine, so no other code sees them.
 
-// amxForward emits the routines of forward passes, and what others share with these. For all
-// else the kernels take those of AVX512 and AVX512BF16.
+// amxForward emits the routines of forward passes, which other passes share. The kernels use AVX512's and
+// AVX512BF16's for the rest.
 func (g *generator) amxForward() {
 	g.scoresOfTiles()
 	g.seenScoresOfTiles()
@@ -35,7 +34,6 @@ func (g *generator) amxForward() {
 	g.splitRows()
 }
 
-// amxBackward emits those of backward passes.
 func (g *generator) amxBackward() {
 	g.tileSums()
 	g.gradientPairs()
@@ -45,7 +43,6 @@ func (g *generator) amxBackward() {
 	g.planeGradients()
 }
 
-// amxDecode emits those of decode.
 func (g *generator) amxDecode() {
 	g.aheadScores()
 	g.blockValues()
@@ -54,22 +51,22 @@ func (g *generator) amxDecode() {
 
 const (
 	tileRows  = 16
-	tileBytes = 64 // of a row
+	tileBytes = 64 // bytes of a tile row
 )
 
-// Where tiles lie. Two of A or C are one below the other, two of B or C side by
-// side. The registers are fixed, since the instructions on them are data.
+// Addresses of tiles. Two tiles of A or C are one below the other, two of B or C side by side. The
+// registers are fixed, since tile instructions are data.
 var (
 	tileA = [2]GPPhysical{R8, R9}
 	tileB = GPPhysical(R11)
 	tileC = [2]GPPhysical{RDI, RBX}
 
-	stepA, stepB, stepC = R10, R12, R13 // bytes from row to row
+	stepA, stepB, stepC = R10, R12, R13 // row strides in bytes
 )
 
-// takeTiles sets the tiles up, and the steps of B and C to rows of lanes.
+// takeTiles configures the tiles and sets the strides of B and C to rows of lanes.
 func (g *generator) takeTiles() {
-	// Palette 1, the bytes of a row of each of eight tiles, their rows.
+	// Palette 1; bytes per row of eight tiles; their rows.
 	shape := g.table("tileShape", func() {
 		for i, word := range [8]uint64{1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0} {
 			DATA(8*i, U64(word))
@@ -81,8 +78,8 @@ func (g *generator) takeTiles() {
 	MOVQ(stepB, stepC)
 }
 
-// setTiles emits C = A B for four tiles of C, with B from the parameter of that
-// name, and moves A to the rows below. products gets the address of A.
+// setTiles emits C = A B for four tiles of C and advances A to the rows below. b names the
+// parameter of B; products gets the address of A.
 func setTiles(b string, products func(a GPVirtual)) {
 	a := GP64()
 	MOVQ(tileA[0], a)
@@ -96,14 +93,14 @@ func setTiles(b string, products func(a GPVirtual)) {
 	down(tileA[0], stepA, tileA[0])
 }
 
-// down sets to to the address 16 rows after from.
+// down sets to = from + 16 rows.
 func down(from, step, to Register) {
 	LEAQ(Mem{Base: from, Index: step, Scale: 8}, to)
 	LEAQ(Mem{Base: to, Index: step, Scale: 8}, to)
 }
 
-// tileProducts adds to the tiles of C, so many side by side, the products of as
-// many pairs as the parameter of that name says. It moves the tiles of A and B on.
+// tileProducts adds the products to the tiles of C, wide of them side by side. pairs names the
+// parameter that counts pairs. It advances the tiles of A and B.
 func tileProducts(label, pairs string, wide int) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
@@ -113,7 +110,7 @@ func tileProducts(label, pairs string, wide int) {
 	JNZ(LabelRef(label))
 }
 
-// productStep emits a step of the products, and the way to the next one.
+// productStep emits one step of the products and advances to the next.
 func productStep(wide int) {
 	for c := range wide {
 		loadTileB(c)
@@ -130,21 +127,21 @@ func productStep(wide int) {
 	down(tileB, stepB, tileB)
 }
 
-// The tiles of A lie in registers 6 and 7, those of B in 4 and 5, those of C in the rest.
+// Tiles of A are in registers 6 and 7, of B in 4 and 5, of C in 0 to 3.
 func loadTileA(r int)        { TILELOADD(0, tileA[r], stepA, 6+r) }
 func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
 func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 
-// multiplyAwake is multiplyTiles plus a dummy float32 add, which keeps the vector FMA unit
-// from powering down. The next tile store would wait until it is up again, and neither
-// tile products nor integer instructions keep it up.
+// multiplyAwake is multiplyTiles plus a dummy float32 add, which keeps the vector FMA unit powered.
+// Otherwise the next tile store waits for it to power up; neither tile products nor integer
+// instructions keep it up.
 func (g *generator) multiplyAwake(r, c int) {
 	multiplyTiles(r, c)
 	idle := g.registers[len(g.registers)-1]
 	VADDPS(idle, idle, idle)
 }
 
-// eachTile calls f for the tiles of C: the number, the row, the offset.
+// eachTile calls f for each tile of C with its number, row and offset.
 func eachTile(wide int, f func(t, r, offset int)) {
 	for r := range tileC {
 		for c := range wide {

@@ -9,11 +9,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// tileSums emits C += A B.
 func (g *generator) tileSums() {
 	g.routine("addProduct", "func(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep, rows, columns, pairs int)",
-		"adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie",
-		"cStep elements, aStep halves and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.")
+		"adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep",
+		"bf16 and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.")
 	c, b, columns := param("c"), param("b"), param("columns")
 	g.takeTiles()
 	Load(Param("cStep"), stepC)
@@ -38,7 +37,7 @@ func (g *generator) tileSums() {
 	g.done()
 }
 
-// tileSum emits the loop over the rows of C, so many tiles side by side.
+// tileSum emits the loop over the rows of C, wide tiles side by side.
 func tileSum(label string, c, b GPVirtual, wide int) {
 	rows := param("rows")
 	Load(Param("a"), tileA[0])
@@ -59,13 +58,13 @@ func tileSum(label string, c, b GPVirtual, wide int) {
 	JG(LabelRef(label + "rows"))
 }
 
-// gradientPairs emits P = e^(scale S - LSE) and dS = P (dP - delta), rounded.
+// gradientPairs emits P = e^(scale S - LSE) and dS = P (dP - delta), rounded to bf16.
 func (g *generator) gradientPairs() {
 	g.arithmetic("gradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32)",
-		"computes w[i][j] = e^(scale*s[i][j] - lse[i]) and x[i][j] = w[i][j] * (dp[i][j] - delta[i]),",
-		"both 0 where bit j of masks[i] is clear, whatever they were. It sets p to the pairs of rows of w, and ds to",
-		"those of x, [pairs][LANES], and rows to x, step elements apart, all rounded to bf16. s and dp are",
-		"[2*pairs][LANES]. pairs > 0.")
+		"computes w[i][j] = e^(scale·s[i][j] - lse[i]) and x[i][j] = w[i][j]·(dp[i][j] - delta[i]),",
+		"both 0 where bit j of masks[i] is clear, for any input. It sets p to the row pairs of w, ds to the row pairs of",
+		"x, [pairs][LANES], and rows to x, step elements apart, all rounded to bf16. s and dp are [2*pairs][LANES]. pairs",
+		"> 0.")
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	s, dp, masks, pairs := param("s"), param("dp"), param("masks"), param("pairs")
 	lse, delta := param("lse"), param("delta")
@@ -95,7 +94,6 @@ func (g *generator) gradientPairs() {
 	g.done()
 }
 
-// storeRowPairs stores the pairs of two rows of w and of x.
 func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecPhysical, ds GPVirtual, permutation, y VecPhysical) {
 	for v := range vectors {
 		for _, z := range []struct {
@@ -109,9 +107,9 @@ func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecP
 	}
 }
 
-// rowGradient emits vector v of row i of two: w = e^(s*by - lse) and x = w*(dp -
-// delta), 0 where the mask is clear. vector and word return where a vector of a name lies,
-// and the first row's word.
+// rowGradient emits vector v of row i of two: w = e^(s·by - lse) and x = w·(dp - delta), 0 where
+// the mask is clear. vector returns the address of an operand's vector, word of its word in the
+// first row.
 func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
 	n, p, y := scratch[0], scratch[1], scratch[2]
 	VMOVUPS(vector("s"), w)
@@ -126,12 +124,11 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 	VMULPS_Z(x, w, K1, x)
 }
 
-// shapedGradients emits gradients of scores with features.
 func (g *generator) shapedGradients() {
 	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)",
-		"is gradients with w[i][j]*z in p, and x[i][j] = w[i][j] * (z*dp[i][j] - delta[i]) * uncap[i][j], where z is keep if bit j",
-		"of kept[i] is set, and 0 if not. Without kept z is 1, and without uncap that is 1; one of them is given. uncap",
-		"is [2*pairs][LANES].")
+		"is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·uncap[i][j]; z",
+		"is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil uncap means 1; at least one is not nil.",
+		"uncap is [2*pairs][LANES].")
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	of := map[string]GPVirtual{}
 	for _, name := range []string{"s", "dp", "masks", "lse", "delta", "kept", "uncap"} {
@@ -166,7 +163,6 @@ func (g *generator) shapedGradients() {
 	g.done()
 }
 
-// A gradientShape is the operands of shapedGradients.
 type gradientShape struct {
 	*generator
 
@@ -175,7 +171,6 @@ type gradientShape struct {
 	by, base2, permutation VecPhysical
 }
 
-// twoRows emits the gradients of two rows, and their pairs.
 func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool) {
 	w, x, y := [2][]VecPhysical{g.registers[0:2], g.registers[2:4]}, [2][]VecPhysical{g.registers[4:6], g.registers[6:8]}, g.registers[10]
 	for i := range 2 {
@@ -189,7 +184,7 @@ func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool)
 	g.storeRowPairs(w, dst, x, ds, g.permutation, y)
 }
 
-// rowOf is rowGradient with features.
+// rowOf is rowGradient with dropout and softcap.
 func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, uncap bool) {
 	vector := func(name string) Mem { return g.part(Mem{Base: g.of[name], Disp: i * g.rowBytes}, v) }
 	word := func(name string) Mem { return Mem{Base: g.of[name], Disp: 4 * i} }
@@ -217,7 +212,6 @@ func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, uncap bool) {
 	}
 }
 
-// nextPair moves on to the next two rows.
 func (g *generator) nextPair(s, dp, p, ds, masks, lse, delta GPVirtual) {
 	ADDQ(U32(uint32(2*g.rowBytes)), s)
 	ADDQ(U32(uint32(2*g.rowBytes)), dp)

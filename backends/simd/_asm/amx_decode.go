@@ -6,15 +6,14 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The routines of decode on tiles. What reads K and V prefetches the memory of a later
-// block, line by line: while tiles wait for memory there is little else to do.
+// The decode routines on tiles. Passes over K and V prefetch a later block line by line: tiles that wait
+// for memory leave little else to do.
 
-// aheadScores emits S = K Qᵀ.
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and 16 rows of Q.",
-		"Rows of K are of words pairs, q is [words][16], s is [keys][16]. It prefetches as many lines as it reads of K, from",
-		"ahead bytes after K on. words is a positive multiple of 16, keys of 32.")
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and 16 rows of Q. Rows",
+		"of K have words pairs, q is [words][16], s is [keys][16]. Prefetches one line for each line of K, from ahead",
+		"bytes after k on. words is a positive multiple of 16, keys of 32.")
 	ahead, keys, k := param("ahead"), param("keys"), param("k")
 	ADDQ(k, ahead)
 	g.takeTiles()
@@ -56,14 +55,14 @@ func (g *generator) aheadScores() {
 	g.done()
 }
 
-// blockValues emits P V, with pairs of rows of V made on the way: those of the next keys
-// while the tiles are at the ones before, as tiles wait for what was just stored.
+// blockValues emits P V and packs pairs of rows of V on the way. It packs the next keys during the
+// products of the keys before, as tile loads wait for recent stores.
 func (g *generator) blockValues() {
 	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
-		"sets sum[r][c] to the sum over keys j of p[r][j]*v[j][c] for rows rows of P: 16 or 32. Of",
-		"each 32 columns the quarters of 4 come in the order 0, 2, 4, 6, 1, 3, 5, 7. Rows lie step, pStep and vStep elements",
-		"apart. It prefetches as many lines as it reads of V, from ahead bytes after V on. keys and vdim are positive multiples of 32.",
-		"pairs is scratch, [2][16][LANES].")
+		"sets sum[r][c] = Σ over j of p[r][j]·v[j][c] for rows rows of P, 16 or 32. In each 32 columns,",
+		"groups of 4 are in the order 0, 2, 4, 6, 1, 3, 5, 7. Rows are step, pStep and vStep elements apart. Prefetches",
+		"one line for each line of V, from ahead bytes after v on. keys and vdim are positive multiples of 32. pairs is",
+		"scratch, [2][16][LANES].")
 	v, vStep, ahead := param("v"), bytes16(param("vStep")), param("ahead")
 	ADDQ(v, ahead)
 	g.takeTiles()
@@ -108,9 +107,9 @@ func (g *generator) blockValues() {
 	g.done()
 }
 
-const pairsBytes = tileRows * 2 * tileBytes // of 32 rows and columns of V
+const pairsBytes = tileRows * 2 * tileBytes // bytes of 32 rows and columns of V
 
-// packPairs packs 32 rows of V, which it moves on, and prefetches others.
+// packPairs packs 32 rows of V, advances row, and prefetches.
 func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	for i := range tileRows {
 		x, y, t := g.registers[0], g.registers[1], g.registers[2]
@@ -128,7 +127,7 @@ func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	ADDQ(U32(pairsBytes), ahead)
 }
 
-// productsOfRows adds the products of 32 keys with 16 or 32 rows of P.
+// productsOfRows adds the products of 32 keys and 16 or 32 rows of P.
 func (g *generator) productsOfRows() {
 	for c := range 2 {
 		loadTileB(c)
@@ -147,7 +146,7 @@ func (g *generator) productsOfRows() {
 	Label("few")
 }
 
-// storeRows stores the sums of 16 or 32 rows, and moves on to the next columns.
+// storeRows stores the sums of 16 or 32 rows and advances to the next columns.
 func storeRows() {
 	eachTile(2, func(t, r, offset int) {
 		if t == 2 {
@@ -162,19 +161,18 @@ func storeRows() {
 	}
 }
 
-// addPlanes emits what ends a block of keys.
 func (g *generator) addPlanes() {
 	g.arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
-		"adds to rows of n elements of o the sums of those of high and low, and reports true, if all of",
-		"these are finite. Rows lie oStep and step elements apart; those of high and low have the order of blockValues, and",
-		"as many elements as fill groups of 32. rows > 0, n > 0.")
+		"adds high + low to rows of n elements of o and returns true. If a sum is not finite, it",
+		"returns false and leaves o alone. Rows are oStep and step elements apart. Rows of high and low have the order of",
+		"blockValues and a multiple of 32 elements. rows > 0, n > 0.")
 	o, oStep, high, step, low := param("o"), bytes(param("oStep")), param("high"), bytes(param("step")), param("low")
 	x, y, z, zero, wild, order := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5:7]
 	g.loadQuarterOrder(order)
 	VXORPS(zero, zero, zero)
 	VXORPS(wild, wild, wild)
 	sumRows("check", high, low, step, x, y, func(GPVirtual) {
-		VFMADD231PS(x, zero, wild) // 0 times what is not finite is NaN
+		VFMADD231PS(x, zero, wild) // 0 times NaN or infinity is NaN
 		VFMADD231PS(y, zero, wild)
 	}, func() {})
 	yes := GP32()
@@ -221,8 +219,8 @@ func (g *generator) loadQuarterOrder(order []VecPhysical) {
 	}
 }
 
-// sumRows emits a loop over rows, and in each over 32 columns, with the sums of high and low
-// in x and y: columns gets how many columns are left. next ends a row.
+// sumRows emits a loop over rows, and in each over 32 columns, with high + low in x and y. columns
+// gets the number of columns left; next ends a row.
 func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns func(left GPVirtual), next func()) {
 	rows := param("rows")
 	Label(label)
@@ -244,7 +242,7 @@ func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns 
 	JNZ(LabelRef(label))
 }
 
-// columnMasks sets K1 and K2 to the bits of 32 columns of which so many are left.
+// columnMasks sets K1 and K2 to the bits of 32 columns, given the number of columns left.
 func columnMasks(left GPVirtual) {
 	ones := GP64()
 	MOVQ(left, RCX)
@@ -252,7 +250,7 @@ func columnMasks(left GPVirtual) {
 	CMPQ(RCX, Imm(32))
 	JGE(LabelRef("whole"))
 	SHLQ(CL, ones)
-	NOTQ(ones) // the low bits of what is left
+	NOTQ(ones) // the low bits
 	Label("whole")
 	KMOVD(ones.As32(), K1)
 	KSHIFTRD(Imm(16), K1, K2)

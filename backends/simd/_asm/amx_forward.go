@@ -9,25 +9,25 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// scoresOfTiles emits S = K Qᵀ.
 func (g *generator) scoresOfTiles() {
 	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. Rows of K are of words pairs, and q is [words][LANES]. words is",
-		"a multiple of 16. K and s have as many rows as fill groups of 32. keys > 0.")
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+		"the largest s[j][i]. Rows of K have words pairs, a multiple of 16; q is [words][LANES]. k and s have multiples",
+		"of 32 rows. keys > 0.")
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
 }
 
-// seenScoresOfTiles emits S = K Qᵀ of keys that all rows see, or none.
+// seenScoresOfTiles emits S = K Qᵀ where all rows see a key, or none.
 func (g *generator) seenScoresOfTiles() {
 	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, seen *uint32)",
-		"is scores, but sets rows of s to -Inf whose bit in seen is clear, [keys/32]. It does so for what fills a group of 32, too.")
+		"is scores with rows of s set to -Inf where their bit in seen, [keys/32], is clear, up to a",
+		"multiple of 32 rows.")
 	lowest, seen := g.registers[1], param("seen")
 	g.constant(float32(math.Inf(-1)), lowest)
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, func() { g.hideRows(seen, lowest) })
 }
 
-// hideRows stores -Inf in the rows of a panel whose bits in seen are clear, and moves seen on.
+// hideRows stores -Inf in the rows of a panel whose bits in seen are clear, and advances seen.
 func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	hidden, row, next := GP64(), GP64(), GP64()
 	MOVL(Mem{Base: seen}, hidden.As32())
@@ -48,13 +48,13 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	Label("seen")
 }
 
-// tileScores emits the body of scores. products gets the address of A; stored emits what is
-// done to a panel of scores, at the first tile of C, before its maxima are found.
+// tileScores emits the body of scores. products gets the address of A. stored emits changes to a
+// panel of scores, at the first tile of C, before its maxima are taken.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, top := param("s"), param("keys"), param("top")
 	g.takeTiles()
 	max, more, x := g.registers[4:6], g.registers[6:8], g.registers[0]
-	for v, z := range max { // of the even rows and of the odd ones
+	for v, z := range max { // of the even rows and the odd ones
 		VMOVUPS(g.part(Mem{Base: top}, v), z)
 		VMOVAPS(z, more[v])
 	}
@@ -103,12 +103,12 @@ func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	g.done()
 }
 
-// valuesOfTiles emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func (g *generator) valuesOfTiles() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha, sum *float32)",
-		"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[c][j]*p[j][i], a product of",
-		"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs is a positive multiple",
-		"of 16, vdim one of 32. sum is scratch, [32][LANES].", nilAlpha)
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[c][j]·p[j][i]. Rows of v are step",
+		"pairs apart, o is [vdim][LANES], p is [pairs][LANES]. pairs is a positive multiple of 16, vdim of 32. sum is",
+		"scratch, [32][LANES].",
+		nilAlpha)
 	g.tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
 }
 
@@ -157,13 +157,11 @@ func (g *generator) tileValues(products func(a GPVirtual)) {
 	g.done()
 }
 
-// weightPairs emits P = 2^(S - max), rounded to pairs.
 func (g *generator) weightPairs() {
 	g.arithmetic("weights", "func(p *uint32, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
-		"sets w[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
-		"top[i], l[i] = alpha[i]*l[i] + the sum over j of w[j][i], and p to the pairs of rows of w, rounded",
-		"to bf16. A top of -Inf counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES].",
-		"pairs > 0.")
+		"sets w[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
+		"top[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A top of -Inf",
+		"counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES]. pairs > 0.")
 	permutation := g.registers[9]
 	g.loadPairOrder(permutation)
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
@@ -173,8 +171,8 @@ func (g *generator) weightPairs() {
 	})
 }
 
-// weighPairs emits the body of weights. store gets vector v of two rows of P, and
-// where the first vector of their pairs goes. It may change both.
+// weighPairs emits the body of weights. store gets vector v of two rows of P and the address of
+// their first vector of pairs. It may change both.
 func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
 	g.exp2Constants()
@@ -211,11 +209,9 @@ func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x
 	g.done()
 }
 
-// finite emits the question whether a product with 0 is 0.
 func (g *generator) finite() {
 	g.routine("finite", "func(src *uint16, step, n, rows int) bool",
-		"reports whether rows rows of n bf16, step elements apart, hold neither NaN nor infinity. n > 0,",
-		"rows > 0.")
+		"reports whether rows rows of n bf16, step elements apart, are all finite. n > 0, rows > 0.")
 	src, step, n, rows := param("src"), bytes16(param("step")), param("n"), param("rows")
 	exponent, x := g.registers[0], g.registers[1]
 	g.word(0x7f807f80, exponent)
@@ -255,9 +251,9 @@ func (g *generator) finite() {
 	g.done()
 }
 
-// tilePeak emits the loop that measures what the tiles do at most.
+// tilePeak emits the loop that measures the peak of tile products.
 func (g *generator) tilePeak() {
-	g.routine("tilePeak", "func(n int, a *uint16)", "does n times four products of tiles: 65536 FLOP each time. a is [32][32].")
+	g.routine("tilePeak", "func(n int, a *uint16)", "repeats n times four tile products: 65536 FLOP each time. a is [32][32].")
 	n := param("n")
 	g.takeTiles()
 	Load(Param("a"), tileB)

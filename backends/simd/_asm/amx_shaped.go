@@ -9,46 +9,46 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A shaper is the operands of a routine of dot products and of what features make of them.
-// The products of a panel, 32 rows of S, go on while the rows of the panel before it are
-// made scores, two at a time: a product of tiles takes no port of vectors.
+// A shaper holds the operands of a routine of dot products and score modification. During the
+// products of a panel, 32 rows of S, it modifies the panel before it, two rows at a time: tile
+// products use no vector port.
 type shaper struct {
 	adjuster
 
-	odd           [2][]VecPhysical // the maxima and distances of odd rows
-	lowest, upper VecPhysical      // -Inf; selects the second one of a pair
-	masks         GPVirtual        // forward; where slopes of caps go backward
+	odd           [2][]VecPhysical // maxima and distances of odd rows
+	lowest, upper VecPhysical      // -Inf; the mask of a pair's second element
+	masks         GPVirtual        // forward: masks; backward: the address for slopes of caps
 	frame         Mem
 
-	asks []asked          // what tells the loops of rows apart, beside a cap
-	caps func()           // loads what a cap takes
+	asks []asked          // features that select a loop of rows, in addition to a cap
+	caps func()           // loads the constants of a cap
 	row  func(i, has int) // emits row i of two
-	next func(has int)    // and the way to the next ones
+	next func(has int)    // advances to the next two rows
 }
 
-// An asked is a feature that a call has if a pointer is given.
+// An asked is a feature that a call has if a pointer parameter is not nil.
 type asked struct {
 	param string
 	bit   int
 }
 
-// The features of a loop of rows.
+// Features of a loop of rows.
 const (
 	shapedCap = 1 << iota
 	shapedLanes
 	shapedBias
 	shapedMask                // forward
-	shapedHalves = shapedMask // backward: a bias, in bf16
+	shapedHalves = shapedMask // backward: a bias in bf16
 )
 
-// Where the numbers of the loop lie.
+// Frame offsets of the loop's variables.
 const (
 	frameA       = 8 * iota // the panel's first row of A
-	frameKeys               // rows of this panel and of those to come
-	frameRows               // two rows each, that are left of the panel before
-	frameMost               // that are taken for a step of products
+	frameKeys               // rows of this panel and of later ones
+	frameRows               // pairs of rows left of the panel before
+	frameMost               // pairs of rows for each step of products
 	frameFeature            // shaped*
-	frameBias               // bytes from row to row of a bias
+	frameBias               // bytes between rows of a bias
 	frameBytes
 )
 
@@ -65,7 +65,6 @@ func (g *generator) newShaper() *shaper {
 	}
 }
 
-// panels emits the panels.
 func (a *shaper) panels() {
 	a.takeTiles()
 	Load(Param("step"), stepA)
@@ -101,7 +100,6 @@ func (a *shaper) panels() {
 	TILERELEASE()
 }
 
-// beginRows sets what is counted, and what rows take.
 func (a *shaper) beginRows() {
 	t := GP64()
 	for _, x := range []struct {
@@ -125,7 +123,7 @@ func (a *shaper) beginRows() {
 	a.features()
 }
 
-// features emits what tells the loops of rows apart, and what they take.
+// features emits the selection of a loop of rows, and loads its operands.
 func (a *shaper) features() {
 	has := GP64()
 	XORQ(has, has)
@@ -153,7 +151,7 @@ func (a *shaper) features() {
 	Label("level")
 }
 
-// endPanel emits the way to the next panel. Flags say whether there is one.
+// endPanel emits the advance to the next panel. The flags tell whether there is one.
 func (a *shaper) endPanel() {
 	t, rows := GP64(), GP64()
 	down(tileC[1], stepC, tileC[0])
@@ -174,8 +172,8 @@ func (a *shaper) endPanel() {
 	TESTQ(t, t)
 }
 
-// takeRows emits the rows that go with a step of products: all that are left where it is
-// the last one. n is how many steps are to come.
+// takeRows emits the rows for a step of products: all remaining rows at the last step. n is the
+// number of steps to come.
 func (a *shaper) takeRows(n GPVirtual) {
 	left, rows := GP64(), GP64()
 	MOVQ(a.frame.Offset(frameRows), left)
@@ -195,7 +193,7 @@ func (a *shaper) takeRows(n GPVirtual) {
 	a.split(kind, rows, shapedCap, 0)
 }
 
-// split emits the choice among the loops, from the given bit on.
+// split emits the selection among the loops, from the given bit on.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
@@ -213,7 +211,6 @@ func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	a.split(kind, rows, 2*bit, has|bit)
 }
 
-// rowsOf emits the loop of a set of features.
 func (a *shaper) rowsOf(rows GPVirtual, has int) {
 	label := fmt.Sprintf("rows%d", has)
 	Label(label)
@@ -227,27 +224,25 @@ func (a *shaper) rowsOf(rows GPVirtual, has int) {
 	JMP(LabelRef("taken"))
 }
 
-// distance subtracts the slope times how far a row is from the lanes.
+// distance subtracts the slope times the row's distance from the lanes.
 func (a *shaper) distance(w adjustment, away VecPhysical) {
 	VANDPS(a.abs, away, w.u)
 	VFNMADD231PS(a.slope, w.u, w.z)
 	VADDPS(a.one, away, away)
 }
 
-// score returns where vector v of row i of two lies.
+// score returns the address of vector v of row i of two.
 func (a *shaper) score(i, v int) Mem {
 	return Mem{Base: a.s, Disp: i*a.rowBytes + v*a.vectorBytes}
 }
 
-// A scoreShaper is a shaper of forward passes.
 type scoreShaper struct{ shaper }
 
-// shapedScores emits S = K Qᵀ with the features of a score.
 func (g *generator) shapedScores() {
 	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and adjust do one after the other, for keys rows of K, and what fills them to an even number. bias is in",
-		"pairs, [keys/2][LANES]. If there are masks, it sets s[j][i] to -Inf where bit i of masks[j] is clear. Without all of softcap, bias and",
-		"lanes scores are not scaled. It raises top[i] to the largest of the scores, leaving out NaN.")
+		"sets s[j][i] as scores and adjust do in sequence, for keys rows of K, rounded up to an even",
+		"number. bias is in pairs, [keys/2][LANES]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.",
+		"Without softcap, bias and lanes, scores are not scaled. It raises top[i] to the largest score, ignoring NaN.")
 	a := &scoreShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
 	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores
@@ -276,7 +271,6 @@ func (a *scoreShaper) capConstants() {
 	a.softcapConstants()
 }
 
-// scoreRow emits a row.
 func (a *scoreShaper) scoreRow(i, has int) {
 	top, away := a.top, a.away
 	if i == 1 {
@@ -300,7 +294,7 @@ func (a *scoreShaper) scoreRow(i, has int) {
 	}
 }
 
-// biased emits a vector with its bias. Without a cap it loads and scales it too.
+// biased adds the bias to a vector. Without a cap it loads and scales the vector first.
 func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	score, capped := a.score(i, v), has&shapedCap != 0
 	switch {
@@ -324,7 +318,7 @@ func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	}
 }
 
-// nextScores moves on what goes along with the scores.
+// nextScores advances the bias and the masks.
 func (a *scoreShaper) nextScores(has int) {
 	if has&shapedBias != 0 {
 		ADDQ(U32(uint32(a.rowBytes)), a.bias)

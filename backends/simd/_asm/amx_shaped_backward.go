@@ -7,22 +7,21 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
-// A dotShaper is a shaper of backward passes. Query rows are outside and keys in the lanes;
-// biases are in float32 or bf16, and nobody asks for maxima.
+// A dotShaper is a shaper of backward passes. Rows of S are query rows, its lanes keys. Biases are in
+// float32 or bf16, and there are no maxima.
 //
-// A cap is of exponentials, which its slope takes too. With e = exp(-2|x|),
+// A cap uses exponentials, which its slope shares. With e = exp(-2|x|),
 //
 //	|tanh(x)| = (1-e)/(1+e), 1-tanh(x)^2 = 4e/(1+e)^2
 //
-// The first one has an absolute error near 0, which in bf16 does not count. The second one
-// has no difference that would lose what is left of it near the cap.
+// The first has an absolute error near 0, which bf16 hides. The second does not cancel near the cap.
 type dotShaper struct{ shaper }
 
-// shapedDots emits S = Q Kᵀ with the features of a score.
 func (g *generator) shapedDots() {
 	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, uncap *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and adjust do one after the other, for keys rows of k, and what fills them to an even number. Rows of bias",
-		"lie biasStep elements apart; halves, in bf16, takes the place of a bias that is nil. Caps have an absolute error of some roundings of softcap; with it there is uncap, [keys][LANES].")
+		"sets s[j][i] as scores and adjust do in sequence, for keys rows of k, rounded up to an even",
+		"number. Rows of bias are biasStep elements apart; halves, in bf16, replaces a nil bias. Caps have an absolute",
+		"error of a few roundings of softcap. With softcap, uncap is required, [keys][LANES].")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots
@@ -40,7 +39,6 @@ func (g *generator) shapedDots() {
 	g.done()
 }
 
-// capConstants loads what a cap takes.
 func (a *dotShaper) capConstants() {
 	t, u := a.work[0].z, a.work[0].u
 	a.exp2Constants()
@@ -54,7 +52,6 @@ func (a *dotShaper) capConstants() {
 	VMULPS(t, a.cap, a.cap)
 }
 
-// dotRow emits a row.
 func (a *dotShaper) dotRow(i, has int) {
 	away := a.away
 	if i == 1 {
@@ -92,9 +89,9 @@ func (a *dotShaper) dotRow(i, has int) {
 	}
 }
 
-// capRow sets z to a row's caps, and stores their slopes.
+// capRow sets z to the caps of a row and stores their slopes.
 func (a *dotShaper) capRow(i int) {
-	const signed = 0xf2 // z, or what is set in a score and not in abs
+	const signed = 0xf2 // z | score &^ abs
 	each := a.each
 	each(func(v int, w adjustment) { VANDPS(a.score(i, v), a.abs, w.u) })
 	each(func(_ int, w adjustment) { VMULPS(a.low, w.u, w.u) })
@@ -112,7 +109,6 @@ func (a *dotShaper) capRow(i int) {
 	})
 }
 
-// nextDots moves on what goes along with the scores.
 func (a *dotShaper) nextDots(has int) {
 	if has&shapedCap != 0 {
 		ADDQ(U32(uint32(2*a.rowBytes)), a.masks)

@@ -8,18 +8,17 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// attend emits a whole tile whose rows all see all keys of a block: what transpose, scores,
-// weights, totals, addValues and transpose do one after the other, to the bit. Each of these
-// waits for all that is under way, as it sets MXCSR and puts it back, and short sequences have
-// little in each. O is P V with its columns in the lanes, so that it needs no transpose.
+// attend emits attention of a whole tile that sees all keys of a block. It equals transpose,
+// scores, weights, totals, addValues and transpose in sequence, to the bit. Each of those routines
+// waits for pending instructions when it sets and restores MXCSR, too long for short sequences. O =
+// P V has its columns in the lanes, so that it needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
-		"sets rows rows of O to the attention of as many of Q over keys rows of K and V, and totals, [4][LANES], to",
-		"the maxima of their dot products, the sums of the weights 2^(scale*(dot product - maximum)), what O is",
-		"multiplied by, and unit*maximum + ln(sum), as totals has them. Rows lie the steps apart, in elements.",
-		"Q has LANES rows, and place for dims up to a multiple of 16. vdim is a multiple of LANES. queries, of as",
-		"many dims and LANES, and s, [keys][LANES], are scratch. rows > 0, keys > 0. Meanwhile it brings memory",
-		"from ahead on into the second-level cache, as scores does.")
+		"sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,",
+		"[4][LANES], gets the maximum dot product m, l = Σ 2^(scale·(dot product - m)), 1/l and LSE = unit·m + ln(l), as",
+		"the routine totals defines them. oStep, qStep, kStep and vStep are row strides in elements. q has LANES rows and",
+		"room for a multiple of 16 dims. vdim is a multiple of LANES. queries, [dims][LANES], and s, [keys][LANES], are",
+		"scratch. rows > 0, keys > 0. Prefetches from ahead on into L2, as scores does.")
 	g.transposeQuery()
 	g.attendScores()
 	g.attendWeights()
@@ -27,7 +26,7 @@ func (g *generator) attend() {
 	g.done()
 }
 
-// These are the rows of totals.
+// Rows of totals.
 const (
 	totalMax = iota
 	totalSum
@@ -35,7 +34,6 @@ const (
 	totalLSE
 )
 
-// total returns where a row of totals lies.
 func (g *generator) total(row int) GPVirtual {
 	p := param("totals")
 	if row > 0 {
@@ -44,7 +42,6 @@ func (g *generator) total(row int) GPVirtual {
 	return p
 }
 
-// transposeQuery emits the transpose of Q, which is no arithmetic.
 func (g *generator) transposeQuery() {
 	n := g.vectorBytes / 4
 	q, queries, srcStep, dstStep := param("q"), param("queries"), bytes(param("qStep")), GP64()
@@ -69,7 +66,6 @@ func (g *generator) transposeQuery() {
 	JB(LabelRef("queries"))
 }
 
-// attendScores emits the scores, with their maxima.
 func (g *generator) attendScores() {
 	lowest, top := g.registers[0], g.total(totalMax)
 	g.constant(float32(math.Inf(-1)), lowest)
@@ -80,7 +76,6 @@ func (g *generator) attendScores() {
 	x.groups("keys")
 }
 
-// attendWeights emits the weights and the totals.
 func (g *generator) attendWeights() {
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	g.exp2Constants()
@@ -96,17 +91,17 @@ func (g *generator) attendWeights() {
 	g.endTotals(g.total(totalLSE), g.total(totalBy), top, l, "unit")
 }
 
-// A rowSum is the operands of O = P V.
+// A rowSum holds the operands of O = P V.
 type rowSum struct {
 	*generator
-	o, oStep     GPVirtual // at the row at hand
-	by           GPVirtual // of it
+	o, oStep     GPVirtual // the current row
+	by           GPVirtual // its 1/l
 	s            GPVirtual // its weights
-	v            GPVirtual // the columns at hand
+	v            GPVirtual // the current columns
 	vStep, step3 GPVirtual
 }
 
-// attendValues emits O = P V, times the divisors. The keys are summed as addValues sums them.
+// attendValues emits O = P V / l, with addValues's order of summation.
 func (g *generator) attendValues() {
 	values := param("keys")
 	IMULQ(address("vdim"), values)
@@ -119,7 +114,7 @@ func (g *generator) attendValues() {
 	Label("end")
 }
 
-// rowValues emits the loops over columns of V and over rows, each of which has so many sums.
+// rowValues emits the loops over columns of V and over rows, with each sums per element of O.
 func (g *generator) rowValues(name string, each int) {
 	x := rowSum{generator: g, o: GP64(), oStep: bytes(param("oStep")), by: GP64(), s: GP64(), v: param("v"), vStep: bytes(param("vStep")), step3: GP64()}
 	LEAQ(Mem{Base: x.vStep, Index: x.vStep, Scale: 2}, x.step3)
@@ -144,7 +139,7 @@ func (g *generator) rowValues(name string, each int) {
 	JNZ(LabelRef(name + "panel"))
 }
 
-// tile emits the products of all keys, for as many rows as there are even sums.
+// tile emits the products of all keys for len(even) rows.
 func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	weights, b, n := GP64(), GP64(), param("keys")
 	MOVQ(g.s, weights)
@@ -158,7 +153,6 @@ func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	})
 }
 
-// store stores rows of O, and moves on to the next ones.
 func (g *rowSum) store(sums [][]VecPhysical) {
 	by := g.broadcasts[0]
 	for r, row := range sums {

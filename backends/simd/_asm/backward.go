@@ -9,17 +9,17 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// gradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta), or without
-// the scale where dS will be rounded.
+// gradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta). dS that will be rounded to
+// bf16 lacks the factor scale.
 func (g *generator) gradients() {
-	scaled := "scale*"
+	scaled := "scale·"
 	if g.bf16 {
 		scaled = ""
 	}
 	g.arithmetic("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
-		"sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = "+scaled+"s[i][j] * (dp[i][j] - delta[i]),",
-		"and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][LANES],",
-		"rows of ds lie dsStep elements apart. rows > 0.")
+		"sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = "+scaled+"s[i][j]·(dp[i][j] - delta[i]),",
+		"and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][LANES],",
+		"rows of ds are dsStep elements apart. rows > 0.")
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
 	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
 	g.powerConstants()
@@ -36,7 +36,7 @@ func (g *generator) gradients() {
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
 		if !g.avx512 {
-			VMINPS(x, high, x) // an LSE may be wrong. In this order it returns x when x is NaN
+			VMINPS(x, high, x) // bounds a wrong LSE. In this order NaN stays NaN
 		}
 		g.power(x, base2, n, p) // after the difference, so that large scores lose nothing
 		VMOVUPS(at(dp), d)
@@ -69,18 +69,18 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// dots emits delta. It adds in the order of dP, so that dP - delta is 0 for
-// a row that sees one key.
+// dots emits delta. It adds in the order of dP, so that dP - delta is 0 for a row that sees one
+// key.
 func (g *generator) dots() {
 	rows := "dim"
 	if g.bf16 {
 		rows = "pairs"
 		g.arithmetic("dots", "func(sum *float32, a, b *uint32, pairs int)",
-			"sets sum[i] to the sum over c of a[c][i]*b[c][i], products of pairs. a and b are",
+			"sets sum[i] = Σ over c of the pair products a[c][i]·b[c][i]. a and b are",
 			"[pairs][LANES]. pairs > 0.")
 	} else {
 		g.arithmetic("dots", "func(sum, a, b *float32, dim int)",
-			"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][LANES]. dim > 0.")
+			"sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][LANES]. dim > 0.")
 	}
 	x := dotSums{generator: g, a: param("a"), b: param("b"), x: g.registers[4], y: g.registers[5]}
 	sum, n, even, odd := param("sum"), param(rows), g.registers[:2], g.registers[2:4]
@@ -100,15 +100,14 @@ func (g *generator) dots() {
 	g.done()
 }
 
-// A dotSums is the operands of dots.
 type dotSums struct {
 	*generator
-	a, b GPVirtual // at the column at hand
+	a, b GPVirtual // at the current column
 	x, y VecPhysical
 }
 
-// columns emits the products of n columns, or pairs, a column to each of the sums as long as
-// there are that many. It leaves the rest in n.
+// columns emits the products of n columns or pairs, one column for each entry of sums at a time. It
+// leaves the remainder in n.
 func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
 	SUBQ(Imm(uint64(len(sums))), n)
 	JL(LabelRef(label + "end"))
@@ -132,7 +131,6 @@ func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
 	ADDQ(Imm(uint64(len(sums))), n)
 }
 
-// declareProduct begins product.
 func (g *generator) declareProduct(transposed, masked bool) {
 	name, element, shape := "addProduct", "a[r][i]", "[rows][n]"
 	if transposed {
@@ -140,35 +138,32 @@ func (g *generator) declareProduct(transposed, masked bool) {
 	}
 	signature, does := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", ""
 	if g.bf16 {
-		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "Elements of A and B are pairs. "
+		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "A and B hold pairs. "
 		if !transposed {
-			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"Rows of A lie aStep halves apart. "
+			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"aStep counts bf16. "
 		}
 	}
 	if masked {
 		g.arithmetic(name+"Masked", "func("+signature+", columns uint32)",
-			"is "+name+g.suffix+" for those columns whose bit in columns is set; of B it reads no others,",
-			"and of C it leaves them.")
+			"is "+name+g.suffix+" for the columns whose bit in columns is set. It neither reads nor writes the others.")
 	} else {
 		g.arithmetic(name, "func("+signature+")",
-			"adds to c[r][x] the sum over n rows i of B of "+element+"*b[i][x], for rows rows of C",
-			"and LANES columns x. A is "+shape+". Rows lie the steps apart, in elements. "+does+"n > 0.")
+			"adds Σ over i of "+element+"·b[i][x] to c[r][x], for r < rows, x < LANES,",
+			"i < n. A is "+shape+". Steps are row strides in elements. "+does+"n > 0.")
 	}
 }
 
-// A matrixProduct is the arguments of C += A B.
 type matrixProduct struct {
 	*generator
 	transposed, masked              bool
 	c, cStep, a, aStep, b, bStep, n GPVirtual
-	aStep3, bStep3                  GPVirtual // three times the step
+	aStep3, bStep3                  GPVirtual // three times the stride
 }
 
-// product emits C += A B, or with A transposed, with columns of B and C in the
-// lanes: whole vectors of them or with opmasks. A masked load takes the ports of
-// a multiply-add. The product is summed from zero, since a sum of few products is
-// rounded in smaller units than C; that of bf16 begins with C, which is for results
-// of fewer digits.
+// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes, whole vectors or
+// under opmasks. Masked loads share ports with multiply-adds. The float32 product is summed from
+// zero, as a sum of few products is rounded in smaller units than C. The bf16 product starts from
+// C, as its results need fewer digits.
 func (g *generator) product(transposed, masked bool) {
 	g.declareProduct(transposed, masked)
 	if masked {
@@ -195,7 +190,6 @@ func (g *generator) product(transposed, masked bool) {
 	g.done()
 }
 
-// sum emits the products of some rows of C.
 func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	at, a0, a4, rowB, k := GP64(), GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.c, at)
@@ -209,7 +203,7 @@ func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	} else {
 		clearSums(acc)
 	}
-	for range acc { // the rows to be loaded next, which another core may have written
+	for range acc { // the next rows of C, which another core may have written
 		for line := 0; line < g.rowBytes; line += 64 {
 			PREFETCHT0(Mem{Base: at, Disp: line})
 		}
@@ -242,7 +236,6 @@ func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	})
 }
 
-// store adds the sums to C, and moves on to the next rows.
 func (g *matrixProduct) store(acc [][]VecPhysical) {
 	for _, row := range acc {
 		for v, z := range row {
@@ -271,7 +264,6 @@ func advance(p, step GPVirtual, steps int) {
 	}
 }
 
-// loadColumns loads vector v of the row of columns at m.
 func (g *generator) loadColumns(m Mem, v int, z VecPhysical, masked bool) {
 	if masked {
 		VMOVUPS_Z(g.part(m, v), []OpmaskPhysical{K1, K2}[v], z)
@@ -280,7 +272,6 @@ func (g *generator) loadColumns(m Mem, v int, z VecPhysical, masked bool) {
 	}
 }
 
-// addColumns adds vector v of the row of columns at m.
 func (g *generator) addColumns(m Mem, v int, z VecPhysical, masked bool) {
 	if masked {
 		VADDPS(g.part(m, v), z, []OpmaskPhysical{K1, K2}[v], z)
@@ -289,7 +280,6 @@ func (g *generator) addColumns(m Mem, v int, z VecPhysical, masked bool) {
 	}
 }
 
-// storeColumns stores vector v of the row of columns at m.
 func (g *generator) storeColumns(z VecPhysical, v int, m Mem, masked bool) {
 	if masked {
 		VMOVUPS(z, []OpmaskPhysical{K1, K2}[v], g.part(m, v))

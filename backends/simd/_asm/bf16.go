@@ -6,12 +6,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The products of AVX512-BF16 are of pairs: two neighbors of one row, or two
-// rows of one column. A pair is a 32-bit word, with the first one in the low half,
-// so that broadcasts, loads and loops are those of float32.
+// AVX512-BF16 multiplies pairs: two neighbors of a row, or two rows of a column. A pair is a 32-bit
+// word with its first element in the low half, so broadcasts, loads and loops equal float32's.
 
-// bf16Routines emits the routines on pairs. For all else the kernels take those
-// of AVX512.
+// bf16Routines emits the routines on pairs. The kernels use AVX512's for the rest.
 func (g *generator) bf16Routines() {
 	g.pairScores()
 	g.pairValues()
@@ -28,19 +26,18 @@ func (g *generator) bf16Routines() {
 	g.limits()
 }
 
-// bytes16 turns a number of 16-bit elements into bytes.
 func bytes16(elements Register) GPVirtual {
 	r := elements.(GPVirtual)
 	SHLQ(Imm(1), r)
 	return r
 }
 
-// pairScores emits S = K Qᵀ with the running maximum in the store.
+// pairScores emits S = K Qᵀ and updates the running maxima as it stores.
 func (g *generator) pairScores() {
 	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. q is [dim/2][LANES] of pairs, with 0 in the last half pair",
-		"of an odd dim. s is [keys][LANES]. dim > 0.")
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+		"the largest s[j][i]. q is [(dim+1)/2][LANES] pairs; with an odd dim its last half pair is 0. s is [keys][LANES].",
+		"dim > 0.")
 	s, k, step0 := param("s"), param("k"), bytes16(param("step"))
 	q, keys, top := param("q"), param("keys"), param("top")
 	step3 := GP64()
@@ -73,8 +70,8 @@ func (g *generator) pairScores() {
 	g.done()
 }
 
-// halfStep is step for the last column of rows of odd length, which is all that
-// it reads. The other half of the pair is 0, in b too.
+// halfStep is step for the last column of an odd dim. It reads one bf16 of each row; the other half
+// of the pair is 0, also in b.
 func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	TESTQ(U32(1), dim)
 	JZ(LabelRef(label + "even"))
@@ -94,31 +91,30 @@ func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b
 	Label(label + "even")
 }
 
-// pairValues emits Oᵀ = alpha Oᵀ + Vᵀ P of pairs of keys.
 func (g *generator) pairValues() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
-		"sets o[c][i] = alpha[i]*o[c][i] + the sum over pairs of keys j of v[j][c]*p[j][i], a product of",
-		"pairs. Rows of v lie step pairs apart. o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.", nilAlpha)
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[j][c]·p[j][i]. Rows of v are",
+		"step pairs apart, o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.",
+		nilAlpha)
 	g.newValueSum("pairs").columns("dims", false, 1)
 	g.done()
 }
 
-// transposePairs emits the transpose of one block of 16 x 16 pairs.
 func (g *generator) transposePairs() {
 	g.routine("transposePairs", "func(dst *uint32, dstStep int, src *uint16, srcStep int)",
-		"sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for a block of 16 rows of 32",
-		"elements. Rows lie dstStep pairs and srcStep elements apart.")
+		"sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for 16 rows of 32 elements. Rows are",
+		"dstStep pairs and srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
 	src, srcStep := param("src"), bytes16(param("srcStep"))
 	g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
 	g.done()
 }
 
-// pairRows emits the packing of V, and of what the backward pass sums over.
+// pairRows emits the packing of V, and of operands that the backward pass sums over rows.
 func (g *generator) pairRows() {
 	g.routine("pairRows", "func(dst *uint32, src *uint16, step, n, pairs int)",
-		"sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for pairs pairs of rows of n",
-		"elements, step elements apart. dst is [pairs][n]. pairs > 0, n > 0.")
+		"sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for j < pairs, c < n. Rows of src are step",
+		"elements apart, dst is [pairs][n]. pairs > 0, n > 0.")
 	dst, src, step, n, pairs := param("dst"), param("src"), bytes16(param("step")), param("n"), param("pairs")
 	x, y := g.registers[0], g.registers[1]
 	tail, ones := GP32(), GP32()
@@ -152,14 +148,14 @@ func (g *generator) pairRows() {
 	ADDQ(Imm(64), dst)
 	TESTQ(left, left)
 	JG(LabelRef("columns"))
-	LEAQ(Mem{Base: dst, Index: left, Scale: 4}, dst) // back by what the last vector went too far
+	LEAQ(Mem{Base: dst, Index: left, Scale: 4}, dst) // undoes the excess of the last vector
 	LEAQ(Mem{Base: src, Index: step, Scale: 2}, src)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))
 	g.done()
 }
 
-// loadPairOrder loads the permutation that makes pairs of the halves of a vector.
+// loadPairOrder loads the permutation that interleaves the halves of a vector as pairs.
 func (g *generator) loadPairOrder(z VecPhysical) {
 	VMOVDQU32(g.table("pairOrder", func() {
 		for i := range 16 {
@@ -168,11 +164,10 @@ func (g *generator) loadPairOrder(z VecPhysical) {
 	}), z)
 }
 
-// narrowPairs emits the packing of P and dS for sums over their rows.
 func (g *generator) narrowPairs() {
 	g.routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
-		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is",
-		"[pairs][LANES], rows of src lie step elements apart. pairs > 0.")
+		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is [pairs][LANES],",
+		"rows of src are step elements apart. pairs > 0.")
 	dst, src, step, pairs := param("dst"), param("src"), bytes(param("step")), param("pairs")
 	permutation := g.registers[4]
 	g.loadPairOrder(permutation)
@@ -192,11 +187,10 @@ func (g *generator) narrowPairs() {
 	g.done()
 }
 
-// narrowRows emits the rounding of dS for sums over its columns.
 func (g *generator) narrowRows() {
 	g.routine("narrowRows", "func(dst *uint16, src *float32, step, rows int)",
-		"sets dst[j][i] to src[j][i], rounded to bf16, for LANES columns i. Rows of both lie",
-		"step elements apart. rows > 0.")
+		"sets dst[j][i] to src[j][i], rounded to bf16, for j < rows, i < LANES. Rows of both are step",
+		"elements apart. rows > 0.")
 	dst, src, step4, rows := param("dst"), param("src"), bytes(param("step")), param("rows")
 	step2 := GP64()
 	MOVQ(step4, step2)

@@ -17,7 +17,6 @@ const (
 	scoreBytes  = 4 * scoreStep
 )
 
-// decode emits the routines of the decode kernels.
 func (g *generator) decode() {
 	for _, t := range g.storages() {
 		t.attend()
@@ -26,7 +25,6 @@ func (g *generator) decode() {
 	g.readLimit()
 }
 
-// decodeRows returns the query rows of a register tile.
 func (g *generator) decodeRows() int {
 	if g.avx512 {
 		return 4
@@ -34,30 +32,30 @@ func (g *generator) decodeRows() int {
 	return 2
 }
 
-// decodeTile returns the registers of a tile: one for each row and key, one for
-// each key, one for each row.
+// decodeTile returns the registers of a tile: one for each row and key, one for each key, one for
+// each row.
 func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 	n := decodeKeys * g.decodeRows()
 	return g.registers[:n], g.registers[n : n+decodeKeys], g.registers[n+decodeKeys:][:g.decodeRows()]
 }
 
-// attend emits what reads K and V, with the head dim in the lanes: the scores
-// S = Q Kᵀ of one block and O += P V of the block before, four keys in turn, so
-// that K and V both keep coming while one or the other is computed with.
+// attend emits the passes over K and V, with the head dim in the lanes: the scores S = Q Kᵀ of a
+// block and O += P V of the block before. Four keys of each take turns, so that both K and V load
+// during the computation of the other.
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
-		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q, and a few more, and kKeys rows of K, and",
-		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
-		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32,%s Q with 0 beyond dim;", scoreStep, t.order()),
-		"row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
-		fmt.Sprintf("row j+ahead is prefetched, and nearer ones: then the tables have ahead+%d more, and %d before.", decodeKeys-1, slices.Max(nearer)),
-		fmt.Sprintf("idle is scratch like 3 rows of O.%s kKeys and vKeys <= %d, 0 < qRows, oRows.", t.limit("dim and vdim"), decodeBlock))
+		"sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds",
+		"Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are",
+		fmt.Sprintf("%d elements apart; rows of q and o qStep and oStep, multiples of 32,%s q with 0 beyond dim.", scoreStep, t.order()),
+		"Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
+		fmt.Sprintf("row j+ahead is prefetched, and again when nearer: the tables then have ahead+%d more entries, and %d before.", decodeKeys-1, slices.Max(nearer)),
+		fmt.Sprintf("idle is scratch for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
 	var apart []func()
 	beginKeys("k")
 	beginKeys("v")
 	v := param("v")
-	for range t.halves() { // so that the offset of a vector of V finds those of O
+	for range t.halves() { // so that an offset in V also addresses O
 		SUBQ(v, address("o"))
 		SUBQ(v, address("idle"))
 	}
@@ -94,7 +92,6 @@ func (t storage) attend() {
 	}
 }
 
-// limit returns what a comment says of the dimension named dim.
 func (t storage) limit(dim string) string {
 	if t.tails() {
 		return ""
@@ -102,7 +99,7 @@ func (t storage) limit(dim string) string {
 	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
 }
 
-// scores emits the scores of some keys with all rows and moves on to the next keys.
+// scores emits the scores of some keys with all rows and advances to the next keys.
 func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
 	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
@@ -144,7 +141,7 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	k.end()
 }
 
-// part names the part of a row that a loop over it is at.
+// part labels the part of a row in a loop: whole vectors, or the rest.
 func part(label string, end *rowEnd) string {
 	if end == nil {
 		return label + "whole"
@@ -166,7 +163,7 @@ func (g *generator) sumLanes(a, t []VecPhysical) {
 	g.quarters(a[0], t[0], func(x, y, z VecPhysical) { VADDPS(x, y, z) })
 }
 
-// quarters combines the quarters of z into the first one.
+// quarters reduces the quarters of z into the first one.
 func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 	if g.avx512 {
 		VEXTRACTF64X4(Imm(1), z, t.AsY())
@@ -178,7 +175,7 @@ func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)
 	combine(t.AsX().(VecPhysical), z.AsX().(VecPhysical), z.AsX().(VecPhysical))
 }
 
-// acrossLanes combines all elements of z and sets every lane to the result.
+// acrossLanes reduces all elements of z and sets every lane to the result.
 func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 	g.quarters(z, t, combine)
 	x, y := z.AsX().(VecPhysical), t.AsX().(VecPhysical)
@@ -189,9 +186,9 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 	VBROADCASTSS(x, z)
 }
 
-// values emits what some keys add to all rows, and moves on to the next keys.
-// The weights of a tile are broadcast once, then O passes through registers. Of a
-// tile that reaches beyond the last row, those rows are idle.
+// values emits the contribution of some keys to all rows of O and advances to the next keys. The
+// weights of a tile are broadcast once; O passes through registers. Tile rows beyond the last row
+// of O use idle.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
@@ -208,7 +205,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	MOVQ(o, row)
 	for r := 1; r < t.decodeRows(); r++ {
 		at = append(at, param("idle"))
-		for range r - 1 { // each its own, or one would wait for the other
+		for range r - 1 { // each its own: shared ones would wait for each other
 			ADDQ(oStep, at[r])
 		}
 		ADDQ(oStep, row)
@@ -239,14 +236,14 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	v.end()
 }
 
-// decodeWeights emits P = 2^(S - max), in place, with the running maximum and
-// sum, and the rescaling of O.
+// decodeWeights emits P = 2^(scale·(S - max)) in place, with the running maximum and sum, and the
+// rescaling of O.
 func (g *generator) decodeWeights() {
 	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
-		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets",
-		"s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
-		fmt.Sprintf("number. Rows of S lie %d elements apart, with -Inf from keys to a multiple of %d; rows of O oStep", scoreStep, g.vectorLen()),
-		fmt.Sprintf("elements, a multiple of 16. 0 < keys <= %d, 0 < rows.", decodeBlock))
+		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets",
+		"s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
+		fmt.Sprintf("number. Rows of s are %d elements apart, with -Inf from keys to a multiple of %d; rows of o are oStep", scoreStep, g.vectorLen()),
+		fmt.Sprintf("elements apart, a multiple of 16. 0 < keys <= %d, 0 < rows.", decodeBlock))
 	s, rows, keys, m, l := param("s"), param("rows"), param("keys"), param("m"), param("l")
 	o, oStep := param("o"), bytes(param("oStep"))
 	ADDQ(Imm(uint64(g.vectorLen()-1)), keys)
@@ -301,7 +298,7 @@ func (g *generator) decodeWeights() {
 	g.done()
 }
 
-// rescale multiplies a row of O, unless with 1: most blocks do not raise the maximum.
+// rescale multiplies a row of O by a factor, unless it is 1: most blocks do not raise the maximum.
 func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	g.constant(1, one)
 	VUCOMISS(one.AsX(), by.AsX())
@@ -318,8 +315,8 @@ func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	Label("same")
 }
 
-// readLimit emits the loop that measures how fast the machine reads memory: as
-// little work as keeps every byte.
+// readLimit emits the loop that measures the memory read bandwidth, with the least work that uses
+// every byte.
 func (g *generator) readLimit() {
 	const vectors = 8
 	g.routine("readPeak", "func(x *byte, n int)", fmt.Sprintf("reads n bytes, a multiple of %d.", vectors*g.vectorBytes))

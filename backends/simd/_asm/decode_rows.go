@@ -6,29 +6,28 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A keyRows is the rows of a register tile's keys, of K or of V, which lie where a table says.
+// A keyRows holds the rows of a register tile's keys, of K or V, whose offsets come from a table.
 //
-// Prefetches bring a line of each row at a time into the second-level cache: some processors have few
-// misses of the first one under way, and many prefetches at once would leave no place for the loads
-// that wait. Where rows are a fixed distance ahead, they are prefetched from there. Otherwise the table
-// has their places too.
+// Prefetches fetch one line of each row at a time into L2. Some processors allow few outstanding L1
+// misses, and many prefetches at once would delay the loads. Rows at a fixed distance ahead are
+// prefetched by that distance, other rows by their entries in the table.
 type keyRows struct {
 	storage
-	name, dim string // of the arguments
+	name, dim string // argument names
 	keys      int
 	rows      []GPVirtual
-	offset    GPVirtual // of the vector at hand in every row
-	later     GPVirtual // odd: the offset of what is prefetched; even: its places
-	apart     *[]func() // emit code that follows the routine
+	offset    GPVirtual // of the current vector in every row
+	later     GPVirtual // odd: the offset of prefetches; even: the address of their table entries
+	apart     *[]func() // emit code after the routine
 }
 
-// Rows are prefetched again when they are so many keys nearer: a processor may drop a prefetch where it has no place
-// for another line that is to come.
+// nearer lists by how many keys nearer rows are prefetched again: a processor may drop a prefetch when its miss
+// buffers are full.
 var nearer = []int{0, 8, 16}
 
-const entry = 8 // bytes of a table of places
+const entry = 8 // bytes of a table entry
 
-// beginKeys makes the distance of prefetches of k or v the odd offset of the first of them.
+// beginKeys turns a prefetch distance of k or v into the first prefetch offset, which is odd.
 func beginKeys(name string) {
 	ahead := param(name + "Ahead")
 	TESTQ(ahead, ahead)
@@ -39,7 +38,7 @@ func beginKeys(name string) {
 	Label(name + "places")
 }
 
-// keyRows loads the places of some keys of the arguments of these names, k or v and its dimension.
+// keyRows loads the offsets of the next keys. name is k or v, dim the argument of its dimension.
 func (t storage) keyRows(name, dim string, keys int, apart *[]func()) *keyRows {
 	k := &keyRows{storage: t, name: name, dim: dim, keys: keys, apart: apart}
 	at := param(name + "At")
@@ -51,7 +50,6 @@ func (t storage) keyRows(name, dim string, keys int, apart *[]func()) *keyRows {
 	return k
 }
 
-// begin goes to the first vectors and returns the rows' length.
 func (k *keyRows) begin(label string) (n GPVirtual) {
 	k.offset, k.later = param(k.name), param(k.name+"Ahead")
 	TESTL(U32(1), k.later.As32())
@@ -67,10 +65,9 @@ func (k *keyRows) begin(label string) (n GPVirtual) {
 	return param(k.dim)
 }
 
-// row returns the vector at hand of a row.
 func (k *keyRows) row(i int) Mem { return Mem{Base: k.rows[i], Index: k.offset, Scale: 1} }
 
-// prefetch emits the prefetches of a line of each row, once a line.
+// prefetch emits the prefetch of each row, once for each cache line.
 func (k *keyRows) prefetch(label string) {
 	if k.vectorBytes < line {
 		TESTL(U32(line/2), k.offset.As32())
@@ -99,10 +96,8 @@ func (k *keyRows) prefetch(label string) {
 	})
 }
 
-// advance goes to the next vectors.
 func (k *keyRows) advance() { ADDQ(U32(uint32(k.vectorBytes)), k.offset) }
 
-// end goes to the next keys.
 func (k *keyRows) end() {
 	ADDQ(Imm(uint64(k.keys*entry)), address(k.name+"At"))
 	SUBQ(Imm(uint64(k.keys)), address(k.name+"Keys"))

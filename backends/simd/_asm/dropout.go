@@ -8,11 +8,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// dropWeights emits the dropout of a forward pass.
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of",
-		"Philox is below the upper half of the limit, whose lower half is 0. s is [keys][LANES]. keys > 0, key >= 0.")
+		"sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox",
+		"is less than below>>16. The lower half of below is 0. s is [keys][LANES]. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -56,11 +55,10 @@ func (g *generator) dropWeights() {
 	g.done()
 }
 
-// dropPairs emits the dropout of a forward pass with weights in pairs.
 func (g *generator) dropPairs() {
 	g.routine("dropPairs", "func(p *uint32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"is dropWeights for weights in pairs of keys, [keys/2][LANES], which have place for keys up to a multiple",
-		"of 8. key is a multiple of 8. keys > 0, key >= 0.")
+		"is dropWeights for weights in pairs of keys, [keys/2][LANES], with room for a multiple of 8",
+		"keys. key is a multiple of 8. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -96,7 +94,6 @@ func (g *generator) dropPairs() {
 	g.done()
 }
 
-// broadcastWord sets all lanes of z to a word.
 func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
 	if g.avx512 {
 		VPBROADCASTD(r, z)
@@ -106,7 +103,7 @@ func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// dropVector sets the elements of a vector in memory to 0 where words are below limits.
+// dropVector zeroes the elements of a vector in memory whose words are below limits.
 func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
 	if g.avx512 {
 		const notBelow = 5
@@ -120,8 +117,8 @@ func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
 	VMOVUPS(t, m)
 }
 
-// rowProducts emits m0*c0 of round 2, which keys do not change, for the even rows of each
-// vector and for the odd ones. It returns what loads one of them, and its upper half.
+// rowProducts emits m0·c0 of round 2, which keys do not change, for the even rows of each vector
+// and for the odd ones. load returns one of them and its upper half.
 func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (product, high VecPhysical)) {
 	const n = 2 * vectors
 	rows, products, highs := param("rows"), x.registers[len(x.registers)-2*n:], x.registers[len(x.registers)-n:]
@@ -154,8 +151,8 @@ func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (produc
 	}
 }
 
-// What the words of a group of keys add to the rows': to c2 of round 2, to c0 and c2 of
-// round 3, and to c2 of round 4.
+// The words of a group of keys: xor terms of c2 in round 2, of c0 and c2 in round 3, and of c2 in
+// round 4.
 const (
 	wordC2 = wordOwn + iota
 	wordC0Third
@@ -163,7 +160,6 @@ const (
 	wordC2Fourth
 )
 
-// keyWords computes them.
 func (x *philox) keyWords(group GPVirtual) {
 	p := GP64()
 	MOVL(group.As32(), p.As32())
@@ -184,7 +180,7 @@ func (x *philox) keyWords(group GPVirtual) {
 	x.set(wordC2Fourth, p)
 }
 
-// evenAndOdd emits the words of vector v of rows: those of the even ones and those of the odd ones.
+// evenAndOdd emits the random words of the even and the odd rows of vector v.
 func (x *philox) evenAndOdd(v int, products func(i int, c counter) (product, high VecPhysical), r []VecPhysical) []counter {
 	rows := []counter{counter(r[0:4]), counter(r[4:8])}
 	for i, c := range rows {
@@ -195,7 +191,7 @@ func (x *philox) evenAndOdd(v int, products func(i int, c counter) (product, hig
 	return rows
 }
 
-// rowRounds emits rounds 2 to 4 of some rows: what is left of them.
+// rowRounds emits the part of rounds 2 to 4 that depends on rows.
 func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2, high, c[0])
 	VPMULUDQ(x.m1, c[0], c[0])
@@ -206,13 +202,13 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2Fourth, c[3], c[3])
 }
 
-// keepKeys emits the dropout of a backward pass and of decode. A vector has the counters of two
-// rows in turns.
+// keepKeys emits the dropout mask of a backward pass and of decode. The counters of two rows
+// alternate in a vector.
 func (g *generator) keepKeys() {
 	g.routine("keepKeys", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
-		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < LANES: where its half of a",
-		"word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a",
-		"multiple of 8. rows > 0.")
+		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < LANES: where its half",
+		"word of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple",
+		"of 8. rows > 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -245,7 +241,7 @@ func (g *generator) keepKeys() {
 	g.done()
 }
 
-// keyRounds emits rounds 1 to 4 of row+i and the one after it: what is left of them.
+// keyRounds emits the part of rounds 1 to 4 that depends on rows, for row+i and row+i+1.
 func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	both := x.table("rowOrder", func() {
 		for i := range x.lanes / 4 {
@@ -268,11 +264,11 @@ func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	x.xorVectors(of.third, c[3], c[3])
 }
 
-// The keyProducts are what no row changes: m0*c0 of round 1; m1*c2 of round 2 with the
-// key of round 3; the upper half of m0*c0 of round 3, and all of it with the key of round 4.
+// keyProducts hold the terms that no row changes: m0·c0 of round 1; m1·c2 of round 2 with the key of
+// round 3; m0·c0 of round 3, its upper half, and all of it with the key of round 4.
 type keyProducts struct{ first, second, high, third VecPhysical }
 
-// keyProducts computes them for groups of eight keys, each for two rows.
+// keyProducts computes the terms of groups of eight keys, each for two rows.
 func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	of := keyProducts{r[0], r[1], r[2], r[3]}
 	order := x.table("groupOrder", func() {
@@ -297,7 +293,8 @@ func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	return of
 }
 
-// storeKept stores the bits of the keys of two rows, from their words. What is between them may end the routine.
+// storeKept stores the key bits of two rows from their words. between is emitted between the two
+// stores, and may end the routine.
 func (x *philox) storeKept(c counter, below VecPhysical, kept Mem, between func()) {
 	x.odds(c[2], c[0])
 	x.odds(c[3], c[1])

@@ -6,12 +6,12 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// normGradients emits the gradients of layer norms: two passes over each row, for the sums and
-// for the result.
+// normGradients emits the gradients of layer norms, in two passes over each row: sums, then the
+// result.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
-		"sets rows of dx to scale (dn - mean(dn) - n mean(dn n)) with n = (x - mean) scale and dn = dy weight,",
-		"and adds dy n to dWeight and dy to dBias. moments are what rows makes. dx may be dy. cols, rows > 0.")
+		"sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =",
+		"dy·weight, and adds dy·n to dWeight and dy to dBias. moments comes from rows. dx may be dy. cols, rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
 	r := g.registers
@@ -68,18 +68,16 @@ func (g *generator) normGradients() {
 	g.done()
 }
 
-// meanOf sets every element of mean to the sum of those of z, divided by count. It destroys z
-// and t.
+// meanOf sets every element of mean to the sum of z divided by count. It destroys z and t.
 func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 	g.addLanes(z, t)
 	VDIVSS(count.AsX(), z.AsX(), z.AsX())
 	VBROADCASTSS(z.AsX(), mean)
 }
 
-// addTo emits sums of rows.
 func (g *generator) addTo() {
 	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
-		"adds to sum rows of x, step elements apart. cols, rows > 0.")
+		"adds rows rows of x, step elements apart, to sum. cols, rows > 0.")
 	sum, x, step, cols, rows := param("sum"), param("x"), bytes(param("step")), param("cols"), param("rows")
 	mask := g.registers[8]
 	left := GP64()
@@ -99,7 +97,6 @@ func (g *generator) addTo() {
 	g.done()
 }
 
-// adamW emits a step of AdamW.
 func (g *generator) adamW() {
 	g.arithmetic("adamW", "func(x, mean, square, grad, by *float32, n int)",
 		"sets mean = by[0] mean + by[1] grad, square = by[2] square + by[3] grad² and",

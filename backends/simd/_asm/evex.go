@@ -11,8 +11,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Neither avo nor Go's assembler knows the instructions of AVX512-BF16, so they
-// are written as data. Operands are in the order of Go: the destination last.
+// Neither avo nor Go's assembler has the instructions of AVX512-BF16, so they are written as data.
+// Operands are in Go's order, the destination last.
 
 // VDPBF16PS adds the two products of each pair of bf16 in y and x to the float32
 // in sum.
@@ -23,7 +23,7 @@ func VCVTNE2PS2BF16(low, high, z VecPhysical) {
 	bf16Instruction("VCVTNE2PS2BF16", prefixF2, 0x72, low, high, z)
 }
 
-// The two bits that stand for a prefix.
+// The two-bit codes of prefixes.
 const (
 	prefixF3 = 2
 	prefixF2 = 3
@@ -34,7 +34,8 @@ func bf16Instruction(name string, prefix, opcode byte, x, y, z VecPhysical) {
 	encoded(fmt.Sprintf("%s %s, %s, %s", name, x.Asm(), y.Asm(), z.Asm()), "AVX512BF16", code[:], nil)
 }
 
-// encoded emits an instruction as data, on one line with its text. It reads the registers of uses.
+// encoded emits an instruction as data, with its text as a comment. uses are the registers it
+// reads.
 func encoded(text, isa string, code []byte, uses []Op) {
 	var words []string
 	for ; len(code) >= 4; code = code[4:] {

@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The bytes are those of the GNU assembler. Each register has a turn in the
-// upper half, for each bit of its number has a place of its own.
+// The GNU assembler produced the bytes. Each operand takes a register of the upper half, as each bit of
+// a register's number has its own field.
 func TestEVEX(t *testing.T) {
 	for _, c := range []struct {
 		prefix, opcode byte

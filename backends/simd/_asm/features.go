@@ -8,11 +8,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The routines of the features: what happens to a score between its dot product and the
-// softmax, and to a weight after it. Rows of S have query rows in the lanes in a forward
-// pass, and keys in a backward pass and in decode.
+// Score features change a score between dot product and softmax, or a weight after it. The lanes of S
+// are query rows in a forward pass, and keys in a backward pass and in decode.
 
-// featureRoutines emits them.
 func (g *generator) featureRoutines() {
 	g.adjust()
 	g.maskBits()
@@ -21,9 +19,9 @@ func (g *generator) featureRoutines() {
 	g.gradientsOf()
 }
 
-// tanh(4z) is z p(z^2) / q(z^2): a minimax fit to [-2.2, 2.2], relative error 3e-8, with
-// coefficients of float32. The last one of q is 1; those of p are multiplied by the cap.
-// Beyond the interval the quotient is above 1, where it is cut off.
+// tanh(4z) is z p(z²) / q(z²), a minimax fit on [-2.2, 2.2] with float32 coefficients and relative
+// error 3e-8. The last coefficient of q is 1; coefficients of p are multiplied by the cap. Beyond the
+// interval the quotient exceeds 1 and is clamped.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -31,21 +29,21 @@ var (
 
 const (
 	tanhScale = 1. / 4
-	tanhLimit = 2.375 * 2.375 // of z^2: here the quotient is above 1, whatever the roundings
-	capLimit  = 0x1p64        // scores that float32 could tell from capped ones would be above 2^52
+	tanhLimit = 2.375 * 2.375 // of z²: the quotient is above 1 here, despite roundings
+	capLimit  = 0x1p64        // a larger cap changes only scores above 2^52
 )
 
-// An adjuster is the operands of adjust. Constants are in registers where these suffice.
+// An adjuster holds the operands of adjust, with constants in registers if these suffice.
 type adjuster struct {
 	*generator
 
 	work        [vectors]adjustment
-	top, away   []VecPhysical // away: how far the row is from the lanes
-	scale       VecPhysical   // with a cap, z is this times the score
-	cap, low    VecPhysical   // and -cap
+	top, away   []VecPhysical // away: the distance of the row from the lanes
+	scale       VecPhysical   // with a cap, z = scale·score
+	cap, low    VecPhysical   // low = -cap
 	slope       VecPhysical
-	ps, qs      [5]Op // coefficients; the last one of q is the limit of z^2
-	power       Op    // the logarithm of the uncap's power of 2 is this times |score|
+	ps, qs      [5]Op // coefficients; the last of qs is the limit of z²
+	power       Op    // uncap's exponential is 2^(power·|score|)
 	inverse     Op    // 1/cap
 	one, abs    Op
 	s, bias, to GPVirtual // to: uncap
@@ -54,21 +52,21 @@ type adjuster struct {
 	rows        GPVirtual
 }
 
-// An adjustment is the registers of one vector of scores, which are in z.
+// An adjustment holds the registers of one vector of scores, which are in z.
 type adjustment struct{ z, u, p, q VecPhysical }
 
-// A variant is the features of a loop of adjust.
+// A variant is the feature set of a loop of adjust.
 type variant struct{ softcap, uncap, bias, lanes bool }
 
-// adjust emits what makes scores of dot products. Each set of features has a loop of its
-// own, in which the others cost nothing.
+// adjust emits score modification. Each set of features has its own loop, in which the others cost
+// nothing.
 func (g *generator) adjust() {
 	g.arithmetic("adjust", "func(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
-		"computes x = scale*s[r][i] for rows rows of LANES scores, step elements apart. Unless softcap is 0,",
-		"t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep",
-		"elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving",
-		"out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are",
-		"less than 2^24 from each other. rows > 0.")
+		"computes x = scale·s[r][i] for r < rows, i < LANES. If softcap != 0: t = tanh(x/softcap) and x",
+		"= softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.",
+		"It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements",
+		"apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less",
+		"than 2^24. rows > 0.")
 	a := g.newAdjuster()
 	a.choose()
 	g.done()
@@ -108,7 +106,6 @@ func floatBits(x ...float32) (bits []uint32) {
 	return bits
 }
 
-// choose emits the choice among the loops.
 func (a *adjuster) choose() {
 	softcap := GP32()
 	MOVL(address("softcap"), softcap)
@@ -128,7 +125,6 @@ func (a *adjuster) choose() {
 	}
 }
 
-// chooseTerms emits the choice of what is added.
 func (a *adjuster) chooseTerms(label string, v variant) {
 	Label(label)
 	lanes := param("lanes")
@@ -152,7 +148,6 @@ func (a *adjuster) chooseBias(label string, v variant) {
 	a.loop(label+"UnbiasedRows", v)
 }
 
-// softcapConstants loads what tanh takes.
 func (a *adjuster) softcapConstants() {
 	t, u := a.work[0].z, a.work[0].u
 	floatParam("softcap", a.cap)
@@ -202,7 +197,6 @@ func (a *adjuster) lanesConstants(lanes GPVirtual) {
 	}
 }
 
-// loop emits the loop of a variant, and the jump to the end.
 func (a *adjuster) loop(label string, has variant) {
 	Label(label)
 	if has.softcap {
@@ -228,7 +222,7 @@ func (a *adjuster) loop(label string, has variant) {
 	JMP(LabelRef("end"))
 }
 
-// terms emits what is added to a vector. Without a cap it loads and scales it too.
+// terms emits the terms added to a vector. Without a cap it loads and scales the vector first.
 func (a *adjuster) terms(v int, w adjustment, has variant) {
 	score, bias := a.part(Mem{Base: a.s}, v), a.part(Mem{Base: a.bias}, v)
 	switch {
@@ -247,18 +241,17 @@ func (a *adjuster) terms(v int, w adjustment, has variant) {
 	}
 }
 
-// each emits a step for all vectors of a row: one alone waits for its own results.
+// each emits a step for all vectors of a row, whose latencies overlap.
 func (a *adjuster) each(f func(v int, w adjustment)) {
 	for v, w := range a.work {
 		f(v, w)
 	}
 }
 
-// tanh loads a row and sets z to cap*tanh(4z). Where the square is cut off, the quotient
-// grows with z.
+// tanh loads a row and sets z to cap·tanh(4z). Where z² is clamped, the quotient grows with z.
 func (a *adjuster) tanh() { a.tanhOf(func(v int) Mem { return a.part(Mem{Base: a.s}, v) }) }
 
-// tanhOf is tanh of the vectors that lie where score says.
+// tanhOf is tanh of the vectors at the addresses of score.
 func (a *adjuster) tanhOf(score func(v int) Mem) {
 	each := a.each
 	each(func(v int, w adjustment) { VMULPS(score(v), a.scale, w.z) })
@@ -278,9 +271,9 @@ func (a *adjuster) tanhOf(score func(v int) Mem) {
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
 }
 
-// storeUncap stores the derivative 1-t^2 of a row's caps, t = tanh(x), as exp(-2|x|) (1+|t|)^2:
-// the difference would lose what is left of it near the cap, and the gradients with it. It
-// takes the exponential as 2^y of the score.
+// storeUncap stores the derivative 1-t² of a row's caps, t = tanh(x), as exp(-2|x|)·(1+|t|)². Near
+// the cap the difference would cancel, and gradients with it. The exponential is computed as a
+// power of 2 of the score.
 func (a *adjuster) storeUncap() {
 	each := a.each
 	each(func(v int, w adjustment) { VMOVUPS(a.part(Mem{Base: a.s}, v), w.u) })
@@ -295,11 +288,10 @@ func (a *adjuster) storeUncap() {
 	each(func(v int, w adjustment) { VMOVUPS(w.u, a.part(Mem{Base: a.to}, v)) })
 }
 
-// maskBits emits the packing of a mask.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "func(masks *uint32, mask *bool, step, rows int)",
-		"sets bit i of masks[r] where mask[r][i] is true, for i < LANES, and clears all others. Rows lie",
-		"step elements apart; it reads LANES of each. rows > 0.")
+		"sets bit i of masks[r] where mask[r][i] is true, i < LANES, and clears all others. Rows of",
+		"mask are step elements apart; it reads LANES of each. rows > 0.")
 	masks, mask, step, rows := param("masks"), param("mask"), param("step"), param("rows")
 	x, zero := g.registers[0].AsX(), g.registers[1].AsX()
 	VPXOR(zero, zero, zero)

@@ -8,12 +8,12 @@ import (
 
 const line = 64 // bytes of a cache line
 
-// fetch emits the prefetch of rows that are read side by side: more of them than the
-// processor follows by itself.
+// fetch emits the prefetch of rows that are read side by side, more than the hardware prefetcher
+// follows.
 func (g *generator) fetch() {
 	g.routine("fetch", "func(from *byte, step, bytes, rows int)",
-		"brings rows rows of so many bytes, step bytes apart, into the second-level cache, and what else is in",
-		"their cache lines. It may name memory that is not there. bytes > 0, rows > 0.")
+		"prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory",
+		"need not exist. bytes > 0, rows > 0.")
 	from, step, bytes, rows := param("from"), param("step"), param("bytes"), param("rows")
 	Label("row")
 	at, end := GP64(), GP64()
@@ -27,8 +27,7 @@ func (g *generator) fetch() {
 	RET()
 }
 
-// prefetchLines emits the prefetching of what lies from at up to end, a line at a time. It
-// moves at.
+// prefetchLines emits prefetches from at up to end, one for each cache line. It advances at.
 func prefetchLines(label string, at, end GPVirtual) {
 	Label(label)
 	PREFETCHT1(Mem{Base: at})

@@ -25,8 +25,8 @@ func clearSums(acc [][]VecPhysical) {
 	}
 }
 
-// step multiplies one row of lanes, at b, with one element for each row of the
-// tile, and adds the products.
+// step multiplies the row of lanes at b by one element for each row of the tile and adds the
+// products.
 func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	for v, z := range g.lanesB {
 		VMOVUPS(g.part(b, v), z)
@@ -34,8 +34,7 @@ func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	g.multiply(acc, element)
 }
 
-// multiply adds the products of the row in lanesB and an element for each row of
-// the tile.
+// multiply adds the products of the row in lanesB and one element for each row of the tile.
 func (g *generator) multiply(acc [][]VecPhysical, element func(r int) Mem) {
 	for r := range acc {
 		x := g.broadcasts[r%len(g.broadcasts)]
@@ -46,7 +45,7 @@ func (g *generator) multiply(acc [][]VecPhysical, element func(r int) Mem) {
 	}
 }
 
-// multiplyAdd adds x*y to sum, in the type of the routines.
+// multiplyAdd adds x·y to sum, as float32 or as bf16 pairs.
 func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	if g.bf16 {
 		VDPBF16PS(x, y, sum)
@@ -55,7 +54,7 @@ func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	}
 }
 
-// groupsOf returns the sizes of groups of rows with that number of sums each.
+// groupsOf returns the sizes of groups of rows with the given number of sums per row.
 func (g *generator) groupsOf(sums int) []int {
 	var sizes []int
 	for _, rows := range g.groups {
@@ -66,11 +65,11 @@ func (g *generator) groupsOf(sums int) []int {
 	return sizes
 }
 
-// inGroups emits code for as many groups of the first size as count holds and
-// then for the remainders. body handles a group and leaves count alone.
+// inGroups emits code for groups of the first size, then for the remainders. body handles a group
+// and keeps count.
 //
-// Of groups of 6, 4, 2 and 1 rows, 8 rows are two of 4, and of groups of 3, 2 and 1, 4 rows
-// are two of 2: the smallest groups have too few sums to hide the latency of the multiply-add.
+// Sizes 6, 4, 2 and 1 split 8 rows into 4 + 4; sizes 3, 2 and 1 split 4 rows into 2 + 2: the
+// smallest groups have too few sums to hide the latency of the multiply-add.
 func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
@@ -88,12 +87,12 @@ func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, lab
 	}
 }
 
-// unroll is how many steps a loop takes at a time. Address arithmetic and the
-// branch compete with multiply-adds for ports on Intel processors.
+// unroll is the number of steps per iteration. Address arithmetic and the branch compete with
+// multiply-adds for ports on Intel processors.
 const unroll = 4
 
-// unrolled emits a loop of n steps: step(i) for i in [0, unroll) and advance
-// over that many, then the rest one by one. It destroys n.
+// unrolled emits a loop of n steps: step(i) for i in [0, unroll) and one advance, then the rest one
+// by one. It destroys n.
 func unrolled(label string, n GPVirtual, step func(i int), advance func(steps int)) {
 	SUBQ(U32(unroll), n)
 	JL(LabelRef(label + "rest"))

@@ -9,33 +9,32 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-const vectors = 2 // of a row of S, Qᵀ and Oᵀ
+const vectors = 2 // vectors in a row of S, Qᵀ and Oᵀ
 
 // A generator writes routines for one instruction set.
 type generator struct {
-	suffix      string // of the routines' names
-	avx512      bool   // else AVX2
-	bf16        bool   // products are of pairs of bf16, see bf16.go
+	suffix      string // of routine names
+	avx512      bool   // false: AVX2
+	bf16        bool   // products take bf16 pairs, see bf16.go
 	vectorBytes int
 	lanes       int   // queries of a tile
-	rowBytes    int   // of S, Qᵀ and Oᵀ
-	groups      []int // rows of the register tile, then of its remainders
+	rowBytes    int   // bytes of a row of S, Qᵀ and Oᵀ
+	groups      []int // row counts of the register tile, then of its remainders
 
-	registers  []VecPhysical // the accumulators first
-	lanesB     []VecPhysical // one row of the operand that has the queries in its lanes
-	broadcasts []VecPhysical // they take turns, so that the load of one row overlaps the products of another
+	registers  []VecPhysical // accumulators first
+	lanesB     []VecPhysical // one row of the operand with queries in its lanes
+	broadcasts []VecPhysical // used in turn: one row loads during the products of another
 
 	tables map[string]Mem // constants in memory, by name
 
-	// Of the routine at hand:
-	saved      *Mem        // holds the caller's MXCSR
-	exp        exponential // what exp2 needs
-	upperHalf  VecPhysical // what cut needs, set by cutConstant
-	half       VecPhysical // what split needs beside
-	upperWords VecPhysical // selects the elements with odd numbers of a bfloat16 vector, set by storage.constants
+	// Of the current routine:
+	saved      *Mem        // the caller's MXCSR
+	exp        exponential // constants of exp2
+	upperHalf  VecPhysical // mask of cut, set by cutConstant
+	half       VecPhysical // rounding increment of split
+	upperWords VecPhysical // mask of a bfloat16 vector's odd elements, set by storage.constants
 }
 
-// newGenerator returns the generator of an instruction set.
 func newGenerator(name string) *generator {
 	g := &generator{suffix: name, tables: map[string]Mem{}}
 	switch name {
@@ -64,8 +63,8 @@ func newGenerator(name string) *generator {
 // part returns vector v of the row at m.
 func (g *generator) part(m Mem, v int) Mem { return m.Offset(v * g.vectorBytes) }
 
-// routine begins a routine that keeps none of its pointers. In its comment,
-// LANES stands for the number of queries of a tile.
+// routine begins a routine whose pointers do not escape. LANES in does stands for the number of
+// queries of a tile.
 func (g *generator) routine(name, signature string, does ...string) {
 	TEXT(name+g.suffix, NOSPLIT, signature)
 	Pragma("noescape")
@@ -76,10 +75,9 @@ func (g *generator) routine(name, signature string, does ...string) {
 	Doc(does...)
 }
 
-// arithmetic begins a routine in which denormal numbers, read or made, count as
-// 0: on many processors each would cost a hundred times an ordinary one. The
-// mode belongs to the thread, so it must not outlast the routine: the goroutine
-// may go on elsewhere.
+// arithmetic begins a routine that reads and writes denormal numbers as 0, because many processors
+// are slow with them. MXCSR belongs to the thread, and the goroutine may move to another one: done
+// restores it.
 func (g *generator) arithmetic(name, signature string, does ...string) {
 	g.routine(name, signature, does...)
 	const flushToZero, denormalsAreZero, noExceptions = 1 << 15, 1 << 6, 0x3f << 7
@@ -91,7 +89,7 @@ func (g *generator) arithmetic(name, signature string, does ...string) {
 	LDMXCSR(mode)
 }
 
-// done ends a routine.
+// done ends a routine, and restores MXCSR if arithmetic began it.
 func (g *generator) done() {
 	if g.saved != nil {
 		LDMXCSR(*g.saved)
@@ -101,10 +99,9 @@ func (g *generator) done() {
 	RET()
 }
 
-// param loads a pointer or int argument.
 func param(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
 
-// address returns where a parameter lies.
+// address returns the memory operand of a parameter.
 func address(name string) Mem {
 	p, err := Param(name).Resolve()
 	if err != nil {
@@ -113,10 +110,9 @@ func address(name string) Mem {
 	return p.Addr
 }
 
-// floatParam loads a float32 argument into every lane of z.
 func floatParam(name string, z VecPhysical) { VBROADCASTSS(address(name), z) }
 
-// table returns constants in memory. data writes those that no routine has asked for yet.
+// table returns constants in memory. data writes them at the first use.
 func (g *generator) table(name string, data func()) Mem {
 	m, ok := g.tables[name]
 	if !ok {
@@ -127,7 +123,7 @@ func (g *generator) table(name string, data func()) Mem {
 	return m
 }
 
-// everyLane returns the first of a table of constants, each of which is in all lanes.
+// everyLane returns a table of constants, each repeated in all lanes.
 func (g *generator) everyLane(table string, constants []uint32) Mem {
 	return g.table(table, func() {
 		for i := range len(constants) * g.vectorBytes / 4 {
@@ -136,7 +132,6 @@ func (g *generator) everyLane(table string, constants []uint32) Mem {
 	})
 }
 
-// bytes turns a number of float32 elements into bytes.
 func bytes(elements Register) GPVirtual {
 	r := elements.(GPVirtual)
 	SHLQ(Imm(2), r)
@@ -147,8 +142,8 @@ func bytes(elements Register) GPVirtual {
 func (g *generator) transpose() {
 	n := g.vectorBytes / 4
 	g.arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
-		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of "+strconv.Itoa(n)+" rows and columns as it is",
-		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
+		"sets dst[c][r] = by[c]·src[r][c] in each block of "+strconv.Itoa(n)+" rows and columns. blocks is their number. Rows are",
+		"dstStep and srcStep elements apart, blocks dstNext and srcNext.")
 	dst, dstStep, dstNext := param("dst"), bytes(param("dstStep")), bytes(param("dstNext"))
 	src, srcStep, srcNext := param("src"), bytes(param("srcStep")), bytes(param("srcNext"))
 	by, count, factors := param("by"), param("blocks"), g.registers[8]
@@ -166,10 +161,9 @@ func (g *generator) transpose() {
 	g.done()
 }
 
-// transposeBlock emits the transpose of one block of 4-byte elements. Quarters of rows,
-// four elements each, are put together as they are loaded, which takes no shuffle: a
-// vector has, of the same four columns, rows i, i+4 and so on. four may change four such
-// vectors, of the columns from c on. What remains is to transpose them within quarters.
+// transposeBlock emits the transpose of one block of 4-byte elements. Loads insert four elements
+// each of rows i, i+4 and so on into the quarters of one vector, which takes no shuffle. four may
+// change the vectors of columns c to c+3. Unpack instructions then transpose within quarters.
 func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
 	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()
@@ -203,7 +197,7 @@ func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four fu
 	}
 }
 
-// broadcastQuarter sets all quarters of z, or halves, to the four elements at m.
+// broadcastQuarter sets every quarter of z (every half in AVX2) to the four elements at m.
 func (g *generator) broadcastQuarter(m Mem, z VecPhysical) {
 	if g.avx512 {
 		VBROADCASTF32X4(m, z)
@@ -212,8 +206,8 @@ func (g *generator) broadcastQuarter(m Mem, z VecPhysical) {
 	}
 }
 
-// insertQuarter sets a quarter of z, or a half, to the four elements at m. The first one
-// clears the others.
+// insertQuarter sets quarter i of z (half i in AVX2) to the four elements at m. Quarter 0 clears
+// the others.
 func (g *generator) insertQuarter(i int, m Mem, z VecPhysical) {
 	switch {
 	case i == 0:

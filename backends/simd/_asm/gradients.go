@@ -9,13 +9,12 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// gradientsOf emits gradients of scores with features.
 func (g *generator) gradientsOf() {
 	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)",
-		"computes w = e^(unit*s[i][j] - lse[i]) and g = w*(z*dp[i][j] - delta[i]), where z is keep if bit j",
-		"of kept[i] is set, and 0 if not. It sets s[i][j] = w*z, ds[i][j] = scale*g*uncap[i][j] and db[i][j] = g, and all to 0 where",
-		"bit j of masks[i] is clear, whatever they held. Without kept z is 1, without uncap that is 1, and db may be nil. s, dp, uncap",
-		"and db are [rows][LANES], rows of ds lie dsStep elements apart. rows > 0.")
+		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
+		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0",
+		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,",
+		"uncap and db are [rows][LANES], rows of ds are dsStep elements apart. rows > 0.")
 	x := g.newPairGradients()
 	Label("row")
 	for v := range vectors {
@@ -31,12 +30,11 @@ func (g *generator) gradientsOf() {
 	g.done()
 }
 
-// A pairGradients is the registers of gradientsOf.
 type pairGradients struct {
 	*generator
 
 	s, dp, ds, dsStep, masks, rows, lse, delta, kept, uncap, db GPVirtual
-	at, row                                                     GPVirtual // bytes of the rows before; the row's number
+	at, row                                                     GPVirtual // the row's byte offset; its number
 
 	x, n, p, y, unit, base2, high, t VecPhysical
 	w, d                             VecPhysical // n and p, after the exponential
@@ -60,25 +58,23 @@ func (g *generator) newPairGradients() *pairGradients {
 	return x
 }
 
-// vector returns vector v of an operand's row, word the row's word.
+// vector returns vector v of the current row of an operand, word the row's word.
 func (g *pairGradients) vector(base GPVirtual, v int) Mem {
 	return g.part(Mem{Base: base, Index: g.at, Scale: 1}, v)
 }
 
 func (g *pairGradients) word(base GPVirtual) Mem { return Mem{Base: base, Index: g.row, Scale: 4} }
 
-// weights emits x = e^(unit s - lse).
 func (g *pairGradients) weights(v int) {
 	VMOVUPS(g.vector(g.s, v), g.x)
 	VBROADCASTSS(g.word(g.lse), g.y)
 	VFMSUB213PS(g.y, g.unit, g.x)
 	if !g.avx512 {
-		VMINPS(g.x, g.high, g.x) // an LSE may be wrong. In this order it returns x when x is NaN
+		VMINPS(g.x, g.high, g.x) // bounds a wrong LSE. In this order NaN stays NaN
 	}
 	g.power(g.x, g.base2, g.n, g.p) // after the difference, so that large scores lose nothing
 }
 
-// drop emits w = x z and d = z dp.
 func (g *pairGradients) drop(v int) {
 	VMOVUPS(g.vector(g.dp, v), g.d)
 	VMOVAPS(g.x, g.w)
@@ -98,7 +94,6 @@ func (g *pairGradients) drop(v int) {
 	Label(whole)
 }
 
-// store emits the gradients, and stores them and the weights.
 func (g *pairGradients) store(v int) {
 	VBROADCASTSS(g.word(g.delta), g.t)
 	VSUBPS(g.t, g.d, g.d)

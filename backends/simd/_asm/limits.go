@@ -7,15 +7,15 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
-// limits emits the loop that measures the machine's multiply-add peak: as many
-// independent sums as hide the latency, nothing but registers.
+// limits emits the loop that measures the peak of multiply-adds: independent sums in registers,
+// enough to hide the latency.
 func (g *generator) limits() {
 	rows := g.groups[0]
 	if g.bf16 {
-		g.routine("dotPeak", "func(n int)", fmt.Sprintf("does n times %d independent multiply-adds of %d bf16 pairs: %d FLOP each time.",
+		g.routine("dotPeak", "func(n int)", fmt.Sprintf("repeats n times %d independent multiply-adds of %d bf16 pairs: %d FLOP each time.",
 			rows*vectors, g.vectorBytes/4, rows*g.lanes*4))
 	} else {
-		g.routine("fmaPeak", "func(n int)", fmt.Sprintf("does n times %d independent multiply-adds of %d float32: %d FLOP each time.",
+		g.routine("fmaPeak", "func(n int)", fmt.Sprintf("repeats n times %d independent multiply-adds of %d float32: %d FLOP each time.",
 			rows*vectors, g.vectorBytes/4, rows*g.lanes*2))
 	}
 	n, x := param("n"), g.lanesB[0]

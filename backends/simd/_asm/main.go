@@ -1,4 +1,4 @@
-// Asm writes the vector routines of the CPU backend, for one instruction set:
+// Asm writes the vector routines of the CPU backend for one instruction set:
 //
 //	go run . -isa AVX512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg simd
 //	go run . -isa AVX2 -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg simd
@@ -6,14 +6,13 @@
 //	go run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd
 //	go run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd
 //
-// and with -pass decode those of the decode kernels of AVX512, AVX2 and AMXBF16. Those of
-// AVX512 and AVX2 have a file for the sums of values, -pass values, for what moves rows
-// of biases, -pass rows, and for whole tiles of short sequences, -pass attend; -pass matmul and
-// elements are of internal/matmul and internal/elements.
+// Other passes: decode (AVX512, AVX2, AMXBF16) for the decode kernels; values, rows and attend
+// (AVX512, AVX2) for sums of values, bias rows and whole tiles of short sequences; matmul and
+// elements for internal/matmul and internal/elements.
 //
-// In every routine the queries of a tile are in the lanes of two vectors. S is
-// [keys][lanes], Q transposed is [dim][lanes], O transposed is [vdim][lanes], so
-// K and V are read as they lie, one broadcast element at a time.
+// Forward routines keep the queries of a tile in the lanes of two vectors. S is [keys][lanes],
+// transposed Q is [dim][lanes] and transposed O is [vdim][lanes]. Elements of K and V are
+// broadcast one at a time, so K and V need no transpose.
 package main
 
 import (
@@ -36,7 +35,6 @@ func main() {
 	Generate()
 }
 
-// routines returns what writes the routines, by pass.
 func (g *generator) routines() map[string]func() {
 	switch g.suffix {
 	case "AVX512", "AVX2":

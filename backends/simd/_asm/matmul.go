@@ -8,8 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The routines of internal/matmul. A tile of C is in registers: up to tileRows rows, which
-// are broadcast from A one element at a time, of one to three vectors of a panel of B.
+// matmul emits the routines of internal/matmul. A register tile of C has up to tileRows rows, whose
+// elements of A are broadcast, and one to three vectors of a panel of B.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
@@ -27,7 +27,7 @@ func (g *generator) matmul() {
 	}
 }
 
-// tileRows is how many rows of three vectors the accumulators hold.
+// tileRows returns the largest number of rows of three vectors in the accumulators.
 func (g *generator) tileRows() int {
 	if g.avx512 {
 		return 8
@@ -35,7 +35,7 @@ func (g *generator) tileRows() int {
 	return 4
 }
 
-// A panel is the routine that multiplies rows of A with a panel: where things are.
+// A panel holds the operands of a routine that multiplies rows of A by a panel of B.
 type panel struct {
 	vectors            int
 	widened            bool // B is pairs of bf16, A float32
@@ -43,7 +43,7 @@ type panel struct {
 	sums, a, b         GPVirtual
 	aRow, aRow3        GPVirtual // bytes
 	ahead              prefetcher
-	a0, a4, at, n      GPVirtual // of the tile at hand
+	a0, a4, at, n      GPVirtual // of the current tile
 	lanesB, broadcasts []VecPhysical
 }
 
@@ -59,21 +59,21 @@ func (g *generator) multiplyPanel(vectors int) {
 		"sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.")
 }
 
-// widenPanel emits C += A B for a panel of pairs of bf16, each of which is the upper half of
-// a float32. A product is exact before it is added.
+// widenPanel emits C += A B for a panel of bf16 pairs, each element the upper half of a float32. A
+// product is exact before it is added.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
 		"sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.")
 }
 
-// panel emits a routine that multiplies.
+// panel emits one multiplication routine.
 func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, the result goes to c instead, with rows cStep elements apart,", vectors),
-		"plus bias if bias != nil, plus old c if add&2. Prefetches memory of the size of b, from ahead on, into the L2 cache",
-		fmt.Sprintf("during the first fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
+		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless", vectors),
+		"nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first",
+		fmt.Sprintf("fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()
@@ -91,9 +91,9 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	g.done()
 }
 
-// tiles emits the loop over tiles. The last one has fewer rows, unless these fill whole tiles; tiles of any number
-// of rows share all but the loop over K. Once all of the memory ahead is prefetched, prefetches stay at the first
-// line of the panel, which is in the cache.
+// tiles emits the loop over tiles. The last tile may have fewer rows; tiles of all sizes share
+// everything except the loop over K. Once the memory ahead is prefetched, prefetches stay at the
+// first line of the panel, which is in the cache.
 func (g *generator) tiles(p *panel, most int) {
 	acc := make([][]VecPhysical, most)
 	for r := range acc {
@@ -126,7 +126,7 @@ func (g *generator) tiles(p *panel, most int) {
 	Label("end")
 }
 
-// beginTile emits the prefetching of the rows of C that the tile goes to, and goes to the operands of its first step.
+// beginTile emits the prefetch of the tile's rows of C and sets the operands of its first step.
 func (g *generator) beginTile(p *panel, most int) {
 	c := param("c")
 	TESTQ(c, c)
@@ -151,7 +151,7 @@ func (g *generator) beginTile(p *panel, most int) {
 	MOVQ(address("k"), p.n)
 }
 
-// storeTile emits the end of a tile: its sums go to rows of C, or of sums where there is no C.
+// storeTile emits the end of a tile: the sums go to C, or to sums if C is nil.
 func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	eachSum := func(next string, f func(r, v int, z VecPhysical)) {
 		for r := range acc {
@@ -193,7 +193,8 @@ func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	Label("next")
 }
 
-// rowsFrom emits what the addresses of rows 0 to n of base need, up to 8, and returns these.
+// rowsFrom emits the address arithmetic for rows 0 to n of base, up to 8, and returns the
+// addresses.
 func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 	step3, base4 := GP64(), base
 	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
@@ -209,7 +210,7 @@ func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 	}
 }
 
-// turnProducts is how many multiply-adds a turn of the loop over K has, at most.
+// turnProducts is the largest number of multiply-adds in an iteration of the loop over K.
 const turnProducts = 60
 
 // steps emits the loop over K. A step is a row of B, or of its pairs.
@@ -254,13 +255,13 @@ func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	Label(label + "end")
 }
 
-// linesBefore returns the number of cache lines of the panel that steps begin, before the given one.
+// linesBefore returns the number of cache lines of the panel that begin before a step.
 func (g *generator) linesBefore(p *panel, step int) int {
 	return (step*p.vectors*g.vectorBytes + line - 1) / line
 }
 
-// prefetchStep prefetches once for each line of the panel that step i begins. Tiles of fewer rows are the last ones,
-// and prefetch all that is left.
+// prefetchStep prefetches once for each line of the panel that begins in step i. Tiles of fewer
+// rows are the last ones, and prefetch the rest.
 func (g *generator) prefetchStep(p *panel, rows, i int) {
 	for n := g.linesBefore(p, i); n < g.linesBefore(p, i+1); n++ {
 		if rows == g.tileRows() {
@@ -271,7 +272,6 @@ func (g *generator) prefetchStep(p *panel, rows, i int) {
 	}
 }
 
-// advanceSteps moves the operands of a tile to later steps.
 func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 	ADDQ(U32(uint32(steps*halves*4)), p.a0)
 	if rows > 4 {
@@ -285,13 +285,13 @@ func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 	}
 }
 
-// A prefetcher prefetches memory ahead while a tile is computed, once for each cache line of the panel.
+// A prefetcher prefetches memory ahead during a tile, once for each cache line of the panel.
 type prefetcher struct {
 	next  GPVirtual    // the next line
-	steps [3]GPVirtual // how far it moves for 1, 3 and 5 lines of the panel, in bytes
+	steps [3]GPVirtual // bytes to advance for 1, 3 and 5 lines of the panel
 }
 
-// newPrefetcher emits the steps of prefetching that ends after the first fetch tiles.
+// newPrefetcher emits the strides that spread the prefetches over the first fetch tiles.
 func newPrefetcher() prefetcher {
 	f := prefetcher{next: param("ahead"), steps: [3]GPVirtual{GP64(), GP64(), GP64()}}
 	one, three, five := f.steps[0], f.steps[1], f.steps[2]
@@ -328,7 +328,7 @@ func (f prefetcher) advance(n int) {
 	}
 }
 
-// stay lets the prefetcher stay at the first line of the panel, which is in the cache.
+// stay keeps the prefetcher at the first line of the panel, which is in the cache.
 func (f prefetcher) stay(panel GPVirtual) {
 	MOVQ(panel, f.next)
 	for _, r := range f.steps {
@@ -336,7 +336,7 @@ func (f prefetcher) stay(panel GPVirtual) {
 	}
 }
 
-// loadB loads a row of B, or of its pairs the lower half or the upper one.
+// loadB loads a row of B, or one half of a row of pairs.
 func (g *generator) loadB(p *panel, offset, half int) {
 	for v, z := range p.lanesB {
 		m := g.part(Mem{Base: p.at, Disp: offset}, v)
@@ -357,10 +357,10 @@ func (g *generator) loadB(p *panel, offset, half int) {
 	}
 }
 
-// upperHalves returns what selects the upper half of each pair.
+// upperHalves returns the mask of the upper half of each pair.
 func (g *generator) upperHalves() Mem { return g.everyLane("upperHalves", []uint32{0xffff0000}) }
 
-// addStep adds the products of a row of B, of step i, and an element of each row of A.
+// addStep adds the products of one row of B, of step i, and one element of each row of A.
 func (g *generator) addStep(p *panel, acc [][]VecPhysical, i, half, halves int) {
 	g.loadB(p, i*p.vectors*g.vectorBytes, half)
 	for r := range acc {

@@ -9,8 +9,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// An activation sets x to its value, nil to x itself, or to its derivative at x times dy.
-// Both may use registers 1 to 5, besides what exp2Constants sets.
+// An activation replaces x by value(x), or by dy times the derivative at x. A nil value is the
+// identity. Both may use registers 1 to 5 and the registers of exp2Constants.
 type activation struct {
 	name  string
 	exp   bool
@@ -18,12 +18,12 @@ type activation struct {
 	slope func(x, dy VecPhysical)
 }
 
-// elements is what lies side by side: a vector at offset at, or what is left of one.
+// elements is a vector of adjacent elements at offset at, or the rest of a row.
 type elements struct {
 	g      *generator
 	at     GPVirtual   // bytes
 	masked bool        // by K1, or by mask
-	mask   VecPhysical // of AVX2
+	mask   VecPhysical // for AVX2
 }
 
 func (e elements) mem(base GPVirtual) Mem { return Mem{Base: base, Index: e.at, Scale: 1} }
@@ -50,8 +50,7 @@ func (e elements) store(z VecPhysical, base GPVirtual) {
 	}
 }
 
-// tailMask sets K1, or the mask, to the first n elements of a vector: those left of n whole
-// ones. It destroys n.
+// tailMask sets K1, or mask in AVX2, to the rest of n elements after whole vectors. It destroys n.
 func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
 	lanes := g.vectorBytes / 4
 	ANDQ(Imm(uint64(lanes-1)), n)
@@ -79,7 +78,7 @@ func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
 	VMOVUPS(Mem{Base: at}, mask)
 }
 
-// eachVector emits a loop over n elements: whole vectors, then what is left.
+// eachVector emits a loop over n elements: whole vectors, then the rest.
 func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elements, label string)) {
 	e := elements{g: g, at: GP64(), mask: mask}
 	whole := GP64()
@@ -100,11 +99,10 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 	Label("end")
 }
 
-// finishRows emits what follows the sums.
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.",
-		"Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
+		"row strides. bias, before and residual may be nil. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {
@@ -148,9 +146,9 @@ func (g *generator) finishRows(a activation) {
 	g.done()
 }
 
-// slopes emits dx = dy act'(x).
 func (g *generator) slopes(a activation) {
-	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int)", "sets dx[i] = dy[i] times the derivative of the activation at x[i].")
+	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int)",
+		"sets dx[i] = dy[i]·act'(x[i]).")
 	dx, from, dy, n := param("dx"), param("x"), param("dy"), param("n")
 	x, y, mask := g.registers[0], g.registers[6], g.registers[7]
 	if a.exp {
@@ -168,14 +166,14 @@ func (g *generator) slopes(a activation) {
 	g.done()
 }
 
-// relu keeps a NaN.
+// relu emits max(x, 0). NaN stays NaN.
 func (g *generator) relu(x VecPhysical) {
 	zero := g.registers[1]
 	VXORPS(zero, zero, zero)
 	VMAXPS(x, zero, x)
 }
 
-// numbers returns constants in memory, a vector of each.
+// numbers returns constants in memory, one vector each.
 func (g *generator) numbers(table string, values ...float64) func(i int) Mem {
 	words := make([]uint32, len(values))
 	for i, v := range values {
@@ -185,7 +183,7 @@ func (g *generator) numbers(table string, values ...float64) func(i int) Mem {
 	return func(i int) Mem { return first.Offset(i * g.vectorBytes) }
 }
 
-// reluSlope is 0 where x <= 0, whatever dy is, and dy where x is NaN.
+// reluSlope emits 0 where x <= 0, for any dy, and dy elsewhere, NaN included.
 func (g *generator) reluSlope(x, dy VecPhysical) {
 	const notLessOrEqual = 6
 	zero := g.registers[1]
@@ -199,9 +197,9 @@ func (g *generator) reluSlope(x, dy VecPhysical) {
 	}
 }
 
-// GELU is x Φ(x). Φ(-z) = 2^(-z² log2(e)/2) t P(t) for z >= 0, where t = 1/(1 + 0.27 z) and P
-// is a minimax fit of degree 8 with a relative error of 2e-8 for z up to normalEnd, where the
-// power is as small as float32 numbers are.
+// GELU is x Φ(x). For z >= 0, Φ(-z) = 2^(-z² log2(e)/2) t P(t) with t = 1/(1 + 0.27 z). P is a
+// minimax fit of degree 8, relative error 2e-8 up to normalEnd, where the power reaches the smallest
+// float32 numbers.
 const (
 	normalSlope = 0.27
 	normalEnd   = 13.2
@@ -210,7 +208,7 @@ const (
 var normalFit = []float64{0.10771922022104263, 0.107565738260746, 0.10165729373693466, 0.07261548936367035, 0.10656528919935226,
 	-0.06747189164161682, 0.16833119094371796, -0.1258091926574707, 0.02882687933743}
 
-// normalTail sets z = min(|x|, normalEnd), e = 2^(-z² log2(e)/2) and q = Φ(-z). A NaN stays.
+// normalTail sets z = min(|x|, normalEnd), e = 2^(-z² log2(e)/2) and q = Φ(-z). NaN stays NaN.
 func (g *generator) normalTail(x, z, q, e, n, p VecPhysical) {
 	c := g.numbers("normal", append([]float64{normalEnd, 1, normalSlope, -math.Log2E / 2}, normalFit...)...)
 	g.bits("magnitude", 1<<31-1, x, z)
@@ -231,12 +229,11 @@ func (g *generator) normalTail(x, z, q, e, n, p VecPhysical) {
 	VMULPS(e, q, q)
 }
 
-// bits sets z to the bits of x that a mask selects.
 func (g *generator) bits(table string, mask uint32, x, z VecPhysical) {
 	VANDPS(g.everyLane(table, []uint32{mask}), x, z)
 }
 
-// gelu is max(x, 0) - z Φ(-z): an infinity meets no 0.
+// gelu emits max(x, 0) - z Φ(-z), which never multiplies an infinity by 0.
 func (g *generator) gelu(x VecPhysical) {
 	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	g.normalTail(x, z, q, e, n, p)
@@ -245,7 +242,7 @@ func (g *generator) gelu(x VecPhysical) {
 	VFNMADD231PS(q, z, x)
 }
 
-// geluSlope is Φ(x) + x φ(x).
+// geluSlope emits (Φ(x) + x φ(x)) dy.
 func (g *generator) geluSlope(x, dy VecPhysical) {
 	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	g.normalTail(x, z, q, e, n, p)
@@ -265,8 +262,8 @@ func (g *generator) geluSlope(x, dy VecPhysical) {
 	VMULPS(dy, x, x)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³), with x no less than
-// -tanhEnd beside the power: an infinity meets no 0.
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). The clamp of x to -tanhEnd
+// avoids infinity times 0.
 const (
 	tanhEnd   = 13
 	tanhCubic = 0.044715
@@ -274,7 +271,7 @@ const (
 
 var tanhLinear = math.Sqrt(2 / math.Pi)
 
-// geluTanhParts sets e = 2^y, of y up to most, s = 1/(1 + e) and square = x².
+// geluTanhParts sets e = 2^min(y, most), s = 1/(1 + e) and square = x².
 func (g *generator) geluTanhParts(most float64, x, e, s, square, n, p VecPhysical) {
 	by := -2 * math.Log2E * tanhLinear
 	c := g.numbers("tanh", by, by*tanhCubic, 1)
@@ -300,7 +297,7 @@ func (g *generator) geluTanh(x VecPhysical) {
 	VMULPS(s, x, x)
 }
 
-// geluTanhSlope is s + x e s² u, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
+// geluTanhSlope emits (s + x e s² u) dy, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
 func (g *generator) geluTanhSlope(x, dy VecPhysical) {
 	s, square, n, p, e := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)

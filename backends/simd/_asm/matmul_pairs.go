@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// pairProducts emits the routines of internal/matmul on pairs of bf16.
 func (g *generator) pairProducts() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
@@ -14,14 +13,13 @@ func (g *generator) pairProducts() {
 	g.roundRows()
 }
 
-// roundRows emits the rounding of rows of A.
 func (g *generator) roundRows() {
 	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
-		"sets rows of dst, dstStep pairs apart, to n elements of rows of src, srcStep apart, rounded to bf16, and to 0",
-		"up to a multiple of 32 elements. n, rows > 0.")
+		"rounds n elements of each row of src to bf16 in dst, and writes 0 up to a multiple of 32",
+		"elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.")
 	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]
-	// The bits of what is left of 32 elements, in two halves.
+	// Masks of the rest after whole groups of 32 elements.
 	bits := GP64()
 	MOVQ(n, RCX)
 	ANDL(Imm(31), ECX)

@@ -8,21 +8,20 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// tileMatmul emits the routines of internal/matmul on tiles.
 func (g *generator) tileMatmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.tilePanel(vectors)
 	}
 }
 
-// tilePanel emits C += A B for a panel of pairs. Two tiles of rows, or one where there are no
-// more, meet as many tiles of B as the panel has vectors.
+// tilePanel emits C += A B for a panel of pairs. Two tiles of rows, or the last one alone, are
+// multiplied by one tile of B for each vector of the panel.
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
-		"sets sums[r][c], or adds to it if add is not 0, the sum over i of the products of the pairs a[r*aRow + i] and b[i][c].",
-		fmt.Sprintf("Rows of sums and b have %d vectors. a and sums have as many rows as fill groups of 16. Meanwhile it brings memory", vectors),
-		"from ahead on, as much as b has, into the second-level cache. k is a multiple of 16, k, rows > 0. c, cStep, bias and fetch have no use.")
+		"sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add != 0.",
+		fmt.Sprintf("Rows of sums and b have %d vectors. a and sums have multiples of 16 rows. Prefetches memory the size of b", vectors),
+		"from ahead into L2. k is a multiple of 16. k, rows > 0. c, cStep, bias and fetch are ignored.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)
@@ -58,7 +57,7 @@ type tilePanel struct {
 	a, rows, ahead GPVirtual
 }
 
-// block emits the products of some tiles of rows, and moves on.
+// block emits the products of one or two tiles of rows and advances.
 func (p *tilePanel) block(name string, high int, fetch bool) {
 	Label(name)
 	MOVQ(p.a, tileA[0])
@@ -94,7 +93,6 @@ func (p *tilePanel) block(name string, high int, fetch bool) {
 	}
 }
 
-// begin emits what C begins with: 0, or the sums.
 func (p *tilePanel) begin(name string, high int) {
 	each := func(f func(r, c int)) {
 		for r := range high {
@@ -112,7 +110,8 @@ func (p *tilePanel) begin(name string, high int) {
 	Label(name + "begun")
 }
 
-// fourTiles emits the loop over K for four tiles of C: what follows is loaded under the products.
+// fourTiles emits the loop over K for four tiles of C. Tiles of the next step load during the
+// products.
 func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	for i := range 2 {
 		loadTileB(i)
@@ -131,7 +130,7 @@ func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	p.phaseAB(none, none)
 }
 
-// fewTiles emits the loop for fewer.
+// fewTiles emits the loop over K for fewer tiles of C.
 func (p *tilePanel) fewTiles(name string, high int, steps GPVirtual, meanwhile func()) {
 	Label(name + "step")
 	for c := range p.vectors {

@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// convertAVX2 emits the conversions between float32 and the 16-bit types.
 func (g *generator) convertAVX2() {
 	g.conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,
 		func(src, dst Mem) {
@@ -46,8 +45,8 @@ func (g *generator) convertAVX2() {
 		})
 }
 
-// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap
-// those before them, so that nothing beyond them is read or written.
+// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap earlier ones, so
+// that no access passes the end.
 func (g *generator) conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")
@@ -71,10 +70,10 @@ func (g *generator) conversionAVX2(name, signature, does string, from, to uint8,
 	g.done()
 }
 
-// cpuidF16C emits the question that golang.org/x/sys/cpu does not answer.
+// cpuidF16C emits the query of F16C, which golang.org/x/sys/cpu lacks.
 func cpuidF16C() {
 	TEXT("hasF16C", NOSPLIT, "func() bool")
-	Doc("hasF16C reports whether the processor has F16C. Its registers are those of AVX.")
+	Doc("hasF16C reports whether the processor has F16C, which uses the registers of AVX.")
 	MOVL(U32(1), EAX)
 	XORL(ECX, ECX)
 	CPUID()

@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// convertAVX512 emits the conversions between float32 and the 16-bit types.
 func (g *generator) convertAVX512() {
 	g.conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
 		func(load, store func(Op)) {
@@ -47,8 +46,8 @@ func (g *generator) convertAVX512() {
 		})
 }
 
-// conversionAVX512 emits a loop over 16 elements at a time, with a mask for the
-// last few, so that nothing beyond them is read or written.
+// conversionAVX512 emits a loop over 16 elements at a time and masks the last few, so that no
+// access passes the end.
 func (g *generator) conversionAVX512(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")

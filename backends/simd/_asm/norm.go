@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// elementwise emits the routines of internal/elements.
 func (g *generator) elementwise() {
 	g.normRows()
 	g.normGradients()
@@ -14,12 +13,12 @@ func (g *generator) elementwise() {
 	g.adamW()
 }
 
-// normRows emits layer norms of rows: three passes over each, for the mean, for the variance
-// and for the result. A pass that sums has four sums, as additions take four cycles.
+// normRows emits layer norms of rows, in three passes over each: mean, variance, result. Passes
+// that sum keep four sums to hide the latency of additions.
 func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
-		"sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, and of moments, if that is not nil,",
-		"to the mean and 1 / sqrt(variance + eps). dst may be x. cols, rows > 0.")
+		"sets each row of dst to (x - mean) / sqrt(variance + eps)·weight + bias. If moments != nil, it",
+		"gets the mean and 1 / sqrt(variance + eps) of each row. dst may be x. cols, rows > 0.")
 	dst, x, weight, bias, moments, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("moments"), param("cols"), param("rows")
 	r := g.registers
 	sums, v, w, mean, scale, mask, count := r[:4], r[4], r[5], r[6], r[7], r[8], r[9].AsX()
@@ -74,7 +73,6 @@ func (g *generator) normRows() {
 	g.done()
 }
 
-// keepMoments stores two numbers of a row, if there is a place.
 func keepMoments(place GPVirtual, mean, scale Register) {
 	TESTQ(place, place)
 	JZ(LabelRef("kept"))
@@ -84,8 +82,8 @@ func keepMoments(place GPVirtual, mean, scale Register) {
 	Label("kept")
 }
 
-// fourAtATime emits a loop over a row: four vectors, then single ones, then what is left of
-// one. body gets the number of the vector among four.
+// fourAtATime emits a loop over a row: four vectors at a time, then single ones, then the rest.
+// body gets the vector's index among the four.
 func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, body func(e elements, i int)) {
 	e := elements{g: g, at: GP64(), mask: mask}
 	loop := func(label string, vectors int, count GPVirtual) {
@@ -116,7 +114,7 @@ func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, 
 	Label(label + "End")
 }
 
-// fourSums sets the first element of sums[0] to what body has added to all of them.
+// fourSums sets the first element of sums[0] to the total of the sums that body accumulates.
 func (g *generator) fourSums(label string, cols GPVirtual, mask VecPhysical, sums []VecPhysical, body func(e elements, sum VecPhysical)) {
 	for _, z := range sums {
 		VXORPS(z, z, z)
@@ -128,7 +126,7 @@ func (g *generator) fourSums(label string, cols GPVirtual, mask VecPhysical, sum
 	g.addLanes(sums[0], sums[1])
 }
 
-// addLanes sets the first element of a to the sum of all. It destroys b.
+// addLanes sets the first element of a to the sum of all its elements. It destroys b.
 func (g *generator) addLanes(a, b VecPhysical) {
 	if g.avx512 {
 		VEXTRACTF64X4(Imm(1), a, b.AsY())

@@ -6,35 +6,33 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Dropout takes the words of Philox4x32-7 with the counter {key/8, row, head, batch}, half a
-// word for each of eight keys: the lower halves for the first four. Seven rounds do this to
-// a counter c and a key k:
+// Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}. Each of eight keys gets half
+// a word, the first four of them the lower halves. Each of seven rounds changes counter c and key k:
 //
 //	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
 //	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
 //	k0, k1 = k0+w0, k1+w1
 //
-// Each word of a counter is in the lower half of a 64-bit lane, so that a product is one
-// instruction and serves as the next c1 or c3 as it is: upper halves do not matter.
+// Each word of a counter is in the lower half of a 64-bit lane. A product is then one instruction, and
+// serves unchanged as the next c1 or c3: upper halves are ignored.
 //
-// In the first rounds most words are the same in all lanes, and many do not depend on
-// what the loop runs over. These are computed without vectors, or before the loop: of the
-// first three rounds five instructions are left.
+// In the first rounds most words are equal in all lanes, and many do not depend on the loop variable.
+// They are computed in scalar code or before the loop, which leaves five instructions of three rounds.
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
 	philoxRounds       = 7
 )
 
-// The words of a philox's frame: the keys of each round, and those that the loop computes
-// without vectors. The keys of the first rounds hold head and batch too.
+// The words of a philox's frame: the keys of each round, then words that the loop computes in scalar
+// code. Keys of the first rounds include head and batch.
 const (
 	wordK0, wordK1 = 0, philoxRounds
 	wordOwn        = 2 * philoxRounds
 	philoxWords    = wordOwn + 4
 )
 
-// A philox is the operands of rounds.
+// A philox holds the operands of the rounds.
 type philox struct {
 	*generator
 
@@ -79,13 +77,13 @@ func (g *generator) newPhilox(m0, m1, t VecPhysical) *philox {
 	return x
 }
 
-// inLanes reports whether a word of the frame is stored in all lanes: with AVX-512 all
-// words are broadcast as they are read, but else this takes an instruction.
+// inLanes reports whether a word of the frame is stored in all lanes. AVX-512 broadcasts words as
+// it reads them; AVX2 needs an extra instruction.
 func (g *generator) inLanes(i int) bool {
 	return !g.avx512 && i < wordOwn
 }
 
-// wordPlace returns where a word is in the frame.
+// wordPlace returns the byte offset of a word in the frame.
 func (g *generator) wordPlace(i int) (bytes int) {
 	for j := range i {
 		if g.inLanes(j) {
@@ -99,7 +97,6 @@ func (g *generator) wordPlace(i int) (bytes int) {
 
 func (x *philox) at(i int) Mem { return x.frame.Offset(x.wordPlace(i)) }
 
-// set sets a word of the frame.
 func (x *philox) set(i int, from GPVirtual) {
 	if !x.inLanes(i) {
 		MOVL(from.As32(), x.at(i))
@@ -109,7 +106,7 @@ func (x *philox) set(i int, from GPVirtual) {
 	VMOVDQU(x.t, x.at(i))
 }
 
-// times multiplies a word without vectors: it sets p to lo, and returns hi.
+// times multiplies p by m0 or m1 in scalar code: it sets p to lo and returns hi.
 func (x *philox) times(by int, p GPVirtual) (hi GPVirtual) {
 	hi = GP64()
 	IMULQ(x.by[by], p)
@@ -118,7 +115,7 @@ func (x *philox) times(by int, p GPVirtual) (hi GPVirtual) {
 	return hi
 }
 
-// xor sets z to y ^ a word of the frame. It destroys t.
+// xor sets z = y ^ word i of the frame. It destroys t.
 func (x *philox) xor(i int, y, z VecPhysical) {
 	switch {
 	case x.avx512:
@@ -131,7 +128,7 @@ func (x *philox) xor(i int, y, z VecPhysical) {
 	}
 }
 
-// xorBoth sets z to z ^ y ^ a word of the frame.
+// xorBoth sets z = z ^ y ^ word i of the frame.
 func (x *philox) xorBoth(i int, y, z VecPhysical) {
 	if x.avx512 {
 		const all = 0x96
@@ -150,12 +147,12 @@ func (g *generator) xorVectors(x, y, z VecPhysical) {
 	}
 }
 
-// A counter is the registers of a counter's words. Where a loop has two of them, they are
-// computed side by side: one alone waits for its own results.
+// A counter holds the registers of a counter's words. Loops compute two counters side by side, so
+// that latencies overlap.
 type counter [4]VecPhysical
 
-// upper sets the lower halves of z's lanes to the upper ones of y's. Processors with AMX shift on one
-// port, and shuffle on another.
+// upper sets the lower halves of z's lanes to the upper halves of y's. Processors with AMX shift on
+// one port and shuffle on another.
 func (x *philox) upper(y, z VecPhysical) {
 	if x.suffix == "AMXBF16" {
 		VMOVSHDUP(y, z)
@@ -164,8 +161,8 @@ func (x *philox) upper(y, z VecPhysical) {
 	VPSRLQ(Imm(32), y, z)
 }
 
-// fourth does round 4 with c1, c0 and c2 in c, whose c3 has no place of its own: it is left
-// to be added to c[3], with the key.
+// fourth emits round 4 with c1, c0 and c2 in c. c3 has no register: its caller xors it and the key
+// into c[3].
 func (x *philox) fourth(c counter) {
 	VPMULUDQ(x.m0, c[1], c[1])
 	VPMULUDQ(x.m1, c[2], c[2])
@@ -174,7 +171,7 @@ func (x *philox) fourth(c counter) {
 	x.upper(c[1], c[3])
 }
 
-// rest does the rounds after the fourth, and turns counters so that words are in order.
+// rest emits the rounds after the fourth and puts the counters' words in order.
 func (x *philox) rest(counters []counter) {
 	for i, c := range counters {
 		counters[i] = counter{c[0], c[2], c[3], c[1]}
@@ -192,7 +189,7 @@ func (x *philox) rest(counters []counter) {
 	}
 }
 
-// odds sets the upper halves of low's lanes to the lower ones of high's.
+// odds sets the upper halves of low's lanes to the lower halves of high's.
 func (x *philox) odds(high, low VecPhysical) {
 	if x.avx512 {
 		VMOVSLDUP(high, K1, low)
@@ -202,7 +199,7 @@ func (x *philox) odds(high, low VecPhysical) {
 	VPBLENDD(Imm(0xaa), x.t, low, low)
 }
 
-// oddLanes sets K1 to what odds and oddHalves need.
+// oddLanes sets K1 for odds and oddHalves.
 func (g *generator) oddLanes() {
 	if g.avx512 {
 		odd := GP32()
@@ -211,7 +208,7 @@ func (g *generator) oddLanes() {
 	}
 }
 
-// oddHalves sets z to the lower halves of low's words and the upper ones of high's.
+// oddHalves sets z to the lower halves of low's words and the upper halves of high's.
 func (g *generator) oddHalves(high, low, z VecPhysical) {
 	if g.avx512 {
 		VPBLENDMW(high, low, K1, z)
@@ -220,8 +217,8 @@ func (g *generator) oddHalves(high, low, z VecPhysical) {
 	VPBLENDW(Imm(0xaa), high, low, z)
 }
 
-// pairHalves sets lower to the lower halves of even's and odd's words in turns, and upper,
-// which may be even, to the upper ones.
+// pairHalves interleaves the lower halves of even's and odd's words in lower, and the upper halves
+// in upper, which may be even.
 func (g *generator) pairHalves(odd, even, lower, upper VecPhysical) {
 	VPSLLD(Imm(16), odd, lower)
 	g.oddHalves(lower, even, lower)
@@ -229,7 +226,7 @@ func (g *generator) pairHalves(odd, even, lower, upper VecPhysical) {
 	g.oddHalves(odd, upper, upper)
 }
 
-// broadcastHalf sets all halves of words of z to the upper half of a word.
+// broadcastHalf sets both halves of each word of z to the upper half of r.
 func (g *generator) broadcastHalf(r GPVirtual, z VecPhysical) {
 	upper := GP32()
 	MOVL(r.As32(), upper)

@@ -6,42 +6,39 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A float32 is the sum of three bf16: its upper bits, those of what is left, and
-// the rest. So a product of float32 is one of nine products of bf16, of which the
-// three smallest are below half a unit in the last place of the largest, or below
-// one where an operand is cut, not rounded:
+// A float32 is the sum of three bf16: its upper bits, the upper bits of the remainder, and the rest.
+// A float32 product is thus a sum of nine bf16 products. The three smallest are below half a unit in the
+// last place of the largest, or below one unit where an operand is truncated instead of rounded:
 //
 //	x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + ...
 //
-// The small ones are summed first, for all columns, so that they are rounded in
-// their own units. An operand is three planes of bf16, so many bytes apart.
+// The small products are summed first, over all columns, so that they are rounded in their own units.
+// An operand is three planes of bf16, a number of bytes apart.
 
 const (
 	planes   = 3
-	wildFrom = 0x1p58 // magnitudes that planes leave out
+	wildFrom = 0x1p58 // magnitudes from here on are left out
 )
 
-// planeScores emits S = K Qᵀ.
 func (g *generator) planeScores() {
 	g.routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, top *float32)",
-		"is scores for planes of K and Q that lie kPlane and qPlane bytes apart.")
+		"is scores for planes of K and Q, kPlane and qPlane bytes apart.")
 	g.tileScores(func(a GPVirtual) { g.planeProducts("", "words", "kPlane", "q", "qPlane", a, nothing) }, nothing)
 }
 
-// planeValues emits Oᵀ = alpha Oᵀ + Vᵀ P.
 func (g *generator) planeValues() {
 	g.arithmetic("planeValues", "func(o *float32, v *uint32, step, vPlane int, p *uint32, pPlane, pairs, vdim int, alpha, sum *float32)",
-		"is addValues for planes of V and P that lie vPlane and pPlane bytes apart.")
+		"is addValues for planes of V and P, vPlane and pPlane bytes apart.")
 	g.tileValues(func(a GPVirtual) { g.planeProducts("", "pairs", "vPlane", "p", "pPlane", a, nothing) })
 }
 
-// planeProducts adds to four tiles of C the six products, for as many pairs as the
-// parameter of that name says. A begins at the address in from. label is for loops.
-// meanwhile emits the work beside them, which is done four times for 16 pairs.
+// planeProducts adds the six products to four tiles of C. pairs names the parameter that counts
+// pairs. A begins at the address in from. label prefixes the labels of loops. meanwhile emits
+// interleaved work, four times for 16 pairs.
 func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
-	// The five small products, each with a plane of A or of B that the one before had not.
+	// The five small products. Each changes a plane of A or of B.
 	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
 	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
 	for i, a := range tileA {
@@ -83,13 +80,12 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 	g.tileSteps(label+"large", pairs)
 }
 
-// nothing is done meanwhile.
+// nothing emits no interleaved work.
 func nothing() {}
 
-// A phase is the four products of the tiles that are loaded. There are no registers
-// to load others into meanwhile, so products come in an order that is done with the
-// tiles of A, of B, or of both one by one: next loads what follows, under the
-// products that are left.
+// phaseA, phaseB and phaseAB emit the four products of the loaded tiles. No register is spare, so the
+// order frees the tiles of A, of B, or of both one by one: next loads the following tile during the
+// remaining products.
 func (g *generator) phaseA(next func(r int)) {
 	g.multiplyAwake(0, 0)
 	g.multiplyAwake(0, 1)
@@ -119,8 +115,8 @@ func (g *generator) phaseAB(nextA func(r int), nextB func(c int)) {
 	nextA(1)
 }
 
-// tilesOfA and tilesOfB return what loads the tile of that number after a move to
-// where it lies: each of A on its own, those of B together.
+// tilesOfA and tilesOfB return the load of a tile by number, after a move of its address: one move for
+// each tile of A, one for both tiles of B.
 func tilesOfA(move func(r int)) func(r int) {
 	return func(r int) {
 		move(r)
@@ -137,8 +133,7 @@ func tilesOfB(move func()) func(c int) {
 	}
 }
 
-// tileSteps adds the products of the tiles that are loaded, and of those that follow
-// them.
+// tileSteps adds the products of the loaded tiles and of the steps after them.
 func (g *generator) tileSteps(label, pairs string) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)

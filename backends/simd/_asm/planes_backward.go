@@ -9,13 +9,13 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeSums emits C += A B, for up to 32 columns. What is added is summed apart, from
-// the smallest products on.
+// planeSums emits C += A B for up to 32 columns. Products are summed apart from C, the smallest
+// first.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
-		"adds to c[r][x] the sum over pairs i of a[r][i]*b[i][x], products of pairs. Rows lie cStep",
-		"elements, aStep halves and bStep pairs apart, planes aPlane and bPlane bytes. A has as many rows as fill groups",
-		"of 32, and b 32 columns; columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
+		"adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep",
+		"bf16 and bStep pairs apart, planes aPlane and bPlane bytes. a has a multiple of 32 rows, b 32 columns; columns",
+		"is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
 	c, step, rows := param("c"), param("cStep"), param("rows")
 	SHLQ(Imm(2), step)
 	g.takeTiles()
@@ -36,7 +36,7 @@ func (g *generator) planeSums() {
 	SHRQ(Imm(16), ones)
 	KMOVW(ones.As32(), masks[1])
 
-	add := func(label string, n GPVirtual) { // n rows of the block before
+	add := func(label string, n GPVirtual) { // n rows of the previous block
 		from := GP64()
 		MOVQ(tileC[0], from)
 		Label(label)
@@ -56,7 +56,7 @@ func (g *generator) planeSums() {
 	}
 	set("first")
 	JMP(LabelRef("store"))
-	Comment("A block is added while the tiles are at the next one.")
+	Comment("A block is added to C during the tile products of the next one.")
 	Label("rows")
 	set("next")
 	n := GP64()
@@ -72,13 +72,13 @@ func (g *generator) planeSums() {
 	g.done()
 }
 
-// planeGradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta), in planes, and
-// meanwhile the next S or dP: products of tiles leave most of the processor free.
+// planeGradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta) in planes, interleaved
+// with the next S or dP: tile products leave most of the processor free.
 func (g *generator) planeGradients() {
 	g.arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
-		"is gradients for planes of p and ds, and of rows, that lie plane and rowsPlane bytes apart. It",
-		"multiplies x by scale, and reports whether all of x are below 2^58. Meanwhile it sets next as planeScores sets s,",
-		"from planes of k and q. pairs >= 0, keys >= 0.")
+		"is gradients for planes: of p and ds, plane bytes apart, and of rows, rowsPlane bytes apart.",
+		"It multiplies x by scale and reports whether all |x| are below 2^58. Meanwhile it sets next as planeScores sets",
+		"s, from planes of k and q. pairs >= 0, keys >= 0.")
 	x := g.newGradientPair()
 	CMPQ(address("keys"), Imm(0))
 	JEQ(LabelRef("rest"))
@@ -118,16 +118,16 @@ func (g *generator) planeGradients() {
 	g.done()
 }
 
-// A gradientPair is the registers of the gradients of a pair of rows. Where the operands
-// begin stays in memory, as the tiles take the registers for it.
+// A gradientPair holds the registers for the gradients of a pair of rows. Base addresses stay in
+// memory, as the tiles take the general registers.
 type gradientPair struct {
 	*generator
 
 	w, x, piece [2][]VecPhysical // of two rows
 	scratch     [3]VecPhysical
 	by, base2   VecPhysical
-	most        VecPhysical // magnitudes of x without the sign, as integers: NaN is above all
-	at, row     GPVirtual   // 32 for each pair that is done; where its rows are
+	most        VecPhysical // the largest |x|, as shifted integers: NaN is above all
+	at, row     GPVirtual   // 32 for each finished pair; the address of its rows
 }
 
 func (g *generator) newGradientPair() *gradientPair {
@@ -148,7 +148,6 @@ func (g *generator) newGradientPair() *gradientPair {
 	return x
 }
 
-// emit emits one pair, and moves on to the next.
 func (g *gradientPair) emit() {
 	w, x, y := g.w, g.x, g.scratch[0]
 	for i := range 2 {
@@ -173,7 +172,7 @@ func (g *gradientPair) emit() {
 			from [2][]VecPhysical
 			to   string
 		}{{w, "p"}, {x, "ds"}} {
-			of := z.from // the last plane is what is left
+			of := z.from // the last plane is the remainder
 			if number < planes-1 {
 				of = g.piece
 				for i := range 2 {

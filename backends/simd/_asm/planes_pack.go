@@ -6,19 +6,18 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeWeights emits P = 2^(S - max), in planes of pairs.
+// planeWeights emits P = 2^(scale·(S - max)) in planes of pairs.
 func (g *generator) planeWeights() {
 	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
-		"is weights for planes of P that lie plane bytes apart.")
+		"is weights for planes of p, plane bytes apart.")
 	plane, store := param("plane"), g.cutPairs(g.registers[9:11], g.registers[12])
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }
 
-// planePairs emits what planeWeights does with P.
 func (g *generator) planePairs() {
 	g.arithmetic("planePairs", "func(p *uint32, plane int, s *float32, pairs int)",
-		"sets p to the planes, plane bytes apart, of the pairs of rows of s. s is [2*pairs][LANES], a plane of",
-		"p [pairs][LANES]. pairs > 0.")
+		"sets p to the planes, plane bytes apart, of the row pairs of s. s is [2*pairs][LANES], a plane",
+		"of p is [pairs][LANES]. pairs > 0.")
 	dst, plane, s, pairs := param("p"), param("plane"), param("s"), param("pairs")
 	row, store := g.registers[0:2], g.cutPairs(g.registers[2:4], g.registers[4])
 	Label("pair")
@@ -35,8 +34,8 @@ func (g *generator) planePairs() {
 	g.done()
 }
 
-// cutPairs returns what stores the planes of pairs of vector v of two rows, which it
-// destroys. piece and upper are its registers.
+// cutPairs returns a function that stores the planes of the pairs of vector v of two rows, x and y,
+// which it destroys. piece and upper are its registers.
 func (g *generator) cutPairs(piece []VecPhysical, upper VecPhysical) func(dst, plane GPVirtual, v int, x, y VecPhysical) {
 	g.cutConstant(upper)
 	return func(dst, plane GPVirtual, v int, x, y VecPhysical) {
@@ -49,7 +48,7 @@ func (g *generator) cutPairs(piece []VecPhysical, upper VecPhysical) func(dst, p
 	}
 }
 
-// planeOf returns the address of plane i of 0 to 2.
+// planeOf returns the address of plane i, 0 to 2.
 func planeOf(base, plane GPVirtual, i int) Mem {
 	if i == 0 {
 		return Mem{Base: base}
@@ -62,22 +61,22 @@ func (g *generator) cutConstant(z VecPhysical) {
 	g.word(0xffff0000, g.upperHalf)
 }
 
-// split moves from x to piece what a bf16 can hold of it. Nothing of a NaN is lost:
-// what the carry makes of it is taken from x, and leaves a NaN.
+// split moves x, rounded to bf16, to piece and leaves the remainder in x. NaN is not lost: if the
+// carry changes it in piece, the difference leaves NaN in x.
 func (g *generator) split(x, piece VecPhysical) {
 	VPADDD(g.half, x, piece)
 	VPANDD(g.upperHalf, piece, piece)
 	VSUBPS(piece, x, x)
 }
 
-// cut is split for one operand of a product, which may be cut off instead of rounded:
-// that the other's planes have both signs is enough for the products left out.
+// cut is split with truncation, which suffices for one operand of a product: planes of both signs
+// in the other keep the omitted products small.
 func (g *generator) cut(x, piece VecPhysical) {
 	VPANDD(g.upperHalf, x, piece)
 	VSUBPS(piece, x, x)
 }
 
-// pairUp stores the pairs of two vectors that bf16 can hold.
+// pairUp stores the pairs of two vectors of bf16 values.
 func (g *generator) pairUp(x, y VecPhysical, to Mem) {
 	const orAnd = 0xf8 // x | y & upperHalf
 	VPSRLD(Imm(16), x, x)
@@ -85,21 +84,19 @@ func (g *generator) pairUp(x, y VecPhysical, to Mem) {
 	VMOVDQU32(x, to)
 }
 
-// A splitter is the registers of splitRows.
 type splitter struct {
 	*generator
 	x, piece              []VecPhysical
 	limit, absolute, both VecPhysical
-	whole, all            Op // all: the columns that no row has anything wild in
+	whole, all            Op // all: columns without a wild element in any row
 	plane, srcStep        GPVirtual
 }
 
-// splitRows emits the packing of rows into planes.
 func (g *generator) splitRows() {
 	g.routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
-		"sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n elements",
-		"of rows of src, srcStep apart, and to 0 for those that are not below 2^58, or NaN. It reports whether there",
-		"are none of these. n > 0, rows > 0.")
+		"sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n",
+		"elements of rows of src, srcStep apart. NaN and magnitudes from 2^58 on become 0; it reports whether there were",
+		"none. n > 0, rows > 0.")
 	dst, dstStep, plane := param("dst"), bytes16(param("dstStep")), param("plane")
 	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
 	r, some := g.registers, K2
@@ -148,7 +145,7 @@ func (g *generator) splitRows() {
 	g.done()
 }
 
-// load loads 16 columns, those of a mask, and puts 0 in place of what is wild.
+// load loads 16 columns under a mask and zeroes wild elements.
 func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVUPS_Z(from, mask, x)
 	VPANDD(g.absolute, x, piece)
@@ -158,7 +155,7 @@ func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVAPS_Z(x, wildless, x)
 }
 
-// sixteen packs 16 columns, those of a mask.
+// sixteen packs 16 columns under a mask.
 func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 	x, piece := g.x[0], g.piece[0]
 	g.load(Mem{Base: from}, mask, K4, x, piece)
@@ -171,15 +168,14 @@ func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 	VPMOVDW(x, mask, planeOf(to, g.plane, planes-1))
 }
 
-// thirtyTwo packs 32 columns, and moves on.
 func (g *splitter) thirtyTwo(to, from GPVirtual) {
-	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // the processor's own prefetching ends with a page
+	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // hardware prefetching stops at the end of a page
 	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8, Disp: 64})
 	for v, wildless := range []Op{K4, K5} {
 		g.load(Mem{Base: from, Disp: 64 * v}, g.whole, wildless, g.x[v], g.piece[v])
 	}
 	for i := range planes {
-		of := g.x // the last plane is what is left
+		of := g.x // the last plane is the remainder
 		if i < planes-1 {
 			of = g.piece
 			for v := range of {

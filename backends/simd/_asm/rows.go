@@ -6,7 +6,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rowRoutines emits what moves rows that lie far apart.
 func (g *generator) rowRoutines() {
 	if !g.avx512 {
 		clearLines()
@@ -15,15 +14,16 @@ func (g *generator) rowRoutines() {
 	g.copyRows(true)
 }
 
-// copyRows emits the copying, or the adding, of a panel.
 func (g *generator) copyRows(add bool) {
 	const signature = "func(dst *float32, step int, src *float32, rows int)"
 	if add {
-		g.arithmetic("addRows", signature, "adds src[r][i] to dst[r][i] for rows rows of LANES elements. Rows of dst lie step elements",
-			"apart, those of src side by side. rows > 0.")
+		g.arithmetic("addRows", signature,
+			"adds src[r][i] to dst[r][i] for r < rows, i < LANES. Rows of dst are step elements apart, rows",
+			"of src contiguous. rows > 0.")
 	} else {
-		g.routine("copyRows", signature, "sets dst[r][i] = src[r][i] for rows rows of LANES elements. Rows of dst lie step elements",
-			"apart, those of src side by side. rows > 0.")
+		g.routine("copyRows", signature,
+			"sets dst[r][i] = src[r][i] for r < rows, i < LANES. Rows of dst are step elements apart, rows",
+			"of src contiguous. rows > 0.")
 	}
 	dst, step, src, rows := param("dst"), bytes(param("step")), param("src"), param("rows")
 	Label("row")
@@ -41,12 +41,12 @@ func (g *generator) copyRows(add bool) {
 	g.done()
 }
 
-// clearLines emits the writing of zeros past the caches: a line that is written there is
-// read from memory before. It needs no more than every amd64 processor has.
+// clearLines emits non-temporal stores of zeros: an ordinary store first reads its cache line from
+// memory. It needs only SSE, which every amd64 processor has.
 func clearLines() {
 	TEXT("clearLines", NOSPLIT, "func(p *byte, lines int)")
 	Pragma("noescape")
-	Doc("clearLines writes zeros to whole cache lines, past the caches. lines > 0.")
+	Doc("clearLines writes zeros to whole cache lines, with non-temporal stores. lines > 0.")
 	p, lines := param("p"), param("lines")
 	XORPS(X0, X0)
 	Label("line")

@@ -9,27 +9,25 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// scores emits S = K Qᵀ with the running maximum in the store. A dot product is two sums, of
-// the even columns and of the odd ones: a smaller sum is rounded in smaller units. It
-// matters most where S is dP, as delta is subtracted from it, which is about as large.
+// scores emits S = K Qᵀ and updates the running maxima as it stores. Even and odd columns have
+// separate sums: a smaller sum is rounded in smaller units. That matters most where S is dP, as
+// delta, about as large, is subtracted from it.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. A dot product is that of the even columns and that of the odd ones.",
-		"q is [dim][LANES], s is [keys][LANES]. dim > 0. Meanwhile it brings memory from ahead on into the",
-		"second-level cache, 2*dim bytes for each key, or some more.")
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+		"the largest s[j][i]. Even and odd columns have separate sums. q is [dim][LANES], s is [keys][LANES]. dim > 0.",
+		"Prefetches from ahead on into L2: 2·dim bytes for each key, or a little more.")
 	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), top: param("top"), ahead: param("ahead")}
 	x.groups("keys")
 	g.done()
 }
 
-// A scoreRows is the operands of scores, which it moves.
 type scoreRows struct {
 	*generator
 	s, k, step, q, keys, top, ahead GPVirtual
 }
 
-// groups emits the scores of all keys. The number of columns is a parameter of the routine.
+// groups emits the scores of all keys. The routine's parameter dim is the number of columns.
 func (g *scoreRows) groups(name string) {
 	step3 := GP64()
 	LEAQ(Mem{Base: g.step, Index: g.step, Scale: 2}, step3)
@@ -50,13 +48,12 @@ func (g *scoreRows) groups(name string) {
 	})
 }
 
-// A scoreTile is the operands of a register tile of scores.
 type scoreTile struct {
 	*generator
 	label       string
 	even, odd   [][]VecPhysical
-	k, q        GPVirtual // at the column at hand
-	step, step3 GPVirtual // from row to row of K, and three times that
+	k, q        GPVirtual // at the current column
+	step, step3 GPVirtual // row stride of K, and three times it
 	ahead       GPVirtual
 }
 
@@ -77,8 +74,8 @@ func (x *scoreTile) columns(n GPVirtual, fetch bool) {
 	})
 }
 
-// inPairs emits a loop of n steps, as many at a time as it is told, then two, then one:
-// step(i) for i from 0 and advance over as many. It destroys n.
+// inPairs emits a loop of n steps, most at a time, then two, then one: step(i) for each of them,
+// then advance. It destroys n.
 func inPairs(label string, n GPVirtual, most int, step func(i int), advance func(steps int)) {
 	for _, steps := range slices.Compact([]int{most, 2, 1}) {
 		label := fmt.Sprintf("%sby%d", label, steps)
@@ -96,7 +93,6 @@ func inPairs(label string, n GPVirtual, most int, step func(i int), advance func
 	}
 }
 
-// addOdd adds the sums of odd elements to those of even ones.
 func addOdd(even, odd [][]VecPhysical) {
 	for r, row := range even {
 		for v, z := range row {
@@ -105,7 +101,6 @@ func addOdd(even, odd [][]VecPhysical) {
 	}
 }
 
-// storeScores stores rows of scores and raises the maximum to them.
 func (g *generator) storeScores(s, top GPVirtual, rows [][]VecPhysical) {
 	max := g.lanesB
 	for v, z := range max {

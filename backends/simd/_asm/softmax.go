@@ -8,7 +8,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// constant loads x into every lane of z.
 func (g *generator) constant(x float32, z VecPhysical) { g.word(math.Float32bits(x), z) }
 
 // word loads x into every lane of z.
@@ -23,17 +22,16 @@ func (g *generator) word(x uint32, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// An exponential is the constants of exp2, in registers or in memory: the polynomial's
-// coefficients c0 to c5, and without VREDUCEPS the lowest argument and the number that
-// rounds.
+// An exponential holds the constants of exp2, in registers or in memory: coefficients c0 to c5 and,
+// without VREDUCEPS, the lowest argument and the rounding constant.
 type exponential struct {
 	c             [6]Op
 	low, rounding Op
 }
 
-// exp2Numbers returns the constants in the order of exponential. The polynomials are
-// minimax fits of degree 5 to 2^f with c0 = 1, relative error 1e-7: on [0, 1), and on
-// [-1/2, 1/2].
+// exp2Numbers returns the constants in the order of exponential. Both polynomials are minimax fits
+// of degree 5 to 2^f with c0 = 1 and relative error 1e-7: on [0, 1) for AVX-512, on [-1/2, 1/2] for
+// AVX2.
 func (g *generator) exp2Numbers() []float32 {
 	if g.avx512 {
 		return []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
@@ -41,7 +39,6 @@ func (g *generator) exp2Numbers() []float32 {
 	return []float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149, -127, 0x1.8p23 + 127}
 }
 
-// exp2Constants loads the constants of exp2 into the last registers.
 func (g *generator) exp2Constants() {
 	last := g.registers[len(g.registers)-8:]
 	for i, c := range g.exp2Numbers() {
@@ -50,7 +47,7 @@ func (g *generator) exp2Constants() {
 	}
 }
 
-// exp2Memory lets exp2 read its constants from memory.
+// exp2Memory makes exp2 read its constants from memory.
 func (g *generator) exp2Memory() {
 	numbers := g.exp2Numbers()
 	table := g.everyLane("exp2Constants", floatBits(numbers...))
@@ -59,7 +56,6 @@ func (g *generator) exp2Memory() {
 	}
 }
 
-// set sets constant i.
 func (e *exponential) set(i int, c Op) {
 	switch i {
 	case 6:
@@ -71,13 +67,12 @@ func (e *exponential) set(i int, c Op) {
 	}
 }
 
-// The constants of power without VREDUCEPS: the coefficients c1 to c6, a minimax fit of degree
-// 6 to 2^f on [-1/2, 1/2] with c0 = 1, relative error 2e-8; and the lowest values of what
-// rounds and of f. In memory are the number that rounds, and c0.
+// The constants of power without VREDUCEPS. Registers hold c1 to c6 of a minimax fit of degree 6 to
+// 2^f on [-1/2, 1/2] (c0 = 1, relative error 2e-8) and the lower bounds of n and f. Memory holds
+// the rounding constant and c0.
 var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
 	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
 
-// powerConstants loads the constants of power into the last registers.
 func (g *generator) powerConstants() {
 	if g.avx512 {
 		g.exp2Constants()
@@ -88,11 +83,11 @@ func (g *generator) powerConstants() {
 	}
 }
 
-// power sets x to 2^(by*x), for by*x <= 128 or, with AVX-512, any. It is 0 for -Inf and
-// keeps a NaN. n and p are scratch.
+// power sets x to 2^(by·x); -Inf gives 0, and NaN stays NaN. AVX2 requires by·x <= 128. n and p are
+// scratch.
 //
-// It is as exp2, but without AVX-512 the product is not rounded before its fraction f is
-// taken, and the fit is of a higher degree. n and f are cut off below, as x may be -Inf.
+// Unlike exp2, AVX2 takes the fraction f of an unrounded product, with a fit of higher degree. n
+// and f have lower bounds, as x may be -Inf.
 func (g *generator) power(x, by, n, p VecPhysical) {
 	if g.avx512 {
 		VMULPS(by, x, x)
@@ -116,19 +111,18 @@ func (g *generator) power(x, by, n, p VecPhysical) {
 	VMULPS(n, p, x)
 }
 
-// exp2 sets x to 2^x for x <= 128, with AVX-512 for any x: x = n + f, n whole, 2^f by
-// polynomial, then scaled by 2^n. It is 0 for -Inf and keeps a NaN. n and p are scratch.
+// exp2 sets x to 2^x: x = n + f with n whole, 2^f by polynomial, scaled by 2^n. -Inf gives 0, and
+// NaN stays NaN. AVX2 requires x <= 128. n and p are scratch.
 //
-// With AVX-512 n is the floor of x: VREDUCEPS gives f, which it defines as 0 for
-// an infinity, and VSCALEFPS takes the floor itself.
+// AVX-512: n is the floor of x. VREDUCEPS returns f, 0 for an infinity, and VSCALEFPS takes the
+// floor itself.
 //
-// Without, the unit in the last place of exp.rounding is 1, so adding it rounds
-// to a whole number, and leaves n + 127 in the last bits: shifted up, these are
-// 2^n as a float32, or 0 for n = -127, or infinity for n = 128. It is multiplied
-// with, not added to the exponent, for the sake of NaN.
+// AVX2: the last place of exp.rounding is 1, so adding it rounds x to n and leaves n + 127 in the
+// low bits. Shifted up, they are 2^n as a float32: 0 for n = -127, infinity for n = 128. A product
+// with 2^n keeps NaN, an addition to the exponent would not.
 func (g *generator) exp2(x, n, p VecPhysical) { g.exp2Masked(x, n, p, nil) }
 
-// exp2Masked is exp2, and with AVX-512 sets to 0 where a mask that is given is clear.
+// exp2Masked is exp2. With AVX-512 and a mask it zeroes the lanes whose bits are clear.
 func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	f := x
 	if g.avx512 {
@@ -166,9 +160,8 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneMask sets the elements of z, vector v of a row, to all ones where the bit
-// of their lane is set in the word at mask, and to 0 elsewhere. It is for
-// instruction sets without opmasks.
+// laneMask sets each element of z, vector v of a row, to all ones if its lane's bit is set in the
+// word at mask, else to 0. It serves instruction sets without opmasks.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {
@@ -180,11 +173,10 @@ func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	VPCMPEQD(g.part(bits, v), z, z)
 }
 
-// maskScores emits the masking of an edge block.
 func (g *generator) maskScores() {
 	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
-		"sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the",
-		"largest of the others. s is [keys][LANES]. keys > 0.")
+		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest",
+		"remaining score. s is [keys][LANES]. keys > 0.")
 	s, masks, keys, top := param("s"), param("masks"), param("keys"), param("top")
 	x, visible, lowest, max := g.registers[0], g.registers[1], g.registers[2], g.registers[4:6]
 	g.constant(float32(math.Inf(-1)), lowest)
@@ -214,8 +206,8 @@ func (g *generator) maskScores() {
 	g.done()
 }
 
-// beginWeights sets shift to top, multiplies l with alpha, and stores m and alpha. x, n
-// and p are scratch.
+// beginWeights sets shift to top, at least the lowest finite number, multiplies l by alpha, and
+// stores m and alpha. x, n and p are scratch.
 func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
@@ -233,12 +225,12 @@ func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecP
 	}
 }
 
-// weights emits P = 2^(S - max), in place, with the running maximum and sum.
+// weights emits P = 2^(scale·(S - max)) in place, with the running maximum and sum.
 func (g *generator) weights() {
 	g.arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
-		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
-		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
-		"the lowest finite number. s is [keys][LANES]. keys > 0.")
+		"sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
+		"top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.",
+		"s is [keys][LANES]. keys > 0.")
 	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
 	g.exp2Constants()
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
@@ -248,10 +240,10 @@ func (g *generator) weights() {
 	g.done()
 }
 
-// sumWeights emits the weights of keys rows of s, relative to shift, and adds them to l. It
-// moves s. x, n, p and sum are scratch.
+// sumWeights turns keys rows of s into weights relative to shift and adds them to l. It advances s.
+// x, n, p and sum are scratch.
 func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
-	Comment("Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
+	Comment("Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
 	left := GP64()
 	MOVQ(keys, left)
 	SHRQ(Imm(1), left)
@@ -283,21 +275,20 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 	JNZ(LabelRef("part"))
 }
 
-// totals emits what ends a tile: the divisors of O, and LSE.
+// totals emits the end of a tile: the factors 1/l of O, and LSE.
 //
-// The logarithm of x = 2^e (1+f), with 1+f in [sqrt(1/2), sqrt(2)), is e ln(2) + f -
-// f^2/2 + f^3 p(f). p is a minimax fit of degree 7, which gives the logarithm with a
-// relative error of 2e-8; ln(2) comes in two parts, the first of 12 bits, so that its
-// product is exact.
+// For x = 2^e (1+f), 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). p is a
+// minimax fit of degree 7; the relative error of the logarithm is 2e-8. ln(2) has two parts, the
+// first of 12 bits, so that its product with e is exact.
 func (g *generator) totals() {
 	g.arithmetic("totals", "func(lse, by, m, l *float32, scale float32)",
-		"sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]",
-		"is 0. Otherwise l[i] must be normal or NaN.")
+		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
+		"Otherwise l[i] must be normal or NaN.")
 	g.endTotals(param("lse"), param("by"), param("m"), param("l"), "scale")
 	g.done()
 }
 
-// endTotals emits the divisors and LSE of a tile, with the scale that a parameter has.
+// endTotals emits 1/l and LSE of a tile. scaleParam names the parameter of the scale.
 func (g *generator) endTotals(lse, by, m, l GPVirtual, scaleParam string) {
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,
 		0.14214496314525604, -0.12998183071613312, 0.12622319161891937, -0.0790274366736412}

@@ -8,7 +8,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A storage is a type of K and V.
+// A storage is an element type of K and V.
 type storage struct {
 	*generator
 	name  string
@@ -19,10 +19,9 @@ func (g *generator) storages() []storage {
 	return []storage{{g, "F32", 4}, {g, "F16", 2}, {g, "BF16", 2}}
 }
 
-// vectorLen returns the float32 elements of a vector.
 func (g *generator) vectorLen() int { return g.vectorBytes / 4 }
 
-// laneNumbers returns a vector of which element i is i.
+// laneNumbers returns a vector whose element i is i.
 func (g *generator) laneNumbers() Mem {
 	return g.table("laneNumbers", func() {
 		for i := range g.vectorLen() {
@@ -31,16 +30,15 @@ func (g *generator) laneNumbers() Mem {
 	})
 }
 
-// halves returns the vectors of float32 that a vector of elements makes.
+// halves returns the number of float32 vectors in a vector of elements.
 func (t storage) halves() int { return 4 / t.bytes }
 
-// step returns the elements of a vector of elements.
+// step returns the number of elements in a vector.
 func (t storage) step() int { return t.vectorBytes / t.bytes }
 
-// tails reports whether the routines take rows that are no whole vectors.
+// tails reports whether rows may end with part of a vector.
 func (t storage) tails() bool { return t.avx512 || t.bytes == 4 }
 
-// order says in a comment how a row of float32 goes with a row of elements.
 func (t storage) order() string {
 	if t.name != "BF16" {
 		return ""
@@ -48,16 +46,15 @@ func (t storage) order() string {
 	return fmt.Sprintf(" in the order of split%d,", t.step())
 }
 
-// A rowEnd is what selects the elements of a row that follow its last whole vector.
+// A rowEnd is the mask of a row's elements after the last whole vector.
 type rowEnd struct {
-	masks  [2]OpmaskPhysical // of the two halves of a vector, the first also of all of it
-	vector VecPhysical       // the same without opmasks
+	masks  [2]OpmaskPhysical // of the two halves of a vector; the first also masks the whole
+	vector VecPhysical       // without opmasks
 }
 
-// load sets z to one half of a vector of elements as float32. At the end of a row
-// it reads no element beyond, and puts 0 in place of them. In bf16 one half is
-// the elements with even numbers, the other those with odd ones: a bf16 is the
-// upper half of a float32, so either takes one instruction.
+// load sets z to one half of a vector of elements, as float32. At the end of a row it reads nothing
+// beyond and fills with 0. The halves of a bf16 vector are its even and its odd elements: a bf16 is
+// the upper half of a float32, so each half takes one instruction.
 func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	avx512 := t.avx512
 	switch t.name {
@@ -98,7 +95,7 @@ func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	}
 }
 
-// constants loads what load needs for rows of two lengths.
+// constants loads the masks of load for rows of two lengths.
 func (t storage) constants(dims [2]string) [2]rowEnd {
 	last := t.registers[len(t.registers)-2:]
 	if t.name == "BF16" {
@@ -131,8 +128,8 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 	return ends
 }
 
-// alongRow emits a loop over the vectors of a row of n elements, of which the
-// last may be a part. It destroys n.
+// alongRow emits a loop over the vectors of a row of n elements, the last of them possibly a part.
+// It destroys n.
 func (t storage) alongRow(label string, n GPVirtual, end *rowEnd, vector func(end *rowEnd), advance func()) {
 	step := Imm(uint64(t.step()))
 	SUBQ(step, n)

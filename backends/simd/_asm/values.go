@@ -6,33 +6,34 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-const nilAlpha = "A nil alpha counts as 0, whatever o held."
+const nilAlpha = "A nil alpha counts as 0: o may be uninitialized."
 
-// A valueSum is the arguments of Oᵀ = alpha Oᵀ + Vᵀ P.
+// A valueSum holds the operands of Oᵀ = alpha Oᵀ + Vᵀ P.
 type valueSum struct {
 	*generator
 
 	o, v, step, p, keys, vdim, alpha, masks GPVirtual
-	step3                                   GPVirtual // three times the step
+	step3                                   GPVirtual // three times step
 }
 
-// newValueSum loads the arguments but the masks. P has as many rows as the argument keys says.
+// newValueSum loads all arguments except masks. keys names the argument with the number of rows of
+// P.
 func (g *generator) newValueSum(keys string) *valueSum {
 	x := &valueSum{generator: g, o: param("o"), v: param("v"), step: bytes(param("step")), p: param("p"), keys: param(keys), vdim: param("vdim"), alpha: param("alpha"), step3: GP64()}
 	LEAQ(Mem{Base: x.step, Index: x.step, Scale: 2}, x.step3)
 	return x
 }
 
-// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
-// keys is rounded in smaller units than O.
+// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The products are summed from zero, as a sum of few keys is
+// rounded in smaller units than O.
 //
-// Where V is finite, its product with a weight of 0 is 0, and no mask is needed. Without
-// opmasks that is worth a look at V.
+// Where V is finite, a weight of 0 adds 0, and no mask is needed. Without opmasks this is worth a
+// check of V.
 func (g *generator) values() {
 	g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
-		"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-		"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-		"and v[j][c] does not matter, even if it is NaN. o is [vdim][LANES], p is [keys][LANES]. keys > 0.",
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in",
+		"masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is",
+		"[vdim][LANES], p is [keys][LANES]. keys > 0.",
 		nilAlpha+" Nil masks have all bits set.")
 	x := g.newValueSum("keys")
 	x.masks = param("masks")
@@ -49,12 +50,12 @@ func (g *generator) values() {
 	g.done()
 }
 
-// fewValues is how many elements of V stay in the first-level cache.
+// fewValues is the largest number of elements of V that stay in the L1 cache.
 const fewValues = 1 << 12
 
-// sums emits the sums of products. Of few values a sum is two, of the even keys and of the
-// odd ones: a smaller sum is rounded in smaller units. That takes twice the registers, so
-// columns are taken half as many at a time, and V is read twice as often: it must be near.
+// sums emits the sums of products. Small V has separate sums for even and odd keys: a smaller sum
+// is rounded in smaller units. This doubles the registers per column, halves the columns at a time,
+// and reads V twice as often, so V must be in cache.
 func (g *valueSum) sums(name string, masked bool) {
 	values := GP64()
 	MOVQ(g.keys, values)
@@ -68,7 +69,7 @@ func (g *valueSum) sums(name string, masked bool) {
 	Label(name + "all")
 }
 
-// columns emits the loops over columns of V, each of which has so many sums.
+// columns emits the loops over columns of V, with each sums per column.
 func (g *valueSum) columns(name string, masked bool, each int) {
 	inGroups(name, g.vdim, g.groupsOf(each), func(rows int, label string) {
 		sums := g.accumulators(each * rows)
@@ -83,7 +84,7 @@ func (g *valueSum) columns(name string, masked bool, each int) {
 	})
 }
 
-// tile emits the products of all keys, for as many columns of V as there are even sums.
+// tile emits the products of all keys for len(even) columns of V.
 func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 	a, b, n, m := GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.v, a)
@@ -115,7 +116,7 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 	}
 }
 
-// overKeys emits a loop of n keys, in pairs where odd keys have sums of their own. It destroys n.
+// overKeys emits a loop over n keys, in pairs if odd keys have separate sums. It destroys n.
 func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i int), advance func(steps int)) {
 	if &even[0] == &odd[0] {
 		unrolled(label, n, step, advance)
@@ -124,7 +125,7 @@ func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i 
 	}
 }
 
-// storeValues adds what O held, unless there is no alpha, and stores the sums.
+// storeValues adds alpha·O, unless alpha is nil, and stores the sums.
 func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
 	at := func(r, v int) Mem { return g.part(Mem{Base: g.o, Disp: r * g.rowBytes}, v) }
 	TESTQ(g.alpha, g.alpha)
@@ -145,7 +146,7 @@ func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
 	}
 }
 
-// ifFinite jumps to label if V holds neither NaN nor infinity, with AVX2.
+// ifFinite jumps to label if V holds neither NaN nor infinity. It is for AVX2.
 func (g *valueSum) ifFinite(label string) {
 	magnitude, tail, most := g.registers[0], g.registers[1], g.registers[2:2+unroll]
 	x, n := g.registers[2+unroll], g.vectorLen()
@@ -183,9 +184,8 @@ func (g *valueSum) ifFinite(label string) {
 	JZ(LabelRef(label))
 }
 
-// maskedStep is step in the lanes whose bits are set in the word at mask. The
-// elements may be NaN. Without opmasks an element becomes 0 in the other lanes,
-// which must be finite in b.
+// maskedStep is step for the lanes whose bits are set in the word at mask. The elements may be NaN.
+// Without opmasks it zeroes an element in the other lanes, where b must be finite.
 func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 	if g.avx512 {
 		opmask := []OpmaskPhysical{K1, K2}
@@ -216,10 +216,9 @@ func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r 
 	}
 }
 
-// addSum emits the sum of two parts of the keys.
 func (g *generator) addSum() {
 	g.arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
-		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
+		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
 	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
 	by, z := g.registers[0:2], g.registers[2:4]
 	for v := range vectors {

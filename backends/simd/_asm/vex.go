@@ -8,33 +8,29 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Neither avo nor Go's assembler knows the instructions of AMX, so they are
-// written as data. Operands are in the order of Go: the destination last. Tiles are
-// numbers. Memory is a base, whose rows lie step bytes apart.
+// Neither avo nor Go's assembler has the instructions of AMX, so they are written as data. Operands
+// are in Go's order, the destination last. Tiles are numbers. Rows in memory are step bytes apart.
 
-const amxBF16 = "AMXBF16" // the instruction set that a routine requires
+const amxBF16 = "AMXBF16" // the required instruction set
 
-// LDTILECFG sets the tiles up as the 64 bytes at base say.
+// LDTILECFG configures the tiles from the 64 bytes at base.
 func LDTILECFG(base GPPhysical) {
 	m := modRM{code: []byte{low(base)}, b: high(base), uses: []Op{base}}
 	encoded("LDTILECFG ("+base.Asm()+")", amxBF16, vex(0, 0x49, 0, m), m.uses)
 }
 
-// TILERELEASE gives all tiles back.
+// TILERELEASE releases all tiles.
 func TILERELEASE() { encoded("TILERELEASE", amxBF16, vex(0, 0x49, 0, tiles(0, 0)), nil) }
 
-// TILEZERO sets a tile to 0.
 func TILEZERO(t int) {
 	encoded(fmt.Sprintf("TILEZERO T%d", t), amxBF16, vex(prefixF2, 0x49, 0, tiles(t, 0)), nil)
 }
 
-// TILELOADD loads the rows of a tile.
 func TILELOADD(offset int, base, step GPPhysical, t int) {
 	text, m := fmt.Sprintf("TILELOADD %d(%s)(%s*1), T%d", offset, base.Asm(), step.Asm(), t), rowsAt(t, offset, base, step)
 	encoded(text, amxBF16, vex(prefixF2, 0x4b, 0, m), m.uses)
 }
 
-// TILESTORED stores the rows of a tile.
 func TILESTORED(t, offset int, base, step GPPhysical) {
 	text, m := fmt.Sprintf("TILESTORED T%d, %d(%s)(%s*1)", t, offset, base.Asm(), step.Asm()), rowsAt(t, offset, base, step)
 	encoded(text, amxBF16, vex(prefixF3, 0x4b, 0, m), m.uses)

@@ -7,8 +7,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The bytes are those of the GNU assembler, with {disp32} where there is an
-// offset.
+// The GNU assembler produced the bytes, with {disp32} for offsets.
 func TestVEX(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -2,9 +2,7 @@ package main
 
 import "math"
 
-// tanh(4z) is z p(z^2) / q(z^2): a minimax fit to [-2.2, 2.2], relative error 3e-8, with
-// coefficients of float32. The last one of q is 1; those of p are multiplied by the cap.
-// Beyond the interval the quotient is above 1, where it is cut off.
+// tanh(4z) is z p(z²) / q(z²), the fit of ../features.go. Coefficients of p are multiplied by the cap.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -12,11 +10,11 @@ var (
 
 const (
 	tanhScale = 1. / 4
-	tanhLimit = 2.375 * 2.375 // of z^2: here the quotient is above 1, whatever the roundings
-	capLimit  = 0x1p64        // scores that float32 could tell from capped ones would be above 2^52
+	tanhLimit = 2.375 * 2.375 // of z²: the quotient is above 1 here, despite roundings
+	capLimit  = 0x1p64        // a larger cap changes only scores above 2^52
 )
 
-// The registers of adjust: two vectors of a row at a time, with four of each; then what stays.
+// Registers of adjust: four for each of two vectors of a row, then the constants.
 const (
 	adjustZ, adjustU, adjustP, adjustQ = 0, 2, 4, 6
 	adjustTop, adjustAway              = 8, 12 // 4 each
@@ -26,24 +24,24 @@ const (
 	adjustOne, adjustInverse           = 30, 31
 )
 
-// An adjuster is the arguments of adjust.
+// An adjuster holds the arguments of adjust.
 type adjuster struct {
 	*generator
 	s, step, rows, to, bias, biasStep, lanes reg
 }
 
-// A variant is the features of a loop of adjust.
+// A variant is the feature set of a loop of adjust.
 type variant struct{ softcap, uncap, bias, lanes bool }
 
-// adjust writes what makes scores of dot products. Each set of features has a loop of its
-// own, in which the others cost nothing.
+// adjust writes score modification. Each set of features has its own loop, in which the others cost
+// nothing.
 func (g *generator) adjust() {
 	g.routine("adjust", "s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
-		"computes x = scale*s[r][i] for rows rows of 16 scores, step elements apart. Unless softcap is 0,",
-		"t = tanh(x/softcap), x = softcap*t and, if there is uncap, uncap[r][i] = 1-t*t. If there is bias, x += bias[r][i], with rows biasStep",
-		"elements apart; if there is lanes, x -= slope*|at+r-lanes[i]|. It sets s[r][i] = x and raises top[i] to the largest x, leaving",
-		"out NaN. Rows of uncap lie like those of s. softcap is 0 or above, scale/softcap no denormal number; at, r and lanes are",
-		"less than 2^24 from each other. rows > 0.")
+		"computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x =",
+		"softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.",
+		"It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements",
+		"apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less",
+		"than 2^24. rows > 0.")
 	a := &adjuster{
 		generator: g, s: g.param("s"), step: g.stepParam("step"), rows: g.param("rows"), to: g.param("uncap"),
 		bias: g.param("bias"), biasStep: g.stepParam("biasStep"), lanes: g.param("lanes"),
@@ -67,7 +65,7 @@ func (g *generator) adjust() {
 	g.done()
 }
 
-// scaleOfTanh loads the cap, and sets scale to what makes z of a score. t is scratch.
+// scaleOfTanh loads the cap into limit, and sets scale so that z = scale·score. t is scratch.
 func (a *adjuster) scaleOfTanh(scale, limit, t int) {
 	a.broadcast("scale", scale)
 	a.broadcast("softcap", limit)
@@ -80,7 +78,6 @@ func (a *adjuster) scaleOfTanh(scale, limit, t int) {
 	a.v("fmin v%d.4s, v%d.4s, v%d.4s", scale, scale, t) // or a score of 0 would be NaN
 }
 
-// softcapConstants loads what tanh takes.
 func (a *adjuster) softcapConstants() {
 	const t = adjustZ
 	a.scaleOfTanh(adjustScale, adjustCap, t)
@@ -98,8 +95,8 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets uncap to exp(-2|x|), where tanh is that of x. They come before all else, in a
-// loop of their own, as their constants take the place of those of tanh.
+// exponentials sets uncap to exp(-2|x|), where tanh is of x. They have a loop of their own before
+// all else, as their constants share registers with the constants of tanh.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()
@@ -128,7 +125,6 @@ func (a *adjuster) exponentials() {
 	a.used -= 3
 }
 
-// chooseTerms writes the choice of what is added.
 func (a *adjuster) chooseTerms(label string, v variant) {
 	a.op("CBZ %v, %sLevel", a.lanes, label)
 	a.lanesConstants()
@@ -148,7 +144,6 @@ func (a *adjuster) chooseBias(label string, v variant) {
 	a.loop(label+"UnbiasedRows", v)
 }
 
-// lanesConstants sets how far the row is from the lanes.
 func (a *adjuster) lanesConstants() {
 	a.broadcast("slope", adjustSlope)
 	a.broadcast("at", adjustZ)
@@ -157,7 +152,6 @@ func (a *adjuster) lanesConstants() {
 	each(func(q int) { a.v("fsub v%d.4s, v%d.4s, v%d.4s", adjustAway+q, adjustZ, adjustAway+q) })
 }
 
-// loop writes the loop of a variant, and the jump to the end.
 func (a *adjuster) loop(label string, has variant) {
 	a.label(label)
 	for pair := 0; pair < vectors; pair += 2 {
@@ -186,7 +180,7 @@ func (a *adjuster) loop(label string, has variant) {
 	a.op("B end")
 }
 
-// terms writes what is added to a pair of vectors. Without a cap it scales them too.
+// terms writes the terms added to a pair of vectors. Without a cap it scales the vectors first.
 func (a *adjuster) terms(pair int, has variant) {
 	if has.bias {
 		a.v2("ldp", adjustU, a.bias, 16*pair)
@@ -211,8 +205,8 @@ func (a *adjuster) terms(pair int, has variant) {
 	}
 }
 
-// both writes an instruction for both vectors of a pair, with registers that lie side by side
-// where they are below those that stay.
+// both writes an instruction for both vectors of a pair. Registers below adjustTop are the first of
+// two; the others are shared.
 func (a *adjuster) both(format string, registers ...int) {
 	for i := range 2 {
 		var list []any
@@ -226,14 +220,13 @@ func (a *adjuster) both(format string, registers ...int) {
 	}
 }
 
-// tanh sets a pair of scores to cap*tanh(4z). Where the square is cut off, the quotient grows with
-// z.
+// tanh sets a pair of scores to cap·tanh(4z). Where z² is clamped, the quotient grows with z.
 func (a *adjuster) tanh() {
 	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
 	a.both("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
 	a.both("fmul v%d.4s, v%d.4s, v%d.4s", u, z, z)
 	a.both("fmin v%d.4s, v%d.4s, v%d.4s", u, u, adjustLimit)
-	from, into := p, q // sums begin with a copy of a coefficient, so the last sum moves
+	from, into := p, q // each sum begins with a copy of a coefficient, so registers alternate
 	a.both("mov v%d.16b, v%d.16b", from, adjustPs+4)
 	for i := 3; i >= 0; i-- {
 		a.both("mov v%d.16b, v%d.16b", into, adjustPs+i)
@@ -252,8 +245,8 @@ func (a *adjuster) tanh() {
 	a.both("fmax v%d.4s, v%d.4s, v%d.4s", z, z, adjustLow)
 }
 
-// storeUncap stores the derivative 1-t^2 of the caps of a pair, t = tanh(x), as exp(-2|x|) (1+|t|)^2:
-// the difference would lose what is left of it near the cap, and the gradients with it.
+// storeUncap stores the derivative 1-t² of a pair's caps, t = tanh(x), as exp(-2|x|)·(1+|t|)². Near
+// the cap the difference would cancel, and gradients with it.
 func (a *adjuster) storeUncap(pair int) {
 	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
 	a.v2("ldp", u, a.to, 16*pair)

@@ -9,7 +9,7 @@ import (
 const (
 	lanes    = 16 // queries of a tile, or keys or columns: four vectors
 	vectors  = lanes / 4
-	rowBytes = 4 * lanes // of S, Qᵀ and Oᵀ
+	rowBytes = 4 * lanes // bytes of a row of S, Qᵀ and Oᵀ
 	line     = 64        // bytes of a cache line
 )
 
@@ -18,8 +18,8 @@ type reg int
 
 func (r reg) String() string { return fmt.Sprintf("R%d", int(r)) }
 
-// free are the general registers that a routine may use: R18 is the system's, R27 the
-// assembler's, R28 to R30 are Go's.
+// free lists the general registers that a routine may use. The system has R18, the assembler R27 and Go
+// R28 to R30.
 var free = func() (list []reg) {
 	for i := range reg(26) {
 		if i != 18 {
@@ -31,17 +31,17 @@ var free = func() (list []reg) {
 
 // A generator writes assembly and the declarations of its routines.
 type generator struct {
-	tier              string // ends the names of routines
+	tier              string // suffix of routine names
 	code, data, stubs strings.Builder
 	tables            map[string]bool
 
-	// Of the routine at hand:
-	offsets map[string]int    // of its arguments
-	types   map[string]string // likewise
+	// Of the current routine:
+	offsets map[string]int    // of arguments
+	types   map[string]string // of arguments
 	used    int               // registers
 }
 
-// routine begins a routine that keeps none of its pointers.
+// routine begins a routine whose pointers do not escape.
 func (g *generator) routine(name, signature string, does ...string) {
 	name += g.tier
 	g.offsets, g.types, g.used = map[string]int{}, map[string]string{}, 0
@@ -50,7 +50,7 @@ func (g *generator) routine(name, signature string, does ...string) {
 	fmt.Fprintf(&g.code, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, signature, name, size)
 }
 
-// layOut sets where arguments lie, and returns their bytes.
+// layOut sets the offsets of arguments and returns their size.
 func (g *generator) layOut(signature string) (size int) {
 	list := strings.Split(signature, ", ")
 	kind := ""
@@ -74,18 +74,14 @@ func (g *generator) layOut(signature string) (size int) {
 	return size
 }
 
-// done ends a routine.
 func (g *generator) done() { g.op("RET") }
 
-// op writes an instruction of Go's assembler.
 func (g *generator) op(format string, args ...any) {
 	fmt.Fprintf(&g.code, "\t"+format+"\n", args...)
 }
 
-// label writes a label.
 func (g *generator) label(name string) { fmt.Fprintf(&g.code, "%s:\n", name) }
 
-// v writes a vector instruction.
 func (g *generator) v(format string, args ...any) {
 	for i, x := range args {
 		if r, ok := x.(reg); ok {
@@ -100,7 +96,7 @@ func (g *generator) v(format string, args ...any) {
 	fmt.Fprintf(&g.code, "\tWORD $0x%08x // %s\n", word, text)
 }
 
-// temp returns a register that the routine does not use yet.
+// temp returns an unused register.
 func (g *generator) temp() reg {
 	if g.used == len(free) {
 		log.Panic("no register is left")
@@ -116,7 +112,7 @@ func (g *generator) temps(n int) (list []reg) {
 	return list
 }
 
-// at returns where an argument lies.
+// at returns the operand of an argument.
 func (g *generator) at(name string) string {
 	offset, ok := g.offsets[name]
 	if !ok {
@@ -125,7 +121,6 @@ func (g *generator) at(name string) string {
 	return fmt.Sprintf("%s+%d(FP)", name, offset)
 }
 
-// load loads an argument.
 func (g *generator) load(name string, r reg) {
 	if t := g.types[name]; t == "float32" || t == "uint32" {
 		g.op("MOVWU %s, %v", g.at(name), r)
@@ -170,7 +165,6 @@ func (g *generator) word(x uint32, v int) {
 	g.used--
 }
 
-// clear sets vectors to 0.
 func (g *generator) clear(list ...int) {
 	for _, v := range list {
 		g.v("movi v%d.2d, #0", v)
@@ -192,7 +186,7 @@ func (g *generator) table(name string, words ...uint32) reg {
 	return r
 }
 
-// loadRow and storeRow move four vectors that lie side by side.
+// loadRow and storeRow move four adjacent vectors.
 func (g *generator) loadRow(from reg, offset int, v int) {
 	g.v("ldp q%d, q%d, [x%d, #%d]", v, v+1, from, offset)
 	g.v("ldp q%d, q%d, [x%d, #%d]", v+2, v+3, from, offset+32)
@@ -203,7 +197,7 @@ func (g *generator) storeRow(v int, to reg, offset int) {
 	g.v("stp q%d, q%d, [x%d, #%d]", v+2, v+3, to, offset+32)
 }
 
-// each calls f for all vectors of a row: one alone waits for its own results.
+// each calls f for all vectors of a row, whose latencies overlap.
 func each(f func(i int)) {
 	for i := range vectors {
 		f(i)
@@ -216,9 +210,9 @@ func (g *generator) count(n reg, label string) {
 	g.op("BNE %s", label)
 }
 
-// inGroups writes code for as many groups of the largest size as n holds and then for the
-// remainders. body handles a group and leaves n alone. 8 rows are two groups of 4: groups
-// of 2 have too few sums to hide the latency of the multiply-add.
+// inGroups writes code for groups of the largest size, then for the remainders. body handles a
+// group and keeps n. 8 rows are two groups of 4: groups of 2 have too few sums to hide the latency
+// of the multiply-add.
 func (g *generator) inGroups(name string, n reg, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
@@ -236,8 +230,8 @@ func (g *generator) inGroups(name string, n reg, sizes []int, body func(rows int
 	}
 }
 
-// unrolled writes a loop of n steps, some at a time and the rest one by one: step writes so many.
-// It destroys n.
+// unrolled writes a loop of n steps, unroll at a time, then one by one. step writes the given
+// number of them. It destroys n.
 func (g *generator) unrolled(label string, n reg, unroll int, step func(steps int)) {
 	g.op("SUBS $%d, %v", unroll, n)
 	g.op("BLT %srest", label)

@@ -4,60 +4,59 @@ import "fmt"
 
 const (
 	decodeKeys  = 4   // keys of a tile
-	manyKeys    = 8   // the same of a single query row
+	manyKeys    = 8   // keys of a tile with one query row
 	tileQueries = 2   // query rows of a tile
 	scoreStep   = 144 // elements between rows of S
 	scoreBytes  = 4 * scoreStep
-	entry       = 8 // bytes of a table of places
+	entry       = 8 // bytes of a table entry
 	octet       = 8 // elements of a step along a row
 )
 
-// A storage is a type of K and V.
+// A storage is an element type of K and V.
 type storage struct {
 	*generator
 	name   string
 	bytes  int
-	halves bool // elements are multiplied as they lie, those of Q too
+	halves bool // 16-bit elements are multiplied without widening, in Q too
 }
 
-// The registers of a tile of decode. Scores: two sums for each row and key, of which either has every
-// other vector of a row. Values: the weights of a row's keys in one or two vectors, and vectors of O.
-// Vectors of keys take turns: the processor renames them.
+// Registers of a decode tile. Scores: two sums for each row and key, one of even vectors, one of odd
+// vectors. Values: the weights of a row's keys in one or two vectors, and vectors of O. Vectors of keys
+// are reused in turn: the processor renames them.
 const (
 	decodeSums    = 0  // (2r+half)*keys + key
-	decodeKeysV   = 16 // and to 23: four for a key, two keys
+	decodeKeysV   = 16 // to 23: four for a key, two keys
 	decodeQueries = 24 // to 29 or 31: two, or four for 16-bit keys
 	valueOs       = 0  // four for each row
 	valueWeights  = 8  // two for each row
 )
 
-// attend writes the routines that read K and V, for all types.
 func (g *generator) attend() {
 	for _, t := range []storage{{g, "F32", 4, false}, {g, "F16", 2, false}, {g, "BF16", 2, false}} {
 		t.attend()
 	}
 }
 
-// attend writes what reads K and V, with the head dim in the lanes: the scores S = Q Kᵀ of one
-// block and O += P V of the block before, four keys in turn, so that K and V both keep coming
-// while one or the other is computed with.
+// attend writes the passes over K and V, with the head dim in the lanes: the scores S = Q Kᵀ of a
+// block and O += P V of the block before. Four keys of each take turns, so that both K and V load
+// during the computation of the other.
 func (t storage) attend() {
 	idle, scores, values := "idle is not used.", (*attention).scores, (*attention).values
 	if t.halves {
-		idle += " Q is 16-bit elements, as K is, in the first halves of\n// its rows. To o[r] it adds 2^15 times that sum, of weights in 16 bits."
+		idle += " q holds 16-bit elements, as K does, in the first half\n// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits."
 		if t.name == "BF16" {
-			idle += " Of 8 elements of O the even ones come first, but not of fewer."
+			idle += "\n// In each 8 elements of o, but not in fewer, the even ones come first."
 		}
 		scores, values = (*attention).halfScores, (*attention).halfValues
 	}
 	t.routine("attend"+t.name, "s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int",
-		"sets s[r][j] = dot(q[r], k[j]) for qRows rows of Q and kKeys rows of K, and",
-		"adds to o[r] the sum over vKeys rows of V of p[r][j]*v[j] for oRows rows of O. Rows of S and P lie",
-		fmt.Sprintf("%d elements apart; rows of Q and O qStep and oStep, multiples of 32, Q with 0 beyond dim;", scoreStep),
-		"row j of K kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
-		fmt.Sprintf("row j+ahead is prefetched: then the tables have ahead+%d more.", decodeKeys-1),
-		idle+" kKeys and vKeys <= 128, 0 < qRows, oRows.")
+		"sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds",
+		"Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are",
+		fmt.Sprintf("%d elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.", scoreStep),
+		"Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
+		fmt.Sprintf("row j+ahead is prefetched: the tables then have ahead+%d more entries.", decodeKeys-1),
+		idle+" kKeys, vKeys <= 128. qRows, oRows > 0.")
 	x := &attention{storage: t}
 	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
 	x.value = t.newSide("v", "vdim", "o", "p", "oRows", "vKeys", "oStep")
@@ -71,10 +70,10 @@ func (t storage) attend() {
 	t.done()
 }
 
-// A side is the arguments of the scores or of the values.
+// A side holds the arguments of the scores or of the values.
 type side struct {
 	name, dim, other, weights, rows, step string // names of arguments
-	at, keys                              reg    // K or V: the places of the next rows; how many are left
+	at, keys                              reg    // K or V: the table entries of the next rows; the number left
 	scores                                reg    // S or P of the next keys
 }
 
@@ -82,16 +81,17 @@ func (t storage) newSide(name, dim, other, weights, rows, keys, step string) sid
 	return side{name, dim, other, weights, rows, step, t.param(name + "At"), t.param(keys), t.param(weights)}
 }
 
-// An attention is the registers of attend.
+// An attention holds the registers of attend.
 type attention struct {
 	storage
 	key, value                     side
 	rows                           []reg // of K or V, of a tile
 	others                         []reg // of Q or O, of a tile
-	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of them, their scores
+	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first row, its scores
 }
 
-// half writes a turn of one side: four keys, eight with a single query row, or one where there are fewer.
+// half writes a turn of one side: four keys, eight with a single query row, or one if fewer are
+// left.
 func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
 	x.op("CBZ %v, %sEnd", s.keys, label)
 	x.op("CMP $%d, %v", decodeKeys, s.keys)
@@ -111,7 +111,6 @@ func (x *attention) half(s *side, label string, tile func(label string, keys, ro
 	x.label(label + "End")
 }
 
-// turn writes what some keys have to do with all rows, from the first one on.
 func (x *attention) turn(s *side, label string, keys int, rows func(keys int)) {
 	x.setKeys(s, keys, label)
 	x.load(s.other, x.first)
@@ -125,7 +124,6 @@ func (x *attention) turn(s *side, label string, keys int, rows func(keys int)) {
 	x.op("SUB $%d, %v", keys, s.keys)
 }
 
-// overRows writes the loop over the rows.
 func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile func(label string, keys, rows int)) {
 	x.load(s.rows, x.left)
 	x.inGroups(name+"rows", x.left, sizes, func(rows int, label string) {
@@ -137,7 +135,7 @@ func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile f
 	})
 }
 
-// setKeys sets the rows of the next keys, and moves on.
+// setKeys sets the rows of the next keys and advances.
 func (x *attention) setKeys(s *side, keys int, label string) {
 	first := x.n
 	x.load(s.name, first)
@@ -152,7 +150,7 @@ func (x *attention) setKeys(s *side, keys int, label string) {
 	x.op("ADD $%d, %v", entry*keys, s.at)
 }
 
-// prefetchPlaces prefetches rows one by one: lines of a page come faster one after the other.
+// prefetchPlaces prefetches rows one by one: lines of a page load faster in sequence.
 func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	table, end, at := x.left, x.first, x.weights
 	x.load("ahead", table)
@@ -167,7 +165,7 @@ func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	}
 }
 
-// setOthers sets the rows of Q or O of a tile, and moves on.
+// setOthers sets the rows of Q or O of a tile and advances.
 func (x *attention) setOthers(s *side, rows int) {
 	x.load(s.step, x.n)
 	for r := range rows {
@@ -176,7 +174,7 @@ func (x *attention) setOthers(s *side, rows int) {
 	}
 }
 
-// back moves the rows of keys back to their beginning.
+// back moves the rows of keys back to their start.
 func (x *attention) back(s *side, keys int) {
 	x.load(s.dim, x.n)
 	for _, row := range x.rows[:keys] {
@@ -184,8 +182,8 @@ func (x *attention) back(s *side, keys int) {
 	}
 }
 
-// alongRow writes loops over a row: of a cache line of a key at a time, of eight elements, and of
-// one. octets and one write what is done.
+// alongRow writes loops over a row: one cache line of a key at a time, then eight elements, then
+// one. octets and one write the work.
 func (x *attention) alongRow(label string, keys int, octets func(n int), one func()) {
 	perLine := line / x.bytes
 	x.op("SUBS $%d, %v", perLine, x.n)
@@ -217,8 +215,8 @@ func (x *attention) alongRow(label string, keys int, octets func(n int), one fun
 	x.label(label + "end")
 }
 
-// eachOctet writes what is done with n octets of elements, two at a time where one load brings
-// them, as vectors of float32: with the first of them and how many.
+// eachOctet writes the work of n octets as float32 vectors, two octets at a time if one load brings
+// both. step gets the number of vectors.
 func (x *attention) eachOctet(n int, step func(vectors int)) {
 	if x.bytes == 2 && n%2 == 0 {
 		for range n / 2 {
@@ -231,7 +229,6 @@ func (x *attention) eachOctet(n int, step func(vectors int)) {
 	}
 }
 
-// loadKey loads so many vectors of a key as float32, and moves on.
 func (x *attention) loadKey(v, vectors int, row reg) {
 	switch {
 	case x.bytes == 4:
@@ -246,7 +243,7 @@ func (x *attention) loadKey(v, vectors int, row reg) {
 	}
 }
 
-// loadOne loads an element, with zeros beside it.
+// loadOne loads an element and clears the rest of the vector.
 func (x *attention) loadOne(v int, row reg) {
 	switch x.name {
 	case "F32":
@@ -260,7 +257,6 @@ func (x *attention) loadOne(v int, row reg) {
 	}
 }
 
-// scores writes the scores of some keys with some rows.
 func (x *attention) scores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
 	for v := range 2 * rows * keys {
@@ -300,7 +296,7 @@ func (x *attention) scores(label string, keys, rows int) {
 	}
 }
 
-// storeScores stores the sums over the lanes of two sums of each key.
+// storeScores adds two sums of each key, reduces them over the lanes and stores them.
 func (x *attention) storeScores(first, second, keys, offset int) {
 	for i := range keys {
 		x.v("fadd v%d.4s, v%d.4s, v%d.4s", first+i, first+i, second+i)
@@ -320,7 +316,7 @@ func (x *attention) storeScores(first, second, keys, offset int) {
 	}
 }
 
-// values writes what some keys add to some rows. O passes through registers.
+// values writes the contribution of some keys to some rows of O, which passes through registers.
 func (x *attention) values(label string, keys, rows int) {
 	for r := range rows {
 		for i := 0; i < keys; i += 4 {
@@ -350,7 +346,7 @@ func (x *attention) values(label string, keys, rows int) {
 				for pair := 0; pair < vectors; pair += 2 {
 					x.v2("stp", valueOs+4*r+pair, x.others[r], 16*pair)
 				}
-				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // by no store: what is loaded next would wait for it
+				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // not by the store: the next load would wait for it
 			}
 		})
 	}, func() {

@@ -1,25 +1,25 @@
 package main
 
-// attendHalves writes the routines that multiply 16-bit elements as they lie: a product of two of them is
-// exact, and is rounded once with the sum that it is added to.
+// attendHalves writes the routine that multiplies 16-bit elements without widening. A product of
+// two is exact and is rounded once, with its sum.
 func (g *generator) attendHalves(tier, name string) {
 	g.tier = tier
 	storage{g, name, 2, true}.attend()
 }
 
-// The registers of a tile of halves. Scores: as those of float32, but for a query row's line in four vectors.
-// Values: the weights of a row's keys are elements of one vector, of the lower sixteen, as an element that a
-// product takes must be. Vectors of keys take turns.
+// Registers of a tile of halves. Scores: as for float32, except that a line of a query row takes four
+// vectors. Values: the weights of a row's keys are elements of one vector, among the lower sixteen as
+// products by element require. Vectors of keys are reused in turn.
 const (
 	halfWeights = 0  // one for each row
-	halfKeys    = 2  // and to 13: four for a key, three keys
-	halfScratch = 4  // of the weights, before any key
+	halfKeys    = 2  // to 13: four for a key, three keys
+	halfScratch = 4  // for the weights, before keys load
 	halfOs      = 16 // eight for each row
 )
 
-// products returns the two instructions that add products of eight halves to two vectors, up to the last
-// operand, and which halves that has. bfloat16 has the products of elements with even numbers in one, and those with
-// odd numbers in the other.
+// products returns the two instructions that add products of eight halves to two vectors, without
+// the last operand, and the shape of that operand. For bfloat16 one multiplies the even elements,
+// the other the odd ones.
 func (x *attention) products() (one, other, half string) {
 	if x.name == "BF16" {
 		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
@@ -27,7 +27,7 @@ func (x *attention) products() (one, other, half string) {
 	return "fmlal v%[1]d.4s, v%[2]d.4h, ", "fmlal2 v%[1]d.4s, v%[2]d.4h, ", "4h"
 }
 
-// loadHalves loads so many vectors of 8 halves, and moves on.
+// loadHalves loads vectors of 8 halves and advances.
 func (x *attention) loadHalves(v, octets int, row reg) {
 	if octets == 1 {
 		x.v("ldr q%d, [x%d], #16", v, row)
@@ -38,8 +38,8 @@ func (x *attention) loadHalves(v, octets int, row reg) {
 	}
 }
 
-// halfScores writes the scores of some keys with some rows, both halves: their sums are those that
-// widened elements have.
+// halfScores writes the scores of some keys with some rows, all in 16 bits. Its sums equal the sums
+// of widened elements.
 func (x *attention) halfScores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
 	one, other, half := x.products()
@@ -76,7 +76,8 @@ func (x *attention) halfScores(label string, keys, rows int) {
 	}
 }
 
-// halfValues writes what some keys add to some rows, with weights as halves. O passes through registers.
+// halfValues writes the contribution of some keys to some rows of O, with 16-bit weights. O passes
+// through registers.
 func (x *attention) halfValues(label string, keys, rows int) {
 	one, other, _ := x.products()
 	for r := range rows {
@@ -105,7 +106,7 @@ func (x *attention) halfValues(label string, keys, rows int) {
 			for o := range octets {
 				x.v2("stp", halfOs+8*r+2*o, x.others[r], 32*o)
 			}
-			x.op("ADD $%d, %v", 32*octets, x.others[r]) // by no store: the next line would wait for it
+			x.op("ADD $%d, %v", 32*octets, x.others[r]) // not by the store: the next load would wait for it
 		}
 	}, func() {
 		for r := range rows {
@@ -123,9 +124,9 @@ func (x *attention) halfValues(label string, keys, rows int) {
 	})
 }
 
-// narrowWeights writes the weights of a row's keys, times 2^15, as elements of a vector. So those above
-// 2^-29 are rounded to 11 bits, as those of binary16 above its denormals are, and 2^15 is no overflow. bfloat16 has
-// no need of it, and all weights 8 bits.
+// narrowWeights writes the weights of a row's keys, times 2^15, as 16-bit elements of a vector. The
+// factor rounds binary16 weights above 2^-29 to 11 bits, like normal numbers, and 2^15 does not
+// overflow. bfloat16 rounds all weights to 8 bits and needs no factor.
 func (x *attention) narrowWeights(v, keys, offset int) {
 	const p, unit = halfScratch, halfScratch + 2
 	x.v("movi v%d.4s, #71, lsl #24", unit) // 2^15

@@ -5,14 +5,14 @@ import (
 	"math"
 )
 
-// decodeWeights writes P = 2^(S - max), in place, with the running maximum and sum, and the
+// decodeWeights writes P = 2^(scale·(S - max)) in place, with the running maximum and sum, and the
 // rescaling of O.
 func (g *generator) decodeWeights() {
 	g.routine("decodeWeights", "s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int",
-		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] with 2^(scale*(the old m[r] - m[r])), sets",
-		"s[r][j] = 2^(scale*(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
-		fmt.Sprintf("number. Rows of S lie %d elements apart, with -Inf from keys to a multiple of 16; rows of O oStep", scoreStep),
-		"elements, a multiple of 16. 0 < keys <= 128, 0 < rows.")
+		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets",
+		"s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
+		fmt.Sprintf("number. Rows of s are %d elements apart, with -Inf from keys to a multiple of 16; rows of o are oStep", scoreStep),
+		"elements apart, a multiple of 16. 0 < keys <= 128, 0 < rows.")
 	s, rows, keys, m, l := g.param("s"), g.param("rows"), g.param("keys"), g.param("m"), g.param("l")
 	o, oStep := g.param("o"), g.stepParam("oStep")
 	at, n, one := g.temp(), g.temp(), g.temp()
@@ -65,7 +65,7 @@ func (g *generator) decodeWeights() {
 	g.done()
 }
 
-// endWeights sets alpha, which it leaves in weightX, and adds the sums to alpha times l.
+// endWeights sets weightX to alpha, and l to alpha·l plus the sums.
 func (g *generator) endWeights(e exponential, before int, l reg) {
 	g.v("mov v%d.16b, v%d.16b", weightX, before)
 	g.v("mov v%d.16b, v%d.16b", weightX+1, before)
@@ -82,8 +82,7 @@ func (g *generator) endWeights(e exponential, before int, l reg) {
 	g.v("str s%d, [x%d], #4", weightSum, l)
 }
 
-// rescale multiplies a row of O with weightX, unless that is 1: most blocks do not raise the
-// maximum.
+// rescale multiplies a row of O by weightX, unless it is 1: most blocks do not raise the maximum.
 func (g *generator) rescale(o, oStep, at, n, one reg) {
 	g.v("umov w%d, v%d.s[0]", n, weightX)
 	g.op("CMPW %v, %v", one, n)

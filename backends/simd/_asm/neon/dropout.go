@@ -2,21 +2,14 @@ package main
 
 import "fmt"
 
-// Dropout takes the words of Philox4x32-7 with the counter {key/8, row, head, batch}, half a
-// word for each of eight keys: the lower halves for the first four. Seven rounds do this to
-// a counter c and a key k:
-//
-//	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
-//	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
-//	k0, k1 = k0+w0, k1+w1
+// Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}, as in ../philox.go.
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
 	philoxRounds       = 7
 )
 
-// The registers of philox. Two counters are computed side by side: one alone waits for its own
-// results.
+// Registers of philox. Two counters are computed side by side, so that latencies overlap.
 const (
 	philoxCounters   = 0  // 2*4
 	philoxScratch    = 8  // 2*4
@@ -27,11 +20,11 @@ const (
 	philoxLimit      = 24
 	philoxHead       = 25
 	philoxBatch      = 26
-	philoxOwn        = 27 // to 31, of the routine
+	philoxOwn        = 27 // to 31, for the routine
 	philoxCounterLen = 4
 )
 
-// philoxConstants loads what stays, and the arguments of dropout.
+// philoxConstants loads the constants and the arguments of dropout.
 func (g *generator) philoxConstants() {
 	for i, x := range []uint32{philoxM0, philoxM1, philoxW0, philoxW1} {
 		g.word(x, philoxMs+i)
@@ -46,8 +39,8 @@ func (g *generator) philoxConstants() {
 	g.broadcast("batch", philoxBatch)
 }
 
-// philox turns two counters, whose first two words are given, into random words. It returns the
-// registers of the words of each.
+// philox turns two counters, given their first two words, into random words. It returns their
+// registers.
 func (g *generator) philox(first, second [2]int) (words [2][philoxCounterLen]int) {
 	c := &words
 	for i := range c {
@@ -71,8 +64,8 @@ func (g *generator) philox(first, second [2]int) (words [2][philoxCounterLen]int
 	return words
 }
 
-// philoxRound does a round of a counter, with four vectors of scratch, and returns where its
-// words are.
+// philoxRound writes a round of a counter, with four scratch vectors, and returns the registers of
+// its words.
 func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
 	for i := range 2 {
 		x, low, high := c[2*i], scratch+2*i, scratch+2*i+1
@@ -88,16 +81,15 @@ func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
 	return [4]int{c[1], c[2], c[3], c[0]}
 }
 
-// dropWeights writes the dropout of a forward pass.
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32",
-		"sets s[j][i] = 0 where dropout drops the pair of row rows[i] and key key+j: where its half of a word of",
-		"Philox is below the upper half of the limit, whose lower half is 0. s is [keys][16]. keys > 0, key >= 0.")
+		"sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox",
+		"is less than below>>16. The lower half of below is 0. s is [keys][16]. keys > 0, key >= 0.")
 	g.philoxConstants()
 	s, keys, group, rows := g.param("s"), g.param("keys"), g.param("key"), g.param("rows")
 	j, at, row := g.temp(), g.temp(), g.temp()
 	const number, row0, row1, x = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3
-	g.op("AND $7, %v, %v", group, j) // keys before the first of those of its group
+	g.op("AND $7, %v, %v", group, j) // the first key's offset in its group of eight
 	g.op("LSR $3, %v", group)
 	g.op("SUB %v<<%d, %v", j, 6, s)
 	g.op("NEG %v, %v", j, j)
@@ -130,7 +122,7 @@ func (g *generator) dropWeights() {
 	g.done()
 }
 
-// half sets all bits of a vector where a key of eight is kept, from its words.
+// half sets all bits of kept in lanes that keep one key of eight, from its words.
 func (g *generator) half(kept, words, key int) {
 	if key < philoxCounterLen {
 		g.v("shl v%d.4s, v%d.4s, #16", kept, words)
@@ -139,13 +131,13 @@ func (g *generator) half(kept, words, key int) {
 	g.v("cmhs v%d.4s, v%d.4s, v%d.4s", kept, words, philoxLimit)
 }
 
-// keepKeys writes the dropout of a backward pass and of decode. A counter has both groups of a
-// row's keys in two lanes, and those of the next row in the others.
+// keepKeys writes the dropout mask of a backward pass and of decode. A counter has both key groups
+// of a row in two lanes, and of the next row in the others.
 func (g *generator) keepKeys() {
 	g.routine("keepKeys", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
-		"sets bit i of kept[r] where dropout keeps the pair of row row+r and key key+i, i < 16: where its half of a",
-		"word of Philox is not below the upper half of the limit, whose lower half is 0. It clears all other bits. key is a",
-		"multiple of 8. rows > 0.")
+		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half word",
+		"of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple of 8.",
+		"rows > 0.")
 	g.philoxConstants()
 	kept, rows, row, key := g.param("kept"), g.param("rows"), g.param("row"), g.param("key")
 	const groups, row0, row1, places, one = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3, philoxOwn + 4
@@ -181,7 +173,7 @@ func (g *generator) keepKeys() {
 		}
 	}
 	sum := philoxScratch
-	g.v("addp v%d.4s, v%d.4s, v%d.4s", sum, sum, sum+1) // of a lane's row
+	g.v("addp v%d.4s, v%d.4s, v%d.4s", sum, sum, sum+1) // for each lane's row
 	for i := range 4 {
 		g.v("str s%d, [x%d], #4", sum, kept)
 		g.op("SUBS $1, %v", rows)

@@ -7,21 +7,19 @@ import (
 	"strings"
 )
 
-// Go's assembler lacks most vector instructions of arm64, and which ones depends on its
-// version. So all of them are written as data. They are named in the syntax of other
-// assemblers, which a test compares with llvm-mc.
+// Go's assembler lacks most vector instructions of arm64; the set depends on its version. So all of
+// them are written as data, named in the syntax of other assemblers. A test compares them with llvm-mc.
 
-// A form is an instruction without its numbers: its word with all of them 0, and where each
-// of them goes.
+// A form is an instruction without its numbers: its word with all numbers 0, and their fields.
 type form struct {
 	word   uint32
 	fields string
 }
 
-// The places of numbers. d, n and m are registers, t the second one of a pair; the others are
-// immediates: i the element of a vector of words that a product takes, f that of halves, e that which dup takes,
-// l and r shifts of words, R that of doublewords, x that of narrowing ones to 16 bits; p, o, w and h offsets of a pair
-// of vectors, of a vector, of a word and of a doubleword; u the same of an address that is moved; b the bytes of ext.
+// fields places numbers in a word. d, n and m are registers, t is the second register of a pair. Immediates: i, f and e
+// are an element of words in a product, of halves in a product, and of dup; l and r are left and right shifts of words;
+// p, o, w and h are offsets of a pair of vectors, a vector, a word and a doubleword; u is a post-index offset; b counts
+// the bytes of ext.
 var fields = map[rune]func(x uint32) uint32{
 	'd': func(x uint32) uint32 { return x },
 	'n': func(x uint32) uint32 { return x << 5 },
@@ -38,7 +36,7 @@ var fields = map[rune]func(x uint32) uint32{
 	'w': func(x uint32) uint32 { return x / 4 << 10 },
 	'u': func(x uint32) uint32 { return x & 511 << 12 },
 	'b': func(x uint32) uint32 { return x << 11 },
-	'_': func(uint32) uint32 { return 0 }, // always the same
+	'_': func(uint32) uint32 { return 0 }, // constant
 }
 
 var forms = map[string]form{

@@ -21,7 +21,7 @@ func assembler(t *testing.T) string {
 	return ""
 }
 
-// instructions returns all that the routines have, by their words.
+// instructions returns all instructions of the routines, by their words.
 func instructions(t *testing.T) map[string]string {
 	found := map[string]string{}
 	for _, write := range passes {
@@ -37,7 +37,7 @@ func instructions(t *testing.T) map[string]string {
 	return found
 }
 
-// Every word that is written must be what another assembler makes of the text beside it.
+// Every written word equals another assembler's encoding of its text.
 func TestEncodings(t *testing.T) {
 	path := assembler(t)
 	found := instructions(t)

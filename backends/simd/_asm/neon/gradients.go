@@ -2,10 +2,10 @@ package main
 
 import "math"
 
-// The registers of gradients: two vectors at a time. What stays: the constants of exp2, the bits
-// of the lanes, and numbers that are in all lanes.
+// Registers of gradients: two vectors at a time, then the constants of exp2, the bits of the lanes, and
+// broadcast numbers.
 const (
-	gradX, gradD, gradScratch = 0, 2, 4 // and to 11
+	gradX, gradD, gradScratch = 0, 2, 4 // to 11
 	gradNumbers, gradBits     = 12, 20
 	gradLSE, gradDelta        = 24, 25
 	gradWord, gradScale       = 26, 27
@@ -16,9 +16,9 @@ const (
 // gradients writes P = e^(scale S - LSE) and dS = scale P (dP - delta).
 func (g *generator) gradients() {
 	g.routine("gradients", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32",
-		"sets s[i][j] = e^(scale*s[i][j] - lse[i]) and ds[i][j] = scale*s[i][j] * (dp[i][j] - delta[i]),",
-		"and both to 0 where bit j of masks[i] is clear, whatever they held. s and dp are [rows][16],",
-		"rows of ds lie dsStep elements apart. rows > 0.")
+		"sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = scale·s[i][j]·(dp[i][j] - delta[i]),",
+		"and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][16], rows of ds are dsStep",
+		"elements apart. rows > 0.")
 	s, dp, ds, dsStep := g.param("s"), g.param("dp"), g.param("ds"), g.stepParam("dsStep")
 	masks, rows, lse, delta := g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
 	e := g.gradConstants("scale")
@@ -53,7 +53,7 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// gradConstants loads what stays. unit is the argument that scores are multiplied by.
+// gradConstants loads the constants. unit names the argument that scales scores.
 func (g *generator) gradConstants(unit string) exponential {
 	e := g.exp2Constants(gradNumbers)
 	g.laneBits(gradBits)
@@ -63,8 +63,8 @@ func (g *generator) gradConstants(unit string) exponential {
 	return e
 }
 
-// gradWeights sets a pair of vectors of scores to e^(scale S - LSE). An LSE may be wrong: the
-// argument is cut off above.
+// gradWeights sets a pair of vectors of scores to e^(scale S - LSE). It clamps the argument from
+// above, as an LSE may be wrong.
 func (g *generator) gradWeights(e exponential) {
 	for i := range 2 {
 		x, t := gradX+i, gradScratch+4*i
@@ -76,8 +76,8 @@ func (g *generator) gradWeights(e exponential) {
 	g.exp2(e, []int{gradX, gradX + 1}, []int{gradScratch, gradScratch + 4})
 }
 
-// A pairGradients is the registers of gradientsOf beside those of gradients. After the exponential
-// its scratch is free.
+// A pairGradients holds the registers that gradientsOf needs in addition to gradients. Its scratch is
+// free after the exponential.
 type pairGradients struct {
 	*generator
 	s, dp, ds, kept, uncap, db, at reg
@@ -85,13 +85,12 @@ type pairGradients struct {
 
 const pairKeep, pairBy, pairKept = 31, gradScratch + 6, gradScratch + 7
 
-// gradientsOf writes gradients of scores with features.
 func (g *generator) gradientsOf() {
 	g.routine("gradientsOf", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32",
-		"computes w = e^(unit*s[i][j] - lse[i]) and g = w*(z*dp[i][j] - delta[i]), where z is keep if bit j",
-		"of kept[i] is set, and 0 if not. It sets s[i][j] = w*z, ds[i][j] = scale*g*uncap[i][j] and db[i][j] = g, and all to 0 where",
-		"bit j of masks[i] is clear, whatever they held. Without kept z is 1, without uncap that is 1, and db may be nil. s, dp, uncap",
-		"and db are [rows][16], rows of ds lie dsStep elements apart. rows > 0.")
+		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
+		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0",
+		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,",
+		"uncap and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.")
 	x := &pairGradients{generator: g, s: g.param("s"), dp: g.param("dp"), ds: g.param("ds")}
 	dsStep, masks, rows, lse, delta := g.stepParam("dsStep"), g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
 	x.kept, x.uncap, x.db = g.param("kept"), g.param("uncap"), g.param("db")
@@ -130,10 +129,8 @@ func (g *generator) gradientsOf() {
 	g.done()
 }
 
-// label names by pair.
 func pairLabel(name string, pair int) string { return name + string(rune('0'+pair)) }
 
-// drop sets the scratch to w z, and d to z dp.
 func (x *pairGradients) drop(pair int) {
 	whole := pairLabel("whole", pair)
 	for i := range 2 {
@@ -150,7 +147,6 @@ func (x *pairGradients) drop(pair int) {
 	x.label(whole)
 }
 
-// store computes the gradients, and stores them and the weights.
 func (x *pairGradients) store(pair int, scale reg) {
 	const seen = gradScratch + 2
 	hide := func(v, i int) { x.v("and v%d.16b, v%d.16b, v%d.16b", v, v, seen+i) }

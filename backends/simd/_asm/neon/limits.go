@@ -2,11 +2,11 @@ package main
 
 import "fmt"
 
-// limits writes the loops that measure what the machine does at most: multiply-adds in
-// registers, as many independent sums as hide the latency, and the reading of memory.
+// limits writes the loop that measures the peak of multiply-adds: independent sums in registers,
+// enough to hide the latency.
 func (g *generator) limits() {
 	const sums = 24
-	g.routine("fmaPeak", "n int", fmt.Sprintf("does n times %d independent multiply-adds of 4 float32: %d FLOP each time.", sums, sums*8))
+	g.routine("fmaPeak", "n int", fmt.Sprintf("repeats n times %d independent multiply-adds of 4 float32: %d FLOP each time.", sums, sums*8))
 	n := g.param("n")
 	for v := range sums + 1 {
 		g.clear(v)
@@ -19,7 +19,7 @@ func (g *generator) limits() {
 	g.done()
 }
 
-// readLimit writes the loop that measures how fast the machine reads memory.
+// readLimit writes the loop that measures the memory read bandwidth.
 func (g *generator) readLimit() {
 	const pairs = 8
 	g.routine("readPeak", "x *byte, n int", fmt.Sprintf("reads n bytes, a multiple of %d.", 32*pairs))

@@ -7,13 +7,13 @@
 //	go run ./neon -pass bf16 -out ../neonbf16_arm64.s -stubs ../neonbf16_arm64.go
 //	go run ./neon -pass bf16fwd -out ../neonbf16_fwd_arm64.s -stubs ../neonbf16_fwd_arm64.go
 //
-// and those of internal/matmul:
+// and the routines of internal/matmul:
 //
 //	go run ./neon -pass matmul -pkg matmul -out ../../../internal/matmul/neon_arm64.s -stubs ../../../internal/matmul/neon_arm64.go
 //
-// In every routine but those of decode, fhm, bf16, bf16fwd and matmul the queries of a tile are in the lanes of four vectors. S is
-// [keys][16], Q transposed is [dim][16], O transposed is [vdim][16], so K and V are read as they
-// lie, four elements at a time, of which a multiply-add takes one.
+// The forward routines of the first file and of features keep the queries of a tile in the lanes of four
+// vectors. S is [keys][16], transposed Q is [dim][16] and transposed O is [vdim][16]. Four elements of K
+// or V load at a time, without a transpose; a multiply-add broadcasts one of them.
 package main
 
 import (

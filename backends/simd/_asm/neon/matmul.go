@@ -2,9 +2,9 @@ package main
 
 import "fmt"
 
-// The routines of internal/matmul. A tile of C is in registers: six rows of a panel of 16 columns are
-// the 24 sums of the other products. Of A it takes four steps of each row, as they lie, of B half a row at a
-// time, or a vector where that is bf16. A panel has eight columns where fewer are left.
+// matmul writes the routines of internal/matmul. A register tile of C has six rows of a panel of 16
+// columns, in the 24 sums of the other products. It loads four steps of each row of A, and half a row of B
+// at a time, or a vector of bf16. The last panel may have eight columns.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.multiplyPanel(vectors, false)
@@ -22,20 +22,20 @@ func (g *generator) matmul() {
 	}
 }
 
-// A panel is the routine that multiplies rows of A with a panel: where things are.
+// A panel holds the operands of a routine that multiplies rows of A by a panel of B.
 type panel struct {
 	*generator
-	vectors                           int // of eight columns
+	vectors                           int // vectors of eight columns
 	pairs                             bool
 	sums, a, b, aRow, k, rows         reg
 	add, c, cStep, bias, ahead, fetch reg
-	line                              reg // bytes that prefetches advance for each cache line of b
+	line                              reg // bytes by which prefetches advance for each cache line of b
 	as                                []reg
-	size, index, at, n                reg // of the tile at hand: its rows, and its operands
+	size, index, at, n                reg // of the current tile: its rows and operands
 }
 
-// multiplyPanel writes C += A B for a panel, of float32 or of pairs of bf16, each of which is the upper
-// half of a float32. Such a product is exact before it is added.
+// multiplyPanel writes C += A B for a panel of float32, or of bf16 pairs, each element the upper
+// half of a float32. A product with bf16 is exact before it is added.
 func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][c]"
 	if pairs {
@@ -43,9 +43,9 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	}
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
 		"sets sums[r][c] = Σ over i of "+does+", plus old sums[r][c] if add != 0.",
-		fmt.Sprintf("Rows of sums and b have %d columns. If c != nil, the result goes to c instead, with rows cStep elements apart,", 8*vectors),
-		"plus bias if bias != nil. Prefetches memory of the size of b, from ahead on, into the L2 cache",
-		"during the first fetch tiles of rows; fetch is 1, 2, 4, 8, 16, 32 or 64. k > 0.")
+		fmt.Sprintf("Rows of sums and b have %d columns. If c != nil, writes to c (stride cStep) instead, plus bias unless", 8*vectors),
+		"nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,",
+		"2, 4, 8, 16, 32 or 64. k > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")
@@ -59,8 +59,9 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	g.done()
 }
 
-// tiles writes the loop over tiles. Tiles of any number of rows share all but the loop over K. Once all of the
-// memory ahead is prefetched, prefetches stay at the first line of the panel, which is in the cache.
+// tiles writes the loop over tiles. Tiles of all sizes share everything except the loop over K.
+// Once the memory ahead is prefetched, prefetches stay at the first line of the panel, which is in
+// the cache.
 func (x *panel) tiles() {
 	most := tileRows[0]
 	x.label("tile")
@@ -95,8 +96,8 @@ func (x *panel) tiles() {
 	x.label("end")
 }
 
-// setSize sets the number of rows of a tile: all that are left, or as many as fit. Seven and eight rows are two
-// tiles of about the same size.
+// setSize sets the number of rows of a tile: the rows left, or a full tile. Seven and eight rows
+// become two tiles of similar size.
 func (x *panel) setSize() {
 	most := tileRows[0]
 	x.op("MOVD $%d, %v", most, x.size)
@@ -109,7 +110,7 @@ func (x *panel) setSize() {
 	x.label("sized")
 }
 
-// begin writes the prefetching of the rows of C that a tile goes to, goes to its operands, and clears the sums.
+// begin writes the prefetch of the tile's rows of C, sets its operands and clears the sums.
 func (x *panel) begin() {
 	x.op("CBZ %v, fetched", x.c)
 	x.op("MOVD %v, %v", x.c, x.at)
@@ -130,7 +131,7 @@ func (x *panel) begin() {
 	}
 }
 
-// eachRow calls f for the rows of a tile, which ends at next.
+// eachRow calls f for the rows of a tile. A tile of fewer rows jumps to next.
 func (x *panel) eachRow(next string, f func(r int)) {
 	for r := range x.as {
 		if r > 0 { // the tile may have fewer rows
@@ -142,14 +143,14 @@ func (x *panel) eachRow(next string, f func(r int)) {
 	x.label(next)
 }
 
-// moveRow moves a row of a tile or of what is added to it.
+// moveRow moves a row of a tile or of an addend.
 func (x *panel) moveRow(name string, v int, at reg, offset int) {
 	for i := range x.vectors {
 		x.v2(name, v+2*i, at, offset+32*i)
 	}
 }
 
-// store writes the end of a tile: its sums go to rows of C, or of sums where there is no C.
+// store writes the end of a tile: the sums go to C, or to sums if C is nil.
 func (x *panel) store() {
 	size := 32 * x.vectors
 	add := func(r int) {
@@ -188,8 +189,8 @@ func (x *panel) store() {
 // transposeEights writes the transpose of blocks of 8 rows and columns, four columns at a time.
 func (g *generator) transposeEights() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
-		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of 8 rows and columns as it is",
-		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
+		"sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number.",
+		"Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.")
 	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
 	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
 	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()

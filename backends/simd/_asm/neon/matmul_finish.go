@@ -2,8 +2,9 @@ package main
 
 import "math"
 
-// An activation sets elementX to its value, nil to x itself, or to its derivative at x times elementY. Both
-// may use the vectors between these, and have their constants in those after them.
+// An activation replaces elementX by its value, or by elementY times the derivative. A nil value is
+// the identity. Both may use the vectors between elementX and elementY, and keep constants in the
+// vectors after elementY.
 type activation struct {
 	name      string
 	constants func()
@@ -11,17 +12,17 @@ type activation struct {
 	slope     func()
 }
 
-// The vectors of what follows a product.
+// Vectors of finish and slope routines.
 const (
 	elementX, elementZ, elementQ, elementE = 0, 1, 2, 3
 	elementScratch                         = 4 // four
-	elementY                               = 8 // what is added or multiplied
+	elementY                               = 8 // an addend or factor
 	numbers                                = 9
 	powers                                 = 24 // the constants of exp2
 )
 
-// eachElements writes a loop over n elements: whole vectors, then two and one of what is left. body is
-// given the name of a register of so many and a prefix of labels, and finds the bytes that are done in at.
+// eachElements writes a loop over n elements: whole vectors, then two and one. body gets the name
+// of a register of that size and a label prefix; at holds the bytes done.
 func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
 	g.op("MOVD $0, %v", at)
 	g.op("LSR $2, %v, %v", n, left)
@@ -40,11 +41,10 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 	g.label("onedone")
 }
 
-// finishRows writes what follows the sums.
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x[r][i] = sums[r][i] + bias[i], before = x and c = act(x) + residual, or adds to c if add is not 0.",
-		"Rows lie so many elements apart. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
+		"row strides. bias, before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
@@ -82,9 +82,9 @@ func (g *generator) finishRows(a activation) {
 	g.done()
 }
 
-// slopes writes dx = dy act'(x).
 func (g *generator) slopes(a activation) {
-	g.routine("slope"+a.name, "dx, x, dy *float32, n int", "sets dx[i] = dy[i] times the derivative of the activation at x[i].")
+	g.routine("slope"+a.name, "dx, x, dy *float32, n int",
+		"sets dx[i] = dy[i]·act'(x[i]).")
 	dx, x, dy, n, at, left := g.param("dx"), g.param("x"), g.param("dy"), g.param("n"), g.temp(), g.temp()
 	a.constants()
 	g.eachElements(n, at, left, func(name, _ string) {
@@ -96,12 +96,11 @@ func (g *generator) slopes(a activation) {
 	g.done()
 }
 
-// do writes an operation on vectors of float32.
 func (g *generator) do(op string, d, n, m int) { g.v("%s v%d.4s, v%d.4s, v%d.4s", op, d, n, m) }
 
 func (g *generator) copyOf(d, n int) { g.v("mov v%d.16b, v%d.16b", d, n) }
 
-// constants loads constants into the vectors from numbers on.
+// constants loads a list of constants into the vectors from numbers on.
 func (g *generator) constants(list ...float64) {
 	for i, x := range list {
 		g.constant(float32(x), numbers+i)
@@ -110,21 +109,18 @@ func (g *generator) constants(list ...float64) {
 
 func (g *generator) constantsOfReLU() { g.constants(0) }
 
-// relu keeps a NaN.
+// relu writes max(x, 0). NaN stays NaN.
 func (g *generator) relu() { g.do("fmax", elementX, elementX, numbers) }
 
-// reluSlope is 0 where x <= 0, whatever dy is, and dy where x is NaN.
+// reluSlope writes 0 where x <= 0, for any dy, and dy elsewhere, NaN included.
 func (g *generator) reluSlope() {
 	g.v("fcmle v%d.4s, v%d.4s, #0.0", elementX, elementX)
 	g.v("bic v%d.16b, v%d.16b, v%d.16b", elementX, elementY, elementX)
 }
 
-// powerOf sets a vector to 2^x.
 func (g *generator) powerOf(e exponential, x int) { g.exp2(e, []int{x}, []int{elementScratch}) }
 
-// GELU is x Φ(x). Φ(-z) = 2^(-z² log2(e)/2) t P(t) for z >= 0, where t = 1/(1 + 0.27 z) and P
-// is a minimax fit of degree 8 with a relative error of 2e-8 for z up to normalEnd, where the
-// power is as small as float32 numbers are.
+// GELU is x Φ(x), with the fit of ../matmul_finish.go: Φ(-z) = 2^(-z² log2(e)/2) t P(t), z >= 0.
 const (
 	normalSlope = 0.27
 	normalEnd   = 13.2
@@ -140,7 +136,7 @@ func (g *generator) constantsOfGELU() {
 	g.exp2Constants(powers)
 }
 
-// normalTail sets z = min(|x|, normalEnd), e = 2^(-z² log2(e)/2) and q = Φ(-z). A NaN stays.
+// normalTail sets z = min(|x|, normalEnd), e = 2^(-z² log2(e)/2) and q = Φ(-z). NaN stays NaN.
 func (g *generator) normalTail() {
 	const x, z, q, e = elementX, elementZ, elementQ, elementE
 	g.v("fabs v%d.4s, v%d.4s", z, x)
@@ -161,14 +157,14 @@ func (g *generator) normalTail() {
 	g.do("fmul", q, q, e)
 }
 
-// gelu is max(x, 0) - z Φ(-z): an infinity meets no 0.
+// gelu writes max(x, 0) - z Φ(-z), which never multiplies an infinity by 0.
 func (g *generator) gelu() {
 	g.normalTail()
 	g.do("fmax", elementX, elementX, normalZero)
 	g.do("fmls", elementX, elementZ, elementQ)
 }
 
-// geluSlope is Φ(x) + x φ(x): of x < 0, Φ(-z) - z φ(z), of others 1 - Φ(-z) + z φ(z).
+// geluSlope writes (Φ(x) + x φ(x)) dy: Φ(-z) - z φ(z) for x < 0, else 1 - Φ(-z) + z φ(z).
 func (g *generator) geluSlope() {
 	const x, z, q, e, high = elementX, elementZ, elementQ, elementE, elementScratch
 	g.normalTail()
@@ -181,8 +177,8 @@ func (g *generator) geluSlope() {
 	g.do("fmul", x, x, elementY)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³), with x no less than
-// -tanhEnd beside the power: an infinity meets no 0.
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). The clamp of x to -tanhEnd
+// avoids infinity times 0.
 const (
 	tanhEnd   = 13
 	tanhCubic = 0.044715
@@ -200,7 +196,7 @@ func (g *generator) constantsOfGELUTanh() {
 
 const elementSquare = elementZ
 
-// geluTanhParts sets e = 2^y, of y up to most, q = 1/(1 + e) and the square of x.
+// geluTanhParts sets e = 2^min(y, most), q = 1/(1 + e) and elementSquare = x².
 func (g *generator) geluTanhParts(most int) {
 	const x, q, e, square = elementX, elementQ, elementE, elementSquare
 	g.do("fmul", square, x, x)
@@ -219,7 +215,7 @@ func (g *generator) geluTanh() {
 	g.do("fmul", elementX, elementX, elementQ)
 }
 
-// geluTanhSlope is q + x e q² u, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
+// geluTanhSlope writes (q + x e q² u) dy, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
 func (g *generator) geluTanhSlope() {
 	const x, q, e, u = elementX, elementQ, elementE, elementScratch
 	g.do("fmax", x, x, tanhLow)

@@ -1,10 +1,9 @@
 package main
 
-// transpose writes the transpose of blocks of 4 rows and columns.
 func (g *generator) transpose() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
-		"sets dst[c][r] = by[c]*src[r][c] for as many blocks of 4 rows and columns as it is",
-		"told. Rows lie dstStep and srcStep elements apart, blocks dstNext and srcNext.")
+		"sets dst[c][r] = by[c]·src[r][c] in each block of 4 rows and columns. blocks is their number.",
+		"Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.")
 	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
 	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
 	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()
@@ -32,7 +31,7 @@ func (g *generator) transpose() {
 	g.done()
 }
 
-// transposeFours writes the transpose of four vectors, with four more of scratch.
+// transposeFours writes the transpose of four vectors, with four scratch vectors.
 func (g *generator) transposeFours(r, t int) {
 	for i := 0; i < 4; i += 2 { // pairs of rows, even columns and odd ones
 		g.v("trn1 v%d.4s, v%d.4s, v%d.4s", t+i, r+i, r+i+1)
@@ -44,10 +43,11 @@ func (g *generator) transposeFours(r, t int) {
 	}
 }
 
-// converted is the elements that the conversions take at a time, and at least.
+// converted is the number of elements in a step of the conversions, and their minimum.
 const converted = 8
 
-// inEights writes a loop over n >= 8 elements, eight at a time. The last ones overlap those before.
+// inEights writes a loop over n >= 8 elements, eight at a time. The last eight may overlap earlier
+// ones.
 func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func()) {
 	back := g.temp()
 	g.label("eights")
@@ -55,7 +55,7 @@ func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func())
 	g.op("BLT rest")
 	body()
 	g.op("B eights")
-	g.label("rest") // n is what is left, less eight
+	g.label("rest") // n is the rest minus eight
 	g.op("CMP $-%d, %v", converted, n)
 	g.op("BEQ end")
 	for _, p := range []struct {
@@ -71,7 +71,6 @@ func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func())
 	g.done()
 }
 
-// widen writes the conversion of 16-bit elements to float32.
 func (g *generator) widen(name, kind string) {
 	g.routine("widen"+name, "dst *float32, src *uint16, n int",
 		"sets dst[i] to the value of the "+kind+" bits src[i]. n >= 8.")
@@ -94,7 +93,6 @@ func (g *generator) widenPair(name string, v int) {
 	}
 }
 
-// narrowF16 writes the conversion of float32 to binary16.
 func (g *generator) narrowF16() {
 	g.routine("narrowF16", "dst *uint16, src *float32, n int", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
@@ -106,8 +104,8 @@ func (g *generator) narrowF16() {
 	})
 }
 
-// narrowBF16 writes the conversion of float32 to bfloat16: half a unit of the last place, less
-// where it is even, is added to the bits. A NaN is made quiet instead.
+// narrowBF16 writes the conversion of float32 to bfloat16. It adds half a unit of the last place to
+// the bits, less one where that place is even. A NaN is made quiet instead.
 func (g *generator) narrowBF16() {
 	g.routine("narrowBF16", "dst *uint16, src *float32, n int", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
@@ -133,14 +131,14 @@ func (g *generator) narrowBF16() {
 	})
 }
 
-// copyRows writes the copying, or the adding, of a panel.
+// copyRows writes the copy, or the addition, of a panel.
 func (g *generator) copyRows(add bool) {
 	name, does := "copyRows", "sets dst[r][i] = src[r][i]"
 	if add {
 		name, does = "addRows", "adds src[r][i] to dst[r][i]"
 	}
-	g.routine(name, "dst *float32, step int, src *float32, rows int", does+" for rows rows of 16 elements. Rows of dst lie step elements",
-		"apart, those of src side by side. rows > 0.")
+	g.routine(name, "dst *float32, step int, src *float32, rows int", does+" for r < rows, i < 16. Rows of dst are step elements apart,",
+		"rows of src contiguous. rows > 0.")
 	dst, step, src, rows := g.param("dst"), g.stepParam("step"), g.param("src"), g.param("rows")
 	g.label("row")
 	g.loadRow(src, 0, 0)
@@ -155,12 +153,12 @@ func (g *generator) copyRows(add bool) {
 	g.done()
 }
 
-// fetch writes the prefetch of rows that are read side by side: more of them than the
-// processor follows by itself.
+// fetch writes the prefetch of rows that are read side by side, more than the hardware prefetcher
+// follows.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
-		"brings rows rows of so many bytes, step bytes apart, into the second-level cache, and what else is in",
-		"their cache lines. It may name memory that is not there. bytes > 0, rows > 0.")
+		"prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory",
+		"need not exist. bytes > 0, rows > 0.")
 	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
 	at, end := g.temp(), g.temp()
 	g.label("row")
@@ -172,8 +170,7 @@ func (g *generator) fetch() {
 	g.done()
 }
 
-// prefetchLines writes the prefetching of what lies from at up to end, a line at a time. It
-// moves at.
+// prefetchLines writes prefetches from at up to end, one for each cache line. It advances at.
 func (g *generator) prefetchLines(label string, at, end reg) {
 	g.label(label)
 	g.v("prfm pldl2keep, [x%d]", at)
@@ -182,12 +179,12 @@ func (g *generator) prefetchLines(label string, at, end reg) {
 	g.op("BLO %s", label)
 }
 
-// maskBits writes the packing of a mask: each byte becomes its bit of a byte, and pairs of them,
-// one of either half, are summed.
+// maskBits writes the packing of a mask: each byte becomes a bit of a byte, and bytes of either
+// half are paired and summed.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "masks *uint32, mask *bool, step, rows int",
-		"sets bit i of masks[r] where mask[r][i] is true, for i < 16, and clears all others. Rows lie",
-		"step elements apart; it reads 16 of each. rows > 0.")
+		"sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of mask",
+		"are step elements apart; it reads 16 of each. rows > 0.")
 	masks, mask, step, rows := g.param("masks"), g.param("mask"), g.param("step"), g.param("rows")
 	const x, other, bits = 0, 1, 2
 	at := g.table("byteBits", 0x08040201, 0x80402010, 0x08040201, 0x80402010)

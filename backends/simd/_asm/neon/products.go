@@ -2,20 +2,20 @@ package main
 
 import "fmt"
 
-// The register tile of all products is 6 rows of C and 16 columns: 24 vectors of sums, V0 to
-// V23. C += A B takes, of A, one element for each row, and of B, a row of 16 elements, which are
-// the lanes. What is left of the 32 vectors holds A and B:
+// The register tile of all products is 6 rows of C and 16 columns: 24 vectors of sums, V0 to V23. A
+// step of C += A B multiplies one element of A for each row by a row of B, whose 16 elements are the
+// lanes. The other 8 vectors hold A and B:
 //
-//	elements of a row of A side by side (scores, addProduct): V24 to V29 four steps of A, V30
-//	and V31 half a row of B; scores have two sums of each, and half as many rows;
-//	elements of a column of A side by side (addValues, addProductT): V24 and V25 a step of A,
-//	V26 to V29 a row of B.
+//	rows of A contiguous (scores, addProduct): V24 to V29 hold four steps of A, V30 and V31 half
+//	a row of B; scores have two sums per element and half the rows;
+//	columns of A contiguous (addValues, addProductT): V24 and V25 hold a step of A, V26 to V29
+//	a row of B.
 //
-// So each load of B serves 12 or 24 multiply-adds, and nothing is spilled.
+// Each load of B serves 12 or 24 multiply-adds, and nothing is spilled.
 
 var (
 	tileRows      = []int{6, 4, 2, 1} // of the register tile, then of its remainders
-	scoreRows     = []int{3, 2, 1}    // the same where elements with even and odd numbers have sums of their own
+	scoreRows     = []int{3, 2, 1}    // the same with separate sums of even and odd elements
 	none      reg = -1
 )
 
@@ -23,7 +23,7 @@ const (
 	elements = 24 // the first vector of A
 	rowHalf  = 30 // half a row of B
 	rowWhole = 26 // a row of B
-	steps    = 4  // of the inner loops at a time
+	steps    = 4  // per iteration of the inner loops
 )
 
 func sum(r, q int) int { return r*vectors + q }
@@ -34,18 +34,18 @@ func (g *generator) clearSums(rows int) {
 	}
 }
 
-// A rowProduct is the operands of C = A B with elements of a row of A side by side.
+// A rowProduct holds the operands of C = A B, with contiguous rows of A.
 type rowProduct struct {
-	a       []reg // a row each
-	index   reg   // bytes of a row that are done
-	b, step reg   // bytes from row to row of B; none if they lie side by side
-	n       reg   // it is destroyed
-	odd     int   // how far the sums of elements with odd numbers lie from the others, in vectors; 0 if they are the same
+	a       []reg // addresses of rows
+	index   reg   // bytes done in a row
+	b, step reg   // row stride of B in bytes; none if rows are contiguous
+	n       reg   // destroyed
+	odd     int   // vectors from the sums of even elements to the sums of odd ones; 0 if they are the same
 	narrow  bool  // rows of B have 8 elements
-	pairs   bool  // of bf16: words of B are elements of two rows, the first one in the lower half
+	pairs   bool  // bf16: a word of B holds elements of two rows, the first in the lower half
 }
 
-// bytes returns how far rows of B that lie side by side are apart, or rows of pairs.
+// bytes returns the stride of contiguous rows of B, or of rows of pairs.
 func (x *rowProduct) bytes() int { return x.halves() * rowBytes / 2 }
 
 func (x *rowProduct) halves() int {
@@ -55,7 +55,7 @@ func (x *rowProduct) halves() int {
 	return 2
 }
 
-// wordRows returns how many rows of words n rows of B are.
+// wordRows returns the number of rows of words that hold n rows of B.
 func (x *rowProduct) wordRows(n int) int {
 	if x.pairs {
 		return (n + 1) / 2
@@ -63,7 +63,7 @@ func (x *rowProduct) wordRows(n int) int {
 	return n
 }
 
-// rowSums writes the loop. meanwhile writes what else is done in each turn, if it is not nil.
+// rowSums writes the loop. meanwhile, unless nil, writes additional work of each iteration.
 func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.op("SUBS $%d, %v", steps, x.n)
 	g.op("BLT %srest", label)
@@ -74,7 +74,7 @@ func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.rowSteps(x, steps)
 	g.op("SUBS $%d, %v", steps, x.n)
 	g.op("BGE %s", label)
-	g.label(label + "rest") // the lower bits of n are what is left
+	g.label(label + "rest") // the lower bits of n count the rest
 	for n := steps / 2; n > 0; n /= 2 {
 		skip := fmt.Sprintf("%sskip%d", label, n)
 		g.op("TBZ $%d, %v, %s", n/2, x.n, skip)
@@ -83,7 +83,6 @@ func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	}
 }
 
-// rowSteps writes so many steps.
 func (g *generator) rowSteps(x rowProduct, n int) {
 	for r, a := range x.a {
 		g.v(map[int]string{4: "ldr q%d, [x%d, x%d]", 2: "ldr d%d, [x%d, x%d]", 1: "ldr s%d, [x%d, x%d]"}[n], elements+r, a, x.index)
@@ -117,10 +116,10 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 	}
 }
 
-// upperHalves is the vector that selects the upper half of every word, where B is pairs.
+// upperHalves is the vector that masks the upper half of every word, where B holds pairs.
 const upperHalves = rowHalf + 1
 
-// addPairs adds products of half a row of words: of the lower halves, or of the upper ones.
+// addPairs adds the products of the lower or upper halves of half a row of words.
 func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset, half int) {
 	for q := first; q < first+2; q++ {
 		g.v("ldr q%d, [x%d, #%d]", rowHalf, x.b, offset+16*q)
@@ -146,14 +145,14 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 	}
 }
 
-// scores writes S = K Qᵀ with the running maximum in the store. Even and odd elements have sums of
-// their own: each is rounded in smaller units than one of all. That matters most where S is dP, as
-// delta is subtracted from it, which is about as large.
+// scores writes S = K Qᵀ and updates the running maxima as it stores. Even and odd elements have
+// separate sums: a smaller sum is rounded in smaller units. That matters most where S is dP, as
+// delta, about as large, is subtracted from it.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart,",
-		"and raises top[i] to the largest of them. q is [dim][16], s is [keys][16]. dim > 0. Meanwhile",
-		"it brings memory from ahead on into the second-level cache, 2*dim bytes for each key, or some more.")
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+		"the largest s[j][i]. q is [dim][16], s is [keys][16]. dim > 0. Prefetches from ahead on into L2: 2·dim bytes for",
+		"each key, or a little more.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
 	dim, keys, top, ahead := g.param("dim"), g.param("keys"), g.param("top"), g.param("ahead")
 	rows, index, b, n := g.temps(scoreRows[0]), g.temp(), g.temp(), g.temp()
@@ -179,7 +178,7 @@ func (g *generator) scores() {
 	g.done()
 }
 
-// storeScores stores the sums and raises the maxima, which a NaN leaves as they are.
+// storeScores stores the sums and raises the maxima, which ignore NaN.
 func (g *generator) storeScores(s, top reg, rows int) {
 	g.loadRow(top, 0, elements)
 	for r := range rows {
@@ -191,11 +190,11 @@ func (g *generator) storeScores(s, top reg, rows int) {
 }
 
 // product writes C += A B, with 16 columns of B and C in the lanes. The product is summed from
-// zero, since a sum of few products is rounded in smaller units than C.
+// zero, as a sum of few products is rounded in smaller units than C.
 func (g *generator) product() {
 	g.routine("addProduct", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
-		"adds to c[r][x] the sum over n rows i of B of a[r][i]*b[i][x], for rows rows of C",
-		"and 16 columns x. A is [rows][n]. Rows lie the steps apart, in elements. n > 0.")
+		"adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [rows][n].",
+		"Steps are row strides in elements. n > 0.")
 	c, cStep, a, aStep := g.param("c"), g.stepParam("cStep"), g.param("a"), g.stepParam("aStep")
 	b, bStep, rows, n := g.param("b"), g.stepParam("bStep"), g.param("rows"), g.param("n")
 	as, index, at, left := g.temps(6), g.temp(), g.temp(), g.temp()
@@ -222,7 +221,7 @@ func (g *generator) fetchRows(c, step, at reg, rows int) {
 	}
 }
 
-// addRowsOf adds the sums to rows of C, and moves on to the next rows.
+// addRowsOf adds the sums to rows of C and advances to the next rows.
 func (g *generator) addRowsOf(c, step reg, rows int) {
 	for r := range rows {
 		g.loadRow(c, 0, elements)
@@ -232,11 +231,10 @@ func (g *generator) addRowsOf(c, step reg, rows int) {
 	}
 }
 
-// productT writes C += Aᵀ B.
 func (g *generator) productT() {
 	g.routine("addProductT", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
-		"adds to c[r][x] the sum over n rows i of B of a[i][r]*b[i][x], for rows rows of C",
-		"and 16 columns x. A is [n][rows]. Rows lie the steps apart, in elements. n > 0.")
+		"adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [n][rows].",
+		"Steps are row strides in elements. n > 0.")
 	c, cStep, a, aStep := g.param("c"), g.stepParam("cStep"), g.param("a"), g.stepParam("aStep")
 	b, bStep, rows, n := g.param("b"), g.stepParam("bStep"), g.param("rows"), g.param("n")
 	from, at, left := g.temp(), g.temp(), g.temp()
@@ -253,15 +251,15 @@ func (g *generator) productT() {
 	g.done()
 }
 
-// A columnProduct is the operands of C = Aᵀ B with elements of a row of A, one of each row of C,
-// side by side.
+// A columnProduct holds the operands of C = Aᵀ B. A row of A has one element for each row of C.
 type columnProduct struct {
 	a, aStep reg
-	b, bStep reg // none if rows of B lie side by side
-	n        reg // it is destroyed
+	b, bStep reg // none if rows of B are contiguous
+	n        reg // destroyed
 }
 
-// columnSums writes the loop. a is moved by its last load, with which the others do not wait.
+// columnSums writes the loop. The last load of a step advances a, so that the other loads do not
+// wait.
 func (g *generator) columnSums(label string, rows int, x columnProduct) {
 	g.unrolled(label, x.n, steps, func(n int) {
 		for i := range n {
@@ -286,7 +284,7 @@ func (g *generator) columnSums(label string, rows int, x columnProduct) {
 	})
 }
 
-// loadElements loads so many elements, side by side, and moves on by step.
+// loadElements loads n adjacent elements and advances a by step.
 func (g *generator) loadElements(n int, a, step reg) {
 	switch n {
 	case 6:

@@ -2,19 +2,19 @@ package main
 
 import "fmt"
 
-// The products of bfloat16 of a forward pass are by BFMMLA, which adds to a 2 x 2 block of sums the products of
-// two rows of four elements with two rows of four: a quad is such two rows, in a vector. The tile is again 24
-// vectors of sums, V0 to V23, now of 2 x 2: three pairs of keys, or of columns of V, with eight pairs of queries. A
-// vector holds [first row: query 0, query 1; second row: query 0, query 1].
+// Forward products of bfloat16 use BFMMLA, which adds the products of two rows of four elements by two rows
+// of four to a 2 x 2 block of sums. A quad is two such rows in a vector. The tile is again 24 vectors of
+// sums, V0 to V23, each 2 x 2: three pairs of keys, or of columns of V, by eight pairs of queries. A vector
+// holds [first row: query 0, query 1; second row: query 0, query 1].
 //
-//	scores      of K two rows side by side are made quads; those of Q are packed, [dim/8][2][8][8]
-//	addValues   those of V, of four keys and two columns, are packed, [keys/4][columns/2][8], as are
-//	            those of P, [keys/4][8][8]
+//	scores      two adjacent rows of K become quads; Q is packed, [dim/8][2][8][8]
+//	addValues   V is packed in quads of four keys and two columns, [keys/4][columns/2][8]; P is
+//	            packed, [keys/4][8][8]
 const (
 	queryPairs = lanes / 2
-	quadBytes  = 16 * queryPairs // of all queries
-	quadRows   = 24              // the first vector of rows of K, or of quads of V
-	quadQuery  = 28              // the first of queries, which come in pairs
+	quadBytes  = 16 * queryPairs // bytes of the quads of all queries
+	quadRows   = 24              // the first vector of rows of K or quads of V
+	quadQuery  = 28              // the first vector of queries, which come in pairs
 )
 
 func quadSum(pair, q int) int { return pair*queryPairs + q }
@@ -28,11 +28,11 @@ func (g *generator) bf16ForwardRoutines() {
 	g.packWeights()
 }
 
-// quadScores writes S = K Qᵀ with the running maximum in the store.
+// quadScores writes S = K Qᵀ and updates the running maxima as it stores.
 func (g *generator) quadScores() {
 	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, top *float32",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K of bfloat16, step elements apart, and raises",
-		"top[i] to the largest of them. q is what packQueries makes, s is [keys][16]. dim is a multiple of 8. dim > 0.")
+		"sets s[j][i] = dot(k[j], q[i]) for keys bfloat16 rows of K, step elements apart, and raises",
+		"top[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")
 	dim, keys, top := g.param("dim"), g.param("keys"), g.param("top")
 	rows, index, at, n := g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
@@ -66,8 +66,9 @@ func (g *generator) quadScores() {
 	g.done()
 }
 
-// loadPairs loads eight elements of rows and makes them quads: vectors of the first four of two rows, and of
-// the last four. A row without another one is a pair with itself. It returns them and two free vectors.
+// loadPairs loads eight elements of rows and makes quads of them: low holds the first four elements
+// of two rows, high the last four. A row without a partner is paired with itself. It also returns
+// two free vectors.
 func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	spare := quadRows + 6
 	for i := 0; i < len(rows); i += 2 {
@@ -82,8 +83,8 @@ func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	return low, high, []int{spare, quadRows + 7}
 }
 
-// rowsOfPair sets four vectors from to on to the first row of a pair of sums, and returns the second one, which
-// takes the place of half of these.
+// rowsOfPair sets four vectors from to on to the first row of a pair of sums. It returns the second
+// row, in the place of half of the sums.
 func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	for j := range vectors {
 		a, b := quadSum(pair, 2*j), quadSum(pair, 2*j+1)
@@ -94,7 +95,6 @@ func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	return second
 }
 
-// storeQuadScores stores the sums and raises the maxima, which a NaN leaves as they are.
 func (g *generator) storeQuadScores(s, top reg, size int) {
 	const most = quadQuery
 	g.loadRow(top, 0, most)
@@ -112,12 +112,11 @@ func (g *generator) storeQuadScores(s, top reg, size int) {
 	g.op("ADD $%d, %v", size*rowBytes, s)
 }
 
-// quadValues writes Oᵀ = alpha Oᵀ + Vᵀ P.
 func (g *generator) quadValues() {
 	g.routine("addValues", "o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32",
-		"sets o[c][i] = alpha[i]*o[c][i] + the sum over 4*quads keys j of v[j][c]*p[j][i]. v is what packKeys makes, quads",
-		"of keys step elements apart, p what packWeights makes, o is [vdim][16]. vdim is even. quads > 0, vdim > 0.",
-		"A nil alpha counts as 0, whatever o held.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over 4·quads keys j of v[j][c]·p[j][i]. packKeys packs v,",
+		"with quads of keys step elements apart, and packWeights packs p. o is [vdim][16]. vdim is even. quads > 0, vdim",
+		"> 0. A nil alpha counts as 0: o may be uninitialized.")
 	x := &valueSum{generator: g}
 	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.param("step"), g.param("p")
 	x.keys, x.vdim, x.alpha = g.param("quads"), g.param("vdim"), g.param("alpha")
@@ -142,7 +141,6 @@ func (g *generator) quadValues() {
 	g.done()
 }
 
-// quadStep adds the products of four keys.
 func (x *valueSum) quadStep(pairs int) {
 	for i := range pairs {
 		x.v("ldr q%d, [x%d, #%d]", quadRows+i, x.from, 16*i)
@@ -159,7 +157,7 @@ func (x *valueSum) quadStep(pairs int) {
 	x.op("ADD $%d, %v", quadBytes, x.at)
 }
 
-// storeQuads adds what O held, unless there is no alpha, and stores the sums.
+// storeQuads adds alpha·O, unless alpha is nil, and stores the sums.
 func (x *valueSum) storeQuads(size int, label string) {
 	const alpha, row = quadQuery, quadRows
 	x.op("CBZ %v, %salpha", x.alpha, label)
@@ -184,7 +182,6 @@ func (x *valueSum) storeQuads(size int, label string) {
 	x.op("ADD $%d, %v", size*rowBytes, x.o)
 }
 
-// packQueries writes the packing of Q.
 func (g *generator) packQueries() {
 	g.routine("packQueries", "dst, src *uint16, step, dim int",
 		"packs 16 rows of src, step elements apart, for scores: [dim/8][2][8][8]. dim is a multiple of 8. dim > 0.")
@@ -210,7 +207,8 @@ func (g *generator) packQueries() {
 	g.done()
 }
 
-// zipQuads sets z to z+3 to quads of the columns of four rows of eight, v to v+3, two columns in each.
+// zipQuads sets v to v+3, four rows of eight elements, to quads of their columns, two columns each.
+// z to z+3 are scratch.
 func (g *generator) zipQuads(v, z int) {
 	for i := range 2 {
 		g.v("zip1 v%d.8h, v%d.8h, v%d.8h", z+2*i, v+2*i, v+2*i+1)
@@ -222,7 +220,6 @@ func (g *generator) zipQuads(v, z int) {
 	}
 }
 
-// packKeys writes the packing of V.
 func (g *generator) packKeys() {
 	g.routine("packKeys", "dst, src *uint16, step, vdim, quads int",
 		"packs 4*quads rows of src, step elements apart, for addValues: [quads][vdim/2][8]. vdim is a multiple of 8. vdim, quads > 0.")
@@ -249,7 +246,6 @@ func (g *generator) packKeys() {
 	g.done()
 }
 
-// packWeights writes the packing of P.
 func (g *generator) packWeights() {
 	g.routine("packWeights", "dst *uint16, s *float32, quads int",
 		"packs 4*quads rows of s, [keys][16], rounded to bfloat16, for addValues: [quads][8][8]. quads > 0.")

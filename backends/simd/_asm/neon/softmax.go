@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// An exponential is the registers of exp2's constants: coefficients c[0] to c[5], the lowest
-// argument and the number that rounds.
+// An exponential holds the registers of exp2's constants: coefficients c[0] to c[5], the lowest
+// argument and the rounding constant.
 type exponential struct {
 	c             [6]int
 	low, rounding int
@@ -13,7 +13,7 @@ type exponential struct {
 // [-1/2, 1/2] with c0 = 1, relative error 1e-7.
 var exp2Numbers = [8]float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149, -127, 0x1.8p23 + 127}
 
-// exp2Constants loads the constants of exp2 into eight vectors from a given one on.
+// exp2Constants loads the constants of exp2 into eight vectors from first on.
 func (g *generator) exp2Constants(first int) exponential {
 	for i, x := range exp2Numbers {
 		g.constant(x, first+i)
@@ -21,12 +21,11 @@ func (g *generator) exp2Constants(first int) exponential {
 	return exp2At(first)
 }
 
-// exp2At returns the constants of exp2 in the vectors from a given one on.
+// exp2At returns the constants of exp2 in the vectors from first on.
 func exp2At(first int) exponential {
 	return exponential{[6]int{first, first + 1, first + 2, first + 3, first + 4, first + 5}, first + 6, first + 7}
 }
 
-// constant loads x into every lane of a vector.
 func (g *generator) constant(x float32, v int) {
 	if bits := math.Float32bits(x); bits == 0 {
 		g.clear(v)
@@ -35,16 +34,15 @@ func (g *generator) constant(x float32, v int) {
 	}
 }
 
-// exp2 sets some vectors to 2^x for x <= 128: x = n + f, n whole, 2^f by polynomial, then
-// scaled by 2^n. It is 0 for -Inf and keeps a NaN. Each vector takes four of scratch, side by
-// side.
+// exp2 sets vectors to 2^x for x <= 128: x = n + f with n whole, 2^f by polynomial, scaled by 2^n.
+// -Inf gives 0, and NaN stays NaN. Each vector takes four adjacent scratch vectors.
 //
-// The unit in the last place of rounding is 1, so adding it rounds to a whole number, and
-// leaves n + 127 in the last bits: shifted up, these are 2^n as a float32, or 0 for n = -127, or
-// infinity for n = 128. It is multiplied with, not added to the exponent, for the sake of NaN.
+// The last place of rounding is 1, so adding it rounds x to n and leaves n + 127 in the low bits. Shifted
+// up, they are 2^n as a float32: 0 for n = -127, infinity for n = 128. A product with 2^n keeps NaN, an
+// addition to the exponent would not.
 //
-// A multiply-add keeps its sum where the addend was, so each that begins a sum costs a move: the
-// polynomial is cut into three sums of two terms.
+// A multiply-add overwrites its addend, so a sum that starts from a coefficient costs a move: the
+// polynomial is split into three sums of two terms.
 func (g *generator) exp2(e exponential, x, scratch []int) {
 	const n, low, high, square = 0, 1, 2, 3
 	do := func(format string, registers func(x, s int) []any) {
@@ -69,11 +67,10 @@ func (g *generator) exp2(e exponential, x, scratch []int) {
 	do("fmul v%d.4s, v%d.4s, v%d.4s", func(x, s int) []any { return []any{x, s + high, s + n} })
 }
 
-// maskScores writes the masking of an edge block.
 func (g *generator) maskScores() {
 	g.routine("maskScores", "s *float32, masks *uint32, keys int, top *float32",
-		"sets s[j][i] to -Inf where bit i of masks[j] is clear and raises top[i] to the",
-		"largest of the others. s is [keys][16]. keys > 0.")
+		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest",
+		"remaining score. s is [keys][16]. keys > 0.")
 	s, masks, keys, top := g.param("s"), g.param("masks"), g.param("keys"), g.param("top")
 	const x, most, bits, lowest, word, seen = 0, 4, 8, 12, 13, 14
 	g.laneBits(bits)
@@ -93,24 +90,24 @@ func (g *generator) maskScores() {
 	g.done()
 }
 
-// The registers of weights: two vectors of scores at a time with their scratch, then what stays.
+// Registers of weights: two vectors of scores at a time and their scratch, then the constants.
 const (
 	weightX, weightScratch     = 0, 2
 	weightShift, weightSum     = 10, 14
 	weightScale, weightNumbers = 18, 19
 )
 
-// weights writes P = 2^(S - max), in place, with the running maximum and sum.
+// weights writes P = 2^(scale·(S - max)) in place, with the running maximum and sum.
 func (g *generator) weights() {
 	g.routine("weights", "s *float32, keys int, m, top, l, alpha *float32, scale float32",
-		"sets s[j][i] = 2^(scale*(s[j][i] - top[i])), alpha[i] = 2^(scale*(m[i] - top[i])), m[i] =",
-		"top[i] and l[i] = alpha[i]*l[i] + the sum over j of the new s[j][i]. A top of -Inf counts as",
-		"the lowest finite number. s is [keys][16]. keys > 0.")
+		"sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
+		"top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.",
+		"s is [keys][16]. keys > 0.")
 	s, keys, m, top, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("top"), g.param("l"), g.param("alpha")
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
 	g.beginWeights(e, m, top, l, alpha)
-	// Either half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
 	left := g.temp()
 	g.op("LSR $1, %v, %v", keys, left)
 	g.op("SUB %v, %v", left, keys)
@@ -136,8 +133,8 @@ func (g *generator) weights() {
 	g.done()
 }
 
-// weigh sets a pair of vectors of scores to their weights: the difference comes first, so that
-// large scores lose nothing.
+// weigh turns a pair of vectors of scores into weights. The difference comes first, so that large
+// scores lose nothing.
 func (g *generator) weigh(e exponential, pair int) {
 	for i := range 2 {
 		g.v("fsub v%d.4s, v%d.4s, v%d.4s", weightX+i, weightX+i, weightShift+pair+i)
@@ -148,7 +145,8 @@ func (g *generator) weigh(e exponential, pair int) {
 	g.exp2(e, []int{weightX, weightX + 1}, []int{weightScratch, weightScratch + 4})
 }
 
-// beginWeights sets the shift to top, multiplies l with alpha, and stores m and alpha.
+// beginWeights sets the shift to top, at least the lowest finite number, multiplies l by alpha, and
+// stores m and alpha.
 func (g *generator) beginWeights(e exponential, m, top, l, alpha reg) {
 	g.loadRow(top, 0, weightShift)
 	lowest := weightSum
@@ -169,16 +167,12 @@ func (g *generator) beginWeights(e exponential, m, top, l, alpha reg) {
 	}
 }
 
-// totals writes what ends a tile: the divisors of O, and LSE.
-//
-// The logarithm of x = 2^e (1+f), with 1+f in [sqrt(1/2), sqrt(2)), is e ln(2) + f -
-// f^2/2 + f^3 p(f). p is a minimax fit of degree 7, which gives the logarithm with a
-// relative error of 2e-8; ln(2) comes in two parts, the first of 12 bits, so that its
-// product is exact.
+// totals writes the end of a tile: the factors 1/l of O, and LSE, with the logarithm of
+// ../softmax.go.
 func (g *generator) totals() {
 	g.routine("totals", "lse, by, m, l *float32, scale float32",
-		"sets by[i] = 1/l[i] and lse[i] = scale*m[i] + ln(l[i]), or 0 and -Inf where l[i]",
-		"is 0. Otherwise l[i] must be normal or NaN.")
+		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
+		"Otherwise l[i] must be normal or NaN.")
 	lse, by, m, l := g.param("lse"), g.param("by"), g.param("m"), g.param("l")
 	n := g.temp()
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,

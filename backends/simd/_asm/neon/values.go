@@ -1,23 +1,22 @@
 package main
 
-// A valueSum is the arguments of Oᵀ = alpha Oᵀ + Vᵀ P.
+// A valueSum holds the operands of Oᵀ = alpha Oᵀ + Vᵀ P.
 type valueSum struct {
 	*generator
 	o, value, step, p, keys, vdim, alpha, masks reg
 	from, at, left, mask                        reg // scratch
 }
 
-// values writes Oᵀ = alpha Oᵀ + Vᵀ P. The keys are summed from zero, since a sum of few
-// keys is rounded in smaller units than O.
+// values writes Oᵀ = alpha Oᵀ + Vᵀ P. The products are summed from zero, as a sum of few keys is
+// rounded in smaller units than O.
 //
-// Where V is finite, its product with a weight of 0 is 0, and no mask is needed. That is worth
-// a look at V.
+// Where V is finite, a weight of 0 adds 0, and no mask is needed. This is worth a check of V.
 func (g *generator) values() {
 	g.routine("addValues", "o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32",
-		"sets o[c][i] = alpha[i]*o[c][i] + the sum over keys rows j of V, step elements",
-		"apart, of v[j][c]*p[j][i] for those i whose bit in masks[j] is set. For the others p[j][i] must be 0,",
-		"and v[j][c] does not matter, even if it is NaN. o is [vdim][16], p is [keys][16]. keys > 0.",
-		"A nil alpha counts as 0, whatever o held. Nil masks have all bits set.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in",
+		"masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is",
+		"[vdim][16], p is [keys][16]. keys > 0. A nil alpha counts as 0: o may be uninitialized. Nil masks have all bits",
+		"set.")
 	x := &valueSum{generator: g, masks: g.param("masks"), mask: g.temp()}
 	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.stepParam("step"), g.param("p")
 	x.keys, x.vdim, x.alpha = g.param("keys"), g.param("vdim"), g.param("alpha")
@@ -34,7 +33,7 @@ func (g *generator) values() {
 	g.done()
 }
 
-// sums writes the loops over columns of V, as many at a time as sizes say.
+// sums writes the loops over columns of V, in groups of the given sizes.
 func (x *valueSum) sums(name string, sizes []int, add func(label string, rows int)) {
 	x.inGroups(name, x.vdim, sizes, func(rows int, label string) {
 		x.op("MOVD %v, %v", x.value, x.from)
@@ -47,7 +46,7 @@ func (x *valueSum) sums(name string, sizes []int, add func(label string, rows in
 	})
 }
 
-// store adds what O held, unless there is no alpha, and stores the sums.
+// store adds alpha·O, unless alpha is nil, and stores the sums.
 func (x *valueSum) store(rows int, label string) {
 	x.op("CBZ %v, %sset", x.alpha, label)
 	const alpha, old = rowWhole, elements
@@ -67,13 +66,11 @@ func (x *valueSum) store(rows int, label string) {
 	x.op("ADD $%d, %v", rows*rowBytes, x.o)
 }
 
-// v2 moves a pair of vectors.
 func (g *generator) v2(name string, v int, at reg, offset int) {
 	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
 }
 
-// ifFinite jumps to label if V holds neither NaN nor an infinity, either of which makes 0 times
-// it NaN.
+// ifFinite jumps to label if V holds neither NaN nor infinity, whose products with 0 are NaN.
 func (x *valueSum) ifFinite(label string) {
 	g := x.generator
 	n, row := g.temp(), g.temp()
@@ -112,8 +109,8 @@ func (x *valueSum) ifFinite(label string) {
 	g.used -= 2
 }
 
-// maskedSums adds the products of the lanes whose bits are set. Elements may be NaN: they
-// become 0 in the other lanes.
+// maskedSums adds the products of the lanes whose bits are set. Elements may be NaN: they become 0
+// in the other lanes.
 func (x *valueSum) maskedSums(label string, rows int) {
 	g := x.generator
 	const bits, seen, element, weight = 16, 20, elements, 28
@@ -137,7 +134,7 @@ func (x *valueSum) maskedSums(label string, rows int) {
 	g.count(x.left, label)
 }
 
-// laneBits loads four vectors, in which lane i of all has bit i.
+// laneBits loads four vectors in which lane i of 16 has bit i.
 func (g *generator) laneBits(v int) {
 	var words []uint32
 	for i := range lanes {
@@ -148,10 +145,9 @@ func (g *generator) laneBits(v int) {
 	g.used--
 }
 
-// addSum writes the sum of two parts of the keys.
 func (g *generator) addSum() {
 	g.routine("addSum", "sum, x *float32, rows int, alpha *float32",
-		"sets sum[c][i] = alpha[i]*sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.")
+		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.")
 	to, x, rows, alpha := g.param("sum"), g.param("x"), g.param("rows"), g.param("alpha")
 	const by, old, z = 0, 4, 8
 	g.loadRow(alpha, 0, by)
@@ -166,11 +162,11 @@ func (g *generator) addSum() {
 	g.done()
 }
 
-// dots writes delta. It adds in the order of dP, so that dP - delta is 0 for a row that sees
-// one key.
+// dots writes delta. It adds in the order of dP, so that dP - delta is 0 for a row that sees one
+// key.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
-		"sets sum[i] to the sum over c of a[c][i]*b[c][i]. a and b are [dim][16]. dim > 0.")
+		"sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
 	to, a, b, n := g.param("sum"), g.param("a"), g.param("b"), g.param("dim")
 	const even, odd, x, y = 0, 4, 8, 12
 	g.clear(even, even+1, even+2, even+3, odd, odd+1, odd+2, odd+3)
