@@ -14,7 +14,7 @@ import (
 func TestBudget(t *testing.T) {
 	b := newMutant(t, "")
 	drawn := func(o conformance.Options) (names []string) {
-		o.Budget = 300 * time.Millisecond
+		o.Budget = 100 * time.Millisecond
 		for r := range conformance.Results(t.Context(), b.Kernels(), o) {
 			swept := strings.HasPrefix(r.Case, "sweep-")
 			require.False(t, !swept && len(names) > 0, "%s after a random problem", r.Case)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,9 @@ import (
 func TestConformance(t *testing.T) {
 	d := dispatch.New(simd.New()).Unpaired().Frozen() // another kernel, as with LSE, would give other bits
 	defer d.Close()
+	if testing.Short() && os.Getenv("FLASHKIT_SWEEP") == "" {
+		t.Setenv("FLASHKIT_SWEEP", "2") // TestRandomProblems draws more
+	}
 	conformance.Run(t, &backend{d})
 }
 

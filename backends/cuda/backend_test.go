@@ -30,14 +30,13 @@ func TestConformanceOnFake(t *testing.T) {
 	b, _ := openFake(t)
 	b.staging.chunk, b.staging.whole = 3000, 3000 // several chunks for most cases
 	b.eager = true
-	conform(t, b)
+	conform(t, b, !slow.SkipsUnderRace())
 }
 
-// conform runs conformance. If the race detector slows the fake's arithmetic, it runs only the
-// cases about concurrent, canceled and repeated calls, and the causal traps. They run on the
-// kernels with the most work on the host.
-func conform(t *testing.T, b flashkit.Backend) {
-	if !slow.SkipsUnderRace() {
+// conform runs conformance: the whole suite, or only the cases about concurrent, canceled and
+// repeated calls, and the causal traps. They run on the kernels with the most work on the host.
+func conform(t *testing.T, b flashkit.Backend, whole bool) {
+	if whole {
 		conformance.Run(t, b)
 		return
 	}

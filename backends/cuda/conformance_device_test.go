@@ -82,5 +82,5 @@ func TestConformanceOnDevice(t *testing.T) {
 func TestConformanceOnFakeDevice(t *testing.T) {
 	b, _ := openFake(t)
 	b.eager = true
-	conform(t, onDevice{b})
+	conform(t, onDevice{b}, !testing.Short())
 }

@@ -95,7 +95,7 @@ func inputFile(t *testing.T, p flashkit.Problem, r *rand.Rand) []string {
 // Sizes of 0 and 1 with any features give a result or a clear error, whatever the command.
 func TestDegenerateProblems(t *testing.T) {
 	slow.UnderRace(t)
-	seed, count, every := uint64(1), 48, 12
+	seed, count, every := uint64(1), 16, 8
 	if !testing.Short() {
 		seed, count, every = rand.Uint64(), 400, 4
 	}

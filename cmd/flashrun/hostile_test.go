@@ -113,14 +113,17 @@ func TestHostileProblems(t *testing.T) {
 	list := hostileProblems()
 	require.Greater(t, len(list), 60)
 	files := 0
-	for _, p := range list {
+	for i, p := range list {
 		inputs := [][]string{{"--problem", p.String()}}
 		if path := fileOf(t, p); path != "" {
 			files++
 			inputs = append(inputs, []string{"--in", path})
 		}
-		for _, in := range inputs {
-			for _, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--check", "--pass", "fwd,bwd"}, {"--backend", "simd/fwd_generic"}} {
+		for j, in := range inputs {
+			for k, flags := range [][]string{{}, {"--pass", "fwd,bwd"}, {"--check", "--pass", "fwd,bwd"}, {"--backend", "simd/fwd_generic"}} {
+				if testing.Short() && (i+j+k)%2 == 1 {
+					continue
+				}
 				out := filepath.Join(t.TempDir(), "o.safetensors")
 				args := append(append([]string{"run", "--repeat", "1", "--out", out}, in...), flags...)
 				code, stdout, stderr := flashrun(t, args...)
