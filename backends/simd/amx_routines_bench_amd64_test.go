@@ -67,7 +67,7 @@ func newTileWork(dim int) *tileWork {
 func (w *tileWork) routines() []routineRun {
 	isa, n, s := w.isa, w.isa.lanes, &w.s[0]
 	adjust := func(softcap float32, bias *float32, lanes *float32) func() {
-		return func() { isa.adjust(s, n, tileBlock, &w.top[0], nil, .125, softcap, bias, n, lanes, .5, 100) }
+		return func() { isa.scoreMod(s, n, tileBlock, &w.top[0], nil, .125, softcap, bias, n, lanes, .5, 100) }
 	}
 	shaped := func(masks *uint32, softcap float32, bias *uint32, lanes *float32) func() {
 		return func() {
@@ -88,9 +88,9 @@ func (w *tileWork) routines() []routineRun {
 			}
 		}},
 		{"weights", func() {
-			weightsAMXBF16(&w.p[0], s, tileBlock/2, &w.m[0], &w.top[0], &w.l[0], &w.alpha[0], 1)
+			expScoresAMXBF16(&w.p[0], s, tileBlock/2, &w.m[0], &w.top[0], &w.l[0], &w.alpha[0], 1)
 		}},
-		{"weightsAVX512", func() { isa.weights(s, tileBlock, &w.m[0], &w.top[0], &w.l[0], &w.alpha[0], 1) }},
+		{"weightsAVX512", func() { isa.expScores(s, tileBlock, &w.m[0], &w.top[0], &w.l[0], &w.alpha[0], 1) }},
 		{"narrow", func() { narrowPairsAVX512BF16(&w.p[0], s, pairLanes, tileBlock/2) }},
 		{"values", func() {
 			addValuesAMXBF16(&w.o[0], &w.v[0], tileBlock/2, &w.p[0], tileBlock/2, w.dim, &w.alpha[0], s)
@@ -99,7 +99,7 @@ func (w *tileWork) routines() []routineRun {
 		{"adjust/alibi", adjust(0, nil, &w.lanes[0])},
 		{"adjust/bias", adjust(0, &w.bias[0], nil)},
 		{"adjust/softcap", adjust(5, nil, nil)},
-		{"adjust/softcap,uncap", func() { isa.adjust(s, n, tileBlock, &w.top[0], &w.bias[0], .125, 5, nil, n, nil, .5, 100) }},
+		{"adjust/softcap,uncap", func() { isa.scoreMod(s, n, tileBlock, &w.top[0], &w.bias[0], .125, 5, nil, n, nil, .5, 100) }},
 		{"maskScores", func() { isa.maskScores(s, &w.kept[0], tileBlock, &w.top[0]) }},
 		{"dropWeights", func() { isa.dropWeights(s, tileBlock, 0, &w.numbers[0], 1, 2, 3, 1<<30) }},
 		{"bias/load", func() {

@@ -73,7 +73,7 @@ func (x *shaping) want() (s, top []float32) {
 			pair, lane := i/pairLanes/2, i%pairLanes
 			bias = append(bias, half.FromBF16(halves(x.bias)[2*(pair*pairLanes+lane)+i/pairLanes%2]))
 		}
-		adjustAVX512(&s[0], pairLanes, x.keys, &unseen[0], nil, x.scale, x.softcap, first(bias), pairLanes, first(x.lanes), x.slope, x.at)
+		scoreModAVX512(&s[0], pairLanes, x.keys, &unseen[0], nil, x.scale, x.softcap, first(bias), pairLanes, first(x.lanes), x.slope, x.at)
 	}
 	for i, y := range s[:x.keys*pairLanes] {
 		lane := i % pairLanes
@@ -88,7 +88,7 @@ func (x *shaping) want() (s, top []float32) {
 	return s, top
 }
 
-// shapedScores does to the bit what the products, adjust and masks do one after the other.
+// shapedScores does to the bit what the products, scoreMod and masks do one after the other.
 func TestShapedScores(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// shapedDots does what the products and adjust do one after the other, but for what a cap of
+// shapedDots does what the products and scoreMod do one after the other, but for what a cap of
 // exponentials is off by.
 func TestShapedDots(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
@@ -40,12 +40,12 @@ func TestShapedDots(t *testing.T) {
 		}
 		want, wantUncap := make([]float32, upToTiles(x.keys)*pairLanes), make([]float32, n)
 		scoresAMXBF16(&want[0], &x.k[0], x.step, &x.q[0], x.words, x.keys, &x.top[0])
-		adjustAVX512(&want[0], pairLanes, rows, &x.top[0], &wantUncap[0], x.scale, x.softcap, first(bias), step, first(x.lanes), x.slope, x.at)
-		got, uncap := newFenced(len(want)), newFenced(n)
-		shapedDotsAMXBF16(&got.x[0], &x.k[0], x.step, &x.q[0], x.words, x.keys, &uncap.x[0], x.scale, x.softcap, first(given), first(inBF16), step, first(x.lanes), x.slope, x.at)
+		scoreModAVX512(&want[0], pairLanes, rows, &x.top[0], &wantUncap[0], x.scale, x.softcap, first(bias), step, first(x.lanes), x.slope, x.at)
+		got, softcapGrad := newFenced(len(want)), newFenced(n)
+		shapedDotsAMXBF16(&got.x[0], &x.k[0], x.step, &x.q[0], x.words, x.keys, &softcapGrad.x[0], x.scale, x.softcap, first(given), first(inBF16), step, first(x.lanes), x.slope, x.at)
 		name := fmt.Sprintf("%d words, %d keys, scale %g, softcap %g, slope %g, bias %v, in bf16 %v", x.words, x.keys, x.scale, x.softcap, x.slope, bias != nil, inBF16 != nil)
 		got.requireFence(t, 1, 1)
-		uncap.requireFence(t, 1, 1)
+		softcapGrad.requireFence(t, 1, 1)
 		if x.softcap == 0 {
 			require.Equal(t, bitsOf(want[:n]), bitsOf(got.x[:n]), name)
 			continue
@@ -60,7 +60,7 @@ func TestShapedDots(t *testing.T) {
 				bound += 0x1p-23 * math.Abs(float64(y))
 			}
 			requireNear(t, y, got.x[i], bound, name)
-			requireNear(t, wantUncap[i], uncap.x[i], 2e-6*math.Abs(float64(wantUncap[i]))+1e-37, name)
+			requireNear(t, wantUncap[i], softcapGrad.x[i], 2e-6*math.Abs(float64(wantUncap[i]))+1e-37, name)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestShapedGradients(t *testing.T) {
 		pairs, step := 1+r.IntN(20), pairLanes+2*r.IntN(9)
 		n := 2 * pairs
 		s, dp, lse, delta := numbers(n*pairLanes), numbers(n*pairLanes), numbers(n), numbers(n)
-		masks, kept, uncap := make([]uint32, n), make([]uint32, n), numbers(n*pairLanes)
+		masks, kept, softcapGrad := make([]uint32, n), make([]uint32, n), numbers(n*pairLanes)
 		for i := range masks {
 			masks[i], kept[i] = []uint32{0, ^uint32(0), r.Uint32()}[r.IntN(3)], r.Uint32()
 			if masks[i] == 0 {
@@ -103,10 +103,10 @@ func TestShapedGradients(t *testing.T) {
 		if kind := r.IntN(3); kind < 2 {
 			of = &kept[0]
 			if kind == 0 {
-				caps = &uncap[0]
+				caps = &softcapGrad[0]
 			}
 		} else {
-			caps = &uncap[0]
+			caps = &softcapGrad[0]
 		}
 		p, ds, rows := make([]uint32, pairs*pairLanes), make([]uint32, pairs*pairLanes), make([]uint16, n*step)
 		shapedGradientsAMXBF16(&p[0], &ds[0], &rows[0], step, &s[0], &dp[0], &masks[0], pairs, &lse[0], &delta[0], .5, of, 1.25, caps)

@@ -18,19 +18,19 @@ func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, b
 //go:noescape
 func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
-// shapedGradientsAMXBF16 is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·uncap[i][j]; z
-// is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil uncap means 1; at least one is not nil.
-// uncap is [2*pairs][32].
+// shapedGradientsAMXBF16 is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]; z
+// is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil softcapGrad means 1; at least one is not nil.
+// softcapGrad is [2*pairs][32].
 //
 //go:noescape
-func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)
+func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)
 
-// shapedDotsAMXBF16 sets s[j][i] as scores and adjust do in sequence, for keys rows of k, rounded up to an even
+// shapedDotsAMXBF16 sets s[j][i] as scores and scoreMod do in sequence, for keys rows of k, rounded up to an even
 // number. Rows of bias are biasStep elements apart; halves, in bf16, replaces a nil bias. Caps have an absolute
-// error of a few roundings of softcap. With softcap, uncap is required, [keys][32].
+// error of a few roundings of softcap. With softcap, softcapGrad is required, [keys][32].
 //
 //go:noescape
-func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
+func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, softcapGrad *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 
 // planeSumsAMXBF16 adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep
 // bf16 and bStep pairs apart, planes aPlane and bPlane bytes. a has a multiple of 32 rows, b 32 columns; columns

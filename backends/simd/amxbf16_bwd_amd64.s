@@ -282,7 +282,7 @@ DATA pairOrder<>+56(SB)/4, $0x001e000e
 DATA pairOrder<>+60(SB)/4, $0x001f000f
 GLOBL pairOrder<>(SB), RODATA|NOPTR, $64
 
-// func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)
+// func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)
 // Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
 TEXT ·shapedGradientsAMXBF16(SB), NOSPLIT, $8-112
 	STMXCSR      (SP)
@@ -299,7 +299,7 @@ TEXT ·shapedGradientsAMXBF16(SB), NOSPLIT, $8-112
 	MOVQ         lse+64(FP), R9
 	MOVQ         delta+72(FP), R10
 	MOVQ         kept+88(FP), R11
-	MOVQ         uncap+104(FP), R12
+	MOVQ         softcapGrad+104(FP), R12
 	MOVQ         pairs+56(FP), R13
 	MOVL         $0x3f800000, R14
 	VPBROADCASTD R14, Z24
@@ -667,13 +667,13 @@ end:
 	VZEROUPPER
 	RET
 
-// func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, uncap *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
+// func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, softcapGrad *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 // Requires: AMXBF16, AVX, AVX512DQ, AVX512F, CMOV, SSE
 TEXT ·shapedDotsAMXBF16(SB), NOSPLIT, $56-104
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
-	MOVQ    uncap+48(FP), SI
+	MOVQ    softcapGrad+48(FP), SI
 	MOVQ    bias+64(FP), R14
 	MOVQ    biasStep+80(FP), AX
 	SHLQ    $0x01, AX

@@ -4,25 +4,25 @@
 
 package simd
 
-// scoresAMXBF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// scoresAMXBF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
 // the largest s[j][i]. Rows of K have words pairs, a multiple of 16; q is [words][32]. k and s have multiples
 // of 32 rows. keys > 0.
 //
 //go:noescape
-func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
+func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32)
 
 // seenScoresAMXBF16 is scores with rows of s set to -Inf where their bit in seen, [keys/32], is clear, up to a
 // multiple of 32 rows.
 //
 //go:noescape
-func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, seen *uint32)
+func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, seen *uint32)
 
-// shapedScoresAMXBF16 sets s[j][i] as scores and adjust do in sequence, for keys rows of K, rounded up to an even
+// shapedScoresAMXBF16 sets s[j][i] as scores and scoreMod do in sequence, for keys rows of K, rounded up to an even
 // number. bias is in pairs, [keys/2][32]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.
-// Without softcap, bias and lanes, scores are not scaled. It raises top[i] to the largest score, ignoring NaN.
+// Without softcap, bias and lanes, scores are not scaled. It raises rowMax[i] to the largest score, ignoring NaN.
 //
 //go:noescape
-func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
+func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 
 // addValuesAMXBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[c][j]·p[j][i]. Rows of v are step
 // pairs apart, o is [vdim][32], p is [pairs][32]. pairs is a positive multiple of 16, vdim of 32. sum is
@@ -32,12 +32,12 @@ func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, 
 //go:noescape
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 
-// weightsAMXBF16 sets w[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =
-// top[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A top of -Inf
+// expScoresAMXBF16 sets w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =
+// rowMax[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A rowMax of -Inf
 // counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
 //
 //go:noescape
-func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+func expScoresAMXBF16(p *uint32, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
 // dropPairsAMXBF16 is dropWeights for weights in pairs of keys, [keys/2][32], with room for a multiple of 8
 // keys. key is a multiple of 8. keys > 0, key >= 0.
@@ -58,17 +58,17 @@ func tilePeakAMXBF16(n int, a *uint16)
 // planeScoresAMXBF16 is scores for planes of K and Q, kPlane and qPlane bytes apart.
 //
 //go:noescape
-func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, top *float32)
+func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, rowMax *float32)
 
 // planeValuesAMXBF16 is addValues for planes of V and P, vPlane and pPlane bytes apart.
 //
 //go:noescape
 func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
 
-// planeWeightsAMXBF16 is weights for planes of p, plane bytes apart.
+// planeWeightsAMXBF16 is expScores for planes of p, plane bytes apart.
 //
 //go:noescape
-func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
 // planePairsAMXBF16 sets p to the planes, plane bytes apart, of the row pairs of s. s is [2*pairs][32], a plane
 // of p is [pairs][32]. pairs > 0.

@@ -4,12 +4,12 @@
 
 #include "textflag.h"
 
-// func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32)
+// func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32)
 // Requires: AMXBF16, AVX, AVX512F
 TEXT ·scoresAMXBF16(SB), NOSPLIT, $0-56
 	MOVQ    s+0(FP), AX
 	MOVQ    keys+40(FP), CX
-	MOVQ    top+48(FP), DX
+	MOVQ    rowMax+48(FP), DX
 	LEAQ    tileShape<>+0(SB), R11
 	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
 	MOVQ    $0x00000080, R12
@@ -111,7 +111,7 @@ DATA tileShape<>+48(SB)/8, $0x1010101010101010
 DATA tileShape<>+56(SB)/8, $0x0000000000000000
 GLOBL tileShape<>(SB), RODATA|NOPTR, $64
 
-// func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, seen *uint32)
+// func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, seen *uint32)
 // Requires: AMXBF16, AVX, AVX512F
 TEXT ·seenScoresAMXBF16(SB), NOSPLIT, $8-64
 	MOVQ         seen+56(FP), AX
@@ -119,7 +119,7 @@ TEXT ·seenScoresAMXBF16(SB), NOSPLIT, $8-64
 	VPBROADCASTD CX, Z1
 	MOVQ         s+0(FP), CX
 	MOVQ         keys+40(FP), DX
-	MOVQ         top+48(FP), SI
+	MOVQ         rowMax+48(FP), SI
 	LEAQ         tileShape<>+0(SB), R11
 	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
 	MOVQ         $0x00000080, R12
@@ -228,7 +228,7 @@ end:
 	VZEROUPPER
 	RET
 
-// func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, top *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
+// func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 // Requires: AMXBF16, AVX, AVX512DQ, AVX512F, CMOV, SSE
 TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $56-96
 	STMXCSR      (SP)
@@ -238,7 +238,7 @@ TEXT ·shapedScoresAMXBF16(SB), NOSPLIT, $56-96
 	VPBROADCASTD AX, Z20
 	MOVL         $0xffff0000, AX
 	VPBROADCASTD AX, Z21
-	MOVQ         top+48(FP), AX
+	MOVQ         rowMax+48(FP), AX
 	VMOVUPS      (AX), Z8
 	VMOVAPS      Z8, Z16
 	VMOVUPS      64(AX), Z9
@@ -1490,7 +1490,7 @@ taken:
 
 finish:
 	LONG $0x4978e2c4; BYTE $0xc0 // TILERELEASE
-	MOVQ    top+48(FP), AX
+	MOVQ    rowMax+48(FP), AX
 	VMAXPS  Z16, Z8, Z8
 	VMOVUPS Z8, (AX)
 	VMAXPS  Z17, Z9, Z9
@@ -1685,9 +1685,9 @@ set:
 	VZEROUPPER
 	RET
 
-// func weightsAMXBF16(p *uint32, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+// func expScoresAMXBF16(p *uint32, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
-TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
+TEXT ·expScoresAMXBF16(SB), NOSPLIT, $8-60
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -1710,7 +1710,7 @@ TEXT ·weightsAMXBF16(SB), NOSPLIT, $8-60
 	VBROADCASTSS scale+56(FP), Z8
 	MOVQ         l+40(FP), BX
 	MOVQ         m+24(FP), SI
-	MOVQ         top+32(FP), DI
+	MOVQ         rowMax+32(FP), DI
 	MOVQ         alpha+48(FP), R8
 	VMOVUPS      (DI), Z4
 	VMOVUPS      (SI), Z0
@@ -2209,12 +2209,12 @@ loop:
 	VZEROUPPER
 	RET
 
-// func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, top *float32)
+// func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, rowMax *float32)
 // Requires: AMXBF16, AVX, AVX512F
 TEXT ·planeScoresAMXBF16(SB), NOSPLIT, $0-72
 	MOVQ    s+0(FP), AX
 	MOVQ    keys+56(FP), CX
-	MOVQ    top+64(FP), DX
+	MOVQ    rowMax+64(FP), DX
 	LEAQ    tileShape<>+0(SB), R11
 	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
 	MOVQ    $0x00000080, R12
@@ -2590,7 +2590,7 @@ set:
 	VZEROUPPER
 	RET
 
-// func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+// func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
 TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	STMXCSR      (SP)
@@ -2617,7 +2617,7 @@ TEXT ·planeWeightsAMXBF16(SB), NOSPLIT, $8-68
 	VBROADCASTSS scale+64(FP), Z8
 	MOVQ         l+48(FP), SI
 	MOVQ         m+32(FP), DI
-	MOVQ         top+40(FP), R8
+	MOVQ         rowMax+40(FP), R8
 	MOVQ         alpha+56(FP), R9
 	VMOVUPS      (R8), Z4
 	VMOVUPS      (DI), Z0

@@ -4,31 +4,31 @@
 
 package simd
 
-// scoresAVX2 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// scoresAVX2 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
 // the largest s[j][i]. Even and odd columns have separate sums. q is [dim][16], s is [keys][16]. dim > 0.
 // Prefetches from ahead on into L2: 2·dim bytes for each key, or a little more.
 //
 //go:noescape
-func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
+func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
 
-// maskScoresAVX2 sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest
+// maskScoresAVX2 sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest
 // remaining score. s is [keys][16]. keys > 0.
 //
 //go:noescape
-func maskScoresAVX2(s *float32, masks *uint32, keys int, top *float32)
+func maskScoresAVX2(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// weightsAVX2 sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =
-// top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.
+// expScoresAVX2 sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =
+// rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.
 // s is [keys][16]. keys > 0.
 //
 //go:noescape
-func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+func expScoresAVX2(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// totalsAVX2 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
+// finalizeLSEAVX2 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
 // Otherwise l[i] must be normal or NaN.
 //
 //go:noescape
-func totalsAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
+func finalizeLSEAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
 // transposeAVX2 sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number. Rows are
 // dstStep and srcStep elements apart, blocks dstNext and srcNext.
@@ -83,14 +83,14 @@ func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bS
 //go:noescape
 func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// adjustAVX2 computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x
-// = softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
-// It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements
+// scoreModAVX2 computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x
+// = softcap·t; with softcapGrad, softcapGrad[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
+// It sets s[r][i] = x and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and softcapGrad are step elements
 // apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less
 // than 2^24. rows > 0.
 //
 //go:noescape
-func adjustAVX2(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+func scoreModAVX2(s *float32, step int, rows int, rowMax *float32, softcapGrad *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 
 // maskBitsAVX2 sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of
 // mask are step elements apart; it reads 16 of each. rows > 0.
@@ -104,20 +104,20 @@ func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
 //go:noescape
 func dropWeightsAVX2(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// keepKeysAVX2 sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half
+// dropoutMaskAVX2 sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half
 // word of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple
 // of 8. rows > 0.
 //
 //go:noescape
-func keepKeysAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
+func dropoutMaskAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 
 // gradientsOfAVX2 computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j
-// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0
-// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,
-// uncap and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.
+// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0
+// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,
+// softcapGrad and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
-func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
+func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 
 // fetchAVX2 prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory
 // need not exist. bytes > 0, rows > 0.

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
+// func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
 // Requires: AVX, FMA3, MMX+, SSE
 TEXT ·scoresAVX2(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
@@ -16,7 +16,7 @@ TEXT ·scoresAVX2(SB), NOSPLIT, $8-64
 	SHLQ    $0x02, DX
 	MOVQ    q+24(FP), BX
 	MOVQ    keys+40(FP), SI
-	MOVQ    top+48(FP), DI
+	MOVQ    rowMax+48(FP), DI
 	MOVQ    ahead+56(FP), R8
 	LEAQ    (DX)(DX*2), R9
 
@@ -502,7 +502,7 @@ keys1done:
 	VZEROUPPER
 	RET
 
-// func maskScoresAVX2(s *float32, masks *uint32, keys int, top *float32)
+// func maskScoresAVX2(s *float32, masks *uint32, keys int, rowMax *float32)
 // Requires: AVX, AVX2, SSE
 TEXT ·maskScoresAVX2(SB), NOSPLIT, $8-32
 	STMXCSR      (SP)
@@ -511,7 +511,7 @@ TEXT ·maskScoresAVX2(SB), NOSPLIT, $8-32
 	MOVQ         s+0(FP), AX
 	MOVQ         masks+8(FP), CX
 	MOVQ         keys+16(FP), DX
-	MOVQ         top+24(FP), BX
+	MOVQ         rowMax+24(FP), BX
 	MOVL         $0xff800000, SI
 	VMOVD        SI, X2
 	VPBROADCASTD X2, Y2
@@ -559,16 +559,16 @@ DATA laneBits<>+56(SB)/4, $0x00004000
 DATA laneBits<>+60(SB)/4, $0x00008000
 GLOBL laneBits<>(SB), RODATA|NOPTR, $64
 
-// func weightsAVX2(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+// func expScoresAVX2(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·weightsAVX2(SB), NOSPLIT, $8-52
+TEXT ·expScoresAVX2(SB), NOSPLIT, $8-52
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         keys+8(FP), CX
 	MOVQ         m+16(FP), DX
-	MOVQ         top+24(FP), BX
+	MOVQ         rowMax+24(FP), BX
 	MOVQ         l+32(FP), SI
 	MOVQ         alpha+40(FP), DI
 	MOVL         $0x3f800000, R8
@@ -704,9 +704,9 @@ key:
 	VZEROUPPER
 	RET
 
-// func totalsAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
+// func finalizeLSEAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·totalsAVX2(SB), NOSPLIT, $8-36
+TEXT ·finalizeLSEAVX2(SB), NOSPLIT, $8-36
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -2317,9 +2317,9 @@ rows1done:
 	VZEROUPPER
 	RET
 
-// func adjustAVX2(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+// func scoreModAVX2(s *float32, step int, rows int, rowMax *float32, softcapGrad *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·adjustAVX2(SB), NOSPLIT, $232-80
+TEXT ·scoreModAVX2(SB), NOSPLIT, $232-80
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -2327,11 +2327,11 @@ TEXT ·adjustAVX2(SB), NOSPLIT, $232-80
 	MOVQ         step+8(FP), CX
 	SHLQ         $0x02, CX
 	MOVQ         rows+16(FP), DX
-	MOVQ         uncap+32(FP), BX
+	MOVQ         softcapGrad+32(FP), BX
 	MOVQ         bias+48(FP), SI
 	MOVQ         biasStep+56(FP), DI
 	SHLQ         $0x02, DI
-	MOVQ         top+24(FP), R8
+	MOVQ         rowMax+24(FP), R8
 	VMOVUPS      (R8), Y8
 	VMOVUPS      32(R8), Y9
 	VBROADCASTSS scale+40(FP), Y12
@@ -3067,7 +3067,7 @@ linearUnbiasedRows:
 	JNZ     linearUnbiasedRows
 
 end:
-	MOVQ    top+24(FP), AX
+	MOVQ    rowMax+24(FP), AX
 	VMOVUPS Y8, (AX)
 	VMOVUPS Y9, 32(AX)
 	LDMXCSR (SP)
@@ -3708,9 +3708,9 @@ skip15:
 	VZEROUPPER
 	RET
 
-// func keepKeysAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
+// func dropoutMaskAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 // Requires: AVX, AVX2
-TEXT ·keepKeysAVX2(SB), NOSPLIT, $464-52
+TEXT ·dropoutMaskAVX2(SB), NOSPLIT, $464-52
 	MOVQ         seed+40(FP), CX
 	MOVQ         CX, DX
 	SHRQ         $0x20, DX
@@ -3985,7 +3985,7 @@ DATA rowOrder<>+16(SB)/8, $0x0000000000000000
 DATA rowOrder<>+24(SB)/8, $0x0000000000000001
 GLOBL rowOrder<>(SB), RODATA|NOPTR, $32
 
-// func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
+// func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 // Requires: AVX, AVX2, FMA3, SSE
 TEXT ·gradientsOfAVX2(SB), NOSPLIT, $8-104
 	STMXCSR      (SP)
@@ -4025,7 +4025,7 @@ TEXT ·gradientsOfAVX2(SB), NOSPLIT, $8-104
 	MOVQ         lse+48(FP), R8
 	MOVQ         delta+56(FP), R9
 	MOVQ         kept+72(FP), R10
-	MOVQ         uncap+88(FP), R11
+	MOVQ         softcapGrad+88(FP), R11
 	MOVQ         db+96(FP), R12
 	VBROADCASTSS unit+64(FP), Y4
 	MOVL         $0x3fb8aa3b, R13

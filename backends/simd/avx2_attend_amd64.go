@@ -6,7 +6,7 @@ package simd
 
 // attendTileAVX2 sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,
 // [4][16], gets the maximum dot product m, l = Σ 2^(scale·(dot product - m)), 1/l and LSE = unit·m + ln(l), as
-// the routine totals defines them. oStep, qStep, kStep and vStep are row strides in elements. q has 16 rows and
+// the routine finalizeLSE defines them. oStep, qStep, kStep and vStep are row strides in elements. q has 16 rows and
 // room for a multiple of 16 dims. vdim is a multiple of 16. queries, [dims][16], and s, [keys][16], are
 // scratch. rows > 0, keys > 0. Prefetches from ahead on into L2, as scores does.
 //

@@ -9,30 +9,30 @@ package simd
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
-// idle is scratch for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // attendF16AVX2 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
 // Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
-// idle is scratch for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // attendBF16AVX2 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
 // Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, in the order of split16, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
-// idle is scratch for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // decodeWeightsAVX2 raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets
 // s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+// func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·attendF32AVX2(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
@@ -28,7 +28,7 @@ kplaces:
 vplaces:
 	MOVQ         v+104(FP), AX
 	SUBQ         AX, o+72(FP)
-	SUBQ         AX, idle+88(FP)
+	SUBQ         AX, scratch+88(FP)
 	MOVQ         dim+48(FP), AX
 	ANDL         $0x07, AX
 	VMOVD        AX, X14
@@ -294,7 +294,7 @@ value4rows:
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
 	MOVQ         CX, R10
-	MOVQ         idle+88(FP), R11
+	MOVQ         scratch+88(FP), R11
 	ADDQ         DX, R10
 	CMPQ         BX, $0x01
 	CMOVQGT      R10, R11
@@ -395,7 +395,7 @@ value1rows:
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
 	MOVQ         CX, DI
-	MOVQ         idle+88(FP), R8
+	MOVQ         scratch+88(FP), R8
 	ADDQ         DX, DI
 	CMPQ         BX, $0x01
 	CMOVQGT      DI, R8
@@ -563,7 +563,7 @@ DATA laneNumbers<>+24(SB)/4, $0x00000006
 DATA laneNumbers<>+28(SB)/4, $0x00000007
 GLOBL laneNumbers<>(SB), RODATA|NOPTR, $32
 
-// func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+// func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, CMOV, F16C, FMA3, MMX+, SSE
 TEXT ·attendF16AVX2(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
@@ -587,9 +587,9 @@ kplaces:
 vplaces:
 	MOVQ v+104(FP), AX
 	SUBQ AX, o+72(FP)
-	SUBQ AX, idle+88(FP)
+	SUBQ AX, scratch+88(FP)
 	SUBQ AX, o+72(FP)
-	SUBQ AX, idle+88(FP)
+	SUBQ AX, scratch+88(FP)
 	MOVQ dim+48(FP), AX
 	MOVQ vdim+128(FP), AX
 
@@ -822,7 +822,7 @@ value4rows:
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
 	MOVQ         CX, R10
-	MOVQ         idle+88(FP), R11
+	MOVQ         scratch+88(FP), R11
 	ADDQ         DX, R10
 	CMPQ         BX, $0x01
 	CMOVQGT      R10, R11
@@ -909,7 +909,7 @@ value1rows:
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
 	MOVQ         CX, DI
-	MOVQ         idle+88(FP), R8
+	MOVQ         scratch+88(FP), R8
 	ADDQ         DX, DI
 	CMPQ         BX, $0x01
 	CMOVQGT      DI, R8
@@ -1024,7 +1024,7 @@ value1wholetable:
 	PREFETCHT1 (R11)(DI*1)
 	JMP        value1wholefetched
 
-// func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+// func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
 TEXT ·attendBF16AVX2(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
@@ -1048,9 +1048,9 @@ kplaces:
 vplaces:
 	MOVQ         v+104(FP), AX
 	SUBQ         AX, o+72(FP)
-	SUBQ         AX, idle+88(FP)
+	SUBQ         AX, scratch+88(FP)
 	SUBQ         AX, o+72(FP)
-	SUBQ         AX, idle+88(FP)
+	SUBQ         AX, scratch+88(FP)
 	MOVL         $0xffff0000, AX
 	VMOVD        AX, X15
 	VPBROADCASTD X15, Y15
@@ -1291,7 +1291,7 @@ value4rows:
 	VBROADCASTSS 584(AX), Y6
 	VBROADCASTSS 588(AX), Y7
 	MOVQ         CX, R10
-	MOVQ         idle+88(FP), R11
+	MOVQ         scratch+88(FP), R11
 	ADDQ         DX, R10
 	CMPQ         BX, $0x01
 	CMOVQGT      R10, R11
@@ -1382,7 +1382,7 @@ value1rows:
 	VBROADCASTSS (AX), Y0
 	VBROADCASTSS 576(AX), Y4
 	MOVQ         CX, DI
-	MOVQ         idle+88(FP), R8
+	MOVQ         scratch+88(FP), R8
 	ADDQ         DX, DI
 	CMPQ         BX, $0x01
 	CMOVQGT      DI, R8

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, top *float32, ahead *float32)
+// func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
 TEXT ·scoresAVX512(SB), NOSPLIT, $8-64
 	STMXCSR (SP)
@@ -16,7 +16,7 @@ TEXT ·scoresAVX512(SB), NOSPLIT, $8-64
 	SHLQ    $0x02, DX
 	MOVQ    q+24(FP), BX
 	MOVQ    keys+40(FP), SI
-	MOVQ    top+48(FP), DI
+	MOVQ    rowMax+48(FP), DI
 	MOVQ    ahead+56(FP), R8
 	LEAQ    (DX)(DX*2), R9
 
@@ -544,7 +544,7 @@ keys1done:
 	VZEROUPPER
 	RET
 
-// func maskScoresAVX512(s *float32, masks *uint32, keys int, top *float32)
+// func maskScoresAVX512(s *float32, masks *uint32, keys int, rowMax *float32)
 // Requires: AVX, AVX512F, SSE
 TEXT ·maskScoresAVX512(SB), NOSPLIT, $8-32
 	STMXCSR      (SP)
@@ -553,7 +553,7 @@ TEXT ·maskScoresAVX512(SB), NOSPLIT, $8-32
 	MOVQ         s+0(FP), AX
 	MOVQ         masks+8(FP), CX
 	MOVQ         keys+16(FP), DX
-	MOVQ         top+24(FP), BX
+	MOVQ         rowMax+24(FP), BX
 	MOVL         $0xff800000, SI
 	VPBROADCASTD SI, Z2
 	VMOVUPS      (BX), Z4
@@ -578,16 +578,16 @@ key:
 	VZEROUPPER
 	RET
 
-// func weightsAVX512(s *float32, keys int, m *float32, top *float32, l *float32, alpha *float32, scale float32)
+// func expScoresAVX512(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·weightsAVX512(SB), NOSPLIT, $8-52
+TEXT ·expScoresAVX512(SB), NOSPLIT, $8-52
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
 	MOVQ         s+0(FP), AX
 	MOVQ         keys+8(FP), CX
 	MOVQ         m+16(FP), DX
-	MOVQ         top+24(FP), BX
+	MOVQ         rowMax+24(FP), BX
 	MOVQ         l+32(FP), SI
 	MOVQ         alpha+40(FP), DI
 	MOVL         $0x3f800000, R8
@@ -693,9 +693,9 @@ key:
 	VZEROUPPER
 	RET
 
-// func totalsAVX512(lse *float32, by *float32, m *float32, l *float32, scale float32)
+// func finalizeLSEAVX512(lse *float32, by *float32, m *float32, l *float32, scale float32)
 // Requires: AVX, AVX512F, SSE
-TEXT ·totalsAVX512(SB), NOSPLIT, $8-36
+TEXT ·finalizeLSEAVX512(SB), NOSPLIT, $8-36
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -3623,9 +3623,9 @@ rows1done:
 	VZEROUPPER
 	RET
 
-// func adjustAVX512(s *float32, step int, rows int, top *float32, uncap *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
+// func scoreModAVX512(s *float32, step int, rows int, rowMax *float32, softcapGrad *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·adjustAVX512(SB), NOSPLIT, $8-80
+TEXT ·scoreModAVX512(SB), NOSPLIT, $8-80
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -3633,7 +3633,7 @@ TEXT ·adjustAVX512(SB), NOSPLIT, $8-80
 	MOVQ         step+8(FP), CX
 	SHLQ         $0x02, CX
 	MOVQ         rows+16(FP), DX
-	MOVQ         uncap+32(FP), BX
+	MOVQ         softcapGrad+32(FP), BX
 	MOVQ         bias+48(FP), SI
 	MOVQ         biasStep+56(FP), DI
 	SHLQ         $0x02, DI
@@ -3651,7 +3651,7 @@ TEXT ·adjustAVX512(SB), NOSPLIT, $8-80
 	VPBROADCASTD R8, Z21
 	MOVL         $0x40b48000, R8
 	VPBROADCASTD R8, Z22
-	MOVQ         top+24(FP), R8
+	MOVQ         rowMax+24(FP), R8
 	VMOVUPS      (R8), Z8
 	VMOVUPS      64(R8), Z9
 	VBROADCASTSS scale+40(FP), Z12
@@ -4335,7 +4335,7 @@ linearUnbiasedRows:
 	JNZ     linearUnbiasedRows
 
 end:
-	MOVQ    top+24(FP), AX
+	MOVQ    rowMax+24(FP), AX
 	VMOVUPS Z8, (AX)
 	VMOVUPS Z9, 64(AX)
 	LDMXCSR (SP)
@@ -4848,9 +4848,9 @@ skip15:
 	VZEROUPPER
 	RET
 
-// func keepKeysAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
+// func dropoutMaskAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 // Requires: AVX, AVX512BW, AVX512F
-TEXT ·keepKeysAVX512(SB), NOSPLIT, $72-52
+TEXT ·dropoutMaskAVX512(SB), NOSPLIT, $72-52
 	MOVQ         seed+40(FP), CX
 	MOVQ         CX, DX
 	SHRQ         $0x20, DX
@@ -5065,7 +5065,7 @@ DATA rowOrder<>+48(SB)/8, $0x0000000000000000
 DATA rowOrder<>+56(SB)/8, $0x0000000000000001
 GLOBL rowOrder<>(SB), RODATA|NOPTR, $64
 
-// func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, uncap *float32, db *float32)
+// func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
 TEXT ·gradientsOfAVX512(SB), NOSPLIT, $8-104
 	STMXCSR      (SP)
@@ -5093,7 +5093,7 @@ TEXT ·gradientsOfAVX512(SB), NOSPLIT, $8-104
 	MOVQ         lse+48(FP), R8
 	MOVQ         delta+56(FP), R9
 	MOVQ         kept+72(FP), R10
-	MOVQ         uncap+88(FP), R11
+	MOVQ         softcapGrad+88(FP), R11
 	MOVQ         db+96(FP), R12
 	VBROADCASTSS unit+64(FP), Z4
 	MOVL         $0x3fb8aa3b, R13

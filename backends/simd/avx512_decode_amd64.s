@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func attendF32AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+// func attendF32AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VL, CMOV, MMX+, SSE
 TEXT ·attendF32AVX512(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
@@ -28,7 +28,7 @@ kplaces:
 vplaces:
 	MOVQ     v+104(FP), AX
 	SUBQ     AX, o+72(FP)
-	SUBQ     AX, idle+88(FP)
+	SUBQ     AX, scratch+88(FP)
 	MOVQ     dim+48(FP), AX
 	ANDL     $0x0f, AX
 	MOVQ     AX, CX
@@ -408,16 +408,16 @@ value4rows:
 	VBROADCASTSS 1736(AX), Z14
 	VBROADCASTSS 1740(AX), Z15
 	MOVQ         CX, R10
-	MOVQ         idle+88(FP), R11
+	MOVQ         scratch+88(FP), R11
 	ADDQ         DX, R10
 	CMPQ         BX, $0x01
 	CMOVQGT      R10, R11
-	MOVQ         idle+88(FP), R12
+	MOVQ         scratch+88(FP), R12
 	ADDQ         DX, R12
 	ADDQ         DX, R10
 	CMPQ         BX, $0x02
 	CMOVQGT      R10, R12
-	MOVQ         idle+88(FP), R13
+	MOVQ         scratch+88(FP), R13
 	ADDQ         DX, R13
 	ADDQ         DX, R13
 	ADDQ         DX, R10
@@ -542,16 +542,16 @@ value1rows:
 	VBROADCASTSS 1152(AX), Z8
 	VBROADCASTSS 1728(AX), Z12
 	MOVQ         CX, DI
-	MOVQ         idle+88(FP), R8
+	MOVQ         scratch+88(FP), R8
 	ADDQ         DX, DI
 	CMPQ         BX, $0x01
 	CMOVQGT      DI, R8
-	MOVQ         idle+88(FP), R9
+	MOVQ         scratch+88(FP), R9
 	ADDQ         DX, R9
 	ADDQ         DX, DI
 	CMPQ         BX, $0x02
 	CMOVQGT      DI, R9
-	MOVQ         idle+88(FP), R10
+	MOVQ         scratch+88(FP), R10
 	ADDQ         DX, R10
 	ADDQ         DX, R10
 	ADDQ         DX, DI
@@ -799,7 +799,7 @@ value1parttable:
 	PREFETCHT1 (R8)(DI*1)
 	JMP        value1partfetched
 
-// func attendF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+// func attendF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VL, CMOV, MMX+, SSE
 TEXT ·attendF16AVX512(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
@@ -823,9 +823,9 @@ kplaces:
 vplaces:
 	MOVQ     v+104(FP), AX
 	SUBQ     AX, o+72(FP)
-	SUBQ     AX, idle+88(FP)
+	SUBQ     AX, scratch+88(FP)
 	SUBQ     AX, o+72(FP)
-	SUBQ     AX, idle+88(FP)
+	SUBQ     AX, scratch+88(FP)
 	MOVQ     dim+48(FP), AX
 	ANDL     $0x1f, AX
 	MOVQ     AX, CX
@@ -1271,16 +1271,16 @@ value4rows:
 	VBROADCASTSS 1736(AX), Z14
 	VBROADCASTSS 1740(AX), Z15
 	MOVQ         CX, R10
-	MOVQ         idle+88(FP), R11
+	MOVQ         scratch+88(FP), R11
 	ADDQ         DX, R10
 	CMPQ         BX, $0x01
 	CMOVQGT      R10, R11
-	MOVQ         idle+88(FP), R12
+	MOVQ         scratch+88(FP), R12
 	ADDQ         DX, R12
 	ADDQ         DX, R10
 	CMPQ         BX, $0x02
 	CMOVQGT      R10, R12
-	MOVQ         idle+88(FP), R13
+	MOVQ         scratch+88(FP), R13
 	ADDQ         DX, R13
 	ADDQ         DX, R13
 	ADDQ         DX, R10
@@ -1461,16 +1461,16 @@ value1rows:
 	VBROADCASTSS 1152(AX), Z8
 	VBROADCASTSS 1728(AX), Z12
 	MOVQ         CX, DI
-	MOVQ         idle+88(FP), R8
+	MOVQ         scratch+88(FP), R8
 	ADDQ         DX, DI
 	CMPQ         BX, $0x01
 	CMOVQGT      DI, R8
-	MOVQ         idle+88(FP), R9
+	MOVQ         scratch+88(FP), R9
 	ADDQ         DX, R9
 	ADDQ         DX, DI
 	CMPQ         BX, $0x02
 	CMOVQGT      DI, R9
-	MOVQ         idle+88(FP), R10
+	MOVQ         scratch+88(FP), R10
 	ADDQ         DX, R10
 	ADDQ         DX, R10
 	ADDQ         DX, DI
@@ -1744,7 +1744,7 @@ value1parttable:
 	PREFETCHT1 (R8)(DI*1)
 	JMP        value1partfetched
 
-// func attendBF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, idle *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
+// func attendBF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VL, CMOV, MMX+, SSE
 TEXT ·attendBF16AVX512(SB), NOSPLIT, $8-160
 	STMXCSR (SP)
@@ -1768,9 +1768,9 @@ kplaces:
 vplaces:
 	MOVQ         v+104(FP), AX
 	SUBQ         AX, o+72(FP)
-	SUBQ         AX, idle+88(FP)
+	SUBQ         AX, scratch+88(FP)
 	SUBQ         AX, o+72(FP)
-	SUBQ         AX, idle+88(FP)
+	SUBQ         AX, scratch+88(FP)
 	MOVL         $0xffff0000, AX
 	VPBROADCASTD AX, Z31
 	MOVQ         dim+48(FP), AX
@@ -2228,16 +2228,16 @@ value4rows:
 	VBROADCASTSS 1736(AX), Z14
 	VBROADCASTSS 1740(AX), Z15
 	MOVQ         CX, R10
-	MOVQ         idle+88(FP), R11
+	MOVQ         scratch+88(FP), R11
 	ADDQ         DX, R10
 	CMPQ         BX, $0x01
 	CMOVQGT      R10, R11
-	MOVQ         idle+88(FP), R12
+	MOVQ         scratch+88(FP), R12
 	ADDQ         DX, R12
 	ADDQ         DX, R10
 	CMPQ         BX, $0x02
 	CMOVQGT      R10, R12
-	MOVQ         idle+88(FP), R13
+	MOVQ         scratch+88(FP), R13
 	ADDQ         DX, R13
 	ADDQ         DX, R13
 	ADDQ         DX, R10
@@ -2426,16 +2426,16 @@ value1rows:
 	VBROADCASTSS 1152(AX), Z8
 	VBROADCASTSS 1728(AX), Z12
 	MOVQ         CX, DI
-	MOVQ         idle+88(FP), R8
+	MOVQ         scratch+88(FP), R8
 	ADDQ         DX, DI
 	CMPQ         BX, $0x01
 	CMOVQGT      DI, R8
-	MOVQ         idle+88(FP), R9
+	MOVQ         scratch+88(FP), R9
 	ADDQ         DX, R9
 	ADDQ         DX, DI
 	CMPQ         BX, $0x02
 	CMOVQGT      DI, R9
-	MOVQ         idle+88(FP), R10
+	MOVQ         scratch+88(FP), R10
 	ADDQ         DX, R10
 	ADDQ         DX, R10
 	ADDQ         DX, DI

@@ -4,12 +4,12 @@
 
 package simd
 
-// scoresAVX512BF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// scoresAVX512BF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
 // the largest s[j][i]. q is [(dim+1)/2][32] pairs; with an odd dim its last half pair is 0. s is [keys][32].
 // dim > 0.
 //
 //go:noescape
-func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, top *float32)
+func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, rowMax *float32)
 
 // addValuesAVX512BF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[j][c]·p[j][i]. Rows of v are
 // step pairs apart, o is [vdim][32], p is [pairs][32]. pairs > 0.

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, top *float32)
+// func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, rowMax *float32)
 // Requires: AVX, AVX512BF16, AVX512BW, AVX512DQ, AVX512F, SSE
 TEXT ·scoresAVX512BF16(SB), NOSPLIT, $8-56
 	STMXCSR (SP)
@@ -16,7 +16,7 @@ TEXT ·scoresAVX512BF16(SB), NOSPLIT, $8-56
 	SHLQ    $0x01, DX
 	MOVQ    q+24(FP), BX
 	MOVQ    keys+40(FP), SI
-	MOVQ    top+48(FP), DI
+	MOVQ    rowMax+48(FP), DI
 	LEAQ    (DX)(DX*2), R8
 
 keys8:

@@ -195,7 +195,7 @@ func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 // shapedDots is dots with scores in s, as features make them.
 func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
 	g, k := &x.score, x.from+at
-	uncap, bias, lanes := g.operands(j, &x.keyRange, k, r)
+	softcapGrad, bias, lanes := g.operands(j, &x.keyRange, k, r)
 	var halves *uint16
 	if g.halves != nil {
 		halves = &g.halves[r*g.biasStep+at]
@@ -203,11 +203,11 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	if !g.adjusts || bias != nil && n%2 == 1 { // products go on to an even row
 		x.dots(y, r, at, n, words, vwords)
 		if g.adjusts {
-			avx512Lanes.adjust(&x.s[0], pairLanes, n, &x.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
+			avx512Lanes.scoreMod(&x.s[0], pairLanes, n, &x.top[0], softcapGrad, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
 		}
 		return
 	}
-	shapedDotsAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, uncap, g.scale, g.softcap, bias, halves, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
+	shapedDotsAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, softcapGrad, g.scale, g.softcap, bias, halves, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
 	g.fetchSome()
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 	g.fetchSome()
@@ -223,14 +223,14 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 		}
 		return
 	}
-	uncap, _, _ := g.operands(j, &x.keyRange, k, lo)
+	softcapGrad, _, _ := g.operands(j, &x.keyRange, k, lo)
 	kept := g.keeps(j, &x.keyRange, k, lo, n)
 	rows := &x.dsRows[lo*step+k-x.from]
-	if uncap == nil && kept == nil {
+	if softcapGrad == nil && kept == nil {
 		gradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit)
 		return
 	}
-	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, uncap)
+	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, softcapGrad)
 }
 
 // gradRows is how many rows' P and dS are made in float32 at a time, and rounded while they are in

@@ -74,15 +74,15 @@ func decodeAMXBF16Floats(c *flashkit.Call) int {
 type tileItem struct {
 	decodeSums
 	decodeScores
-	q     []uint32  // [rows/16][dim/2][16]
-	s     []float32 // [rows][decodeStep]
-	keys  []float32 // scores, [decodeBlock][16]
-	k, v  []uint16  // a block's rows, if they cannot be used where they lie
-	pairs []uint32  // [2][16][32], of V
-	p     []uint16  // [weightRows][weightStep], of each 8 rows one plane after the other
-	sum   []float32 // [2*tileQueries][vdim], likewise
-	wild  []float32 // a row of V, widened
-	idle  []float32 // [decodePad][oStep]
+	q       []uint32  // [rows/16][dim/2][16]
+	s       []float32 // [rows][decodeStep]
+	keys    []float32 // scores, [decodeBlock][16]
+	k, v    []uint16  // a block's rows, if they cannot be used where they lie
+	pairs   []uint32  // [2][16][32], of V
+	p       []uint16  // [weightRows][weightStep], of each 8 rows one plane after the other
+	sum     []float32 // [2*tileQueries][vdim], likewise
+	wild    []float32 // a row of V, widened
+	scratch []float32 // [decodePad][oStep]
 }
 
 func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
@@ -105,7 +105,7 @@ func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 		x.drop(isa, j, &x.itemOfKeys, &block)
 		x.addValues(j, block)
 	}
-	amxDecode.endItem(j, &x.decodeSums, x.idle)
+	amxDecode.endItem(j, &x.decodeSums, x.scratch)
 }
 
 // setItem packs the query rows of an item.
@@ -117,7 +117,7 @@ func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
 	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
 	x.pairs, x.p = takeWords(ws, 4*tileQueries*tileQueries), halves(takeWords(ws, weightRows*weightStep/2))
-	x.sum, x.wild, x.idle = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
+	x.sum, x.wild, x.scratch = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
 	x.setScores(&avx512Lanes, j, ws, &x.itemOfKeys)
 	rows := halves(takeWords(ws, tileQueries*words))
 	for at := 0; at < x.rows; at += tileQueries {
@@ -212,7 +212,7 @@ func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 			if x.sees(&block, r-block.row, key) {
 				batch, row := x.place(j, block.from+key)
 				avx512Lanes.load(x.wild, v, v.Offset(batch, x.g, row))
-				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.idle, &weights[key], unsafe.Pointer(&x.wild[0]), vdim)
+				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.scratch, &weights[key], unsafe.Pointer(&x.wild[0]), vdim)
 			}
 		}
 	}

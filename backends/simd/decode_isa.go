@@ -25,7 +25,7 @@ type decodeISA struct {
 }
 
 type attendFunc func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
-	o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+	o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // weightUnit is what routines of halves multiply weights with, that they are rounded to few bits less often.
 const weightUnit = 1 << 15

@@ -62,14 +62,14 @@ func (j *job) holdOthers(work pool.Phase) {
 
 // A decodeItem is some chunks of the keys of a KV head, or of some.
 type decodeItem struct {
-	one    decodeHead
-	others *otherHeads    // that take turns with it
-	turns  int            // heads
-	as     flashkit.DType // that K and V are read in
-	s      [2][]float32   // [rows][decodeStep]; a block and the one before have one each
-	k, v   keyRows
-	idle   []float32 // [decodePad][oStep]
-	before []float32 // O before the values of a block that hides some of its keys
+	one     decodeHead
+	others  *otherHeads    // that take turns with it
+	turns   int            // heads
+	as      flashkit.DType // that K and V are read in
+	s       [2][]float32   // [rows][decodeStep]; a block and the one before have one each
+	k, v    keyRows
+	scratch []float32 // [decodePad][oStep]
+	before  []float32 // O before the values of a block that hides some of its keys
 }
 
 // A decodeHead is the state of a KV head of an item.
@@ -135,7 +135,7 @@ func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
 		isa.step(j, &x, seenKeys{}, before)
 	}
 	for i := range x.turns {
-		isa.endItem(j, &x.head(i).decodeSums, x.idle)
+		isa.endItem(j, &x.head(i).decodeSums, x.scratch)
 	}
 }
 
@@ -147,7 +147,7 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 	}
 	x.turns = h.setItem(j, ws, item, 0)
 	x.as = isa.storage(j)
-	x.idle = ws.Take(decodePad * h.oStep)
+	x.scratch = ws.Take(decodePad * h.oStep)
 	x.k.set(j, ws, x, &j.args.K)
 	x.v.set(j, ws, x, &j.args.V)
 	for i := range x.s {
@@ -181,7 +181,7 @@ func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool
 		}
 		isa.load(row[:j.p.Dim], q, at)
 		if x.as == flashkit.BFloat16 && isa.split > 0 {
-			split(row, x.idle, isa.split)
+			split(row, x.scratch, isa.split)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	}
 	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
 	isa.attend[x.as](s, (*byte)(k), next.kAt, x.k.ahead, q, of.qStep, p.Dim, next.rows, next.n,
-		o, past.oStep, &x.idle[0], w, (*byte)(v), before.vAt, x.v.ahead, p.VDim, before.rows, before.n, min(x.k.tiles, x.v.tiles))
+		o, past.oStep, &x.scratch[0], w, (*byte)(v), before.vAt, x.v.ahead, p.VDim, before.rows, before.n, min(x.k.tiles, x.v.tiles))
 	if before.seen != nil {
 		isa.repair(j, x, before, v)
 	}
@@ -248,15 +248,15 @@ func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Poi
 		places := unsafe.Slice(block.vAt, block.n)
 		for key, place := range places {
 			if past.sees(&block, r, key) {
-				isa.addKey(x.as, row, x.idle, &block.s[r*decodeStep+key], unsafe.Add(v, place), j.p.VDim)
+				isa.addKey(x.as, row, x.scratch, &block.s[r*decodeStep+key], unsafe.Add(v, place), j.p.VDim)
 			}
 		}
 	}
 }
 
 // addKey adds one row of V, times its weight, to a row of O.
-func (isa *decodeISA) addKey(as flashkit.DType, o, idle []float32, weight *float32, v unsafe.Pointer, dim int) {
-	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &idle[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
+func (isa *decodeISA) addKey(as flashkit.DType, o, scratch []float32, weight *float32, v unsafe.Pointer, dim int) {
+	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &scratch[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
 }
 
 // onePlace is the table of places of one row.

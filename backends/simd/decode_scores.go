@@ -140,7 +140,7 @@ func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKe
 			if steep {
 				slope = 0
 			}
-			isa.adjust(&block.s[r*decodeStep], isa.lanes, words, &f.top[0], nil, float32(j.scale), score.Softcap,
+			isa.scoreMod(&block.s[r*decodeStep], isa.lanes, words, &f.top[0], nil, float32(j.scale), score.Softcap,
 				bias, isa.lanes, places, slope*unit, float32(block.from-i-x.Diagonal)/unit)
 			if steep {
 				subtractDistances(block.s[r*decodeStep:][:block.n], f.slopes[block.row+r], block.from-i-x.Diagonal)
@@ -199,7 +199,7 @@ func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 		weights := block.s[r*decodeStep:]
 		for w := range words {
 			first := w*isa.lanes - before
-			isa.keepKeys(&f.kept[w], 1, o.Row+i, o.Key+block.from+first, uint32(o.Head+h), uint32(o.Batch+x.b), j.args.Seed, f.below)
+			isa.dropoutMask(&f.kept[w], 1, o.Row+i, o.Key+block.from+first, uint32(o.Head+h), uint32(o.Batch+x.b), j.args.Seed, f.below)
 			for gone := ^f.kept[w] & laneMask(-first, block.n-first, isa.lanes); gone != 0; gone &= gone - 1 {
 				weights[first+bits.TrailingZeros32(gone)] = 0
 			}

@@ -82,7 +82,7 @@ func TestKeepKeys(t *testing.T) {
 			row, key := r.IntN(1<<r.IntN(33)), r.IntN(1<<r.IntN(40))&^7
 			got := newFenced(rows)
 			bits := words(got.x)
-			isa.keepKeys(&bits[0], rows, row, key, x.head, x.batch, x.seed, x.below)
+			isa.dropoutMask(&bits[0], rows, row, key, x.head, x.batch, x.seed, x.below)
 			for i, kept := range bits {
 				want := uint32(0)
 				for lane := range isa.lanes {
@@ -99,11 +99,11 @@ func TestKeepKeys(t *testing.T) {
 
 // A gradientCall is the operands of gradientsOf.
 type gradientCall struct {
-	rows, dsStep      int
-	unit, scale, keep float32
-	s, dp, ds, db     fenced
-	uncap, lse, delta []float32
-	masks, kept       []uint32
+	rows, dsStep            int
+	unit, scale, keep       float32
+	s, dp, ds, db           fenced
+	softcapGrad, lse, delta []float32
+	masks, kept             []uint32
 }
 
 func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
@@ -151,10 +151,10 @@ func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
 		c.kept = bits()
 	}
 	if r.IntN(2) == 0 {
-		c.uncap = numbers(rows*n, r.Float32)
-		for i := range c.uncap {
+		c.softcapGrad = numbers(rows*n, r.Float32)
+		for i := range c.softcapGrad {
 			if c.masks[i/n]>>(i%n)&1 == 0 {
-				c.uncap[i] = anyFloat(r)
+				c.softcapGrad[i] = anyFloat(r)
 			}
 		}
 	}
@@ -178,8 +178,8 @@ func (c *gradientCall) want(s, dp float32, row, i, lanes int) (want, errs [3]flo
 	if c.kept != nil {
 		by = float64(c.keep) * float64(c.kept[row]>>i&1)
 	}
-	if c.uncap != nil {
-		u = flushed(c.uncap[row*lanes+i])
+	if c.softcapGrad != nil {
+		u = flushed(c.softcapGrad[row*lanes+i])
 	}
 	x := c.exponent(s, row)
 	w := flushed(float32(math.Exp(x)))
@@ -196,7 +196,7 @@ func TestGradientsOf(t *testing.T) {
 		for range trials(1000) {
 			c, n := newGradientCall(isa, r), isa.lanes
 			in := slices.Clone(c.s.x)
-			isa.gradientsOf(&c.s.x[0], &c.dp.x[0], &c.ds.x[0], c.dsStep, &c.masks[0], c.rows, &c.lse[0], &c.delta[0], c.unit, c.scale, first(c.kept), c.keep, first(c.uncap), first(c.db.x))
+			isa.gradientsOf(&c.s.x[0], &c.dp.x[0], &c.ds.x[0], c.dsStep, &c.masks[0], c.rows, &c.lse[0], &c.delta[0], c.unit, c.scale, first(c.kept), c.keep, first(c.softcapGrad), first(c.db.x))
 			for row := range c.rows {
 				for i := range n {
 					at := row*n + i

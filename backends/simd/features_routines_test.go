@@ -123,7 +123,7 @@ func requireThat(t *testing.T, ok bool, format string, args ...any) {
 	}
 }
 
-// The hyperbolic tangent of adjust has the sign of its argument, is at most 1, and is
+// The hyperbolic tangent of scoreMod has the sign of its argument, is at most 1, and is
 // within three units in the last place over all exponents.
 func TestTanh(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
@@ -141,7 +141,7 @@ func TestTanh(t *testing.T) {
 				}
 			}
 			copy(s, x)
-			isa.adjust(&s[0], n, 1, &top[0], nil, 1, 1, nil, 0, nil, 0, 0)
+			isa.scoreMod(&s[0], n, 1, &top[0], nil, 1, 1, nil, 0, nil, 0, 0)
 			for i, got := range s {
 				want, size := math.Tanh(flushed(x[i])), math.Abs(float64(got))
 				ok := near(want, got, math.Abs(want)*3*0x1p-23+0x1p-124) && !(size > 1) && (got == 0 || got != got || got > 0 == (x[i] > 0))
@@ -154,12 +154,12 @@ func TestTanh(t *testing.T) {
 	})
 }
 
-// An adjustment is a call of adjust.
+// An adjustment is a call of scoreMod.
 type adjustment struct {
 	rows, step, biasStep int
 	scale, softcap       float32
 	slope, at            float32
-	s, uncap             fenced
+	s, softcapGrad       fenced
 	top, bias, lanes     []float32
 }
 
@@ -181,7 +181,7 @@ func newAdjustment(isa *laneISA, r *rand.Rand) *adjustment {
 		a.softcap = float32(math.Exp(5 * r.Float64()))
 	}
 	if r.IntN(2) == 0 {
-		a.uncap = newFenced(len(a.s.x))
+		a.softcapGrad = newFenced(len(a.s.x))
 	}
 	if r.IntN(2) == 0 {
 		a.biasStep = r.IntN(2) * (n + r.IntN(20))
@@ -211,15 +211,15 @@ func first[T any](x []T) *T {
 // want returns the score that is made of x, and the cap's derivative, both with a likely error.
 // That of the derivative is relative: near the cap it is what is left of the gradients. A
 // denormal may be read as it is or as 0, which is another error.
-func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float64) {
+func (a *adjustment) want(x float32, row, i int) (s, err, softcapGrad, uncapErr float64) {
 	s = float64(a.scale) * flushed(x)
 	denormal := math.Abs(float64(a.scale) * lost(x))
 	err = math.Abs(s)
 	if limit := float64(a.softcap); limit != 0 {
 		z := s / limit
 		y, c := math.Tanh(z), math.Cosh(z)
-		uncap = 1 / c / c
-		uncapErr = uncap*(6+6*math.Min(math.Abs(z), 99))*0x1p-23 + 0x1p-123 // below which the exponential may be flushed
+		softcapGrad = 1 / c / c
+		uncapErr = softcapGrad*(6+6*math.Min(math.Abs(z), 99))*0x1p-23 + 0x1p-123 // below which the exponential may be flushed
 		s, err = limit*y, 4*limit*(math.Abs(y)+0x1p-100)
 	}
 	if a.bias != nil {
@@ -231,7 +231,7 @@ func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float6
 		d := float64(a.slope) * math.Abs(float64(a.at)+float64(row)-float64(a.lanes[i]))
 		s, err = s-d, err+math.Abs(d)
 	}
-	return s, 2*0x1p-23*err + denormal, uncap, uncapErr
+	return s, 2*0x1p-23*err + denormal, softcapGrad, uncapErr
 }
 
 func TestAdjust(t *testing.T) {
@@ -239,19 +239,19 @@ func TestAdjust(t *testing.T) {
 		for range trials(1500) {
 			a, n := newAdjustment(isa, r), isa.lanes
 			in, top := slices.Clone(a.s.x), slices.Clone(a.top)
-			isa.adjust(&a.s.x[0], a.step, a.rows, &a.top[0], first(a.uncap.x), a.scale, a.softcap, first(a.bias), a.biasStep, first(a.lanes), a.slope, a.at)
+			isa.scoreMod(&a.s.x[0], a.step, a.rows, &a.top[0], first(a.softcapGrad.x), a.scale, a.softcap, first(a.bias), a.biasStep, first(a.lanes), a.slope, a.at)
 			for row := range a.rows {
 				for i := range n {
 					at := row*a.step + i
 					got := a.s.x[at]
-					s, err, uncap, uncapErr := a.want(in[at], row, i)
+					s, err, softcapGrad, uncapErr := a.want(in[at], row, i)
 					requireThat(t, near(s, got, err), "%g, want %g: s %g, softcap %g, bias %t, slope %g", got, s, in[at], a.softcap, a.bias != nil, a.slope)
 					if got > top[i] {
 						top[i] = got
 					}
-					if a.softcap != 0 && a.uncap.x != nil {
-						got := a.uncap.x[at]
-						requireThat(t, near(uncap, got, uncapErr) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, uncap, in[at], a.softcap)
+					if a.softcap != 0 && a.softcapGrad.x != nil {
+						got := a.softcapGrad.x[at]
+						requireThat(t, near(softcapGrad, got, uncapErr) && !(got < 0), "uncap %g, want %g: s %g, softcap %g", got, softcapGrad, in[at], a.softcap)
 					}
 				}
 			}
@@ -262,7 +262,7 @@ func TestAdjust(t *testing.T) {
 			if a.softcap == 0 {
 				n = 0
 			}
-			a.uncap.requireFence(t, n, a.step)
+			a.softcapGrad.requireFence(t, n, a.step)
 		}
 	})
 }

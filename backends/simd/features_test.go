@@ -20,9 +20,9 @@ func (n *number) add(x, size float64) { n.x += x; n.size += size }
 
 // A pair is a key that a row sees.
 type pair struct {
-	key          int
-	score, uncap float64
-	z            float64 // what dropout leaves of the weight
+	key                int
+	score, softcapGrad float64
+	z                  float64 // what dropout leaves of the weight
 }
 
 // pairs returns the pairs of a row: the definition, in float64.
@@ -34,14 +34,14 @@ func (s *sample) pairs(b, h, i int) (list []pair) {
 		off = 0
 	}
 	for _, j := range s.seen(b, h, i) {
-		x := pair{key: j, uncap: 1, z: 1}
+		x := pair{key: j, softcapGrad: 1, z: 1}
 		for c := range p.Dim {
 			x.score += get(&a.Q, s.rowAt(&a.Q, b, h, i)+c) * get(&a.K, s.keyAt(&a.K, b, g, j)+c)
 		}
 		x.score *= p.SoftmaxScale()
 		if c := float64(p.Score.Softcap); c != 0 {
 			t := math.Tanh(x.score / c)
-			x.score, x.uncap = c*t, 1-t*t
+			x.score, x.softcapGrad = c*t, 1-t*t
 		}
 		if p.Score.Bias {
 			x.score += get(&a.Bias, pairAt(&a.Bias, b, h, i, j))
@@ -284,7 +284,7 @@ func (s *sample) rowGradients(b, h, i int, dq, dk, dv, db, ds *want) {
 		if p.Score.Bias {
 			db.add(pairAt(&a.DBias, b, h, i, x.key), grad, size)
 		}
-		grad, size = grad*x.uncap*scale, size*scale*(x.uncap+1e-3)
+		grad, size = grad*x.softcapGrad*scale, size*scale*(x.softcapGrad+1e-3)
 		for c := range p.Dim {
 			k, q := get(&a.K, s.keyAt(&a.K, b, g, x.key)+c), get(&a.Q, row(&a.Q)+c)
 			dq.add(row(&a.DQ)+c, grad*k, size*math.Abs(k))

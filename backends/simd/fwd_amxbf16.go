@@ -58,7 +58,7 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 		laneScratch: laneScratch{
 			s: ws.Take(tileBlock * pairLanes), masks: takeWords(ws, tileBlock),
 			rows: ws.Take(pairLanes * vdim),
-			top:  ws.Take(pairLanes), hidden: ws.Take(pairLanes), factors: ws.Take(pairLanes),
+			top:  ws.Take(pairLanes), scratchMax: ws.Take(pairLanes), factors: ws.Take(pairLanes),
 		},
 		laneRange: at,
 		pPairs:    takeWords(ws, tileBlock/2*pairLanes),
@@ -129,7 +129,7 @@ func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidd
 	}
 	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
-	weightsAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	expScoresAMXBF16(&x.pPairs[0], &x.s[0], pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	if x.drops {
 		o := &j.args.Origin
 		avx512Lanes.numberRows(j, &t.laneTile, &x.laneScratch)

@@ -65,7 +65,7 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	x := planeScratch{
 		laneScratch: laneScratch{
 			s: ws.Take(planeBlock * pairLanes), masks: takeWords(ws, planeBlock), rows: ws.Take(pairLanes * vdim),
-			top: ws.Take(pairLanes), hidden: ws.Take(pairLanes), factors: ws.Take(pairLanes),
+			top: ws.Take(pairLanes), scratchMax: ws.Take(pairLanes), factors: ws.Take(pairLanes),
 		},
 		laneRange: at,
 		k:         newPlaneRows(ws, p.Dim, planeBlock), v: newPlaneRows(ws, p.VDim, planeBlock),
@@ -135,7 +135,7 @@ func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hi
 	hideLast(x.s, keys)
 	pairs, filled := (keys+1)/2, upToTiles(keys)/2
 	if x.drops {
-		weightsAVX512(&x.s[0], 2*pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+		expScoresAVX512(&x.s[0], 2*pairs, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 		avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
 		planePairsAMXBF16(&x.p[0], 4*pPlane, &x.s[0], pairs)
 	} else {

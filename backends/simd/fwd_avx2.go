@@ -14,13 +14,13 @@ var avx2Lanes = laneISA{
 		widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,
 	},
 	forwardRoutines: forwardRoutines{
-		scores: scoresAVX2, maskScores: maskScoresAVX2, weights: weightsAVX2, totals: totalsAVX2,
+		scores: scoresAVX2, maskScores: maskScoresAVX2, expScores: expScoresAVX2, finalizeLSE: finalizeLSEAVX2,
 		addValues: addValuesAVX2, attendTile: attendTileAVX2,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX2, gradients: gradientsAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,
-		setPanel: copyRowsAVX2, addPanelTo: addRowsAVX2, keepKeys: keepKeysAVX2,
+		setPanel: copyRowsAVX2, accumulateRows: addRowsAVX2, dropoutMask: dropoutMaskAVX2,
 	},
 
-	addSum: addSumAVX2, adjust: adjustAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2,
+	addSum: addSumAVX2, scoreMod: scoreModAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2,
 }

@@ -14,14 +14,14 @@ var avx512Lanes = laneISA{
 		widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
 	},
 	forwardRoutines: forwardRoutines{
-		scores: scoresAVX512, maskScores: maskScoresAVX512, weights: weightsAVX512, totals: totalsAVX512,
+		scores: scoresAVX512, maskScores: maskScoresAVX512, expScores: expScoresAVX512, finalizeLSE: finalizeLSEAVX512,
 		addValues: addValuesAVX512, attendTile: attendTileAVX512,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX512, gradients: gradientsAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,
 		addProductMasked: addProductMaskedAVX512, addProductTMasked: addProductTMaskedAVX512,
-		setPanel: copyRowsAVX512, addPanelTo: addRowsAVX512, keepKeys: keepKeysAVX512,
+		setPanel: copyRowsAVX512, accumulateRows: addRowsAVX512, dropoutMask: dropoutMaskAVX512,
 	},
 
-	addSum: addSumAVX512, adjust: adjustAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
+	addSum: addSumAVX512, scoreMod: scoreModAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
 }

@@ -57,7 +57,7 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 		laneScratch: laneScratch{
 			s: ws.Take(keys * pairLanes), masks: takeWords(ws, keys),
 			vBuf: ws.Take(keys * vdim), rows: ws.Take(pairLanes * vdim),
-			top: ws.Take(pairLanes), hidden: ws.Take(pairLanes), factors: ws.Take(pairLanes),
+			top: ws.Take(pairLanes), scratchMax: ws.Take(pairLanes), factors: ws.Take(pairLanes),
 		},
 		laneRange: at,
 		pPairs:    takeWords(ws, keys/2*pairLanes), v: packedRows{pairs: takeWords(ws, keys/2*vdim)},
@@ -134,7 +134,7 @@ func (x *pairScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidd
 		scoresAVX512BF16(&x.s[i*pairLanes], &x.k.rows[(from+i-x.even)*x.k.step], x.k.step, &t.qPairs[0], p.Dim, n, top)
 		avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, i, n, masked)
 	}
-	weightsAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	expScoresAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
 	if edge && !hidden {
 		v, step := avx512Lanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)

@@ -24,7 +24,7 @@ func (pl *plan) ends() bool {
 const sinkReach = 4
 
 // endTile sets x.top to the LSE of the rows of the tile, x.factors to what their O is
-// multiplied by and, with Carry, x.hidden to what O of the earlier keys is.
+// multiplied by and, with Carry, x.scratchMax to what O of the earlier keys is.
 func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 	sink, exact := j.sinkOf(t.seq.h), j.p.Carry
 	if j.p.Score.Sink && !exact {
@@ -36,7 +36,7 @@ func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 			}
 		}
 	}
-	isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
+	isa.finalizeLSE(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
 	if exact {
 		for i := range t.n {
 			j.endLane(t, x, i, sink)
@@ -65,13 +65,13 @@ func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	m, before := j.unit*float64(t.m[i]), j.earlier(t, i)
 	top := max(m, before, sink)
 	if math.IsInf(top, -1) || !j.p.Carry && sink-m <= sinkReach {
-		x.hidden[i] = 0
+		x.scratchMax[i] = 0
 		return
 	}
 	weight, carried := scalar.Exp(relative(m, top)), scalar.Exp(relative(before, top))
 	l := float64(t.l[i])*float64(weight) + float64(carried) + float64(scalar.Exp(relative(sink, top)))
 	x.top[i] = float32(top + math.Log(l))
-	x.factors[i], x.hidden[i] = float32(float64(weight)/l), float32(float64(carried)/l)
+	x.factors[i], x.scratchMax[i] = float32(float64(weight)/l), float32(float64(carried)/l)
 }
 
 // relative returns x - top, and 0 where both are the same infinity.
@@ -95,11 +95,11 @@ func (isa *laneISA) storeCarried(j *job, t *laneTile, x *laneScratch, padded int
 	for i := range t.n {
 		at, row := o.Offset(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i), x.rows[i*padded:][:padded]
 		if before := j.earlier(t, i); !math.IsInf(before, -1) {
-			if t.l[i] == 0 && x.hidden[i] == 1 {
+			if t.l[i] == 0 && x.scratchMax[i] == 1 {
 				continue
 			}
 			isa.load(x.earlier[:j.p.VDim], o, at)
-			isa.add(isa.addProduct, isa.addProductMasked, row, 0, x.hidden[i:], 0, x.earlier, 0, 1, 1, j.p.VDim)
+			isa.add(isa.addProduct, isa.addProductMasked, row, 0, x.scratchMax[i:], 0, x.earlier, 0, 1, 1, j.p.VDim)
 		}
 		isa.store(o, at, row[:j.p.VDim])
 	}

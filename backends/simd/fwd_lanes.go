@@ -23,7 +23,7 @@ func (isa *laneISA) fwdItem(j *job, ws *pool.Arena, item int) {
 		s: ws.Take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
 		kBuf: ws.Take(isa.keys * pad(p.Dim)), vBuf: ws.Take(isa.keys * pad(p.VDim)),
 		rows: ws.Take(lanes * max(pad(p.Dim), pad(p.VDim))),
-		top:  ws.Take(lanes), hidden: ws.Take(lanes), factors: ws.Take(lanes),
+		top:  ws.Take(lanes), scratchMax: ws.Take(lanes), factors: ws.Take(lanes),
 	}
 	x.setFeatures(j, ws, lanes, isa.keys, 1)
 	if j.tilesPerItem == 1 { // a short item has no time to clear many

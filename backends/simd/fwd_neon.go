@@ -12,13 +12,13 @@ var neonLanes = laneISA{
 		widenF16: widenF16NEON, widenBF16: widenBF16NEON, narrowF16: narrowF16NEON, narrowBF16: narrowBF16NEON,
 	},
 	forwardRoutines: forwardRoutines{
-		scores: scoresNEON, maskScores: maskScoresNEON, weights: weightsNEON, totals: totalsNEON,
+		scores: scoresNEON, maskScores: maskScoresNEON, expScores: expScoresNEON, finalizeLSE: finalizeLSENEON,
 		addValues: addValuesNEON,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsNEON, gradients: gradientsNEON, gradientsOf: gradientsOfNEON, addProduct: addProductNEON, addProductT: addProductTNEON,
-		setPanel: copyRowsNEON, addPanelTo: addRowsNEON, keepKeys: keepKeysNEON,
+		setPanel: copyRowsNEON, accumulateRows: addRowsNEON, dropoutMask: dropoutMaskNEON,
 	},
 
-	addSum: addSumNEON, adjust: adjustNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
+	addSum: addSumNEON, scoreMod: scoreModNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
 }

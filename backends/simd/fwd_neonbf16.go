@@ -70,7 +70,7 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 		laneScratch: laneScratch{
 			s: ws.Take(keys * lanes), masks: takeWords(ws, keys),
 			vBuf: ws.Take(keys * vdim), rows: ws.Take(lanes * vdim),
-			top: ws.Take(lanes), hidden: ws.Take(lanes), factors: ws.Take(lanes),
+			top: ws.Take(lanes), scratchMax: ws.Take(lanes), factors: ws.Take(lanes),
 		},
 		laneRange: j.laneRange(item),
 		weights:   halves(takeWords(ws, keys*lanes/2)), padded: halves(takeWords(ws, keys*dim/2)),
@@ -174,7 +174,7 @@ func (x *quadScratch) absorbPart(j *job, t *quadTile, from, keys int, edge, hidd
 		scoresNEONBF16(&x.s[i*lanes], &x.keys.rows[(from+i-x.lo)*x.keys.step], x.keys.step, &t.queries[0], x.keys.dim, n, top)
 		neonLanes.endScores(j, &t.laneTile, &x.laneScratch, from, i, n, masked)
 	}
-	weightsNEON(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	expScoresNEON(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	neonLanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
 	if masked {
 		v, step := neonLanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)

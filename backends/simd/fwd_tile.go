@@ -43,13 +43,13 @@ type laneScratch struct {
 	kBuf, vBuf   []float32 // place for them if they must be widened
 	finite       bool      // the values are known to be, where a mask asks
 
-	s       []float32 // [keys of a block][lanes]
-	masks   []uint32  // [keys of a block]
-	rows    []float32 // [lanes][dim], query rows or output rows
-	top     []float32 // [lanes] each
-	hidden  []float32
-	factors []float32
-	ahead   ahead
+	s          []float32 // [keys of a block][lanes]
+	masks      []uint32  // [keys of a block]
+	rows       []float32 // [lanes][dim], query rows or output rows
+	top        []float32 // [lanes] each
+	scratchMax []float32
+	factors    []float32
+	ahead      ahead
 	featureScratch
 }
 
@@ -152,7 +152,7 @@ func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys i
 		isa.scores(&x.s[i*isa.lanes], k, x.kStep, &t.q[0], p.Dim, n, top, x.ahead.take(n, p.Dim, k))
 		isa.endScores(j, t, x, from, i, n, masked)
 	}
-	isa.weights(s, keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	isa.expScores(s, keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
 	isa.drop(j, t, x, from, keys)
 	var masks *uint32
 	if masked && !x.finite {
@@ -187,7 +187,7 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch) {
 	if j.ends() {
 		isa.endTile(j, t, x)
 	} else {
-		isa.totals(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
+		isa.finalizeLSE(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
 	}
 	vdim, padded := j.p.VDim, pad(j.p.VDim)
 	rows, step := x.rows, padded

@@ -24,7 +24,7 @@ type gradScore struct {
 	adjusts bool // scores
 
 	scale   float32 // of dot products
-	unit    float32 // of what adjust leaves
+	unit    float32 // of what scoreMod leaves
 	by      float32 // of dS
 	softcap float32
 	slope   float32
@@ -33,15 +33,15 @@ type gradScore struct {
 
 	h, from, n int // the tile's head, first row and rows
 
-	bias     []float32 // of the tile and the block, rows biasStep apart
-	halves   []uint16  // takes its place if it is bf16 that can be read where it lies
-	asHalves bool      // the kernel's dot products take such
-	biasStep int
-	widened  []float32 // [rows][keys]
-	uncap    []float32 // [rows][lanes], nil without a cap
-	kept     []uint32  // [rows], nil without dropout
-	top      []float32 // [lanes], of no use
-	db       biasGrad
+	bias        []float32 // of the tile and the block, rows biasStep apart
+	halves      []uint16  // takes its place if it is bf16 that can be read where it lies
+	asHalves    bool      // the kernel's dot products take such
+	biasStep    int
+	widened     []float32 // [rows][keys]
+	softcapGrad []float32 // [rows][lanes], nil without a cap
+	kept        []uint32  // [rows], nil without dropout
+	top         []float32 // [lanes], of no use
+	db          biasGrad
 
 	fetch     [2]rowFetch // of the next tile's bias and dBias
 	fetchEach int         // rows at a time
@@ -57,11 +57,11 @@ func (isa *laneISA) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	}
 	g.top = ws.Take(isa.lanes)
 	if s.Softcap != 0 {
-		g.uncap = ws.Take(j.rows * isa.lanes)
+		g.softcapGrad = ws.Take(j.rows * isa.lanes)
 		// What is so far above every score that it caps none is left out: the
 		// quotient would be a denormal number.
 		if g.softcap = s.Softcap; math.Abs(j.scale/float64(s.Softcap)) < 0x1p-126 {
-			g.softcap, g.uncap = 0, nil
+			g.softcap, g.softcapGrad = 0, nil
 		}
 	}
 	if s.Bias {
@@ -124,17 +124,17 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 // the dot products s and dp. ds may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	if g.adjusts {
-		uncap, bias, lanes := g.operands(j, x, k, lo)
-		g.isa.adjust(&s[0], g.isa.lanes, n, &g.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(x, k, lo))
+		softcapGrad, bias, lanes := g.operands(j, x, k, lo)
+		g.isa.scoreMod(&s[0], g.isa.lanes, n, &g.top[0], softcapGrad, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(x, k, lo))
 	}
 	g.gradientsOf(j, x, k, lo, n, 0, s, dp, ds, dsStep, masks, lse, delta)
 }
 
 // operands returns where slopes of caps go, and where biases in float32 and numbers of the lanes
 // lie, or nil.
-func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (uncap, bias, lanes *float32) {
-	if g.uncap != nil {
-		uncap = &g.uncap[0]
+func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (softcapGrad, bias, lanes *float32) {
+	if g.softcapGrad != nil {
+		softcapGrad = &g.softcapGrad[0]
 	}
 	if j.p.Score.Bias && g.halves == nil {
 		bias = &g.bias[lo*g.biasStep+k-x.from]
@@ -142,7 +142,7 @@ func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (uncap, bias, lanes
 	if j.p.Score.ALiBi {
 		lanes = &laneNumbers[0]
 	}
-	return uncap, bias, lanes
+	return softcapGrad, bias, lanes
 }
 
 // distance returns how far row lo of the tile is from key k.
@@ -156,7 +156,7 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 		return nil
 	}
 	o := &j.args.Origin
-	g.isa.keepKeys(&g.kept[0], n, o.Row+g.from+lo, o.Key+k, uint32(o.Head+g.h), uint32(o.Batch+x.b), j.args.Seed, g.below)
+	g.isa.dropoutMask(&g.kept[0], n, o.Row+g.from+lo, o.Key+k, uint32(o.Head+g.h), uint32(o.Batch+x.b), j.args.Seed, g.below)
 	return &g.kept[0]
 }
 
@@ -166,12 +166,12 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	if j.p.Score.Bias {
 		db = g.db.panel(k-x.from, lo, n)
 	}
-	var uncap *float32
-	if g.uncap != nil {
-		uncap = &g.uncap[capped*g.isa.lanes]
+	var softcapGrad *float32
+	if g.softcapGrad != nil {
+		softcapGrad = &g.softcapGrad[capped*g.isa.lanes]
 	}
 	kept := g.keeps(j, x, k, lo, n)
-	g.isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
+	g.isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, softcapGrad, db)
 	if db != nil {
 		g.db.met(j, g, x, k, lo, n)
 	}

@@ -15,7 +15,7 @@ import (
 
 const fetchRows = 24 // rows of dot products at a time, whole register tiles of all instruction sets
 
-type scoresFunc func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
+type scoresFunc func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
 
 // A rowFetch is parts of rows to bring into the second-level cache.
 type rowFetch struct {
@@ -91,5 +91,5 @@ func (isa *laneISA) copyPanel(dst []float32, step int, panel []float32, n int) {
 
 // addRowsOf adds n rows of a panel to rows of dst, step elements apart.
 func (isa *laneISA) addRowsOf(dst []float32, step int, panel []float32, n int) {
-	isa.addPanelTo(&dst[0], step, &panel[0], n)
+	isa.accumulateRows(&dst[0], step, &panel[0], n)
 }

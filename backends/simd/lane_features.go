@@ -83,9 +83,9 @@ func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *floa
 	x.part = keys
 	switch {
 	case x.adjusts:
-		return &x.hidden[0], scoreKeys
+		return &x.scratchMax[0], scoreKeys
 	case masked:
-		return &x.hidden[0], keys
+		return &x.scratchMax[0], keys
 	}
 	return &x.top[0], keys
 }
@@ -100,7 +100,7 @@ func (isa *laneISA) endScores(j *job, t *laneTile, x *laneScratch, from, i, n in
 	if x.adjusts {
 		top := &x.top[0]
 		if masked {
-			top = &x.hidden[0] // it counts hidden keys
+			top = &x.scratchMax[0] // it counts hidden keys
 		}
 		isa.adjustScores(j, t, x, from, i, n, top)
 	}
@@ -131,7 +131,7 @@ func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n
 			bias = &x.biasTile[0]
 			isa.toLanes(x.biasTile, x.bias[i:], x.biasStep, isa.blocks(n))
 		}
-		isa.adjust(&x.s[i*isa.lanes], isa.lanes, n, top, nil, scale, score.Softcap, bias, isa.lanes,
+		isa.scoreMod(&x.s[i*isa.lanes], isa.lanes, n, top, nil, scale, score.Softcap, bias, isa.lanes,
 			lanes, slope, float32(from+i-t.from-t.seq.Diagonal))
 	}
 }

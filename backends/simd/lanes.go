@@ -27,7 +27,7 @@ type laneISA struct {
 
 	// Routines of both passes.
 	addSum      func(sum, x *float32, rows int, alpha *float32)
-	adjust      func(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
+	scoreMod    func(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 	maskBits    func(masks *uint32, mask *bool, step, rows int)
 	fetch       func(from *byte, step, bytes, rows int)
 	dropWeights func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
@@ -35,25 +35,25 @@ type laneISA struct {
 
 // forwardRoutines have a tile's query rows in the lanes.
 type forwardRoutines struct {
-	scores     func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
-	maskScores func(s *float32, masks *uint32, keys int, top *float32)
-	weights    func(s *float32, keys int, m, top, l, alpha *float32, scale float32)
-	totals     func(lse, by, m, l *float32, scale float32)
-	addValues  func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-	attendTile attendTileFunc // nil: there is none
+	scores      func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
+	maskScores  func(s *float32, masks *uint32, keys int, rowMax *float32)
+	expScores   func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
+	finalizeLSE func(lse, by, m, l *float32, scale float32)
+	addValues   func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
+	attendTile  attendTileFunc // nil: there is none
 }
 
 // backwardRoutines have a panel's keys, or columns, in the lanes.
 type backwardRoutines struct {
-	dots                 func(sum, a, b *float32, dim int)
-	gradients            func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
-	gradientsOf          func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)
-	addProduct           productFunc
-	addProductT          productFunc
-	addProductMasked     maskedProductFunc // nil: it takes whole vectors of columns, and rows must be padded
-	addProductTMasked    maskedProductFunc
-	setPanel, addPanelTo func(dst *float32, step int, src *float32, rows int)
-	keepKeys             func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
+	dots                     func(sum, a, b *float32, dim int)
+	gradients                func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
+	gradientsOf              func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
+	addProduct               productFunc
+	addProductT              productFunc
+	addProductMasked         maskedProductFunc // nil: it takes whole vectors of columns, and rows must be padded
+	addProductTMasked        maskedProductFunc
+	setPanel, accumulateRows func(dst *float32, step int, src *float32, rows int)
+	dropoutMask              func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
 }
 
 type (

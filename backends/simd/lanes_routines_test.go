@@ -144,7 +144,7 @@ func TestWeights(t *testing.T) {
 				s[j*n+1] = float32(math.NaN())
 			}
 			before, scores, ls := append([]float32(nil), m...), append([]float32(nil), s...), append([]float32(nil), l...)
-			isa.weights(&s[0], keys, &m[0], &top[0], &l[0], &alpha[0], scale)
+			isa.expScores(&s[0], keys, &m[0], &top[0], &l[0], &alpha[0], scale)
 			require.Equal(t, top, m)
 			require.True(t, s[1] != s[1] && l[1] != l[1], "NaN")
 			for i := 2; i < n; i++ {

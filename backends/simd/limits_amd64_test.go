@@ -32,7 +32,7 @@ func BenchmarkLimits(b *testing.B) {
 			var s [keys * 32]float32
 			var state [4 * 32]float32
 			for range times {
-				isa.lanes.weights(&s[0], keys, &state[0], &state[n], &state[2*n], &state[3*n], 1)
+				isa.lanes.expScores(&s[0], keys, &state[0], &state[n], &state[2*n], &state[3*n], 1)
 			}
 		})
 	}

@@ -4,31 +4,31 @@
 
 package simd
 
-// scoresNEON sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to
+// scoresNEON sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
 // the largest s[j][i]. q is [dim][16], s is [keys][16]. dim > 0. Prefetches from ahead on into L2: 2·dim bytes for
 // each key, or a little more.
 //
 //go:noescape
-func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
+func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
 
-// maskScoresNEON sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest
+// maskScoresNEON sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest
 // remaining score. s is [keys][16]. keys > 0.
 //
 //go:noescape
-func maskScoresNEON(s *float32, masks *uint32, keys int, top *float32)
+func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// weightsNEON sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =
-// top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.
+// expScoresNEON sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =
+// rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.
 // s is [keys][16]. keys > 0.
 //
 //go:noescape
-func weightsNEON(s *float32, keys int, m, top, l, alpha *float32, scale float32)
+func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 
-// totalsNEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
+// finalizeLSENEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
 // Otherwise l[i] must be normal or NaN.
 //
 //go:noescape
-func totalsNEON(lse, by, m, l *float32, scale float32)
+func finalizeLSENEON(lse, by, m, l *float32, scale float32)
 
 // addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in
 // masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is

@@ -22,7 +22,7 @@ DATA laneBits<>+56(SB)/4, $0x00004000
 DATA laneBits<>+60(SB)/4, $0x00008000
 GLOBL laneBits<>(SB), RODATA|NOPTR, $64
 
-// func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)
+// func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
 TEXT ·scoresNEON(SB), NOSPLIT, $0-64
 	MOVD s+0(FP), R0
 	MOVD k+8(FP), R1
@@ -31,7 +31,7 @@ TEXT ·scoresNEON(SB), NOSPLIT, $0-64
 	MOVD q+24(FP), R3
 	MOVD dim+32(FP), R4
 	MOVD keys+40(FP), R5
-	MOVD top+48(FP), R6
+	MOVD rowMax+48(FP), R6
 	MOVD ahead+56(FP), R7
 keys3:
 	CMP $3, R5
@@ -472,12 +472,12 @@ keys1dimskip1:
 keys1done:
 	RET
 
-// func maskScoresNEON(s *float32, masks *uint32, keys int, top *float32)
+// func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 TEXT ·maskScoresNEON(SB), NOSPLIT, $0-32
 	MOVD s+0(FP), R0
 	MOVD masks+8(FP), R1
 	MOVD keys+16(FP), R2
-	MOVD top+24(FP), R3
+	MOVD rowMax+24(FP), R3
 	MOVD $laneBits<>(SB), R4
 	WORD $0xad402488 // ldp q8, q9, [x4, #0]
 	WORD $0xad412c8a // ldp q10, q11, [x4, #32]
@@ -511,12 +511,12 @@ key:
 	WORD $0xad011c66 // stp q6, q7, [x3, #32]
 	RET
 
-// func weightsNEON(s *float32, keys int, m, top, l, alpha *float32, scale float32)
-TEXT ·weightsNEON(SB), NOSPLIT, $0-52
+// func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
+TEXT ·expScoresNEON(SB), NOSPLIT, $0-52
 	MOVD s+0(FP), R0
 	MOVD keys+8(FP), R1
 	MOVD m+16(FP), R2
-	MOVD top+24(FP), R3
+	MOVD rowMax+24(FP), R3
 	MOVD l+32(FP), R4
 	MOVD alpha+40(FP), R5
 	MOVW $0x3f800000, R6
@@ -727,8 +727,8 @@ key:
 	CBNZ R1, part
 	RET
 
-// func totalsNEON(lse, by, m, l *float32, scale float32)
-TEXT ·totalsNEON(SB), NOSPLIT, $0-36
+// func finalizeLSENEON(lse, by, m, l *float32, scale float32)
+TEXT ·finalizeLSENEON(SB), NOSPLIT, $0-36
 	MOVD lse+0(FP), R0
 	MOVD by+8(FP), R1
 	MOVD m+16(FP), R2

@@ -9,30 +9,30 @@ package simd
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// idle is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // attendF16NEON sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
 // Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// idle is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // attendBF16NEON sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
 // Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// idle is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // decodeWeightsNEON raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets
 // s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+// func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 TEXT ·attendF32NEON(SB), NOSPLIT, $0-160
 	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1
@@ -1330,7 +1330,7 @@ valueEnd:
 	CBNZ R4, keys
 	RET
 
-// func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+// func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 TEXT ·attendF16NEON(SB), NOSPLIT, $0-160
 	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1
@@ -3228,7 +3228,7 @@ valueEnd:
 	CBNZ R4, keys
 	RET
 
-// func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+// func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 TEXT ·attendBF16NEON(SB), NOSPLIT, $0-160
 	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1

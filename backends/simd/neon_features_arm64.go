@@ -4,14 +4,14 @@
 
 package simd
 
-// adjustNEON computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x =
-// softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
-// It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements
+// scoreModNEON computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x =
+// softcap·t; with softcapGrad, softcapGrad[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
+// It sets s[r][i] = x and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and softcapGrad are step elements
 // apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less
 // than 2^24. rows > 0.
 //
 //go:noescape
-func adjustNEON(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
+func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 
 // maskBitsNEON sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of mask
 // are step elements apart; it reads 16 of each. rows > 0.
@@ -25,20 +25,20 @@ func maskBitsNEON(masks *uint32, mask *bool, step, rows int)
 //go:noescape
 func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 
-// keepKeysNEON sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half word
+// dropoutMaskNEON sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half word
 // of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple of 8.
 // rows > 0.
 //
 //go:noescape
-func keepKeysNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
+func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
 
 // gradientsOfNEON computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j
-// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0
-// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,
-// uncap and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.
+// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0
+// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,
+// softcapGrad and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
-func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)
+func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 
 // fetchNEON prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory
 // need not exist. bytes > 0, rows > 0.

@@ -46,18 +46,18 @@ DATA laneBits<>+56(SB)/4, $0x00004000
 DATA laneBits<>+60(SB)/4, $0x00008000
 GLOBL laneBits<>(SB), RODATA|NOPTR, $64
 
-// func adjustNEON(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
-TEXT ·adjustNEON(SB), NOSPLIT, $0-80
+// func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
+TEXT ·scoreModNEON(SB), NOSPLIT, $0-80
 	MOVD s+0(FP), R0
 	MOVD step+8(FP), R1
 	LSL $2, R1
 	MOVD rows+16(FP), R2
-	MOVD uncap+32(FP), R3
+	MOVD softcapGrad+32(FP), R3
 	MOVD bias+48(FP), R4
 	MOVD biasStep+56(FP), R5
 	LSL $2, R5
 	MOVD lanes+64(FP), R6
-	MOVD top+24(FP), R7
+	MOVD rowMax+24(FP), R7
 	MOVWU softcap+44(FP), R8
 	WORD $0xad4024e8 // ldp q8, q9, [x7, #0]
 	WORD $0xad412cea // ldp q10, q11, [x7, #32]
@@ -2085,8 +2085,8 @@ skip15:
 	BLT group
 	RET
 
-// func keepKeysNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
-TEXT ·keepKeysNEON(SB), NOSPLIT, $0-52
+// func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
+TEXT ·dropoutMaskNEON(SB), NOSPLIT, $0-52
 	MOVW $0xd2511f53, R0
 	WORD $0x4e040c10 // dup v16.4s, w0
 	MOVW $0xcd9e8d57, R0
@@ -2403,7 +2403,7 @@ rows:
 end:
 	RET
 
-// func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)
+// func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 TEXT ·gradientsOfNEON(SB), NOSPLIT, $0-104
 	MOVD s+0(FP), R0
 	MOVD dp+8(FP), R1
@@ -2415,7 +2415,7 @@ TEXT ·gradientsOfNEON(SB), NOSPLIT, $0-104
 	MOVD lse+48(FP), R6
 	MOVD delta+56(FP), R7
 	MOVD kept+72(FP), R8
-	MOVD uncap+88(FP), R9
+	MOVD softcapGrad+88(FP), R9
 	MOVD db+96(FP), R10
 	MOVWU scale+68(FP), R11
 	MOVW $0x3f800000, R12

@@ -5,10 +5,10 @@
 package simd
 
 // scoresNEONBF16 sets s[j][i] = dot(k[j], q[i]) for keys bfloat16 rows of K, step elements apart, and raises
-// top[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.
+// rowMax[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.
 //
 //go:noescape
-func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, top *float32)
+func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32)
 
 // addValuesNEONBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over 4·quads keys j of v[j][c]·p[j][i]. packKeys packs v,
 // with quads of keys step elements apart, and packWeights packs p. o is [vdim][16]. vdim is even. quads > 0, vdim

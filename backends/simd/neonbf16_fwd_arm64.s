@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, top *float32)
+// func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32)
 TEXT ·scoresNEONBF16(SB), NOSPLIT, $0-56
 	MOVD s+0(FP), R0
 	MOVD k+8(FP), R1
@@ -12,7 +12,7 @@ TEXT ·scoresNEONBF16(SB), NOSPLIT, $0-56
 	MOVD q+24(FP), R3
 	MOVD dim+32(FP), R4
 	MOVD keys+40(FP), R5
-	MOVD top+48(FP), R6
+	MOVD rowMax+48(FP), R6
 	LSL $1, R2
 keys6:
 	CMP $6, R5

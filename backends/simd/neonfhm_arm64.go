@@ -9,8 +9,8 @@ package simd
 // 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
 // Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
 // row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// idle is not used. q holds 16-bit elements, as K does, in the first half
+// scratch is not used. q holds 16-bit elements, as K does, in the first half
 // of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
-func attendF16NEONFHM(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+func attendF16NEONFHM(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func attendF16NEONFHM(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
+// func attendF16NEONFHM(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 TEXT ·attendF16NEONFHM(SB), NOSPLIT, $0-160
 	MOVD kAt+16(FP), R0
 	MOVD kKeys+64(FP), R1

@@ -40,12 +40,12 @@ func BenchmarkRoutines(b *testing.B) {
 
 // A routineWork is the operands of routines: a block of keys, and a tile.
 type routineWork struct {
-	isa                                    *laneISA
-	rows                                   int
-	scores, s, dp, ds, uncap, db, bias     []float32
-	q, k, o, top, m, l, alpha, lanes, zero []float32
-	masks, kept, numbers                   []uint32
-	mask                                   []bool
+	isa                                      *laneISA
+	rows                                     int
+	scores, s, dp, ds, softcapGrad, db, bias []float32
+	q, k, o, top, m, l, alpha, lanes, zero   []float32
+	masks, kept, numbers                     []uint32
+	mask                                     []bool
 }
 
 func newRoutineWork(isa *laneISA) *routineWork {
@@ -59,7 +59,7 @@ func newRoutineWork(isa *laneISA) *routineWork {
 	}
 	w := &routineWork{
 		isa: isa, rows: rows, scores: numbers(rows * n), s: numbers(rows * n), dp: numbers(rows * n), ds: numbers(rows * n),
-		uncap: numbers(rows * n), db: numbers(rows * n), bias: numbers(rows * n),
+		softcapGrad: numbers(rows * n), db: numbers(rows * n), bias: numbers(rows * n),
 		q: numbers(128 * n), k: numbers(rows * 128), o: numbers(128 * n),
 		top: numbers(n), m: numbers(n), l: numbers(n), alpha: numbers(n), lanes: numbers(n), zero: make([]float32, rows),
 		masks: make([]uint32, rows), kept: make([]uint32, rows), numbers: make([]uint32, n), mask: make([]bool, rows*n),
@@ -77,11 +77,11 @@ type routineRun struct {
 
 func (w *routineWork) routines() []routineRun {
 	isa, n, rows, s := w.isa, w.isa.lanes, w.rows, &w.s[0]
-	adjust := func(uncap *float32, softcap float32, bias *float32, lanes *float32) func() {
-		return func() { isa.adjust(s, n, rows, &w.top[0], uncap, .125, softcap, bias, n, lanes, .5, 100) }
+	adjust := func(softcapGrad *float32, softcap float32, bias *float32, lanes *float32) func() {
+		return func() { isa.scoreMod(s, n, rows, &w.top[0], softcapGrad, .125, softcap, bias, n, lanes, .5, 100) }
 	}
 	list := []routineRun{
-		{"weights", func() { isa.weights(s, rows, &w.m[0], &w.top[0], &w.l[0], &w.alpha[0], 1) }},
+		{"weights", func() { isa.expScores(s, rows, &w.m[0], &w.top[0], &w.l[0], &w.alpha[0], 1) }},
 		{"gradients", func() {
 			isa.gradients(s, &w.dp[0], &w.ds[0], n, &w.masks[0], rows, &w.zero[0], &w.zero[0], .125)
 		}},
@@ -89,16 +89,16 @@ func (w *routineWork) routines() []routineRun {
 		{"adjust/alibi", adjust(nil, 0, nil, &w.lanes[0])},
 		{"adjust/bias", adjust(nil, 0, &w.bias[0], nil)},
 		{"adjust/softcap", adjust(nil, 5, nil, nil)},
-		{"adjust/softcap,uncap", adjust(&w.uncap[0], 5, nil, nil)},
-		{"adjust/all", adjust(&w.uncap[0], 5, &w.bias[0], &w.lanes[0])},
+		{"adjust/softcap,uncap", adjust(&w.softcapGrad[0], 5, nil, nil)},
+		{"adjust/all", adjust(&w.softcapGrad[0], 5, &w.bias[0], &w.lanes[0])},
 		{"toLanes", func() { isa.toLanes(w.s, w.bias, rows, rows) }},
 		{"maskBits", func() { isa.maskBits(&w.masks[0], &w.mask[0], n, rows) }},
 		{"maskScores", func() { isa.maskScores(s, &w.kept[0], rows, &w.top[0]) }},
 		{"dropWeights", func() { isa.dropWeights(s, rows, 0, &w.numbers[0], 1, 2, 3, 1<<30) }},
-		{"keepKeys", func() { isa.keepKeys(&w.kept[0], rows, 0, 0, 1, 2, 3, 1<<30) }},
+		{"keepKeys", func() { isa.dropoutMask(&w.kept[0], rows, 0, 0, 1, 2, 3, 1<<30) }},
 		{"gradientsOf", w.gradientsOf(nil, nil, nil)},
 		{"gradientsOf/kept", w.gradientsOf(&w.kept[0], nil, nil)},
-		{"gradientsOf/uncap", w.gradientsOf(nil, &w.uncap[0], nil)},
+		{"gradientsOf/uncap", w.gradientsOf(nil, &w.softcapGrad[0], nil)},
 		{"gradientsOf/db", w.gradientsOf(nil, nil, &w.db[0])},
 	}
 	for _, dim := range []int{64, 128} {
@@ -111,8 +111,8 @@ func (w *routineWork) routines() []routineRun {
 	return list
 }
 
-func (w *routineWork) gradientsOf(kept *uint32, uncap, db *float32) func() {
+func (w *routineWork) gradientsOf(kept *uint32, softcapGrad, db *float32) func() {
 	return func() {
-		w.isa.gradientsOf(&w.s[0], &w.dp[0], &w.ds[0], w.isa.lanes, &w.masks[0], w.rows, &w.zero[0], &w.zero[0], .125, 1, kept, 1.25, uncap, db)
+		w.isa.gradientsOf(&w.s[0], &w.dp[0], &w.ds[0], w.isa.lanes, &w.masks[0], w.rows, &w.zero[0], &w.zero[0], .125, 1, kept, 1.25, softcapGrad, db)
 	}
 }

@@ -36,9 +36,9 @@ type scorer struct {
 	dropBelow uint32
 	keep      float32
 
-	s     [tileK]float64 // scores, of those keys of the tile that take part
-	uncap [tileK]float32 // the derivatives of the caps
-	z     [tileK]float32 // what dropout multiplies weights by
+	s           [tileK]float64 // scores, of those keys of the tile that take part
+	softcapGrad [tileK]float32 // the derivatives of the caps
+	z           [tileK]float32 // what dropout multiplies weights by
 }
 
 // begin prepares for the tiles of a call.
@@ -125,7 +125,7 @@ func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 	if limit := float64(x.score.Softcap); limit != 0 {
 		for c, v := range s {
 			t := math.Tanh(v / limit)
-			s[c], x.uncap[c] = limit*t, float32(1-t*t)
+			s[c], x.softcapGrad[c] = limit*t, float32(1-t*t)
 		}
 	}
 	if x.score.Bias {
@@ -144,7 +144,7 @@ func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 func (x *scorer) uncapped(ds []float32) []float32 {
 	if x.score.Softcap != 0 {
 		for c := range ds {
-			ds[c] *= x.uncap[c]
+			ds[c] *= x.softcapGrad[c]
 		}
 	}
 	return ds

@@ -25,7 +25,7 @@ func TestTotals(t *testing.T) {
 			m[0], l[0] = float32(math.Inf(-1)), 0
 			m[1], l[1] = 3, float32(math.NaN())
 			l[2], l[3] = 1, math.Nextafter32(1, 2)
-			isa.totals(&lse[0], &by[0], &m[0], &l[0], 0.125)
+			isa.finalizeLSE(&lse[0], &by[0], &m[0], &l[0], 0.125)
 			require.True(t, math.IsInf(float64(lse[0]), -1) && by[0] == 0, "no key: %g, %g", lse[0], by[0])
 			require.True(t, lse[1] != lse[1] && by[1] != by[1], "NaN: %g, %g", lse[1], by[1])
 			for i := 2; i < n; i++ {

@@ -125,13 +125,13 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 }
 
 func (g *generator) shapedGradients() {
-	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, uncap *float32)",
-		"is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·uncap[i][j]; z",
-		"is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil uncap means 1; at least one is not nil.",
-		"uncap is [2*pairs][LANES].")
+	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)",
+		"is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]; z",
+		"is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil softcapGrad means 1; at least one is not nil.",
+		"softcapGrad is [2*pairs][LANES].")
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	of := map[string]GPVirtual{}
-	for _, name := range []string{"s", "dp", "masks", "lse", "delta", "kept", "uncap"} {
+	for _, name := range []string{"s", "dp", "masks", "lse", "delta", "kept", "softcapGrad"} {
 		of[name] = param(name)
 	}
 	pairs := param("pairs")
@@ -141,20 +141,20 @@ func (g *generator) shapedGradients() {
 	floatParam("keep", x.keep)
 	g.constant(math.Log2E, x.base2)
 	g.loadPairOrder(x.permutation)
-	loop := func(kept, uncap bool) {
-		label := fmt.Sprintf("pair%t%t", kept, uncap)
+	loop := func(kept, softcapGrad bool) {
+		label := fmt.Sprintf("pair%t%t", kept, softcapGrad)
 		Label(label)
-		x.twoRows(dst, ds, rows, step, kept, uncap)
+		x.twoRows(dst, ds, rows, step, kept, softcapGrad)
 		g.nextPair(of["s"], of["dp"], dst, ds, of["masks"], of["lse"], of["delta"])
 		ADDQ(Imm(8), of["kept"])
-		ADDQ(U32(uint32(2*g.rowBytes)), of["uncap"])
+		ADDQ(U32(uint32(2*g.rowBytes)), of["softcapGrad"])
 		DECQ(pairs)
 		JNZ(LabelRef(label))
 		JMP(LabelRef("end"))
 	}
 	TESTQ(of["kept"], of["kept"])
 	JZ(LabelRef("pairfalsetrue"))
-	TESTQ(of["uncap"], of["uncap"])
+	TESTQ(of["softcapGrad"], of["softcapGrad"])
 	JZ(LabelRef("pairtruefalse"))
 	loop(true, true)
 	loop(true, false)
@@ -171,11 +171,11 @@ type gradientShape struct {
 	by, base2, permutation VecPhysical
 }
 
-func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool) {
+func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, softcapGrad bool) {
 	w, x, y := [2][]VecPhysical{g.registers[0:2], g.registers[2:4]}, [2][]VecPhysical{g.registers[4:6], g.registers[6:8]}, g.registers[10]
 	for i := range 2 {
 		for v := range vectors {
-			g.rowOf(i, v, w[i][v], x[i][v], kept, uncap)
+			g.rowOf(i, v, w[i][v], x[i][v], kept, softcapGrad)
 		}
 		VCVTNE2PS2BF16(x[i][0], x[i][1], y)
 		VMOVDQU32(y, Mem{Base: rows})
@@ -185,7 +185,7 @@ func (g *gradientShape) twoRows(dst, ds, rows, step GPVirtual, kept, uncap bool)
 }
 
 // rowOf is rowGradient with dropout and softcap.
-func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, uncap bool) {
+func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, softcapGrad bool) {
 	vector := func(name string) Mem { return g.part(Mem{Base: g.of[name], Disp: i * g.rowBytes}, v) }
 	word := func(name string) Mem { return Mem{Base: g.of[name], Disp: 4 * i} }
 	n, p, y := g.registers[8], g.registers[9], g.registers[10]
@@ -204,8 +204,8 @@ func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, uncap bool) {
 	VBROADCASTSS(word("delta"), y)
 	VSUBPS(y, x, x)
 	VMULPS_Z(x, w, K1, x)
-	if uncap {
-		VMULPS_Z(vector("uncap"), x, K1, x)
+	if softcapGrad {
+		VMULPS_Z(vector("softcapGrad"), x, K1, x)
 	}
 	if kept {
 		VMULPS(g.z, w, w)

@@ -10,8 +10,8 @@ import (
 )
 
 func (g *generator) scoresOfTiles() {
-	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
 		"the largest s[j][i]. Rows of K have words pairs, a multiple of 16; q is [words][LANES]. k and s have multiples",
 		"of 32 rows. keys > 0.")
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
@@ -19,7 +19,7 @@ func (g *generator) scoresOfTiles() {
 
 // seenScoresOfTiles emits S = K Qᵀ where all rows see a key, or none.
 func (g *generator) seenScoresOfTiles() {
-	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, seen *uint32)",
+	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, seen *uint32)",
 		"is scores with rows of s set to -Inf where their bit in seen, [keys/32], is clear, up to a",
 		"multiple of 32 rows.")
 	lowest, seen := g.registers[1], param("seen")
@@ -51,11 +51,11 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 // tileScores emits the body of scores. products gets the address of A. stored emits changes to a
 // panel of scores, at the first tile of C, before its maxima are taken.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
-	s, keys, top := param("s"), param("keys"), param("top")
+	s, keys, rowMax := param("s"), param("keys"), param("rowMax")
 	g.takeTiles()
 	max, more, x := g.registers[4:6], g.registers[6:8], g.registers[0]
 	for v, z := range max { // of the even rows and the odd ones
-		VMOVUPS(g.part(Mem{Base: top}, v), z)
+		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 		VMOVAPS(z, more[v])
 	}
 	Load(Param("k"), tileA[0])
@@ -97,7 +97,7 @@ func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	Label("end")
 	for v, z := range max {
 		VMAXPS(more[v], z, z)
-		VMOVUPS(z, g.part(Mem{Base: top}, v))
+		VMOVUPS(z, g.part(Mem{Base: rowMax}, v))
 	}
 	TILERELEASE()
 	g.done()
@@ -158,9 +158,9 @@ func (g *generator) tileValues(products func(a GPVirtual)) {
 }
 
 func (g *generator) weightPairs() {
-	g.arithmetic("weights", "func(p *uint32, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
-		"sets w[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
-		"top[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A top of -Inf",
+	g.arithmetic("expScores", "func(p *uint32, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
+		"sets w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
+		"rowMax[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A rowMax of -Inf",
 		"counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES]. pairs > 0.")
 	permutation := g.registers[9]
 	g.loadPairOrder(permutation)
@@ -171,7 +171,7 @@ func (g *generator) weightPairs() {
 	})
 }
 
-// weighPairs emits the body of weights. store gets vector v of two rows of P and the address of
+// weighPairs emits the body of expScores. store gets vector v of two rows of P and the address of
 // their first vector of pairs. It may change both.
 func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
@@ -180,7 +180,7 @@ func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x
 	sums := [2][]VecPhysical{g.registers[6:8], g.registers[13:15]} // of the even keys and of the odd ones
 	floatParam("scale", scale)
 	l := param("l")
-	g.beginWeights(param("m"), param("top"), l, param("alpha"), row[0], n, p, scale, shift)
+	g.beginWeights(param("m"), param("rowMax"), l, param("alpha"), row[0], n, p, scale, shift)
 	for _, sum := range sums {
 		for _, z := range sum {
 			VXORPS(z, z, z)

@@ -58,7 +58,7 @@ func (g *generator) newShaper() *shaper {
 		adjuster: adjuster{
 			generator: g,
 			work:      [vectors]adjustment{{r[0], r[1], r[2], r[3]}, {r[4], r[5], r[6], r[7]}},
-			top:       r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15], one: r[22], abs: r[31],
+			rowMax:    r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15], one: r[22], abs: r[31],
 		},
 		odd: [2][]VecPhysical{r[16:18], r[18:20]}, lowest: r[20], upper: r[21],
 		frame: AllocLocal(frameBytes),
@@ -239,26 +239,26 @@ func (a *shaper) score(i, v int) Mem {
 type scoreShaper struct{ shaper }
 
 func (g *generator) shapedScores() {
-	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, top *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and adjust do in sequence, for keys rows of K, rounded up to an even",
+	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
+		"sets s[j][i] as scores and scoreMod do in sequence, for keys rows of K, rounded up to an even",
 		"number. bias is in pairs, [keys/2][LANES]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.",
-		"Without softcap, bias and lanes, scores are not scaled. It raises top[i] to the largest score, ignoring NaN.")
+		"Without softcap, bias and lanes, scores are not scaled. It raises rowMax[i] to the largest score, ignoring NaN.")
 	a := &scoreShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
 	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores
 	g.constant(float32(math.Inf(-1)), a.lowest)
 	g.word(0xffff0000, a.upper)
-	top := param("top")
-	for v, z := range a.top {
-		VMOVUPS(g.part(Mem{Base: top}, v), z)
+	rowMax := param("rowMax")
+	for v, z := range a.rowMax {
+		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 		VMOVAPS(z, a.odd[0][v])
 	}
 	a.masks, a.bias = param("masks"), param("bias")
 	a.panels()
-	top = param("top")
-	for v, z := range a.top {
+	rowMax = param("rowMax")
+	for v, z := range a.rowMax {
 		VMAXPS(a.odd[0][v], z, z)
-		VMOVUPS(z, g.part(Mem{Base: top}, v))
+		VMOVUPS(z, g.part(Mem{Base: rowMax}, v))
 	}
 	g.done()
 }
@@ -272,9 +272,9 @@ func (a *scoreShaper) capConstants() {
 }
 
 func (a *scoreShaper) scoreRow(i, has int) {
-	top, away := a.top, a.away
+	rowMax, away := a.rowMax, a.away
 	if i == 1 {
-		top, away = a.odd[0], a.odd[1]
+		rowMax, away = a.odd[0], a.odd[1]
 	}
 	if has&shapedCap != 0 {
 		a.tanhOf(func(v int) Mem { return a.score(i, v) })
@@ -290,7 +290,7 @@ func (a *scoreShaper) scoreRow(i, has int) {
 			VBLENDMPS(w.z, a.lowest, k, w.z)
 		}
 		VMOVUPS(w.z, a.score(i, v))
-		VMAXPS(top[v], w.z, top[v]) // a NaN score leaves the maximum as it is
+		VMAXPS(rowMax[v], w.z, rowMax[v]) // a NaN score leaves the maximum as it is
 	}
 }
 

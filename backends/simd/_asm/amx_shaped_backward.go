@@ -18,14 +18,14 @@ import (
 type dotShaper struct{ shaper }
 
 func (g *generator) shapedDots() {
-	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, uncap *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and adjust do in sequence, for keys rows of k, rounded up to an even",
+	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, softcapGrad *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
+		"sets s[j][i] as scores and scoreMod do in sequence, for keys rows of k, rounded up to an even",
 		"number. Rows of bias are biasStep elements apart; halves, in bf16, replaces a nil bias. Caps have an absolute",
-		"error of a few roundings of softcap. With softcap, uncap is required, [keys][LANES].")
+		"error of a few roundings of softcap. With softcap, softcapGrad is required, [keys][LANES].")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots
-	a.masks, a.bias = param("uncap"), param("bias")
+	a.masks, a.bias = param("softcapGrad"), param("bias")
 	step := bytes16(param("biasStep"))
 	TESTQ(a.bias, a.bias)
 	JZ(LabelRef("halves"))

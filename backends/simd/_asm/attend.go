@@ -9,14 +9,14 @@ import (
 )
 
 // attend emits attention of a whole tile that sees all keys of a block. It equals transpose,
-// scores, weights, totals, addValues and transpose in sequence, to the bit. Each of those routines
+// scores, expScores, finalizeLSE, addValues and transpose in sequence, to the bit. Each of those routines
 // waits for pending instructions when it sets and restores MXCSR, too long for short sequences. O =
 // P V has its columns in the lanes, so that it needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
 		"sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,",
 		"[4][LANES], gets the maximum dot product m, l = Σ 2^(scale·(dot product - m)), 1/l and LSE = unit·m + ln(l), as",
-		"the routine totals defines them. oStep, qStep, kStep and vStep are row strides in elements. q has LANES rows and",
+		"the routine finalizeLSE defines them. oStep, qStep, kStep and vStep are row strides in elements. q has LANES rows and",
 		"room for a multiple of 16 dims. vdim is a multiple of LANES. queries, [dims][LANES], and s, [keys][LANES], are",
 		"scratch. rows > 0, keys > 0. Prefetches from ahead on into L2, as scores does.")
 	g.transposeQuery()
@@ -67,12 +67,12 @@ func (g *generator) transposeQuery() {
 }
 
 func (g *generator) attendScores() {
-	lowest, top := g.registers[0], g.total(totalMax)
+	lowest, rowMax := g.registers[0], g.total(totalMax)
 	g.constant(float32(math.Inf(-1)), lowest)
 	for v := range vectors {
-		VMOVUPS(lowest, g.part(Mem{Base: top}, v))
+		VMOVUPS(lowest, g.part(Mem{Base: rowMax}, v))
 	}
-	x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), top: top, ahead: param("ahead")}
+	x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead")}
 	x.groups("keys")
 }
 
@@ -80,15 +80,15 @@ func (g *generator) attendWeights() {
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	g.exp2Constants()
 	floatParam("scale", scale)
-	top, l := g.total(totalMax), g.total(totalSum)
+	rowMax, l := g.total(totalMax), g.total(totalSum)
 	g.constant(-math.MaxFloat32, n)
 	VXORPS(x, x, x)
 	for v, z := range shift {
-		VMAXPS(g.part(Mem{Base: top}, v), n, z)
+		VMAXPS(g.part(Mem{Base: rowMax}, v), n, z)
 		VMOVUPS(x, g.part(Mem{Base: l}, v))
 	}
 	g.sumWeights(param("s"), param("keys"), l, x, n, p, scale, shift, sum)
-	g.endTotals(g.total(totalLSE), g.total(totalBy), top, l, "unit")
+	g.endTotals(g.total(totalLSE), g.total(totalBy), rowMax, l, "unit")
 }
 
 // A rowSum holds the operands of O = P V.

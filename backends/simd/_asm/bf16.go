@@ -34,12 +34,12 @@ func bytes16(elements Register) GPVirtual {
 
 // pairScores emits S = K Qᵀ and updates the running maxima as it stores.
 func (g *generator) pairScores() {
-	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, top *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, rowMax *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
 		"the largest s[j][i]. q is [(dim+1)/2][LANES] pairs; with an odd dim its last half pair is 0. s is [keys][LANES].",
 		"dim > 0.")
 	s, k, step0 := param("s"), param("k"), bytes16(param("step"))
-	q, keys, top := param("q"), param("keys"), param("top")
+	q, keys, rowMax := param("q"), param("keys"), param("rowMax")
 	step3 := GP64()
 	LEAQ(Mem{Base: step0, Index: step0, Scale: 2}, step3)
 	inGroups("keys", keys, g.groups, func(rows int, label string) {
@@ -61,7 +61,7 @@ func (g *generator) pairScores() {
 			ADDQ(U32(uint32(steps*g.rowBytes)), b)
 		})
 		g.halfStep(label, dim, acc, Mem{Base: b}, element)
-		g.storeScores(s, top, acc)
+		g.storeScores(s, rowMax, acc)
 		ADDQ(U32(uint32(rows*g.rowBytes)), s)
 		for range rows {
 			ADDQ(step0, k)

@@ -44,20 +44,20 @@ func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 // during the computation of the other.
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
-		"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
+		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
 		"sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds",
 		"Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are",
 		fmt.Sprintf("%d elements apart; rows of q and o qStep and oStep, multiples of 32,%s q with 0 beyond dim.", scoreStep, t.order()),
 		"Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
 		fmt.Sprintf("row j+ahead is prefetched, and again when nearer: the tables then have ahead+%d more entries, and %d before.", decodeKeys-1, slices.Max(nearer)),
-		fmt.Sprintf("idle is scratch for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
+		fmt.Sprintf("scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
 	var apart []func()
 	beginKeys("k")
 	beginKeys("v")
 	v := param("v")
 	for range t.halves() { // so that an offset in V also addresses O
 		SUBQ(v, address("o"))
-		SUBQ(v, address("idle"))
+		SUBQ(v, address("scratch"))
 	}
 	ends := t.constants([2]string{"dim", "vdim"})
 	keys := GP64()
@@ -188,7 +188,7 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 
 // values emits the contribution of some keys to all rows of O and advances to the next keys. The
 // weights of a tile are broadcast once; O passes through registers. Tile rows beyond the last row
-// of O use idle.
+// of O use scratch.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
@@ -204,7 +204,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	row := GP64()
 	MOVQ(o, row)
 	for r := 1; r < t.decodeRows(); r++ {
-		at = append(at, param("idle"))
+		at = append(at, param("scratch"))
 		for range r - 1 { // each its own: shared ones would wait for each other
 			ADDQ(oStep, at[r])
 		}

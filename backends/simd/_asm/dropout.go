@@ -202,10 +202,10 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2Fourth, c[3], c[3])
 }
 
-// keepKeys emits the dropout mask of a backward pass and of decode. The counters of two rows
+// dropoutMask emits the dropout mask of a backward pass and of decode. The counters of two rows
 // alternate in a vector.
-func (g *generator) keepKeys() {
-	g.routine("keepKeys", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
+func (g *generator) dropoutMask() {
+	g.routine("dropoutMask", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
 		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < LANES: where its half",
 		"word of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple",
 		"of 8. rows > 0.")

@@ -12,10 +12,10 @@ import (
 // are query rows in a forward pass, and keys in a backward pass and in decode.
 
 func (g *generator) featureRoutines() {
-	g.adjust()
+	g.scoreMod()
 	g.maskBits()
 	g.dropWeights()
-	g.keepKeys()
+	g.dropoutMask()
 	g.gradientsOf()
 }
 
@@ -33,38 +33,38 @@ const (
 	capLimit  = 0x1p64        // a larger cap changes only scores above 2^52
 )
 
-// An adjuster holds the operands of adjust, with constants in registers if these suffice.
+// An adjuster holds the operands of scoreMod, with constants in registers if these suffice.
 type adjuster struct {
 	*generator
 
-	work        [vectors]adjustment
-	top, away   []VecPhysical // away: the distance of the row from the lanes
-	scale       VecPhysical   // with a cap, z = scale·score
-	cap, low    VecPhysical   // low = -cap
-	slope       VecPhysical
-	ps, qs      [5]Op // coefficients; the last of qs is the limit of z²
-	power       Op    // uncap's exponential is 2^(power·|score|)
-	inverse     Op    // 1/cap
-	one, abs    Op
-	s, bias, to GPVirtual // to: uncap
-	step        GPVirtual
-	biasStep    GPVirtual
-	rows        GPVirtual
+	work         [vectors]adjustment
+	rowMax, away []VecPhysical // away: the distance of the row from the lanes
+	scale        VecPhysical   // with a cap, z = scale·score
+	cap, low     VecPhysical   // low = -cap
+	slope        VecPhysical
+	ps, qs       [5]Op // coefficients; the last of qs is the limit of z²
+	power        Op    // softcapGrad's exponential is 2^(power·|score|)
+	inverse      Op    // 1/cap
+	one, abs     Op
+	s, bias, to  GPVirtual // to: softcapGrad
+	step         GPVirtual
+	biasStep     GPVirtual
+	rows         GPVirtual
 }
 
 // An adjustment holds the registers of one vector of scores, which are in z.
 type adjustment struct{ z, u, p, q VecPhysical }
 
-// A variant is the feature set of a loop of adjust.
-type variant struct{ softcap, uncap, bias, lanes bool }
+// A variant is the feature set of a loop of scoreMod.
+type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// adjust emits score modification. Each set of features has its own loop, in which the others cost
+// scoreMod emits score modification. Each set of features has its own loop, in which the others cost
 // nothing.
-func (g *generator) adjust() {
-	g.arithmetic("adjust", "func(s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
+func (g *generator) scoreMod() {
+	g.arithmetic("scoreMod", "func(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
 		"computes x = scale·s[r][i] for r < rows, i < LANES. If softcap != 0: t = tanh(x/softcap) and x",
-		"= softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.",
-		"It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements",
+		"= softcap·t; with softcapGrad, softcapGrad[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.",
+		"It sets s[r][i] = x and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and softcapGrad are step elements",
 		"apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less",
 		"than 2^24. rows > 0.")
 	a := g.newAdjuster()
@@ -77,9 +77,9 @@ func (g *generator) newAdjuster() *adjuster {
 	a := &adjuster{
 		generator: g,
 
-		work: [vectors]adjustment{{r[0], r[1], r[2], r[3]}, {r[4], r[5], r[6], r[7]}},
-		top:  r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15],
-		s: param("s"), step: bytes(param("step")), rows: param("rows"), to: param("uncap"),
+		work:   [vectors]adjustment{{r[0], r[1], r[2], r[3]}, {r[4], r[5], r[6], r[7]}},
+		rowMax: r[8:10], away: r[10:12], scale: r[12], cap: r[13], low: r[14], slope: r[15],
+		s: param("s"), step: bytes(param("step")), rows: param("rows"), to: param("softcapGrad"),
 		bias: param("bias"), biasStep: bytes(param("biasStep")),
 	}
 	constants := append([]uint32{math.Float32bits(1), 0x7fffffff}, floatBits(append(tanhQ, tanhLimit)...)...)
@@ -91,9 +91,9 @@ func (g *generator) newAdjuster() *adjuster {
 			*to = g.everyLane("adjustConstants", constants).Offset(i * g.vectorBytes)
 		}
 	}
-	top := param("top")
-	for v, z := range a.top {
-		VMOVUPS(g.part(Mem{Base: top}, v), z)
+	rowMax := param("rowMax")
+	for v, z := range a.rowMax {
+		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 	}
 	floatParam("scale", a.scale)
 	return a
@@ -115,13 +115,13 @@ func (a *adjuster) choose() {
 	a.exp2Memory()
 	TESTQ(a.to, a.to)
 	JZ(LabelRef("capped"))
-	a.chooseTerms("uncapped", variant{softcap: true, uncap: true})
+	a.chooseTerms("uncapped", variant{softcap: true, softcapGrad: true})
 	a.chooseTerms("capped", variant{softcap: true})
 	a.chooseTerms("linear", variant{})
 	Label("end")
-	top := param("top")
-	for v, z := range a.top {
-		VMOVUPS(z, a.part(Mem{Base: top}, v))
+	rowMax := param("rowMax")
+	for v, z := range a.rowMax {
+		VMOVUPS(z, a.part(Mem{Base: rowMax}, v))
 	}
 }
 
@@ -202,16 +202,16 @@ func (a *adjuster) loop(label string, has variant) {
 	if has.softcap {
 		a.tanh()
 	}
-	if has.uncap {
+	if has.softcapGrad {
 		a.storeUncap()
 	}
 	for v, w := range a.work {
 		a.terms(v, w, has)
 		VMOVUPS(w.z, a.part(Mem{Base: a.s}, v))
-		VMAXPS(a.top[v], w.z, a.top[v]) // a NaN score leaves the maximum as it is
+		VMAXPS(a.rowMax[v], w.z, a.rowMax[v]) // a NaN score leaves the maximum as it is
 	}
 	ADDQ(a.step, a.s)
-	if has.uncap {
+	if has.softcapGrad {
 		ADDQ(a.step, a.to)
 	}
 	if has.bias {

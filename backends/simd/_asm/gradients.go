@@ -10,11 +10,11 @@ import (
 )
 
 func (g *generator) gradientsOf() {
-	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32)",
+	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)",
 		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
-		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0",
-		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,",
-		"uncap and db are [rows][LANES], rows of ds are dsStep elements apart. rows > 0.")
+		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0",
+		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,",
+		"softcapGrad and db are [rows][LANES], rows of ds are dsStep elements apart. rows > 0.")
 	x := g.newPairGradients()
 	Label("row")
 	for v := range vectors {
@@ -33,8 +33,8 @@ func (g *generator) gradientsOf() {
 type pairGradients struct {
 	*generator
 
-	s, dp, ds, dsStep, masks, rows, lse, delta, kept, uncap, db GPVirtual
-	at, row                                                     GPVirtual // the row's byte offset; its number
+	s, dp, ds, dsStep, masks, rows, lse, delta, kept, softcapGrad, db GPVirtual
+	at, row                                                           GPVirtual // the row's byte offset; its number
 
 	x, n, p, y, unit, base2, high, t VecPhysical
 	w, d                             VecPhysical // n and p, after the exponential
@@ -46,7 +46,7 @@ func (g *generator) newPairGradients() *pairGradients {
 	x := &pairGradients{
 		generator: g,
 		s:         param("s"), dp: param("dp"), ds: param("ds"), dsStep: bytes(param("dsStep")), masks: param("masks"),
-		rows: param("rows"), lse: param("lse"), delta: param("delta"), kept: param("kept"), uncap: param("uncap"), db: param("db"),
+		rows: param("rows"), lse: param("lse"), delta: param("delta"), kept: param("kept"), softcapGrad: param("softcapGrad"), db: param("db"),
 		at: GP64(), row: GP64(),
 		x: r[0], n: r[1], p: r[2], y: r[3], unit: r[4], base2: r[5], high: r[6], t: r[7], w: r[1], d: r[2],
 	}
@@ -115,9 +115,9 @@ func (g *pairGradients) store(v int) {
 	Label(unbiased)
 	VBROADCASTSS(address("scale"), g.t)
 	VMULPS(g.t, g.d, g.d)
-	TESTQ(g.uncap, g.uncap)
+	TESTQ(g.softcapGrad, g.softcapGrad)
 	JZ(LabelRef(uncapped))
-	VMULPS(g.vector(g.uncap, v), g.d, g.d)
+	VMULPS(g.vector(g.softcapGrad, v), g.d, g.d)
 	hide(g.d)
 	Label(uncapped)
 	VMOVUPS(g.d, g.part(Mem{Base: g.ds}, v))

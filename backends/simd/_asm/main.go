@@ -48,8 +48,8 @@ func (g *generator) routines() map[string]func() {
 func (g *generator) laneRoutines() {
 	g.scores()
 	g.maskScores()
-	g.weights()
-	g.totals()
+	g.expScores()
+	g.finalizeLSE()
 	g.transpose()
 	if g.avx512 {
 		g.convertAVX512()

@@ -21,7 +21,7 @@ const (
 )
 
 func (g *generator) planeScores() {
-	g.routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, top *float32)",
+	g.routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, rowMax *float32)",
 		"is scores for planes of K and Q, kPlane and qPlane bytes apart.")
 	g.tileScores(func(a GPVirtual) { g.planeProducts("", "words", "kPlane", "q", "qPlane", a, nothing) }, nothing)
 }

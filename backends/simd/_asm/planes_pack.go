@@ -8,8 +8,8 @@ import (
 
 // planeWeights emits P = 2^(scale·(S - max)) in planes of pairs.
 func (g *generator) planeWeights() {
-	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, top, l, alpha *float32, scale float32)",
-		"is weights for planes of p, plane bytes apart.")
+	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
+		"is expScores for planes of p, plane bytes apart.")
 	plane, store := param("plane"), g.cutPairs(g.registers[9:11], g.registers[12])
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }

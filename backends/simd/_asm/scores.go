@@ -13,18 +13,18 @@ import (
 // separate sums: a smaller sum is rounded in smaller units. That matters most where S is dP, as
 // delta, about as large, is subtracted from it.
 func (g *generator) scores() {
-	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
 		"the largest s[j][i]. Even and odd columns have separate sums. q is [dim][LANES], s is [keys][LANES]. dim > 0.",
 		"Prefetches from ahead on into L2: 2·dim bytes for each key, or a little more.")
-	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), top: param("top"), ahead: param("ahead")}
+	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead")}
 	x.groups("keys")
 	g.done()
 }
 
 type scoreRows struct {
 	*generator
-	s, k, step, q, keys, top, ahead GPVirtual
+	s, k, step, q, keys, rowMax, ahead GPVirtual
 }
 
 // groups emits the scores of all keys. The routine's parameter dim is the number of columns.
@@ -40,7 +40,7 @@ func (g *scoreRows) groups(name string) {
 		MOVQ(g.q, x.q)
 		x.columns(param("dim"), rows == sizes[0])
 		addOdd(x.even, x.odd)
-		g.storeScores(g.s, g.top, x.even)
+		g.storeScores(g.s, g.rowMax, x.even)
 		ADDQ(U32(uint32(rows*g.rowBytes)), g.s)
 		for range rows {
 			ADDQ(g.step, g.k)
@@ -101,10 +101,10 @@ func addOdd(even, odd [][]VecPhysical) {
 	}
 }
 
-func (g *generator) storeScores(s, top GPVirtual, rows [][]VecPhysical) {
+func (g *generator) storeScores(s, rowMax GPVirtual, rows [][]VecPhysical) {
 	max := g.lanesB
 	for v, z := range max {
-		VMOVUPS(g.part(Mem{Base: top}, v), z)
+		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 	}
 	for r, row := range rows {
 		for v, z := range row {
@@ -113,6 +113,6 @@ func (g *generator) storeScores(s, top GPVirtual, rows [][]VecPhysical) {
 		}
 	}
 	for v, z := range max {
-		VMOVUPS(z, g.part(Mem{Base: top}, v))
+		VMOVUPS(z, g.part(Mem{Base: rowMax}, v))
 	}
 }

@@ -174,14 +174,14 @@ func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 }
 
 func (g *generator) maskScores() {
-	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, top *float32)",
-		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest",
+	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, rowMax *float32)",
+		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest",
 		"remaining score. s is [keys][LANES]. keys > 0.")
-	s, masks, keys, top := param("s"), param("masks"), param("keys"), param("top")
+	s, masks, keys, rowMax := param("s"), param("masks"), param("keys"), param("rowMax")
 	x, visible, lowest, max := g.registers[0], g.registers[1], g.registers[2], g.registers[4:6]
 	g.constant(float32(math.Inf(-1)), lowest)
 	for v, z := range max {
-		VMOVUPS(g.part(Mem{Base: top}, v), z)
+		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 	}
 	Label("key")
 	for v, z := range max {
@@ -201,17 +201,17 @@ func (g *generator) maskScores() {
 	DECQ(keys)
 	JNZ(LabelRef("key"))
 	for v, z := range max {
-		VMOVUPS(z, g.part(Mem{Base: top}, v))
+		VMOVUPS(z, g.part(Mem{Base: rowMax}, v))
 	}
 	g.done()
 }
 
-// beginWeights sets shift to top, at least the lowest finite number, multiplies l by alpha, and
+// beginWeights sets shift to rowMax, at least the lowest finite number, multiplies l by alpha, and
 // stores m and alpha. x, n and p are scratch.
-func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
+func (g *generator) beginWeights(m, rowMax, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
-		VMOVUPS(at(top), shift[v])
+		VMOVUPS(at(rowMax), shift[v])
 		VMOVUPS(at(m), x)
 		VMOVUPS(shift[v], at(m))
 		g.constant(-math.MaxFloat32, n)
@@ -225,17 +225,17 @@ func (g *generator) beginWeights(m, top, l, alpha GPVirtual, x, n, p, scale VecP
 	}
 }
 
-// weights emits P = 2^(scale·(S - max)) in place, with the running maximum and sum.
-func (g *generator) weights() {
-	g.arithmetic("weights", "func(s *float32, keys int, m, top, l, alpha *float32, scale float32)",
-		"sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
-		"top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.",
+// expScores emits P = 2^(scale·(S - max)) in place, with the running maximum and sum.
+func (g *generator) expScores() {
+	g.arithmetic("expScores", "func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)",
+		"sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
+		"rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.",
 		"s is [keys][LANES]. keys > 0.")
-	s, keys, m, top, l, alpha := param("s"), param("keys"), param("m"), param("top"), param("l"), param("alpha")
+	s, keys, m, rowMax, l, alpha := param("s"), param("keys"), param("m"), param("rowMax"), param("l"), param("alpha")
 	g.exp2Constants()
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
 	floatParam("scale", scale)
-	g.beginWeights(m, top, l, alpha, x, n, p, scale, shift)
+	g.beginWeights(m, rowMax, l, alpha, x, n, p, scale, shift)
 	g.sumWeights(s, keys, l, x, n, p, scale, shift, sum)
 	g.done()
 }
@@ -275,13 +275,13 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 	JNZ(LabelRef("part"))
 }
 
-// totals emits the end of a tile: the factors 1/l of O, and LSE.
+// finalizeLSE emits the end of a tile: the factors 1/l of O, and LSE.
 //
 // For x = 2^e (1+f), 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). p is a
 // minimax fit of degree 7; the relative error of the logarithm is 2e-8. ln(2) has two parts, the
 // first of 12 bits, so that its product with e is exact.
-func (g *generator) totals() {
-	g.arithmetic("totals", "func(lse, by, m, l *float32, scale float32)",
+func (g *generator) finalizeLSE() {
+	g.arithmetic("finalizeLSE", "func(lse, by, m, l *float32, scale float32)",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
 		"Otherwise l[i] must be normal or NaN.")
 	g.endTotals(param("lse"), param("by"), param("m"), param("l"), "scale")

@@ -14,7 +14,7 @@ const (
 	capLimit  = 0x1p64        // a larger cap changes only scores above 2^52
 )
 
-// Registers of adjust: four for each of two vectors of a row, then the constants.
+// Registers of scoreMod: four for each of two vectors of a row, then the constants.
 const (
 	adjustZ, adjustU, adjustP, adjustQ = 0, 2, 4, 6
 	adjustTop, adjustAway              = 8, 12 // 4 each
@@ -24,36 +24,36 @@ const (
 	adjustOne, adjustInverse           = 30, 31
 )
 
-// An adjuster holds the arguments of adjust.
+// An adjuster holds the arguments of scoreMod.
 type adjuster struct {
 	*generator
 	s, step, rows, to, bias, biasStep, lanes reg
 }
 
-// A variant is the feature set of a loop of adjust.
-type variant struct{ softcap, uncap, bias, lanes bool }
+// A variant is the feature set of a loop of scoreMod.
+type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// adjust writes score modification. Each set of features has its own loop, in which the others cost
+// scoreMod writes score modification. Each set of features has its own loop, in which the others cost
 // nothing.
-func (g *generator) adjust() {
-	g.routine("adjust", "s *float32, step, rows int, top, uncap *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
+func (g *generator) scoreMod() {
+	g.routine("scoreMod", "s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
 		"computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x =",
-		"softcap·t; with uncap, uncap[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.",
-		"It sets s[r][i] = x and raises top[i] to the largest x, ignoring NaN. Rows of s and uncap are step elements",
+		"softcap·t; with softcapGrad, softcapGrad[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.",
+		"It sets s[r][i] = x and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and softcapGrad are step elements",
 		"apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less",
 		"than 2^24. rows > 0.")
 	a := &adjuster{
-		generator: g, s: g.param("s"), step: g.stepParam("step"), rows: g.param("rows"), to: g.param("uncap"),
+		generator: g, s: g.param("s"), step: g.stepParam("step"), rows: g.param("rows"), to: g.param("softcapGrad"),
 		bias: g.param("bias"), biasStep: g.stepParam("biasStep"), lanes: g.param("lanes"),
 	}
-	top, softcap := g.param("top"), g.param("softcap")
-	g.loadRow(top, 0, adjustTop)
+	rowMax, softcap := g.param("rowMax"), g.param("softcap")
+	g.loadRow(rowMax, 0, adjustTop)
 	g.op("LSLW $1, %v", softcap) // without the sign
 	g.op("CBZW %v, linear", softcap)
 	g.op("CBZ %v, capped", a.to)
 	a.exponentials()
 	a.softcapConstants()
-	a.chooseTerms("uncapped", variant{softcap: true, uncap: true})
+	a.chooseTerms("uncapped", variant{softcap: true, softcapGrad: true})
 	g.label("capped")
 	a.softcapConstants()
 	a.chooseTerms("cappedOnly", variant{softcap: true})
@@ -61,7 +61,7 @@ func (g *generator) adjust() {
 	g.broadcast("scale", adjustScale)
 	a.chooseTerms("plain", variant{})
 	g.label("end")
-	g.storeRow(adjustTop, top, 0)
+	g.storeRow(adjustTop, rowMax, 0)
 	g.done()
 }
 
@@ -95,7 +95,7 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets uncap to exp(-2|x|), where tanh is of x. They have a loop of their own before
+// exponentials sets softcapGrad to exp(-2|x|), where tanh is of x. They have a loop of their own before
 // all else, as their constants share registers with the constants of tanh.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
@@ -159,18 +159,18 @@ func (a *adjuster) loop(label string, has variant) {
 		if has.softcap {
 			a.tanh()
 		}
-		if has.uncap {
+		if has.softcapGrad {
 			a.storeUncap(pair)
 		}
 		a.terms(pair, has)
 		a.v2("stp", adjustZ, a.s, 16*pair)
 		for i := range 2 {
-			top := adjustTop + pair + i
-			a.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", top, top, adjustZ+i) // a NaN score leaves the maximum as it is
+			rowMax := adjustTop + pair + i
+			a.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", rowMax, rowMax, adjustZ+i) // a NaN score leaves the maximum as it is
 		}
 	}
 	a.op("ADD %v, %v", a.step, a.s)
-	if has.uncap {
+	if has.softcapGrad {
 		a.op("ADD %v, %v", a.step, a.to)
 	}
 	if has.bias {

@@ -41,22 +41,22 @@ func (g *generator) attend() {
 // block and O += P V of the block before. Four keys of each take turns, so that both K and V load
 // during the computation of the other.
 func (t storage) attend() {
-	idle, scores, values := "idle is not used.", (*attention).scores, (*attention).values
+	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {
-		idle += " q holds 16-bit elements, as K does, in the first half\n// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits."
+		scratch += " q holds 16-bit elements, as K does, in the first half\n// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits."
 		if t.name == "BF16" {
-			idle += "\n// In each 8 elements of o, but not in fewer, the even ones come first."
+			scratch += "\n// In each 8 elements of o, but not in fewer, the even ones come first."
 		}
 		scores, values = (*attention).halfScores, (*attention).halfValues
 	}
 	t.routine("attend"+t.name, "s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
-		"o *float32, oStep int, idle, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int",
+		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int",
 		"sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds",
 		"Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are",
 		fmt.Sprintf("%d elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.", scoreStep),
 		"Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
 		fmt.Sprintf("row j+ahead is prefetched: the tables then have ahead+%d more entries.", decodeKeys-1),
-		idle+" kKeys, vKeys <= 128. qRows, oRows > 0.")
+		scratch+" kKeys, vKeys <= 128. qRows, oRows > 0.")
 	x := &attention{storage: t}
 	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
 	x.value = t.newSide("v", "vdim", "o", "p", "oRows", "vKeys", "oStep")

@@ -131,10 +131,10 @@ func (g *generator) half(kept, words, key int) {
 	g.v("cmhs v%d.4s, v%d.4s, v%d.4s", kept, words, philoxLimit)
 }
 
-// keepKeys writes the dropout mask of a backward pass and of decode. A counter has both key groups
+// dropoutMask writes the dropout mask of a backward pass and of decode. A counter has both key groups
 // of a row in two lanes, and of the next row in the others.
-func (g *generator) keepKeys() {
-	g.routine("keepKeys", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
+func (g *generator) dropoutMask() {
+	g.routine("dropoutMask", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
 		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half word",
 		"of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple of 8.",
 		"rows > 0.")

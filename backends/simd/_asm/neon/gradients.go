@@ -80,20 +80,20 @@ func (g *generator) gradWeights(e exponential) {
 // free after the exponential.
 type pairGradients struct {
 	*generator
-	s, dp, ds, kept, uncap, db, at reg
+	s, dp, ds, kept, softcapGrad, db, at reg
 }
 
 const pairKeep, pairBy, pairKept = 31, gradScratch + 6, gradScratch + 7
 
 func (g *generator) gradientsOf() {
-	g.routine("gradientsOf", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, uncap, db *float32",
+	g.routine("gradientsOf", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32",
 		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
-		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·uncap[i][j] and db[i][j] = g, and all to 0",
-		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil uncap means 1; db may be nil. s, dp,",
-		"uncap and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.")
+		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0",
+		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,",
+		"softcapGrad and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.")
 	x := &pairGradients{generator: g, s: g.param("s"), dp: g.param("dp"), ds: g.param("ds")}
 	dsStep, masks, rows, lse, delta := g.stepParam("dsStep"), g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
-	x.kept, x.uncap, x.db = g.param("kept"), g.param("uncap"), g.param("db")
+	x.kept, x.softcapGrad, x.db = g.param("kept"), g.param("softcapGrad"), g.param("db")
 	scale := g.param("scale")
 	e := g.gradConstants("unit")
 	g.broadcast("keep", pairKeep)
@@ -119,7 +119,7 @@ func (g *generator) gradientsOf() {
 		at    reg
 		bytes int
 		label string
-	}{{x.kept, 4, "all"}, {x.uncap, rowBytes, "uncapped"}, {x.db, rowBytes, "unbiased"}} {
+	}{{x.kept, 4, "all"}, {x.softcapGrad, rowBytes, "uncapped"}, {x.db, rowBytes, "unbiased"}} {
 		g.op("CBZ %v, %s", p.at, p.label)
 		g.op("ADD $%d, %v", p.bytes, p.at)
 		g.label(p.label)
@@ -167,8 +167,8 @@ func (x *pairGradients) store(pair int, scale reg) {
 	for i := range 2 {
 		x.v("fmul v%d.4s, v%d.4s, v%d.4s", gradD+i, gradD+i, pairBy)
 	}
-	x.op("CBZ %v, %s", x.uncap, uncapped)
-	x.v2("ldp", gradX, x.uncap, 16*pair)
+	x.op("CBZ %v, %s", x.softcapGrad, uncapped)
+	x.v2("ldp", gradX, x.softcapGrad, 16*pair)
 	for i := range 2 {
 		x.v("fmul v%d.4s, v%d.4s, v%d.4s", gradD+i, gradD+i, gradX+i)
 		hide(gradD+i, i)

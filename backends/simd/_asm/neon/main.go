@@ -65,8 +65,8 @@ func newGenerator() *generator { return &generator{tier: "NEON", tables: map[str
 func (g *generator) laneRoutines() {
 	g.scores()
 	g.maskScores()
-	g.weights()
-	g.totals()
+	g.expScores()
+	g.finalizeLSE()
 	g.values()
 	g.addSum()
 	g.transpose()
@@ -84,10 +84,10 @@ func (g *generator) laneRoutines() {
 }
 
 func (g *generator) featureRoutines() {
-	g.adjust()
+	g.scoreMod()
 	g.maskBits()
 	g.dropWeights()
-	g.keepKeys()
+	g.dropoutMask()
 	g.gradientsOf()
 	g.fetch()
 }

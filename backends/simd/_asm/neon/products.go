@@ -149,12 +149,12 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 // separate sums: a smaller sum is rounded in smaller units. That matters most where S is dP, as
 // delta, about as large, is subtracted from it.
 func (g *generator) scores() {
-	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, top, ahead *float32",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises top[i] to",
+	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
+		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
 		"the largest s[j][i]. q is [dim][16], s is [keys][16]. dim > 0. Prefetches from ahead on into L2: 2·dim bytes for",
 		"each key, or a little more.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
-	dim, keys, top, ahead := g.param("dim"), g.param("keys"), g.param("top"), g.param("ahead")
+	dim, keys, rowMax, ahead := g.param("dim"), g.param("keys"), g.param("rowMax"), g.param("ahead")
 	rows, index, b, n := g.temps(scoreRows[0]), g.temp(), g.temp(), g.temp()
 	g.inGroups("keys", keys, scoreRows, func(size int, label string) {
 		g.setRows(rows[:size], k, step)
@@ -172,20 +172,20 @@ func (g *generator) scores() {
 		for v := range odd {
 			g.v("fadd v%d.4s, v%d.4s, v%d.4s", v, v, v+odd)
 		}
-		g.storeScores(s, top, size)
+		g.storeScores(s, rowMax, size)
 		g.op("ADD %v, %v, %v", step, rows[size-1], k)
 	})
 	g.done()
 }
 
 // storeScores stores the sums and raises the maxima, which ignore NaN.
-func (g *generator) storeScores(s, top reg, rows int) {
-	g.loadRow(top, 0, elements)
+func (g *generator) storeScores(s, rowMax reg, rows int) {
+	g.loadRow(rowMax, 0, elements)
 	for r := range rows {
 		g.storeRow(sum(r, 0), s, r*rowBytes)
 		each(func(q int) { g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", elements+q, elements+q, sum(r, q)) })
 	}
-	g.storeRow(elements, top, 0)
+	g.storeRow(elements, rowMax, 0)
 	g.op("ADD $%d, %v", rows*rowBytes, s)
 }
 

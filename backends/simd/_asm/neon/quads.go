@@ -30,11 +30,11 @@ func (g *generator) bf16ForwardRoutines() {
 
 // quadScores writes S = K Qᵀ and updates the running maxima as it stores.
 func (g *generator) quadScores() {
-	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, top *float32",
+	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32",
 		"sets s[j][i] = dot(k[j], q[i]) for keys bfloat16 rows of K, step elements apart, and raises",
-		"top[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.")
+		"rowMax[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")
-	dim, keys, top := g.param("dim"), g.param("keys"), g.param("top")
+	dim, keys, rowMax := g.param("dim"), g.param("keys"), g.param("rowMax")
 	rows, index, at, n := g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
 	g.op("LSL $1, %v", step)
 	g.inGroups("keys", keys, tileRows, func(size int, label string) {
@@ -60,7 +60,7 @@ func (g *generator) quadScores() {
 		}
 		g.op("ADD $%d, %v", 2*quadBytes, at)
 		g.count(n, label+"dim")
-		g.storeQuadScores(s, top, size)
+		g.storeQuadScores(s, rowMax, size)
 		g.op("ADD %v, %v, %v", step, rows[size-1], k)
 	})
 	g.done()
@@ -95,9 +95,9 @@ func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	return second
 }
 
-func (g *generator) storeQuadScores(s, top reg, size int) {
+func (g *generator) storeQuadScores(s, rowMax reg, size int) {
 	const most = quadQuery
-	g.loadRow(top, 0, most)
+	g.loadRow(rowMax, 0, most)
 	for r := 0; r < size; r += 2 {
 		second := g.rowsOfPair(r/2, quadRows)
 		first := []int{quadRows, quadRows + 1, quadRows + 2, quadRows + 3}
@@ -108,7 +108,7 @@ func (g *generator) storeQuadScores(s, top reg, size int) {
 			each(func(j int) { g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", most+j, most+j, row[j]) })
 		}
 	}
-	g.storeRow(most, top, 0)
+	g.storeRow(most, rowMax, 0)
 	g.op("ADD $%d, %v", size*rowBytes, s)
 }
 

@@ -68,14 +68,14 @@ func (g *generator) exp2(e exponential, x, scratch []int) {
 }
 
 func (g *generator) maskScores() {
-	g.routine("maskScores", "s *float32, masks *uint32, keys int, top *float32",
-		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises top[i] to the largest",
+	g.routine("maskScores", "s *float32, masks *uint32, keys int, rowMax *float32",
+		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest",
 		"remaining score. s is [keys][16]. keys > 0.")
-	s, masks, keys, top := g.param("s"), g.param("masks"), g.param("keys"), g.param("top")
+	s, masks, keys, rowMax := g.param("s"), g.param("masks"), g.param("keys"), g.param("rowMax")
 	const x, most, bits, lowest, word, seen = 0, 4, 8, 12, 13, 14
 	g.laneBits(bits)
 	g.constant(float32(math.Inf(-1)), lowest)
-	g.loadRow(top, 0, most)
+	g.loadRow(rowMax, 0, most)
 	g.label("key")
 	g.v("ld1r {v%d.4s}, [x%d]", word, masks)
 	g.loadRow(s, 0, x)
@@ -86,27 +86,27 @@ func (g *generator) maskScores() {
 	g.storeRow(x, s, 0)
 	g.op("ADD $%d, %v", rowBytes, s)
 	g.count(keys, "key")
-	g.storeRow(most, top, 0)
+	g.storeRow(most, rowMax, 0)
 	g.done()
 }
 
-// Registers of weights: two vectors of scores at a time and their scratch, then the constants.
+// Registers of expScores: two vectors of scores at a time and their scratch, then the constants.
 const (
 	weightX, weightScratch     = 0, 2
 	weightShift, weightSum     = 10, 14
 	weightScale, weightNumbers = 18, 19
 )
 
-// weights writes P = 2^(scale·(S - max)) in place, with the running maximum and sum.
-func (g *generator) weights() {
-	g.routine("weights", "s *float32, keys int, m, top, l, alpha *float32, scale float32",
-		"sets s[j][i] = 2^(scale·(s[j][i] - top[i])), alpha[i] = 2^(scale·(m[i] - top[i])), m[i] =",
-		"top[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A top of -Inf counts as the lowest finite number.",
+// expScores writes P = 2^(scale·(S - max)) in place, with the running maximum and sum.
+func (g *generator) expScores() {
+	g.routine("expScores", "s *float32, keys int, m, rowMax, l, alpha *float32, scale float32",
+		"sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
+		"rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.",
 		"s is [keys][16]. keys > 0.")
-	s, keys, m, top, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("top"), g.param("l"), g.param("alpha")
+	s, keys, m, rowMax, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("rowMax"), g.param("l"), g.param("alpha")
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
-	g.beginWeights(e, m, top, l, alpha)
+	g.beginWeights(e, m, rowMax, l, alpha)
 	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
 	left := g.temp()
 	g.op("LSR $1, %v, %v", keys, left)
@@ -145,10 +145,10 @@ func (g *generator) weigh(e exponential, pair int) {
 	g.exp2(e, []int{weightX, weightX + 1}, []int{weightScratch, weightScratch + 4})
 }
 
-// beginWeights sets the shift to top, at least the lowest finite number, multiplies l by alpha, and
+// beginWeights sets the shift to rowMax, at least the lowest finite number, multiplies l by alpha, and
 // stores m and alpha.
-func (g *generator) beginWeights(e exponential, m, top, l, alpha reg) {
-	g.loadRow(top, 0, weightShift)
+func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
+	g.loadRow(rowMax, 0, weightShift)
 	lowest := weightSum
 	g.constant(-math.MaxFloat32, lowest)
 	for pair := 0; pair < vectors; pair += 2 {
@@ -167,10 +167,10 @@ func (g *generator) beginWeights(e exponential, m, top, l, alpha reg) {
 	}
 }
 
-// totals writes the end of a tile: the factors 1/l of O, and LSE, with the logarithm of
+// finalizeLSE writes the end of a tile: the factors 1/l of O, and LSE, with the logarithm of
 // ../softmax.go.
-func (g *generator) totals() {
-	g.routine("totals", "lse, by, m, l *float32, scale float32",
+func (g *generator) finalizeLSE() {
+	g.routine("finalizeLSE", "lse, by, m, l *float32, scale float32",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
 		"Otherwise l[i] must be normal or NaN.")
 	lse, by, m, l := g.param("lse"), g.param("by"), g.param("m"), g.param("l")
