@@ -22,7 +22,6 @@ const (
 
 // wordy are the folders and pages that exceed their limit: the lists may only shrink, and so may the numbers.
 var wordy = map[string]float64{
-	".":                                   21.08,
 	"CHANGELOG.md":                        10.54,
 	"CONTRIBUTING.md":                     15.97,
 	"RATIONALE.md":                        12.84,
