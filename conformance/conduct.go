@@ -10,10 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// The checks of this file are about how a kernel behaves, not what it computes.
+// The checks of this file test a kernel's behavior, not its results.
 
-// conductProblem is large enough for a kernel to use several workers. It has the
-// features, as far as the kernel's pass has them.
+// conductProblem returns a problem large enough for several workers, with the given features as far
+// as the pass has them.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures
@@ -21,7 +21,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	for _, t := range dtypes {
 		p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 150, KVLen: 150, Dim: 64, VDim: 64, DType: t, Band: flashkit.Causal()}
 		if features != 0 {
-			p.QLen, p.KVLen = 70, 70 // the oracle and the plain kernels take their time
+			p.QLen, p.KVLen = 70, 70 // for the slow oracle and plain kernels
 		}
 		setParameters(&p, features)
 		if features&flashkit.FeatureShift != 0 {
@@ -37,8 +37,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	return flashkit.Problem{}, false
 }
 
-// prepare returns a function that makes arguments for the kernel, as often as it
-// is called.
+// prepare returns a function that makes new arguments for the kernel in each call.
 func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, error) {
 	p, ok := conductProblem(k, features)
 	if !ok {
@@ -52,7 +51,7 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 	return func() *arguments { return newArguments(in, bhsd, k.Pass, want) }, nil
 }
 
-// conduct returns the checks of calls without features, and with all that a kernel takes.
+// conduct returns the checks of calls without features and with all features of a kernel.
 func (o Options) conduct() (list []question) {
 	for _, c := range []struct {
 		name, catches string
@@ -76,7 +75,7 @@ func (o Options) conduct() (list []question) {
 		question{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
 }
 
-// concurrentCalls checks that calls at the same time give the bits of a call alone.
+// concurrentCalls checks that concurrent calls give the same bits as a single call.
 func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	newArgs, err := prepare(k, features)
 	if err != nil {
@@ -96,7 +95,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 			defer wait.Done()
 			for range 3 {
 				for _, out := range a.outputs {
-					out.poison() // one with Carry holds other earlier keys now
+					out.poison() // Carry: the last run overwrote the earlier keys' result
 				}
 				if errs[i] = a.run(ctx, k); errs[i] == nil && !equalBits(alone, a.bits(a.outputs)) {
 					errs[i] = fmt.Errorf("a concurrent call gave different bits than a call alone")
@@ -111,7 +110,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 	return errors.Join(errs...)
 }
 
-// canceledContext checks that a canceled call says so and that the next works.
+// canceledContext checks that a canceled call returns context.Canceled and the next call works.
 func canceledContext(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	newArgs, err := prepare(k, features)
 	if err != nil {
