@@ -52,7 +52,7 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 }
 
 // conduct returns the checks of calls without features and with all features of a kernel.
-func (o Options) conduct() (list []question) {
+func (o Options) conduct() (list []kernelCheck) {
 	for _, c := range []struct {
 		name, catches string
 		check         func(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error
@@ -61,8 +61,8 @@ func (o Options) conduct() (list []question) {
 		{"canceled_context", "", canceledContext},
 		{"edges_of_memory", "memory touched before or behind a tensor", edgesOfMemory},
 	} {
-		list = append(list, question{name: c.name, catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
-			question{name: c.name + "_features", catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error {
+		list = append(list, kernelCheck{name: c.name, catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
+			kernelCheck{name: c.name + "_features", catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error {
 				if k.Takes == 0 {
 					return notHeld("it takes no features")
 				}
@@ -70,9 +70,9 @@ func (o Options) conduct() (list []question) {
 			}})
 	}
 	turns := func(ctx context.Context, k flashkit.Kernel) error { return calledInTurns(ctx, k, o.parts) }
-	return append(list, question{name: "canceled_inside", run: canceledInside, forward: true},
-		question{name: "called_in_turns", catches: "a plan of another call of the same problem", run: turns, needs: flashkit.FeatureRagged},
-		question{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
+	return append(list, kernelCheck{name: "canceled_inside", run: canceledInside, forward: true},
+		kernelCheck{name: "called_in_turns", catches: "a plan of another call of the same problem", run: turns, needs: flashkit.FeatureRagged},
+		kernelCheck{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
 }
 
 // concurrentCalls checks that concurrent calls give the same bits as a single call.

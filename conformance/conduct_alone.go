@@ -17,9 +17,9 @@ type BatchInvariant interface {
 }
 
 // promised returns the checks of the promises that the kernel's backend makes.
-func (o Options) promised(k flashkit.Kernel) []question {
+func (o Options) promised(k flashkit.Kernel) []kernelCheck {
 	if x, ok := o.backend(k).(BatchInvariant); ok && x.BatchInvariant() {
-		return []question{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant, slow: true}}
+		return []kernelCheck{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant, slow: true}}
 	}
 	return nil
 }

@@ -31,17 +31,17 @@ var farCases = []farCase{
 const (
 	farBefore = uint64(8 << 30) // bytes before the tensors
 	farBytes  = uint64(32 << 30)
-	farApart  = 1 << 19 // elements from K to V, and on to their gradients
+	farApart  = 1 << 19 // elements between K, V and their gradients
 )
 
-// farQuestions returns the checks of farCases.
-func farQuestions() (list []question) {
+// farChecks returns the checks of farCases.
+func farChecks() (list []kernelCheck) {
 	for _, c := range farCases {
 		p, err := flashkit.ParseProblem(c.problem)
 		if err != nil {
 			panic(fmt.Sprintf("far case %s: %v", c.name, err)) // a typing error in the table
 		}
-		list = append(list, question{name: c.name, needs: p.Features(), run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, p) }})
+		list = append(list, kernelCheck{name: c.name, needs: p.Features(), run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, p) }})
 	}
 	return list
 }

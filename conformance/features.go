@@ -105,8 +105,8 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 	}
 }
 
-// tell copies the features to the oracle's inputs.
-func (f *features) tell(x *oracle.Inputs) {
+// copyTo copies the features to the oracle's inputs.
+func (f *features) copyTo(x *oracle.Inputs) {
 	x.Bias, x.Mask = oracle.Pairs{X: widen(f.bias.x), Shape: f.bias.shape}, oracle.Pairs{X: widen(f.mask.x), Shape: f.mask.shape}
 	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
 	x.Origin = [4]int{f.origin.Batch, f.origin.Head, f.origin.Row, f.origin.Key}

@@ -62,7 +62,7 @@ func size(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[3] }
 
 func (in *Inputs) oracle() oracle.Inputs {
 	x := oracle.Inputs{Q: widen(in.q), K: widen(in.k), V: widen(in.v), DO: widen(in.do), DLSE: widen(in.dlse)}
-	in.features.tell(&x)
+	in.features.copyTo(&x)
 	return x
 }
 

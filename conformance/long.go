@@ -115,7 +115,7 @@ func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	raise(&made, plain[float32, float64](in, t, want, 1), want)
 	return allowed(t, want, made, func(i int, largest float64) float64 {
 		if outputNames[i] == "lse" {
-			return 1 // an error of the sum, relative, is one of its logarithm, absolute
+			return 1 // a relative error of the sum is an absolute error of its logarithm
 		}
 		return largest
 	})

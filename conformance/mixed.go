@@ -67,7 +67,7 @@ func family(k *flashkit.Kernel) (backend, variant string) {
 }
 
 // mixed returns the checks of a backward kernel after each forward kernel outside its family.
-func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
+func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	backend, variant := family(&k)
 	for _, f := range kernels {
 		b, v := family(&f)
@@ -81,7 +81,7 @@ func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
 			}
 		}
 		name := strings.TrimPrefix(f.Name, b+"/")
-		list = append(list, question{name: mixedPrefix + name, slow: true, run: func(ctx context.Context, k flashkit.Kernel) error {
+		list = append(list, kernelCheck{name: mixedPrefix + name, slow: true, run: func(ctx context.Context, k flashkit.Kernel) error {
 			pair := pairOf{f, k}
 			listed := slices.Contains(mixedMisses[k.Name], name)
 			if listed && k.Scores != "" && k.Scores == f.Scores {

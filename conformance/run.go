@@ -49,8 +49,8 @@ type Result struct {
 // Unsupported reports whether the kernel does not support the case or is exempt from it.
 func (r Result) Unsupported() bool { return errors.Is(r.Err, errors.ErrUnsupported) }
 
-// A question is a named check of a kernel.
-type question struct {
+// A kernelCheck is a named check of a kernel.
+type kernelCheck struct {
 	name    string
 	catches string // the mistake that it catches, "" for many
 	run     func(ctx context.Context, k flashkit.Kernel) error
@@ -61,17 +61,17 @@ type question struct {
 }
 
 // of reports whether the check applies to a kernel, number i of its backend.
-func (q *question) of(k *flashkit.Kernel, i int) bool {
+func (q *kernelCheck) of(k *flashkit.Kernel, i int) bool {
 	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward) && (q.turn == 0 || (q.turn+i)%3 == 0)
 }
 
 // checks returns the checks of o for every kernel.
-func (o Options) checks() []question {
-	all := []question{
+func (o Options) checks() []kernelCheck {
+	all := []kernelCheck{
 		{name: "invalid_arguments", run: invalidArguments, slow: true},
 	}
 	ask := func(c Case, turn int, slow bool) {
-		all = append(all, question{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
+		all = append(all, kernelCheck{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
 	}
 	traps := Traps()
 	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
@@ -100,18 +100,18 @@ func (o Options) checks() []question {
 			ask(c.InDType(t), 0, false)
 		}
 	}
-	all = append(append(all, o.conduct()...), farQuestions()...)
+	all = append(append(all, o.conduct()...), farChecks()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for kind := range sweepKinds {
 		for range o.Sweep {
-			all = append(all, sweepCase{r.Uint64(), kind, o.parts}.question())
+			all = append(all, sweepCase{r.Uint64(), kind, o.parts}.kernelCheck())
 		}
 	}
 	if s, ok := parseSweep(o.Case); ok {
 		s.parts = o.parts
-		return []question{s.question()}
+		return []kernelCheck{s.kernelCheck()}
 	}
-	return slices.DeleteFunc(all, func(c question) bool { return !matches(o.Case, c.name) })
+	return slices.DeleteFunc(all, func(c kernelCheck) bool { return !matches(o.Case, c.name) })
 }
 
 func (o Options) choose(kernels []flashkit.Kernel) []flashkit.Kernel {
@@ -133,9 +133,9 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// questions returns the checks for k, plus mixed checks with the other kernels and its backend's
+// kernelChecks returns the checks for k, plus mixed checks with the other kernels and its backend's
 // promises.
-func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
+func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
 	for _, c := range slices.Concat(all, mixed(k, kernels), o.promised(k)) {
 		if c.of(&k, i) && (matches(o.Case, c.name) || strings.HasPrefix(c.name, sweepPrefix)) {
@@ -149,7 +149,7 @@ func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {
-		n += len(o.questions(checks, k, kernels))
+		n += len(o.kernelChecks(checks, k, kernels))
 	}
 	return n
 }
@@ -166,7 +166,7 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 		pending := make(chan chan Result, runtime.GOMAXPROCS(0)-1)
 		running.Go(func() {
 			defer close(pending)
-			o.each(kernels, func(k flashkit.Kernel, c *question) bool {
+			o.each(kernels, func(k flashkit.Kernel, c *kernelCheck) bool {
 				r := make(chan Result, 1)
 				select {
 				case pending <- r:
@@ -187,11 +187,11 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 
 // each calls ask with each kernel and check until ask returns false. The checks of Count come
 // first, by kernel; then, until Budget is spent, random problems on all kernels.
-func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *question) bool) {
+func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *kernelCheck) bool) {
 	checks, kernels := o.checks(), o.poisoned(kernels)
 	chosen := o.choose(kernels)
 	for _, k := range chosen {
-		for _, c := range o.questions(checks, k, kernels) {
+		for _, c := range o.kernelChecks(checks, k, kernels) {
 			if !ask(k, &c) {
 				return
 			}
@@ -202,7 +202,7 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 	}
 	r := rand.New(rand.NewPCG(o.Seed, 2))
 	for begun, n := time.Now(), 0; time.Since(begun) < o.Budget; n++ {
-		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts}.question()
+		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts}.kernelCheck()
 		for i := range chosen {
 			if c.of(&chosen[i], 0) && matches(o.Case, c.name) && !ask(chosen[i], &c) {
 				return
@@ -259,7 +259,7 @@ func Run(t *testing.T, b flashkit.Backend) {
 				t.Error(err)
 			}
 			passed, unsupported := 0, 0
-			for _, c := range o.questions(checks, k, kernels) {
+			for _, c := range o.kernelChecks(checks, k, kernels) {
 				t.Run(c.name, func(t *testing.T) {
 					if c.slow {
 						slow.UnderRace(t)

@@ -198,9 +198,9 @@ func neighbors(p flashkit.Problem) int {
 	return min(63, max(7, 1<<23/max(1, products)))
 }
 
-// question returns the check of the case. All kernels share its bounds, which take most of the
+// kernelCheck returns the check of the case. All kernels share its bounds, which take most of the
 // time.
-func (s sweepCase) question() question {
+func (s sweepCase) kernelCheck() kernelCheck {
 	limits := sync.OnceValue(func() bounds {
 		in, _ := s.generate()
 		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)), s.parts)
@@ -210,7 +210,7 @@ func (s sweepCase) question() question {
 		in, l := s.generate()
 		needs = laidOut(in.p, l).Features()
 	}
-	return question{name: s.name(), needs: needs, run: func(ctx context.Context, k flashkit.Kernel) error {
+	return kernelCheck{name: s.name(), needs: needs, run: func(ctx context.Context, k flashkit.Kernel) error {
 		in, l := s.generate()
 		if err := unsupported(k, in, l); err != nil {
 			return err
