@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a kernel does for the features of a problem, done right. slips.go names the
+// What a kernel does for the features of a problem, done right. faults.go names the
 // places.
 
 // capBiasALiBi returns what becomes of a scaled score, and the slope of the softcap there.

@@ -12,7 +12,7 @@ const tile = 16
 
 // A call is one call of one kernel, at one sequence of it.
 type call struct {
-	slips
+	faults
 	c    *flashkit.Call
 	args *flashkit.Args
 	by   float32 // the softmax scale
@@ -25,8 +25,8 @@ type call struct {
 	s, slope []float32
 }
 
-func newCall(s slips, c *flashkit.Call) *call {
-	return &call{slips: s, c: c, args: c.Args, by: s.scale(c.Problem), p: c.Problem}
+func newCall(s faults, c *flashkit.Call) *call {
+	return &call{faults: s, c: c, args: c.Args, by: s.scale(c.Problem), p: c.Problem}
 }
 
 // A pair is a row and a key of a query head.

@@ -4,7 +4,7 @@
 // the trap's name. A mutant is the kernel with one of them; its trap must catch
 // it. The kernel without any must pass everything.
 //
-// Read kernel.go, then slips.go, then mistakes.go. What belongs to features has files of
+// Read kernel.go, then faults.go, then mistakes.go. What belongs to features has files of
 // its own.
 package mutants
 
@@ -23,7 +23,7 @@ var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, se
 // A mistake is a name and what it changes.
 type mistake struct {
 	name string
-	make func(s *slips)
+	make func(s *faults)
 }
 
 // Names returns the mistakes that New makes, in the order of the traps.
@@ -52,7 +52,7 @@ func New(mistake string) (flashkit.Backend, error) {
 
 type backend struct {
 	variant string
-	slips   slips
+	faults  faults
 }
 
 func (b *backend) Name() string { return "mutant" }
@@ -66,7 +66,7 @@ func (b *backend) Kernels() []flashkit.Kernel {
 			DTypes: []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16},
 			Cost:   func(c *flashkit.Call) time.Duration { return time.Duration(c.FLOPs()) },
 			Run: func(ctx context.Context, c *flashkit.Call) error {
-				return run(newCall(b.slips, c), ctx)
+				return run(newCall(b.faults, c), ctx)
 			},
 		}
 	}

@@ -12,8 +12,8 @@ type (
 	tensor  = flashkit.Tensor
 )
 
-// slips are the places where the kernels can go wrong. A mutant changes one.
-type slips struct {
+// faults are the places where the kernels can go wrong. A mutant changes one.
+type faults struct {
 	// Before the work.
 	refuse func(p problem, q tensor) error // an error instead of a result
 	idle   func(p problem) bool            // nothing to do: return and write nothing
@@ -54,11 +54,11 @@ type slips struct {
 	dkScale func(scale float32) float32 // the factor of dS·Q
 	share   func(sum [][]float64)       // dK or dV of a key head, before another query head adds to it
 
-	featureSlips
+	featureFaults
 }
 
-// featureSlips are the places where the kernels can go wrong with a feature.
-type featureSlips struct {
+// featureFaults are the places where the kernels can go wrong with a feature.
+type featureFaults struct {
 	// Sequences.
 	sequence func(c *flashkit.Call, b int) flashkit.Seq
 	aligned  func(c *call) problem                           // whose lengths place the band
@@ -102,8 +102,8 @@ type featureSlips struct {
 	dsink  func(c *call, at pair, w, doDotO, dlse float32) float32
 }
 
-func correctFeatures() featureSlips {
-	return featureSlips{
+func correctFeatures() featureFaults {
+	return featureFaults{
 		sequence: (*flashkit.Call).Seq,
 		aligned:  func(c *call) problem { return c.p },
 		page:     pageOf,
@@ -143,9 +143,9 @@ func correctFeatures() featureSlips {
 	}
 }
 
-// correct returns the slips of nobody.
-func correct() slips {
-	return slips{
+// correct returns the faults of nobody.
+func correct() faults {
+	return faults{
 		refuse: func(problem, tensor) error { return nil },
 		idle:   func(problem) bool { return false },
 
@@ -181,7 +181,7 @@ func correct() slips {
 		dkScale: itself[float32],
 		share:   func([][]float64) {},
 
-		featureSlips: correctFeatures(),
+		featureFaults: correctFeatures(),
 	}
 }
 
