@@ -9,11 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// denseMistakes are those of the traps of dense attention.
+// denseMistakes are the mistakes of traps.
 var denseMistakes = []mistake{
-	// Alignment of the causal mask. Row i+n sees what row i sees, n keys on.
+	// Alignment of the causal mask. Row i+n has the keys of row i, moved by n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
-	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 asks for key 0
+	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 wants key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
 	{"causal_one_row", moved(func(p problem) int { return -only(p.QLen == 1, p.KVLen-1) })},
 	{"topleft_short", moved(func(p problem) int { return max(0, toBottomRight(p)) })},
@@ -42,18 +42,18 @@ var denseMistakes = []mistake{
 		lo, hi = p.Keys(i)
 		return lo - only(i >= 64 && lo == p.KVLen, 1), hi
 	})},
-	{"window_wide", func(s *faults) { // 64 rows share their tiles, and the last of them says which
+	{"window_wide", func(s *faults) { // 64 rows share tiles, chosen by the last row
 		s.first = func(p problem, i, _ int) int { lo, _ := p.Keys(min(i|63, p.QLen-1)); return lo }
 	}},
 
-	// Rows, keys and batches that are not there.
+	// Missing rows, keys and batches.
 	{"empty_row", func(s *faults) { s.divisor = itself[float64] }},
 	{"empty_row_lse", func(s *faults) {
 		s.lse = func(m float32, l float64) float32 { return max(m, -math.MaxFloat32) + float32(math.Log(max(l, 1))) }
 	}},
 	{"no_keys", func(s *faults) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
 	{"no_queries", func(s *faults) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
-	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // a grid of no blocks
+	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // a grid without blocks
 	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
 
 	// Keys behind the mask: a weight of 0 is multiplied, or the mask is added.
@@ -67,7 +67,7 @@ var denseMistakes = []mistake{
 	{"finite_sentinel", func(s *faults) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
 	{"rising_max", func(s *faults) { s.rescaleO = one }},
 	{"rising_max_sum", func(s *faults) { s.rescaleL = one }},
-	{"falling_max", func(s *faults) { // which only sums that end at the largest float32 show
+	{"falling_max", func(s *faults) { // only sums that overflow at the largest float32 show this
 		s.raise, s.sumKeys = func(_, top float32) float32 { return top }, toFloat32
 	}},
 	{"far_below_max", func(s *faults) { s.exp = expByBits }},
@@ -101,7 +101,7 @@ var denseMistakes = []mistake{
 	{"v_columns", func(s *faults) { s.values = byColumns }},
 	{"scale_given", func(s *faults) { s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) } }},
 
-	// Where the tensors lie. A stride of 0 means that none was set, does it not?
+	// Strides. The mistake reads a stride of 0 as unset.
 	{"stride_zero", addressed(func(s, n [4]int, b, h, r int) int {
 		return b*(s[0]+only(s[0] == 0, n[1]*n[2]*n[3])) + h*(s[1]+only(s[1] == 0, n[2]*n[3])) + r*s[2]
 	})},
@@ -116,7 +116,7 @@ var denseMistakes = []mistake{
 	{"dlse", func(s *faults) { s.delta = func(_ *call, doDotO, _ float32) float32 { return doDotO } }},
 }
 
-// longMistakes are those of the long cases.
+// longMistakes are the mistakes of the long cases.
 var longMistakes = []mistake{
 	{"long_rows", func(s *faults) { s.sumKeys = toFloat32 }},
 	{"long_columns", func(s *faults) { s.sumRows = toFloat32 }},
@@ -137,17 +137,17 @@ var longMistakes = []mistake{
 	{"sum_dsink_sequences", func(s *faults) { s.sumMore = toFloat32 }},
 }
 
-// visible gives rows these keys.
+// visible sets the keys that a row sees.
 func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
 	return func(s *faults) { s.keys = keys }
 }
 
-// moved sees the band that many keys farther right.
+// moved moves the band to the right.
 func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
 
-// toBottomRight is how far from its bottom-right place a top-left band is.
+// toBottomRight returns the distance of a top-left band from bottom-right alignment.
 func toBottomRight(p problem) int { return only(p.Band.IsTopLeft(), p.KVLen-p.QLen) }
 
 // seen changes the keys that a row sees.
@@ -155,7 +155,7 @@ func seen(change func(i, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) })
 }
 
-// sides changes how far the band reaches.
+// sides changes the sides of the band.
 func sides(change func(left, right int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		back := toBottomRight(p)
@@ -173,14 +173,14 @@ func addressed(at func(s, n [4]int, b, h, r int) int) func(*faults) {
 	}
 }
 
-// scaled takes 1/sqrt of another number than Dim, where no scale is given.
+// scaled uses 1/sqrt(dim) instead of 1/sqrt(Dim) as the default scale.
 func scaled(dim func(p problem) int) func(*faults) {
 	return func(s *faults) {
 		s.scale = func(p problem) float32 { p.Dim = dim(p); return float32(p.SoftmaxScale()) }
 	}
 }
 
-// only returns n on the condition, else 0.
+// only returns n if condition holds, else 0.
 func only(condition bool, n int) int {
 	if condition {
 		return n
@@ -188,7 +188,7 @@ func only(condition bool, n int) int {
 	return 0
 }
 
-// whole drops what does not fill a vector; less than one takes another path.
+// whole drops the elements after the last whole vector, unless there is no whole vector.
 func whole(n int) func(int) int { return func(x int) int { return x - only(x > n, x%n) } }
 
 func upTo(limit int) func(int) int { return func(x int) int { return min(x, limit) } }
@@ -213,7 +213,7 @@ func byColumns(v [][]float32) [][]float32 {
 	return t
 }
 
-// expByBits writes the binary exponent where float32 keeps it and never asks whether it fits.
+// expByBits sets the exponent bits of a float32 without a range check.
 func expByBits(x float32) float32 {
 	y := float64(max(x, -math.MaxFloat32)) * math.Log2E
 	n := math.Floor(y)

@@ -5,7 +5,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// dropoutMistakes are those of the traps of dropout.
+// dropoutMistakes are the mistakes of the dropout traps.
 var dropoutMistakes = []mistake{
 	{"dropout_scale", func(s *faults) {
 		s.keep = func(c *call, at pair) float32 { return min(dropout(c, at), 1) }
@@ -44,13 +44,13 @@ var dropoutMistakes = []mistake{
 	{"dropout_rounded", func(s *faults) { s.makeUp = func(p float64) float32 { return float32(1 / (1 - p)) } }},
 }
 
-// sequenceMistakes are those of the traps of sequences and pages.
+// sequenceMistakes are the mistakes of the sequence and page traps.
 var sequenceMistakes = []mistake{
 	{"lengths_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) {
 		next := c.Seq((b + 1) % c.Batch)
 		s.N, s.M = next.N, next.M
 	})},
-	{"packed_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) { // as far as it has keys
+	{"packed_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) { // if it has keys
 		if next := c.Seq((b + 1) % c.Batch); next.M > 0 {
 			s.K0 = next.K0
 		}
@@ -105,8 +105,7 @@ var sequenceMistakes = []mistake{
 	})},
 }
 
-// carryMistakes are those of the traps of earlier keys, of keys of another type, and of a
-// band's shift.
+// carryMistakes are the mistakes of the traps of earlier keys, other key types and shifts.
 var carryMistakes = []mistake{
 	{"carry_rescale", func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {
@@ -193,7 +192,7 @@ func counted(change func(c *call, x *[4]uint32, at pair)) func(*faults) {
 	}
 }
 
-// sequences changes where sequences lie.
+// sequences changes the positions and lengths of sequences.
 func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*faults) {
 	return func(s *faults) {
 		s.sequence = func(c *flashkit.Call, b int) flashkit.Seq {
@@ -204,7 +203,7 @@ func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*faul
 	}
 }
 
-// padding leaves what follows a sequence in an output as it is.
+// padding leaves the padding of one output unwritten.
 func padding(of string) func(*faults) {
 	return func(s *faults) {
 		s.pads = func(_ *call, name string, packed bool) bool { return !packed && name != of }
@@ -219,7 +218,7 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread takes elements of K and V of a type for those of another.
+// misread decodes elements of K and V of one 16-bit type as the other.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {
@@ -231,7 +230,7 @@ func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	}
 }
 
-// shifted moves the band by so many keys more.
+// shifted moves the band by further keys.
 func shifted(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		p.Band = p.Band.Shift(by(p))

@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// edgeMistakes are the mistakes of the traps at edges.
+// edgeMistakes are the mistakes of edgeTraps.
 var edgeMistakes = []mistake{
 	{"edge_nan_bias", func(s *faults) {
 		s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, x != x }
@@ -141,7 +141,7 @@ var edgeMistakes = []mistake{
 	{"many_heads", func(s *faults) { s.kvHead = func(p problem, h int) int { return h / (p.Heads / p.KVHeads) % 16 } }},
 }
 
-// withMask changes the keys that a row sees, where there is a mask.
+// withMask changes the keys that a row sees in a problem with a mask.
 func withMask(change func(p problem, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		if lo, hi = p.Keys(i); !p.Score.Mask {
@@ -151,17 +151,17 @@ func withMask(change func(p problem, lo, hi int) (int, int)) func(*faults) {
 	})
 }
 
-// shown lets a mask show other pairs.
+// shown replaces the mask's lookup.
 func shown(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.shown = which }
 }
 
-// unwritten leaves elements of DBias as they are.
+// unwritten leaves elements of DBias unwritten.
 func unwritten(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
 }
 
-// keptWhere drops no weight of some pairs.
+// keptWhere drops no weight of the chosen pairs.
 func keptWhere(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) {
 		s.keep = func(c *call, at pair) float32 {

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// featureMistakes are those of the traps of features.
+// featureMistakes are the mistakes of the traps of scores, biases, masks and sinks.
 var featureMistakes = []mistake{
 	// Softcap.
 	{"softcap_scale", scored(func(c *call, x float32, _ pair) (s, slope float32) {
@@ -174,7 +174,7 @@ var featureMistakes = []mistake{
 	})},
 }
 
-// scored makes something else of scaled scores.
+// scored replaces the modification of scaled scores.
 func scored(score func(c *call, x float32, at pair) (s, slope float32)) func(*faults) {
 	return func(s *faults) { s.score = score }
 }
@@ -183,7 +183,7 @@ func capped(to func(x, limit float32) (s, slope float32)) func(*faults) {
 	return func(s *faults) { s.cap = to }
 }
 
-// tanh computes it from exp(2x) in float32.
+// tanh replaces the softcap's tanh by a function of exp(2x) in float32.
 func tanh(of func(e float32) float32) func(*faults) {
 	return capped(func(x, limit float32) (s, slope float32) {
 		if limit == 0 {
@@ -202,7 +202,7 @@ func away(distance func(c *call, at pair) int) func(*faults) {
 	return func(s *faults) { s.distance = distance }
 }
 
-// indexed finds pairs in bias and mask elsewhere, never past the memory.
+// indexed replaces the index of a pair in bias and mask, limited to the memory.
 func indexed(index func(c *call, t tensor, at pair) int) func(*faults) {
 	return func(s *faults) {
 		s.index = func(c *call, t tensor, at pair) int { return min(index(c, t, at), t.Len()-1) }
@@ -235,12 +235,12 @@ func biasGradient(of func(c *call, at pair, ds float32) float32) func(*faults) {
 	}
 }
 
-// masked lets what the mask hides take part with the score x.
+// masked gives hidden pairs the score x.
 func masked(x float32) func(*faults) {
 	return func(s *faults) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
 }
 
-// someShown reports whether the mask lets a row see a key of the tile from k0 on.
+// someShown reports whether the mask shows the row a key of the tile from k0 on.
 func someShown(c *call, at pair, k0 int) bool {
 	for at.j = k0; at.j < min(k0+tile, c.p.KVLen); at.j++ {
 		if maskAt(c, at) {
@@ -258,5 +258,5 @@ func sinkGradient(of func(c *call, at pair, w, doDotO, dlse float32) float32) fu
 	return func(s *faults) { s.dsink = of }
 }
 
-// powerOfTwo returns the largest one up to n.
+// powerOfTwo returns the largest power of two up to n.
 func powerOfTwo(n int) int { return 1 << (bits.Len(uint(n)) - 1) }

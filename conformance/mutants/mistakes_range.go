@@ -2,7 +2,7 @@ package mutants
 
 import "math"
 
-// rangeMistakes are those of the traps at the ends of the number range.
+// rangeMistakes are the mistakes of rangeTraps.
 var rangeMistakes = []mistake{
 	// Finite minima.
 	{"bias_min_f32", scored(func(c *call, x float32, at pair) (s, slope float32) {
@@ -12,7 +12,7 @@ var rangeMistakes = []mistake{
 	{"bias_min_bf16", emptyUpTo(-3e38)},
 	{"bias_min_f16", emptyUpTo(-65000)},
 	{"bias_1e30", emptyUpTo(-1e29)},
-	{"bias_min_part", func(s *faults) { // an alpha of 0 is that of a row's first tile, is it not?
+	{"bias_min_part", func(s *faults) { // reads an alpha of 0 as a sign of a row's first tile
 		first := func(alpha float32) float32 { return alpha + float32(only(alpha == 0, 1)) }
 		s.rescaleL, s.rescaleO = first, first
 	}},
@@ -54,7 +54,7 @@ var rangeMistakes = []mistake{
 	{"carry_nan", carriedAs(orHidden)},
 }
 
-// inBase2 returns x as it comes back from base 2: rounded, or infinite.
+// inBase2 returns x after a conversion to base 2 and back: rounded, or infinite.
 func inBase2(x float32) float32 { return float32(x*math.Log2E) * math.Ln2 }
 
 func notNaN(x float32) float32 {
@@ -72,7 +72,7 @@ func orHidden(x float32) float32 {
 	return x
 }
 
-// emptyUpTo takes rows that have no score above x for rows that see no key.
+// emptyUpTo treats rows with no score above x as rows that see no key.
 func emptyUpTo(x float32) func(*faults) {
 	return func(s *faults) {
 		s.end = func(_ *call, r *row, _ pair) {
@@ -83,7 +83,7 @@ func emptyUpTo(x float32) func(*faults) {
 	}
 }
 
-// exponents computes exp from a power of 2, whose exponent is kept as another.
+// exponents computes exp from a power of 2 with a changed exponent.
 func exponents(kept func(n float64) float64) func(*faults) {
 	return func(s *faults) {
 		s.exp = func(x float32) float32 {
@@ -100,7 +100,7 @@ func biasRead(as func(x float32) float32) func(*faults) {
 	}
 }
 
-// carriedAs takes the LSE of earlier keys as another.
+// carriedAs changes the LSE of earlier keys.
 func carriedAs(as func(lse float32) float32) func(*faults) {
 	return func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {

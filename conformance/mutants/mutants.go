@@ -1,11 +1,9 @@
-// Package mutants proves that the conformance suite can fail. It holds one
-// small, clear, slow attention kernel for each pass, and a table of mistakes
-// that people make in such kernels, one for each trap of the suite and under
-// the trap's name. A mutant is the kernel with one of them; its trap must catch
-// it. The kernel without any must pass everything.
+// Package mutants proves that the conformance suite can fail. It has a small, slow attention kernel
+// for each pass, and a table of common mistakes, one for each trap of the suite and named after it.
+// A mutant is the kernel with one mistake; its trap must catch it. The correct kernel must pass
+// everything.
 //
-// Read kernel.go, then faults.go, then mistakes.go. What belongs to features has files of
-// its own.
+// Read kernel.go, then faults.go, then mistakes.go. Features have files of their own.
 package mutants
 
 import (
@@ -17,16 +15,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// mistakes has one mistake for each trap and long case of the suite, in their order.
+// mistakes has one mistake for each trap and long case, in their order.
 var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, edgeMistakes, rangeMistakes, longMistakes)
 
-// A mistake is a name and what it changes.
+// A mistake is a named change of the kernels' faults.
 type mistake struct {
 	name string
 	make func(s *faults)
 }
 
-// Names returns the mistakes that New makes, in the order of the traps.
+// Names returns the names that New accepts, in the order of the traps.
 func Names() []string {
 	names := make([]string, len(mistakes))
 	for i, m := range mistakes {
