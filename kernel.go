@@ -78,7 +78,7 @@ type Code uint8
 const (
 	CodeOther   Code = iota
 	CodeVector       // vector or matrix instructions of the CPU
-	CodeSandbox      // WebAssembly guest code
+	CodeSandbox      // guest code in a sandbox
 )
 
 // Memory is the memory use of a call in bytes.

@@ -27,7 +27,7 @@ type Problem struct {
 	Scale   float32 // multiplies Q·K, in [2^-126, 2.358e38]; 0 means 1/sqrt(Dim)
 	Score   Score   // the zero value is plain attention
 
-	Ragged bool // sequences differ in length: QLen and KVLen are maxima, Args.Seqs has the lengths
+	Ragged bool // sequences differ in length: QLen and KVLen are upper bounds, Args.Seqs has the lengths
 	Page   int  // keys per page of the pools K and V, indexed by Args.Seqs; 0: not paged
 	Carry  bool // O and LSE hold the result over earlier keys; the forward pass continues it
 }

@@ -226,7 +226,7 @@ func (a *headOf) softmax(s [][]float64) {
 		}
 		top := math.Max(sink, earlier)
 		for _, x := range row {
-			top = math.Max(top, x) // unlike max of comparisons, keeps a NaN
+			top = math.Max(top, x) // math.Max keeps a NaN
 		}
 		weights := make([]float64, len(row)+2)
 		if math.IsInf(top, -1) {
