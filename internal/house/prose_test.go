@@ -108,7 +108,6 @@ var wordy = map[string]float64{
 	"ring/mpi":                            24.71,
 	"ring/nccl":                           25.81,
 	"ring/peer":                           33.61,
-	"safetensors":                         9.63,
 	"tools/arm64":                         11.01,
 	"tools/emulate":                       27.87,
 }
