@@ -22,7 +22,7 @@ func (j *job) backward(x *instance) error {
 		}
 		switch err := j.backwardChunk(x, item); err {
 		case nil:
-			j.passed[item].Store(passedAll)
+			j.progress[item].Store(allFinished)
 		case errStopped:
 			return nil
 		default:
@@ -88,7 +88,7 @@ func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, 
 				return err
 			}
 			*done++
-			j.passed[item].Store(*done)
+			j.progress[item].Store(*done)
 		}
 		if j.bias.allRows {
 			j.addColumns(x, b, h, k0, k1)

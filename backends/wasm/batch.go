@@ -28,16 +28,16 @@ const (
 // batchSize returns the number of KV heads per batch, or 0 if one head is large enough, or too large.
 func (x *plan) batchSize() int {
 	c := x.c
-	if x.v.few() || !x.v.inVectors() || x.bias.wanted || min(c.QLen, c.KVLen) < 1 || max(c.QLen, c.KVLen) > tile {
+	if x.v.isDecode() || !x.v.inVectors() || x.bias.wanted || min(c.QLen, c.KVLen) < 1 || max(c.QLen, c.KVLen) > tile {
 		return 0
 	}
 	rows, keys := float64(x.group()*c.QLen), float64(c.KVLen)
-	pair := 2 * float64(c.Dim+c.VDim) * x.v.pace.flop
+	pair := 2 * float64(c.Dim+c.VDim) * x.v.timing.flop
 	if c.Pass == flashkit.PassBackward {
 		pair *= 2.5
 	}
-	pair += x.v.pace.pair + x.featurePair()
-	time := rows*keys*pair + (rows+keys)*float64(c.Dim+c.VDim)/2*x.v.pace.element
+	pair += x.v.timing.pair + x.featurePair()
+	time := rows*keys*pair + (rows+keys)*float64(c.Dim+c.VDim)/2*x.v.timing.element
 	w, _ := x.placeBatch(lowest, 1)
 	size := min(int(batchTime/time), int(batchBytes/(w.scratch-lowest)), ceil(x.heads(), minItems))
 	if size < 2 {

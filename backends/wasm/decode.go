@@ -15,20 +15,20 @@ const (
 	headRows = 64 // maximum rows of a KV head
 )
 
-func (v *variant) few() bool { return v.keys == decodeKeys }
+func (v *variant) isDecode() bool { return v.keys == decodeKeys }
 
 const decodeKeys = "decode_simd128_keys"
 
-// refusesFew refuses more rows or heads than the decode kernel supports.
-func refusesFew(c *flashkit.Call) string {
+// refusesDecode refuses more rows or heads than the decode kernel supports.
+func refusesDecode(c *flashkit.Call) string {
 	if n := c.Heads / max(1, c.KVHeads); c.QLen > 0 && n > headRows/c.QLen {
 		return fmt.Sprintf("supports up to %d query rows of a KV head, not %d x %d", headRows, n, c.QLen)
 	}
 	return ""
 }
 
-// placeFew lays out the memory of the decode kernel.
-func (x *plan) placeFew(take func(floats uint64) uint64) (w places) {
+// placeDecode lays out the memory of the decode kernel.
+func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.parts(x.c.QLen))
 	w.block = take(blockWords * heads)
 	w.k, w.v = take(tile*d), take(tile*dv)
@@ -41,15 +41,15 @@ func (x *plan) placeFew(take func(floats uint64) uint64) (w places) {
 	if x.c.Score.Mask {
 		w.mask = take(tile * tile / 4)
 	}
-	w.scratchBytes = x.scratchFew()
+	w.scratchBytes = x.scratchDecode()
 	w.scratch = take(w.scratchBytes / 4 * heads)
 	w.q, w.o, w.lse = take(fewRows*d*heads), take(fewRows*dv*heads), take(fewRows*heads)
 	take(tile * (max(d, dv) + 1)) // the module reads a whole tile past each
 	return w
 }
 
-// scratchFew returns the scratch bytes of DECODE in decode.h.
-func (x *plan) scratchFew() uint64 {
+// scratchDecode returns the scratch bytes of DECODE in decode.h.
+func (x *plan) scratchDecode() uint64 {
 	return 4 * (3*fewRows + fewRows*2*uint64(roundUp(x.c.VDim, 8)) + 2*tile)
 }
 

@@ -131,7 +131,7 @@ func TestFeaturesMemory(t *testing.T) {
 	for i := range variants {
 		v, pass := &variants[i], variants[i].pass
 		p := problem(t, "b1-h2-g2-n40-m1000-d64-f32-causal")
-		if v.few() {
+		if v.isDecode() {
 			p.QLen = fewRows
 		}
 		plain := newPlan(v, p.Ask(pass))

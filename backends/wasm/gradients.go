@@ -33,9 +33,9 @@ func (x *plan) gathersBias() bool {
 // sums would lose precision.
 const biasRun = 512
 
-// widensBias reports whether dBias needs float64 workspace: more than biasRun heads and sequences add
+// needsFloat64Bias reports whether dBias needs float64 workspace: more than biasRun heads and sequences add
 // to it.
-func (x *plan) widensBias() bool {
+func (x *plan) needsFloat64Bias() bool {
 	n := 1
 	if x.bias.allSeqs {
 		n *= min(x.c.Batch, biasRun+1)
@@ -83,7 +83,7 @@ func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	at := t.Repeated(b, h, i) + j0
 	var sum []float32
 	switch {
-	case j.widensBias():
+	case j.needsFloat64Bias():
 		for c := range n {
 			j.wideBias[j.biasRow(b, h, i)+j0+c] += float64(get(from, c))
 		}
@@ -101,7 +101,7 @@ func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 
 // roundBias writes the workspace of dBias to DBias.
 func (j *job) roundBias() {
-	wide := j.widensBias()
+	wide := j.needsFloat64Bias()
 	if !wide && !j.gathersBias() {
 		return
 	}

@@ -18,12 +18,12 @@ type job struct {
 	places places
 	ctx    context.Context
 
-	next   atomic.Int64   // next unclaimed head or item
-	begun  []atomic.Int64 // forward: claimed tiles of each head
-	passed []atomic.Int64 // backward: finished tiles of each item; later items wait for it
-	sinks  atomic.Int64   // backward: next unclaimed head of dSink
-	dq     []float32      // backward: sums of dQ, if DQ has 16 bits and several chunks
-	dbias  []float32      // backward: sums of dBias, if DBias has 16 bits and several heads
+	next     atomic.Int64   // next unclaimed head or item
+	begun    []atomic.Int64 // forward: claimed tiles of each head
+	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
+	sinks    atomic.Int64   // backward: next unclaimed head of dSink
+	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and several chunks
+	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads
 
 	wideBias []float64 // backward: sums of dBias shared by more than biasRun heads
 
@@ -119,7 +119,7 @@ func (j *job) run(x *instance) (err error) {
 	if j.v.pass == flashkit.PassBackward {
 		pass = j.backward
 	}
-	if j.v.few() {
+	if j.v.isDecode() {
 		pass = j.decode
 	}
 	if j.batch > 0 {
@@ -151,13 +151,13 @@ func (j *job) stopped() bool {
 func (j *job) prepare() {
 	j.next.Store(0)
 	j.begun = counters(j.begun, j.heads())
-	j.passed = counters(j.passed, j.owners()*j.chunks())
+	j.progress = counters(j.progress, j.owners()*j.chunks())
 	if n := elements(&j.args.DQ); j.gathers() && len(j.dq) < n {
 		j.dq = make([]float32, n)
 	}
 	if n := elements(&j.args.DBias); j.gathersBias() {
 		j.dbias = zeros(j.dbias, n)
-	} else if j.widensBias() {
+	} else if j.needsFloat64Bias() {
 		j.wideBias = zeros(j.wideBias, n)
 	}
 }
@@ -234,7 +234,7 @@ func (j *job) takeTile(current int) (head, item int) {
 
 // waitFor waits until the item has finished at tiles. It returns false if the call has stopped.
 func (j *job) waitFor(item int, at int64) bool {
-	return workers.Await(func() bool { return j.passed[item].Load() >= at }, j.stopped)
+	return workers.Await(func() bool { return j.progress[item].Load() >= at }, j.stopped)
 }
 
-const passedAll = math.MaxInt64
+const allFinished = math.MaxInt64

@@ -124,7 +124,7 @@ func (x *plan) items() int {
 	if x.v.pass == flashkit.PassBackward {
 		return x.owners() * x.chunks()
 	}
-	if x.v.few() {
+	if x.v.isDecode() {
 		if x.c.QLen == 0 {
 			return 0
 		}
@@ -177,8 +177,8 @@ func (x *plan) place(from uint64) places {
 		at = here + 4*floats
 		return here
 	}
-	if x.v.few() {
-		w := x.placeFew(take)
+	if x.v.isDecode() {
+		w := x.placeDecode(take)
 		w.end = at
 		return w
 	}

@@ -151,7 +151,7 @@ func settle(t *testing.T, goroutines int) {
 // busyCall returns a call with every feature that a kernel's module is told of.
 func busyCall(t *testing.T, v *variant) *flashkit.Call {
 	p := problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32")
-	if v.few() {
+	if v.isDecode() {
 		p.QLen = fewRows
 	}
 	if v.featureRows != "" {

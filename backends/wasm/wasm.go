@@ -65,10 +65,10 @@ func (b *Backend) Close() error { return b.box.close() }
 
 // A variant is a set of kernel.c's functions that computes one pass.
 type variant struct {
-	stem string
-	pass flashkit.Pass
-	rate float64 // approximate FLOP/s of one worker; it sizes module calls
-	pace pace
+	stem   string
+	pass   flashkit.Pass
+	rate   float64 // approximate FLOP/s of one worker; it sizes module calls
+	timing timing
 
 	takes             flashkit.Feature
 	keys, rows, grads string // module functions; grads only for the backward pass
@@ -76,11 +76,11 @@ type variant struct {
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
-	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
-	{"decode_simd128", flashkit.PassForward, 12e9, pace{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
+	{"fwd_simd128", flashkit.PassForward, 24e9, timing{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, timing{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
+	{"fwd_scalar", flashkit.PassForward, 1e9, timing{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, timing{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
+	{"decode_simd128", flashkit.PassForward, 12e9, timing{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
 }
 
 // interpreted is the slowdown of a kernel under wazero's interpreter.
@@ -112,8 +112,8 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	if c.Dim > maxDim || c.VDim > maxDim {
 		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(c.Dim, c.VDim))
 	}
-	if v.few() {
-		if reason := refusesFew(c); reason != "" {
+	if v.isDecode() {
+		if reason := refusesDecode(c); reason != "" {
 			return reason
 		}
 	}
@@ -143,15 +143,15 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	if x.gathersBias() {
 		bytes += 4 * float64(elements(&c.Args.DBias))
 	}
-	if x.widensBias() {
+	if x.needsFloat64Bias() {
 		bytes += 8 * float64(elements(&c.Args.DBias))
 	}
 	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
-// A pace is the time of one worker for each part of a kernel's work, in nanoseconds on one server.
+// A timing is the time of one worker for each part of a kernel's work, in nanoseconds on one server.
 // Package dispatch corrects the sum for the actual machine.
-type pace struct {
+type timing struct {
 	item    float64 // to begin and end one; in the backward pass also to visit a tile of rows
 	flop    float64
 	pair    float64 // a row and a key: the exponential and the work around it
@@ -209,7 +209,7 @@ const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	const rows = 8 // that meet an edge of the band together
-	x, pace := b.box.plan(v, c), &v.pace
+	x, timing := b.box.plan(v, c), &v.timing
 	n := x.amount()
 	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)
 	elements := (float64(c.Heads)*n.rows + float64(c.KVHeads)*n.keys) * float64(c.Dim+c.VDim)
@@ -220,8 +220,8 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	if v.pass == flashkit.PassBackward {
 		visits += n.visits * c.Heads
 	}
-	perPair := pace.pair + x.featurePair()
-	sum := float64(visits)*pace.item + c.FLOPs()*pace.flop + seen*perPair + elements/2*pace.element
+	perPair := timing.pair + x.featurePair()
+	sum := float64(visits)*timing.item + c.FLOPs()*timing.flop + seen*perPair + elements/2*timing.element
 	if b.box.engine == interpreter {
 		sum *= interpreted
 	}
