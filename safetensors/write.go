@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Write writes the file, with the tensors in the given order. Equal files give
-// equal bytes. Nothing is written if the file breaks a rule of the format.
+// Write writes the file, with the tensors in order. Equal files give equal bytes. Write writes nothing if
+// the file violates the format.
 func (f *File) Write(w io.Writer) error {
 	header, err := f.header()
 	if err != nil {
@@ -27,7 +27,7 @@ func (f *File) Write(w io.Writer) error {
 	return nil
 }
 
-// header returns all that comes before the data.
+// header returns the header with its length.
 func (f *File) header() ([]byte, error) {
 	if err := f.checkText(); err != nil {
 		return nil, err
