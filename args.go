@@ -5,8 +5,8 @@ import "math"
 // Args holds the tensors of a call and its other data that are not part of the Problem.
 // Arguments lists the tensors that each pass reads and writes. A tensor of a feature that the
 // problem lacks must be the zero Tensor; tensors of the other pass are ignored. Outputs are
-// overwritten, not accumulated, and must not share memory with any other tensor. The contents
-// must not change during a call; concurrent calls may share inputs.
+// overwritten, not accumulated, and must not share memory with any other tensor. Args and
+// inputs must not change during a call; concurrent calls may share inputs.
 //
 // The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). Its O and LSE are the
 // forward pass's outputs.

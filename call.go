@@ -86,10 +86,10 @@ func (q *Sequences) locate(s *Seq, b int) {
 	}
 }
 
-// KeyRun returns the offset of key j of sequence b and KV head g in the memory of t, which is
-// K, V or one of their gradients. keys is the number of keys from j on, up to the end of the
-// sequence or page, that follow at the row stride. Both are 0 if only a device has the page
-// table.
+// KeyRun locates key j of sequence b and KV head g in the memory of t, which is K, V or one of
+// their gradients. It returns the key's offset in elements and the number of keys from j on,
+// up to the end of the sequence or page, at the row stride. Both are 0 if only a device has
+// the page table.
 func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 	s := c.Seq(b)
 	if c.Page == 0 {

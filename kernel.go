@@ -38,15 +38,15 @@ type Kernel struct {
 	Scores string
 
 	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits,
-	// package dispatch runs a sandbox kernel only by explicit choice of its backend.
+	// package dispatch runs a sandbox kernel only if chosen by name.
 	Code Code
 
 	// Device reports whether the kernel accepts tensors on its backend's device as well as on
 	// the host. Fits refuses device tensors for all other kernels.
 	Device bool
 
-	// Missing returns the machine's first lack that stops the kernel on any problem, "" if
-	// there is none. It is nil for kernels without requirements.
+	// Missing returns the device, driver or instructions that this machine lacks for the
+	// kernel, "" if none. It is nil for kernels without requirements.
 	Missing func() string
 
 	// Refuses returns "" if the kernel supports the call, else the reason. Fits calls it only

@@ -147,8 +147,8 @@ func (t Tensor) Offset(b, h, r int) int {
 	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
 }
 
-// Repeated returns the offset, in elements, of row r of head h of batch b in a tensor that
-// broadcasts every dimension of length 1, such as a bias or mask.
+// Repeated is Offset for a tensor that broadcasts every dimension of length 1, such as a bias
+// or mask.
 func (t Tensor) Repeated(b, h, r int) int {
 	at := 0
 	for d, i := range [...]int{b, h, r} {

@@ -57,7 +57,7 @@ type kernelCheck struct {
 	needs   flashkit.Feature // features that a kernel must have in Takes
 	forward bool             // only for forward kernels
 	turn    int              // above 0: only for every third kernel of a backend
-	slow    bool             // under the race detector, where faster checks find the same races
+	slow    bool             // skipped in short runs under the race detector, where faster checks find the same races
 }
 
 // of reports whether the check applies to a kernel, number i of its backend.

@@ -1,5 +1,5 @@
 // Package mutants proves that the conformance suite can fail. It has a small, slow attention kernel
-// for each pass, and a table of common mistakes, one for each trap of the suite and named after it.
+// for each pass, and a table of common mistakes, one for each trap and named after it.
 // A mutant is the kernel with one mistake; its trap must catch it. The correct kernel must pass
 // everything.
 //
