@@ -144,7 +144,7 @@ func functions() map[string]int {
 	return all
 }
 
-// inspect refuses a module with imports, or with exports other than functions.
+// inspect refuses a module with imports, or with exports that differ from functions().
 func inspect(code wazero.CompiledModule) error {
 	if len(code.ImportedFunctions())+len(code.ImportedMemories()) > 0 {
 		return errors.New("has imports; want none")

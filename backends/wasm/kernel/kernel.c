@@ -11,13 +11,13 @@
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
 //	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
 //
-// or writes the data and a list of several calls, and calls `calls`.
+// Alternatively, the host writes the data and a list of several calls, then calls `calls`.
 //
 // The host resolves sequences, pages and broadcast dimensions. In this module rows and keys are numbered from
 // 0 in one sequence, and bias and mask are tiles of the call's pairs.
 //
 // Each pass has two versions: _scalar is the plain loop and defines the computation; _simd128 computes it in
-// tiles. _feature_rows are the rows with features of both. The letters are the papers': Q K V O, scores S,
+// tiles. _feature_rows are the rows with features of both. Letters follow the papers: Q K V O, scores S,
 // weights P, running maximum m and sum l. D8 is D rounded up to 8. Comments at pointers give shapes. The file
 // also compiles natively; see native.c.
 
@@ -211,7 +211,7 @@ static double ln(float x) {
 SCRATCH(forward, FORWARD)
 SCRATCH(backward, BACKWARD)
 
-// ---- The plain loops ----
+// ---- The scalar loops ----
 
 APART float dot(const float *a, const float *b, u32 n) {
   float sum = 0;
@@ -354,7 +354,7 @@ KEYS(backward, BACKWARD_TAKES, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, 
 KEYS(backward, BACKWARD_TAKES, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }
 
-// Last: hot loops depend on code placement, so later code must not move the functions above.
+// Last, so that the hot loops above keep their addresses, on which their speed depends.
 ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_feature_rows)
 ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
 
