@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// calledInTurns checks that a call does not reuse a plan made for other tensors of the same
-// problem: full and short sequences, padded and packed, in both orders.
+// calledInTurns checks that a call does not reuse the plan of a call of the same problem with other
+// tensors. Its calls have full or short sequences, padded or packed, in both orders.
 func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	ran := false
 	for turn := range 2 {

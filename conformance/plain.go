@@ -11,9 +11,9 @@ import (
 )
 
 // The bound of a case is the error excused by rounding: twice the largest error of the plain,
-// materialized algorithm in the precision of the problem (three times for gradients). A floor is
-// added for results that the plain algorithm happens to compute exactly. FlashAttention's tests use
-// the same rule.
+// materialized algorithm in the problem's precision (three times for gradients). A floor is added
+// for results that the plain algorithm happens to compute exactly. FlashAttention's tests use the
+// same rule.
 //
 // The precision of a problem is its dtype for inputs, outputs, P and dS, and float32 for sums and
 // LSE.

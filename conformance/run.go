@@ -238,9 +238,9 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // the race detector, -short also skips the grid, long sums, layouts other than packed, and pairs of
 // kernels, unless FLASHKIT_SLOW is 1.
 //
-// A backend with a method Parts() int sums gradients from at most that number of parts, each
-// rounded to the problem's type, such as ranks that share a sequence. The bounds of random problems
-// then include that rounding. [Poisoner] and [BatchInvariant] are further optional methods.
+// A backend with a method Parts() int, such as ranks that share a sequence, sums gradients from at
+// most that number of parts, each rounded to the problem's type. The bounds of random problems then
+// include that rounding. [Poisoner] and [BatchInvariant] are further optional methods.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 40), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {

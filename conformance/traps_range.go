@@ -52,8 +52,8 @@ func biasRows(x float32, rows ...int) func(in *Inputs) {
 	}
 }
 
-// biasPart sets biases to x: of the first keys of row 0, the last keys of row 1, all keys but the
-// last of row 2, and all keys of row 3.
+// biasPart sets the biases of some keys to x: the first keys in row 0, the last keys in row 1, all
+// but the last in row 2, all in row 3.
 func biasPart(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		last := in.p.KVLen - 1

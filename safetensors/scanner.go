@@ -9,9 +9,9 @@ import (
 	"unicode/utf16"
 )
 
-// A scanner reads the subset of JSON in headers: objects, strings and lists of natural numbers.
-// encoding/json does not serve, because it accepts duplicate keys and allocates many bytes per byte
-// of a hostile text.
+// A scanner reads the subset of JSON in headers: objects, strings and lists of natural numbers. It
+// replaces encoding/json, which accepts duplicate keys and allocates many bytes per byte of a
+// hostile text.
 type scanner struct {
 	rest string // unread text; valid UTF-8
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// backward runs items. An item is a chunk of the keys of one head, or of all heads that share dBias.
-// It owns dK, dV and dBias of its keys and loops over the query rows that see them. dQ of a tile of
-// rows is summed over chunks in order, on any worker: a chunk waits until its predecessor has
+// backward runs items. An item is a chunk of the keys of one head, or of all heads that share
+// dBias. It owns dK, dV and dBias of its keys and loops over the query rows that see them. Chunks
+// add to dQ of a tile of rows in order, on any worker: each waits until its predecessor has
 // finished the tile. Workers take items in order, so the lowest item never waits.
 func (j *job) backward(x *instance) error {
 	j.sinkGradients()

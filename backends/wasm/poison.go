@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// Poison makes all later calls start with NaN in their workspace: in instance memory at the start of
-// a call, head or tile of query rows, and in the sums between chunks. It serves package conformance,
-// see conformance.Poisoner. Results keep their bits; calls become slower.
+// Poison makes all later calls start with NaN in their workspace. It fills instance memory at the
+// start of a call, head or tile of query rows, and the sums between chunks. It serves package
+// conformance, see conformance.Poisoner. Results keep their bits; calls become slower.
 func (b *Backend) Poison() { b.box.poisoned.Store(true) }
 
 // poisonBits is NaN as a float32 and as two 16-bit numbers, and a mask that hides nothing.

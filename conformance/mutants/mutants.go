@@ -1,7 +1,6 @@
 // Package mutants proves that the conformance suite can fail. It has a small, slow attention kernel
-// for each pass, and a table of common mistakes, one for each trap and named after it.
-// A mutant is the kernel with one mistake; its trap must catch it. The correct kernel must pass
-// everything.
+// for each pass and a table of common mistakes, one named after each trap. A mutant is the kernel
+// with one mistake; its trap must catch it. The correct kernel must pass everything.
 //
 // Read kernel.go, then faults.go, then mistakes.go. Features have files of their own.
 package mutants

@@ -1,6 +1,6 @@
 // Package oracle computes attention and its gradients from the definition: in float64, with every
 // matrix materialized. Its results are the reference for all kernels, so it shares no code and no
-// algorithm with them: no tiles, no running maximum, no delta from O, no band arithmetic.
+// algorithm with them. It has no tiles, no running maximum, no delta from O and no band arithmetic.
 //
 // The conversions around products keep the compiler from fusing multiply and add, so that golden
 // vectors do not depend on build options.
@@ -57,9 +57,9 @@ func (x *Pairs) at(b, h, i, j int) int {
 // nil for problems without bias or sink.
 type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
 
-// Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. O = 0 and LSE = -Inf in a
-// row that sees no key or only scores of -Inf, and in rows past the end of a sequence. A row with a
-// visible score of NaN or +Inf, the sink included, is NaN.
+// Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row without weights has
+// O = 0 and LSE = -Inf: it sees no key, all its scores are -Inf, or it is past the end of its
+// sequence. A row with a visible score of NaN or +Inf, the sink included, is NaN.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
 		return nil, nil // any number of heads

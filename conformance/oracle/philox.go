@@ -3,7 +3,7 @@ package oracle
 import "math"
 
 // Kept reports whether dropout with probability p keeps the weight of key j of row i of query head
-// h of sequence b: whether its 16-bit random number is at least p times 2^16. Eight keys share a
+// h of sequence b. It compares a 16-bit random number with p times 2^16. Eight keys share a
 // counter; the first four use the lower halves of its words.
 func Kept(p float32, seed uint64, b, h, i, j int) bool {
 	word := philox([2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(j / 8), uint32(i), uint32(h), uint32(b)})[j%4]
