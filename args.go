@@ -2,15 +2,14 @@ package flashkit
 
 import "math"
 
-// Args are the tensors of a call, and what else is data rather than part of the
-// Problem. A pass reads and writes what Arguments says; a tensor that a pass or a
-// problem has no use for must be the zero Tensor, but for those of the other pass.
-// Outputs are written, never added to, and must not share memory with any other
-// tensor. Nothing of it may change during a call; several calls at once may share what
-// they read.
+// Args holds the tensors of a call and its other data that are not part of the Problem.
+// Arguments lists the tensors that each pass reads and writes. A tensor of a feature that the
+// problem lacks must be the zero Tensor; tensors of the other pass are ignored. Outputs are
+// overwritten, not accumulated, and must not share memory with any other tensor. Args and
+// inputs must not change during a call; concurrent calls may share inputs.
 //
-// The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE), from the O
-// and LSE that the forward pass wrote.
+// The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). Its O and LSE are the
+// forward pass's outputs.
 type Args struct {
 	Q   Tensor // [B, H, N, D]
 	K   Tensor // [B, G, M, D]
@@ -19,38 +18,37 @@ type Args struct {
 	LSE Tensor // [B, H, N, 1] float32, natural logarithm; -Inf for a row that sees no key. Optional in the forward pass without Carry
 
 	DO   Tensor // [B, H, N, DV]
-	DLSE Tensor // [B, H, N, 1] float32. Optional: without it the gradient is 0
+	DLSE Tensor // [B, H, N, 1] float32. Optional: a missing DLSE counts as 0
 	DQ   Tensor // [B, H, N, D]
 	DK   Tensor // [B, G, M, D]
 	DV   Tensor // [B, G, M, DV]
 
-	Bias   Tensor // [B, H, N, M], each but M may be 1 and repeats; float32 or of the problem's DType
-	DBias  Tensor // the shape and type of Bias, summed over what repeats. Optional
-	Mask   Tensor // Bool, shapes of Bias; true takes part
+	Bias   Tensor // [B, H, N, M]; every dimension but M may be 1 and broadcasts; float32 or the problem's DType
+	DBias  Tensor // shape and type of Bias, summed over broadcast dimensions. Optional
+	Mask   Tensor // Bool, shaped like Bias; true keeps the pair
 	Slopes Tensor // [B, H, 1, 1] float32, B may be 1
 	Sink   Tensor // [1, H, 1, 1] float32
 	DSink  Tensor // [1, H, 1, 1] float32. Optional
 
-	Seed   uint64     // of dropout: the same seed drops the same weights, on every backend and in both passes
-	Origin Origin     // of Score.Origin
-	Seqs   *Sequences // of a Ragged problem
+	Seed   uint64     // of dropout: one seed drops the same weights on every backend and in both passes
+	Origin Origin     // for Score.Origin
+	Seqs   *Sequences // for a Ragged problem
 
-	// Workers is how many goroutines the call may use at most, its own among them; 0 is
-	// no limit but the backend's. Results do not depend on it. A backend whose work is
-	// done elsewhere, on a device, has no use for it. Dispatch chooses as if there were
-	// none.
+	// Workers is the maximum number of goroutines of the call, the caller's included; 0 leaves
+	// the limit to the backend. Results do not depend on it. Backends that compute on a device
+	// ignore it, and so does the choice of a kernel in package dispatch.
 	Workers int
 }
 
-// An Origin says where in a whole problem the part of a call begins, for dropout: the
-// random number of a weight belongs to its sequence, query head, row and key, and these
-// are counted from here on. In a Ragged problem all sequences have their first row and
-// key here. Sums with what the problem has are below 2^31.
+// An Origin is the position of a call's first sequence, head, row and key in a larger problem.
+// Dropout numbers sequences, query heads, rows and keys from it, so a part drops the same
+// weights as the whole. In a Ragged problem all sequences share Row and Key. Each field plus
+// the problem's dimension must stay below 2^31.
 type Origin struct {
-	Batch int // of the first sequence
-	Head  int // the first query head
-	Row   int // the first query row of a sequence
-	Key   int // the first key of a sequence, a multiple of 8
+	Batch int // first sequence
+	Head  int // first query head
+	Row   int // first query row of each sequence
+	Key   int // first key of each sequence, a multiple of 8
 }
 
 // check returns nil or a *ProblemError.
@@ -72,10 +70,10 @@ func (o Origin) check(p *Problem) error {
 	return nil
 }
 
-// A Role says what a pass does with an argument. 0 is nothing.
+// A Role is a set of a pass's uses of an argument; 0 means unused.
 type Role uint8
 
-// The roles. An argument that is read and written has both.
+// The roles. An argument that is both read and written has Input and Output.
 const (
 	Input    Role = 1 << iota // read
 	Output                    // written
@@ -84,16 +82,16 @@ const (
 
 // An Argument describes one tensor of Args.
 type Argument struct {
-	Name    string // of the field of Args, such as "DLSE"
+	Name    string // field of Args, such as "DLSE"
 	roles   [2]Role
-	feature Feature // that it belongs to, 0 for dense attention
+	feature Feature // feature that the argument belongs to, 0 for dense attention
 	dtype   func(p *Problem) DType
 	shape   func(p *Problem, m *extent) [4]int
 	of      func(a *Args) *Tensor
 }
 
-// An extent is what the memory of a problem's tensors has: other numbers than the
-// problem's where sequences are packed or paged.
+// An extent is the shape of a problem's tensors in memory. Packed and paged sequences make it
+// differ from the problem's dimensions.
 type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
@@ -131,14 +129,14 @@ var arguments = func() [16]Argument {
 	}
 }()
 
-// Arguments returns the tensors of Args, in the order of its fields. It is the one
-// list of them; whoever checks, copies, lays out or names arguments walks it.
+// Arguments returns the tensors of Args in the order of its fields. Code that checks, copies,
+// lays out or names arguments loops over this list.
 func Arguments() []Argument { return append([]Argument(nil), arguments[:]...) }
 
 // Of returns the argument's tensor in args.
 func (a *Argument) Of(args *Args) *Tensor { return a.of(args) }
 
-// Role returns what the pass of problem p does with the argument.
+// Role returns the use of the argument in the given pass of problem p.
 func (a *Argument) Role(p *Problem, pass Pass) Role {
 	role := a.roles[pass&1]
 	if role == 0 || a.feature != 0 && p.Features()&a.feature == 0 {
@@ -150,18 +148,17 @@ func (a *Argument) Role(p *Problem, pass Pass) Role {
 	return role
 }
 
-// Shape returns the argument's shape in problem p, were its sequences neither
-// packed nor paged. Bias, DBias, Mask and Slopes may have 1 in place of any number
-// but the last one's.
+// Shape returns the argument's shape in problem p with padded sequences. Bias, DBias and Mask
+// may have 1 in any dimension but the last, Slopes in the first.
 func (a *Argument) Shape(p *Problem) [4]int {
 	m := p.extent()
 	return a.shape(p, &m)
 }
 
-// DType returns the argument's type in problem p. Bias and DBias may be Float32 too.
+// DType returns the argument's element type in problem p. Bias and DBias may also be Float32.
 func (a *Argument) DType(p *Problem) DType { return a.dtype(p) }
 
-// repeats reports whether the argument's dimension d may be 1 and repeat.
+// repeats reports whether the argument's dimension d may be 1 and broadcast.
 func (a *Argument) repeats(d int) bool {
 	switch a.feature {
 	case FeatureBias, FeatureMask:
@@ -172,16 +169,15 @@ func (a *Argument) repeats(d int) bool {
 	return false
 }
 
-// ProblemOf returns the problem that the shapes, types and presence of args' tensors
-// describe, so that no caller writes a shape twice. The caller adds the parameters that
-// no tensor shows. It needs Q, K and V; what is wrong with them, or with the sequences,
-// shows when the problem is used.
+// ProblemOf returns the problem described by the shapes, types and presence of args' tensors.
+// The caller adds the parameters that no tensor shows, such as Scale and Dropout. Q, K and V
+// are required. ProblemOf reports no errors: an invalid result fails when it is used.
 //
-// In a packed problem QLen and KVLen are the longest sequences. In a paged one
-// KVLen is the most keys that a row of the page table holds.
+// QLen and KVLen of a packed problem are its longest sequences. KVLen of a paged problem is
+// the capacity in keys of one sequence's page table.
 func ProblemOf(args *Args, band Band) Problem {
 	if args == nil {
-		return Problem{Band: band} // of no heads, which is not valid
+		return Problem{Band: band} // no heads: an invalid problem
 	}
 	q, k, v := args.Q.shape, args.K.shape, args.V.shape
 	p := Problem{
@@ -212,7 +208,7 @@ func ProblemOf(args *Args, band Band) Problem {
 	return p
 }
 
-// missing returns an error if args, which may be nil, lack a tensor that each call reads.
+// missing returns an error if args lacks a tensor that each call reads. args may be nil.
 func (args *Args) missing() error {
 	if args == nil {
 		return nil
@@ -226,10 +222,9 @@ func (args *Args) missing() error {
 	return nil
 }
 
-// NewArgs returns arguments for a pass of a valid problem, with dense tensors of zeros
-// for all that the pass has a use for, on the host. Sequences are padded and as long as
-// they may be; the pages of a paged one follow each other in its pool. There are none
-// for a problem or a pass that is not valid.
+// NewArgs returns dense host tensors of zeros for every argument of a pass of p. Sequences are
+// padded and of full length; a paged sequence has consecutive pages of the pool. For an
+// invalid problem or pass the result is empty.
 func NewArgs(p Problem, pass Pass) *Args {
 	args, m := new(Args), p.extent()
 	if p.Validate() != nil || pass.Validate() != nil {

@@ -2,33 +2,31 @@ package flashkit
 
 import "math"
 
-// Unlimited, as a side of a Band, means that no key on that side is hidden.
+// Unlimited is the side of a Band that hides no key.
 const Unlimited = -1
 
-// A Band says which keys a query row sees. Row i sees key j when
+// A Band is the set of keys that each query row sees. Row i sees key j when
 //
 //	i+off-left <= j <= i+off+right
 //
-// where off is KVLen-QLen, so that the last row meets the last key
-// (bottom-right alignment), or 0 after TopLeft, plus what Shift says. In a ragged
-// problem KVLen and QLen are those of the sequence. The zero value hides nothing.
-// A key outside the band has no influence whatever, even when it holds NaN.
+// off is KVLen-QLen, which aligns the last row with the last key (bottom-right alignment), or
+// 0 after TopLeft; Shift adds to it. A ragged problem uses the lengths of each sequence. The
+// zero value hides nothing. A key outside the band has no influence, even if it holds NaN.
 type Band struct {
-	// One more than the number of keys visible on that side of the diagonal,
-	// so that the zero value is "no limit".
+	// Visible keys on each side of the diagonal, plus 1: 0 is no limit.
 	left, right int
 	topLeft     bool
 	shift       int
 }
 
-// Window returns the band that reaches left keys before the diagonal and right
-// keys after it. Either side may be Unlimited.
+// Window returns the band from left keys before the diagonal to right keys after it, both
+// included. Either side may be Unlimited.
 func Window(left, right int) Band { return Band{left: left + 1, right: right + 1} }
 
 // Causal returns the band in which no row sees a key after the diagonal.
 func Causal() Band { return Window(Unlimited, 0) }
 
-// TopLeft returns the same band aligned so that the first row meets the first key.
+// TopLeft returns the band aligned at its first row and key instead of the last.
 func (b Band) TopLeft() Band {
 	b.topLeft = true
 	return b
@@ -43,15 +41,14 @@ func (b Band) Right() int { return b.right - 1 }
 // IsTopLeft reports whether the band is aligned to the first row and key.
 func (b Band) IsTopLeft() bool { return b.topLeft }
 
-// Shift returns the same band moved by n keys: with n > 0 every row sees later
-// keys, with n < 0 earlier ones. So a shard of a longer sequence, whose first row and
-// key lie anywhere in it, is an ordinary problem.
+// Shift returns the band moved by n keys: n > 0 shows later keys, n < 0 earlier ones. A shard
+// that starts anywhere in a longer sequence is thus an ordinary problem.
 func (b Band) Shift(n int) Band {
 	b.shift += n
 	return b
 }
 
-// Shifted returns by how many keys the band is moved.
+// Shifted returns the number of keys by which the band is moved.
 func (b Band) Shifted() int { return b.shift }
 
 // maxShift bounds a shift, so that no sum of lengths and shifts overflows.
@@ -70,8 +67,7 @@ func (b Band) validate() error {
 	return nil
 }
 
-// Diagonal returns off for n query rows and m keys: row i lies on the diagonal at
-// key i+off.
+// Diagonal returns off for n query rows and m keys: the diagonal meets row i at key i+off.
 func (b Band) Diagonal(n, m int) int {
 	if b.topLeft {
 		return b.shift
@@ -79,11 +75,10 @@ func (b Band) Diagonal(n, m int) int {
 	return m - n + b.shift
 }
 
-// Diagonals returns the band in plain numbers for n query rows and m keys: row i
-// sees the keys from i+lo to i+hi, both included, of those that there are. Both
-// are from -(n+m) to n+m.
+// Diagonals returns the band as two offsets for n query rows and m keys. Row i sees the
+// existing keys from i+lo to i+hi, both included. Both offsets are in [-(n+m), n+m].
 func (b Band) Diagonals(n, m int) (lo, hi int) {
-	off, reach := b.Diagonal(n, m), n+m // farther than any key lies from any row
+	off, reach := b.Diagonal(n, m), n+m // beyond any distance between a row and a key
 	lo, hi = -reach, reach
 	if l := b.Left(); l != Unlimited && l < off+reach {
 		lo = min(off-l, reach)
@@ -94,16 +89,15 @@ func (b Band) Diagonals(n, m int) (lo, hi int) {
 	return lo, hi
 }
 
-// Keys returns the keys that query row i sees, from lo up to but not including
-// hi. Both ends never decrease as i grows. A row that sees no key has lo == hi.
-// Sequences of unequal length have bands of their own: see Seq.Keys.
+// Keys returns the range [lo, hi) of keys that query row i sees. Neither end decreases as i
+// grows. A row that sees no key has lo == hi. Seq.Keys serves sequences of unequal lengths.
 func (p Problem) Keys(i int) (lo, hi int) {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	return clamp(i+first, p.KVLen), clamp(i+last+1, p.KVLen)
 }
 
-// Queries returns the query rows that see key j, from lo up to but not
-// including hi. Both ends never decrease as j grows. See Seq.Queries too.
+// Queries returns the range [lo, hi) of query rows that see key j. Neither end decreases as j
+// grows. Seq.Queries serves sequences of unequal lengths.
 func (p Problem) Queries(j int) (lo, hi int) {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	return clamp(j-last, p.QLen), clamp(j-first+1, p.QLen)

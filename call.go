@@ -5,40 +5,38 @@ import (
 	"math/bits"
 )
 
-// A Call is what a kernel gets: a problem, a pass, and arguments that have been
-// checked. Its fields are to be read; only Set and Problem.Ask fill them in. Its
-// methods may be called from several goroutines at once, but for Set and Kernel.Do,
-// which change it.
+// A Call is a kernel's input: a problem, a pass and checked arguments. Set and Problem.Ask
+// fill in its fields; kernels only read them. Methods are safe for concurrent use, except Set
+// and Kernel.Do, which change the call.
 type Call struct {
 	Problem
 	Pass   Pass
-	Args   *Args // nil in a call that was only asked about
+	Args   *Args // nil in a call made by Ask
 	Traits Traits
 
-	Workers int // Args.Workers, which a backend may lower while it runs the call; 0 in a call that was only asked about
+	Workers int // Args.Workers, which a backend may lower while it runs the call; 0 in a call made by Ask
 
 	checked bool
-	memory  extent // of the tensors
+	memory  extent // shape of the tensors
 }
 
-// Traits are what is known of a call from its tensors alone. They are comparable,
-// and the zero value is that of dense tensors on the host.
+// Traits describe a call's tensors for the choice of a kernel. They are comparable; the zero
+// value stands for dense host tensors.
 type Traits struct {
-	Device   bool  // the tensors lie on a device
-	Loose    bool  // on a device, a row of Q, K, V, O or DO begins at an address that is no multiple of 16 bytes
-	PackedQ  bool  // the query rows of all sequences lie one after the other
-	PackedKV bool  // the keys do
-	Load     uint8 // how much smaller than Batch*QLen*KVLen the number of pairs is, in quarters of powers of two
+	Device   bool  // the tensors are on a device
+	Loose    bool  // on a device, a row of Q, K, V, O or DO begins at an address that is not a multiple of 16 bytes
+	PackedQ  bool  // the query rows of all sequences are packed
+	PackedKV bool  // the keys of all sequences are packed
+	Load     uint8 // log2 of Batch*QLen*KVLen over the actual number of pairs, in quarters
 }
 
-// Set checks the pass of p and its arguments, and makes c the call of them. The
-// error is a *ProblemError; c can then not be run. It allocates nothing, so a Call
-// can be kept and set again.
+// Set checks a pass of p with args and makes c that call. After an error, always a
+// *ProblemError, c cannot run. Set allocates nothing, so a Call can be reused.
 func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	c.checked = false
 	c.Problem, c.Pass, c.Args, c.Traits, c.Workers = p, pass, args, Traits{}, 0
 	if err := p.Validate(); err != nil {
-		return cmp.Or(args.missing(), err) // ProblemOf describes no valid problem without Q, K and V
+		return cmp.Or(args.missing(), err) // without Q, K and V, the missing tensor is the better error than ProblemOf's invalid problem
 	}
 	if err := pass.Validate(); err != nil {
 		return err
@@ -54,16 +52,15 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	return nil
 }
 
-// Check returns nil if args are what a pass of p calls for, else a *ProblemError.
+// Check returns nil if args fit a pass of p, else a *ProblemError.
 func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
 
-// Ask returns a call to ask kernels about: whether one takes it, what it costs and
-// needs. It has no arguments and cannot be run. Its traits are those of dense tensors. p and
-// pass must be valid.
+// Ask returns a call without arguments, for a kernel's Fits, Cost and Needs. It cannot run.
+// Its traits stand for dense host tensors. p and pass must be valid.
 func (p Problem) Ask(pass Pass) *Call { return &Call{Problem: p, Pass: pass} }
 
-// Seq returns sequence b of the call, 0 <= b < Batch. In a call without arguments it is
-// as long as it may be.
+// Seq returns sequence b of the call, 0 <= b < Batch. Without arguments every sequence has
+// full length.
 func (c *Call) Seq(b int) Seq {
 	s := Seq{QBatch: b, N: c.QLen, KVBatch: b, M: c.KVLen}
 	if c.Ragged && c.Args != nil {
@@ -89,9 +86,10 @@ func (q *Sequences) locate(s *Seq, b int) {
 	}
 }
 
-// KeyRun returns where key j of sequence b and KV head g begins in the memory of t,
-// which is K or V or a gradient of them, and how many keys from there on, up to the
-// end of the sequence, lie a row's stride apart: 0, 0 if only a device has the page table.
+// KeyRun locates key j of sequence b and KV head g in the memory of t, which is K, V or one of
+// their gradients. It returns the key's offset in elements and the number of keys from j on,
+// up to the end of the sequence or page, at the row stride. Both are 0 if only a device has
+// the page table.
 func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 	s := c.Seq(b)
 	if c.Page == 0 {
@@ -105,8 +103,8 @@ func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 	return t.Offset(int(page), g, at), min(c.Page-at, s.M-j)
 }
 
-// Area returns the number of (row, key) pairs of one head that the band lets through,
-// of all sequences.
+// Area returns the number of (row, key) pairs per head that the band lets through, summed over
+// all sequences.
 func (c *Call) Area() (sum int64) {
 	if !c.Ragged || c.Args == nil || c.Args.Seqs.count(-1) < 0 {
 		return int64(c.Batch) * c.Problem.Area()
@@ -118,8 +116,8 @@ func (c *Call) Area() (sum int64) {
 	return sum
 }
 
-// FLOPs returns the floating point operations of the call, as Problem.FLOPs counts
-// them, with the lengths that its sequences have.
+// FLOPs returns the floating-point operations of the call. It counts like Problem.FLOPs, with
+// the actual sequence lengths.
 func (c *Call) FLOPs() float64 {
 	f := 2 * float64(c.Heads) * float64(c.Area()) * float64(c.Dim+c.VDim)
 	if c.Pass == PassBackward {
@@ -140,7 +138,7 @@ func (c *Call) setTraits() {
 	}
 	s := c.Args.Seqs
 	if s == nil || s.count(-1) < 0 {
-		return // all lengths are full, of however many sequences
+		return // full lengths, any number of sequences
 	}
 	c.Traits.PackedQ, c.Traits.PackedKV = s.QStarts != nil, s.KVStarts != nil
 	var pairs uint64
@@ -152,7 +150,7 @@ func (c *Call) setTraits() {
 	c.Traits.Load = quarters(uint64(c.Batch)*uint64(c.QLen)*uint64(c.KVLen)) - quarters(pairs)
 }
 
-// quarters returns the logarithm of n to the base 2 in quarters, roughly.
+// quarters returns log2(n) in quarters, rounded down, with linear interpolation.
 func quarters(n uint64) uint8 {
 	if n == 0 {
 		return 0

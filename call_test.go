@@ -12,9 +12,9 @@ import (
 type call struct {
 	p      flashkit.Problem
 	kernel flashkit.Kernel
-	calls  int    // how often the kernel was entered
-	reason string // what the kernel refuses
-	failed error  // what the kernel returns
+	calls  int    // number of runs
+	reason string // returned by Refuses
+	failed error  // returned by Run
 
 	all  *flashkit.Args
 	args []argument

@@ -2,9 +2,8 @@ package flashkit
 
 import "strconv"
 
-// check returns nil if c has the arguments that its valid problem calls for, else a
-// *ProblemError. It is the one validation in the module: kernels are only called with
-// what has passed it.
+// check returns nil if c has the arguments that its valid problem needs, else a *ProblemError.
+// No other code validates arguments: every kernel relies on it.
 func (c *Call) check() error {
 	p := &c.Problem
 	c.memory = p.extent()
@@ -60,7 +59,7 @@ func (c *Call) check() error {
 	return nil
 }
 
-// checkBackward refuses what has no backward pass.
+// checkBackward refuses features without a backward pass.
 func (p *Problem) checkBackward() error {
 	if p.Page != 0 {
 		return problemErr("Page", p.Page, "has no backward pass")
@@ -74,12 +73,12 @@ func (p *Problem) checkBackward() error {
 	return nil
 }
 
-// An arg is an argument of a call and what the pass does with it.
+// An arg is a call's argument with its role in the pass.
 type arg struct {
 	*Argument
 	t        *Tensor
 	role     Role
-	from, to uintptr // what its elements span, 0 if it has none
+	from, to uintptr // addresses that the elements span, 0 if there are none
 }
 
 func checkShared(args []arg) error {
@@ -129,7 +128,7 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 	return a.checkStrides()
 }
 
-// mayRepeat says which dimensions may be 1 instead, "" for none.
+// mayRepeat names the dimensions that may be 1, for an error; "" for none.
 func (a *arg) mayRepeat(repeats bool) string {
 	switch {
 	case repeats && a.repeats(2):
@@ -140,7 +139,7 @@ func (a *arg) mayRepeat(repeats bool) string {
 	return ""
 }
 
-// where says on which device the tensor lies.
+// where names the device of the tensor, for an error.
 func (t *Tensor) where() string {
 	if t.owner == nil {
 		return "on the host"
@@ -148,9 +147,9 @@ func (t *Tensor) where() string {
 	return "on " + t.owner.Device()
 }
 
-// checkStrides makes sure that every element of a non-empty view lies inside
-// the memory and, for an output, that no two of them are the same one. The
-// stride of a dimension of length 1 is never used and may be anything.
+// checkStrides checks that every element of a non-empty view is inside the memory. For an
+// output it also checks that no two elements coincide. The stride of a dimension of length 1
+// is unused and may have any value.
 func (a *arg) checkStrides() error {
 	t := a.t
 	last := 0 // index of the last element
@@ -176,8 +175,8 @@ func (a *arg) checkStrides() error {
 	return a.checkApart()
 }
 
-// checkApart refuses an output whose elements might coincide: each stride must
-// step over everything that the smaller strides reach.
+// checkApart refuses an output whose elements might coincide: each stride must step over the
+// span of all smaller strides.
 func (a *arg) checkApart() error {
 	t := a.t
 	reach := t.shape[3]
@@ -195,11 +194,10 @@ func (a *arg) checkApart() error {
 
 func (a *arg) strideName(d int) string { return a.Name + ".strides[" + strconv.Itoa(d) + "]" }
 
-// mustOverlap reports whether two arguments certainly share an element. Views may
-// interleave in one allocation, as Q, K and V packed row by row do, so a common
-// range alone proves nothing. Certain are: the same first or last element, and
-// a first or last element inside a view without gaps. The rest is the caller's
-// promise.
+// mustOverlap reports whether two arguments certainly share an element. Views may interleave
+// in one allocation, such as Q, K and V packed row by row, so intersecting ranges prove
+// nothing. Certain overlaps are an equal first or last element, and a first or last element
+// inside a dense view. The caller is responsible for the rest.
 func mustOverlap(x, y *arg) bool {
 	if x.from >= y.to || y.from >= x.to {
 		return false

@@ -183,7 +183,7 @@ func TestCheckRefusesWhatHasNoBackwardPass(t *testing.T) {
 	}
 }
 
-// What a dimension of 1 repeats, and gradients that nobody wants.
+// Broadcast dimensions and optional gradients are valid.
 func TestCheckTakesFeatures(t *testing.T) {
 	for _, pass := range []flashkit.Pass{flashkit.PassForward, flashkit.PassBackward} {
 		p := allFeatures(pass)
@@ -303,7 +303,7 @@ func nonZero(t *testing.T, field reflect.Value, name string) (values []reflect.V
 	return values
 }
 
-// What to do about a shape of features is not the same for all.
+// The error of a wrong shape names the dimensions that may be 1.
 func TestShapesThatRepeatAreSaid(t *testing.T) {
 	for name, want := range map[string]string{
 		"Bias":   "flashkit: Bias.shape = [3 4 3 5]: must be [2 4 3 5], or 1 in place of any number but the last",

@@ -70,7 +70,7 @@ func (d *decoder) tensor(dtype flashkit.DType, memory []float32, shape [4]int) f
 	return t.WithStrides(s[0], s[1], s[2])
 }
 
-// addresses returns where every element of t lies. It touches them all.
+// addresses returns the address of every element of t and touches all of them.
 func addresses(t flashkit.Tensor) map[uintptr]int {
 	at := map[uintptr]int{}
 	s := t.Shape()
@@ -91,9 +91,9 @@ func addresses(t flashkit.Tensor) map[uintptr]int {
 	return at
 }
 
-// FuzzCheck checks that no arguments make the check panic, that what it
-// passes is safe to touch, with every element of an output in a place of its
-// own, and that tensors said to share memory do share an element.
+// FuzzCheck checks that no arguments make the check panic. Accepted tensors must be safe to touch,
+// with no output element in the place of another, and tensors refused for shared memory must share
+// an element.
 func FuzzCheck(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0, 1, 1, 2, 2, 1, 1})

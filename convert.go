@@ -8,8 +8,8 @@ func ToF16(x []float32) []uint16 { return converted(x, half.ToF16) }
 // ToBF16 returns x rounded to bfloat16, ties to even, for BF16.
 func ToBF16(x []float32) []uint16 { return converted(x, half.ToBF16) }
 
-// ToF32 returns the numbers of a tensor's memory as float32, in the order of the memory;
-// those of a Bool tensor are 0 and 1. Of memory on a device it returns none.
+// ToF32 returns the elements of t's memory as float32, in memory order; a Bool becomes 0 or 1.
+// It returns none for a tensor on a device.
 func ToF32(t Tensor) []float32 {
 	switch t.DType() {
 	case Float16:

@@ -1,12 +1,12 @@
 package flashkit
 
-// A Pass is one direction of attention.
+// A Pass is the forward or the backward pass of attention.
 type Pass uint8
 
 // The passes.
 const (
-	PassForward  Pass = iota // Q, K, V to O and LSE
-	PassBackward             // dO (and dLSE) to dQ, dK, dV
+	PassForward  Pass = iota // Q, K, V to O, LSE
+	PassBackward             // dO and dLSE to dQ, dK, dV
 )
 
 // String returns "forward" or "backward".
@@ -17,7 +17,7 @@ func (s Pass) String() string {
 	return "forward"
 }
 
-// Validate returns nil, or a *ProblemError if s is no pass.
+// Validate returns nil, or a *ProblemError if s is neither pass.
 func (s Pass) Validate() error {
 	if s > PassBackward {
 		return problemErr("Pass", uint8(s), "must be %d, forward, or %d, backward", PassForward, PassBackward)
@@ -25,8 +25,8 @@ func (s Pass) Validate() error {
 	return nil
 }
 
-// Area returns the number of (row, key) pairs of one head that the band lets
-// through: QLen*KVLen where it hides nothing.
+// Area returns the number of (row, key) pairs per head that the band lets through, QLen*KVLen
+// if it hides nothing.
 func (p Problem) Area() int64 {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)
@@ -45,12 +45,11 @@ func sumClamped(c, n, m int) uint64 {
 	return sum
 }
 
-// FLOPs returns the floating point operations of a pass by the field's
-// convention (Dao, FlashAttention-2, 2023, section 4.1): two for each
-// multiply-add of the two forward products over the pairs that the band lets
-// through, 4*B*H*N*M*D when it hides nothing and VDim is Dim. The backward
-// pass counts 2.5 times that. Exponentials, and what features take, are not counted.
-// Sequences count as long as they may be; Call.FLOPs has their lengths.
+// FLOPs returns the floating-point operations of a pass by the field's convention (Dao,
+// FlashAttention-2, 2023, section 4.1). Each multiply-add of the two forward products counts
+// as 2, over the pairs that the band lets through: 4*B*H*N*M*D if it hides nothing and VDim =
+// Dim. The backward pass counts 2.5 times the forward pass. Exponentials and features are not
+// counted. Sequences have full length; Call.FLOPs uses the actual lengths.
 func (p Problem) FLOPs(s Pass) float64 {
 	f := 2 * float64(p.Batch) * float64(p.Heads) * float64(p.Area()) * float64(p.Dim+p.VDim)
 	if s == PassBackward {
@@ -59,9 +58,9 @@ func (p Problem) FLOPs(s Pass) float64 {
 	return f
 }
 
-// Bytes returns the bytes of the tensors that every call of a pass reads and writes,
-// each once: Q, K, V, O and LSE, and the gradients of the first four. The tensors of
-// features are not counted, as they may repeat. Sequences are as long as they may be.
+// Bytes returns the size in bytes of the tensors that every call of a pass reads or writes,
+// each counted once: Q, K, V, O and LSE, and in the backward pass the gradients of Q, K, V and
+// O. Tensors of features, which may broadcast, are not counted. Sequences have full length.
 func (p Problem) Bytes(s Pass) float64 {
 	rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 	keys := float64(p.Batch) * float64(p.KVHeads) * float64(p.KVLen)

@@ -3,21 +3,21 @@ package flashkit
 // A DType is the type of a tensor's elements.
 type DType uint8
 
-// The types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16,
-// all of one problem the same but for Problem.KVDType; every kernel accumulates in
-// float32. LSE, DLSE, slopes and sinks are Float32. Bool is the type of masks alone.
+// The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16, all of
+// one type unless Problem.KVDType differs. Every kernel accumulates in float32. LSE, DLSE,
+// slopes and sinks are Float32. Only masks are Bool.
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16
-	BFloat16              // the upper half of a binary32
+	BFloat16              // bfloat16: the upper half of a binary32
 	Bool                  // a byte, 0 or 1
 )
 
-// dtypes says all there is to know of a type.
+// dtypes holds the properties of each type.
 var dtypes = [...]struct {
 	name  string
 	bytes int
-	data  bool // Q, K, V and O may have it
+	data  bool // allowed for Q, K, V and O
 }{
 	Float32:  {"f32", 4, true},
 	Float16:  {"f16", 2, true},
@@ -33,7 +33,7 @@ func (t DType) String() string {
 	return "unknown"
 }
 
-// Size returns the number of bytes of one element, 0 for an unknown type.
+// Size returns the bytes of one element, 0 for an unknown type.
 func (t DType) Size() int {
 	if int(t) < len(dtypes) {
 		return dtypes[t].bytes
@@ -41,10 +41,10 @@ func (t DType) Size() int {
 	return 0
 }
 
-// isData reports whether Q, K, V and O may have the type.
+// isData reports whether the type is allowed for Q, K, V and O.
 func (t DType) isData() bool { return int(t) < len(dtypes) && dtypes[t].data }
 
-// ParseDType returns the type of a problem that is named "f32", "f16" or "bf16".
+// ParseDType returns the type named "f32", "f16" or "bf16", else a *ProblemError.
 func ParseDType(s string) (DType, error) {
 	for i := range dtypes {
 		if dtypes[i].data && s == dtypes[i].name {

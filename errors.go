@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// ErrUnavailable is wrapped by the error of a backend's constructor when this
-// machine lacks the device, the driver or the instructions that the backend
-// needs. The reaction is to leave the backend out and to say so.
+// ErrUnavailable is wrapped by the errors of backend constructors on a machine without the
+// backend's device, driver or instructions. Callers should report it and leave the backend
+// out.
 var ErrUnavailable = errors.New("unavailable on this machine")
 
-// A ProblemError says that nobody could ever do what was asked: a dimension
-// makes no sense, or a tensor does not have the shape, type or length that the
-// problem requires. The caller is wrong; trying another kernel will not help.
+// A ProblemError reports a request that no kernel could serve: an invalid dimension, or a
+// tensor whose shape, type or length does not match the problem. The caller is wrong; no other
+// kernel will help.
 type ProblemError struct {
-	Field  string // the field at fault, such as "KVHeads" or "Q.shape"
+	Field  string // field at fault, such as "KVHeads" or "Q.shape"
 	Value  string // its value, as printed
-	Reason string // what is wrong with it
+	Reason string // reason for the refusal
 }
 
 // Error returns the field, its value and the reason in one line.
@@ -28,12 +28,12 @@ func problemErr(field string, value any, format string, args ...any) error {
 	return &ProblemError{field, fmt.Sprint(value), fmt.Sprintf(format, args...)}
 }
 
-// An UnsupportedError says that one kernel does not take a valid problem.
-// Another kernel may. It matches errors.ErrUnsupported.
+// An UnsupportedError reports that one kernel does not support a valid problem. Another kernel
+// may. It matches errors.ErrUnsupported.
 type UnsupportedError struct {
 	Kernel  string // full name, such as "simd/fwd_avx512"
 	Problem Problem
-	Reason  string // what Fits said
+	Reason  string // result of Kernel.Fits
 }
 
 // Error returns the kernel, the problem and the reason in one line.

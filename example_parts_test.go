@@ -58,7 +58,7 @@ func ExampleF16() {
 	// Output: [0x3c00 0xc000 0x3800] [1 1 1 3] f16
 }
 
-// What a tensor says of itself. Strides and offsets count elements.
+// The accessors of a tensor. Strides and offsets count elements.
 func ExampleTensor_Offset() {
 	x := flashkit.F32(make([]float32, 2*3*4*5), 2, 3, 4, 5).AsBSHD()
 	fmt.Println(x.Shape(), x.Strides(), x.Len(), x.Offset(1, 2, 3))

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// The tensors tell the problem; only the mask is to be said.
+// The tensors determine the problem except for its band.
 func ExampleProblemOf() {
 	q, k, v := make([]float32, 8*6*64), make([]float32, 2*6*64), make([]float32, 2*6*64)
 	args := &flashkit.Args{Q: flashkit.F32(q, 1, 8, 6, 64), K: flashkit.F32(k, 1, 2, 6, 64), V: flashkit.F32(v, 1, 2, 6, 64)}
@@ -44,7 +44,7 @@ func ExampleNewArgs() {
 	// Output: [1 4 3 8] [1 2 5 8] [1 4 3 5]
 }
 
-// Arguments is the one list of what a call reads and writes.
+// Arguments lists the tensors that a call reads and writes.
 func ExampleArguments() {
 	p := flashkit.Problem{Batch: 1, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 5, Dim: 8, VDim: 8}
 	for _, a := range flashkit.Arguments() {
@@ -143,7 +143,7 @@ func ExampleBools() {
 	// Output: b1-h1-g1-n2-m3-d8-f32-mask <nil>
 }
 
-// What a kernel says of a problem before there are tensors.
+// A kernel answers for a problem without tensors.
 func ExampleProblem_Ask() {
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 64, KVLen: 64, Dim: 64, VDim: 64, Score: flashkit.Score{Bias: true}}
 	for _, k := range simd.New().Kernels() {

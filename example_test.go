@@ -113,7 +113,7 @@ func ExampleTensor_AsBSHD() {
 	// head 1 row 1 [30 40]
 }
 
-// A kernel that does not take a problem says why. Another may take it.
+// A kernel gives the reason for refusing a problem. Another kernel may support it.
 func ExampleUnsupportedError() {
 	kernel := flashkit.Kernel{
 		Name: "toy/fwd_even",
@@ -138,7 +138,7 @@ func ExampleUnsupportedError() {
 }
 
 // A training step runs the forward pass for O and LSE, then the backward pass
-// on what it wrote.
+// on its results.
 func ExampleKernel_Compute() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 1, VDim: 1}
 	row := func(x float32) flashkit.Tensor { return flashkit.F32([]float32{x}, 1, 1, 1, 1) }

@@ -8,90 +8,88 @@ import (
 	"time"
 )
 
-// A Kernel is one way to compute one pass: a row in a backend's table. Its
-// methods may be called from several goroutines at once. The same arguments
-// give the same bits from run to run.
+// A Kernel is one implementation of one pass, an entry of a backend's table. Its methods are
+// safe for concurrent use. The same arguments give the same bits in every run.
 type Kernel struct {
-	// Name is the backend's name, a slash, and <pass>_<variant>: simd/fwd_avx512.
+	// Name is <backend>/<pass>_<variant>, such as simd/fwd_avx512.
 	Name string
 
-	// About says in one line what the kernel is: instructions, algorithm, and what
-	// limits its speed. Requires says which machine it is for, "" for any, whether or
-	// not this is one. Both are for people: flashrun list and docs/kernels.md.
+	// About describes the kernel in one line: instructions, algorithm and bottleneck. Requires
+	// names the machines that can run it, "" for any. Both are text for flashrun list and
+	// docs/kernels.md.
 	About, Requires string
 
 	// Pass is the pass that the kernel computes.
 	Pass Pass
 
-	// Takes is what the kernel takes beyond dense attention in a band. All else is
-	// refused before anything below is asked.
+	// Takes is the set of features that the kernel supports beyond dense attention in a band.
+	// Fits refuses all others without calling Refuses.
 	Takes Feature
 
-	// What the kernel takes on such a machine, as far as numbers say it: element
-	// types, the largest Dim and VDim, and the most query rows of a KV head,
-	// Heads/KVHeads*QLen. 0 is no limit. Fits decides; conformance compares the two.
+	// Limits for tables and documentation: element types, the largest Dim and VDim, and the
+	// most query rows per KV head, Heads/KVHeads*QLen. 0 is no limit. Fits is authoritative;
+	// conformance checks that both agree.
 	DTypes          []DType
 	MaxDim, MaxRows int
 
-	// Scores names the order in which the kernel sums Q·K. A backward kernel makes its
-	// weights of the LSE that a forward kernel wrote: where both have one name, the
-	// rounding of a score is the same in both and cancels. "" says nothing.
+	// Scores names the summation order of Q·K, "" if unspecified. A backward kernel recomputes
+	// weights from the LSE of a forward kernel. If both have the same Scores, the rounding
+	// errors of their scores are equal and cancel.
 	Scores string
 
-	// Code says what executes the kernel's loops. Dispatch runs no kernel of a sandbox where
-	// one of vector instructions fits, unless the sandbox is asked for by name.
+	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits,
+	// package dispatch runs a sandbox kernel only if chosen by name.
 	Code Code
 
-	// Device says that the kernel takes tensors on its backend's device as well as on
-	// the host. A call of tensors on a device is refused for all others.
+	// Device reports whether the kernel accepts tensors on its backend's device as well as on
+	// the host. Fits refuses device tensors for all other kernels.
 	Device bool
 
-	// Missing returns what this machine lacks to run the kernel on any problem, "" if
-	// nothing. It is nil for kernels that need nothing.
+	// Missing returns the device, driver or instructions that this machine lacks for the
+	// kernel, "" if none. It is nil for kernels without requirements.
 	Missing func() string
 
-	// Refuses returns "" if the kernel takes the call, else why not. It is asked of
-	// calls of the kernel's pass and features on machines that lack nothing; nil
-	// refuses none of them. The answer depends on the problem, the pass and the
-	// traits alone: the call may have no arguments. Ask Fits.
+	// Refuses returns "" if the kernel supports the call, else the reason. Fits calls it only
+	// for the kernel's pass and features, on machines with nothing missing; nil refuses
+	// nothing. The answer must depend only on the problem, pass and traits, since a call from
+	// Ask has no arguments. Callers use Fits.
 	Refuses func(c *Call) string
 
-	// Cost predicts the time for a call that fits, host tensors in and out
-	// included. Package dispatch corrects it by measurements of kernels side by side, a
-	// profile or a probe; the times of ordinary calls change nothing.
+	// Cost predicts the time of a call that fits, with input and output tensors on the host.
+	// Package dispatch corrects it by paired measurements of kernels, from a profile or a
+	// probe, never by the times of ordinary calls.
 	Cost func(c *Call) time.Duration
 
-	// Needs returns the memory that a call takes, by formula: an allocator may take
-	// more. It is nil where no formula is known.
+	// Needs returns the workspace of a call by formula; an allocator may use more. It is nil
+	// if no formula is known.
 	Needs func(c *Call) Memory
 
-	// Run computes the call. It is called by the methods below only, with a checked
-	// call that fits and outputs that hold an element. Heads is KVHeads where a problem
-	// without features, or with a shift alone, has no query rows, as any number of
-	// heads without rows could be walked. It returns ctx.Err() soon after ctx is done; the outputs are then
-	// undefined.
+	// Run computes the call. Only Do may call it, with a checked call that fits and has output
+	// elements. An empty problem may claim any number of heads: with QLen 0 and no features
+	// but a shift, Do sets Heads to KVHeads. Run returns ctx.Err() soon after ctx is done and
+	// leaves the outputs undefined.
 	Run func(ctx context.Context, c *Call) error
 }
 
-// A Code is what executes the loops of a kernel.
+// A Code is the execution environment of a kernel's loops.
 type Code uint8
 
-// The codes. Kernels of devices and of plain Go are CodeOther.
+// The codes. Kernels on devices and in plain Go have CodeOther.
 const (
 	CodeOther   Code = iota
-	CodeVector       // vector or matrix instructions of this machine's processor
-	CodeSandbox      // a guest, in a sandbox
+	CodeVector       // vector or matrix instructions of the CPU
+	CodeSandbox      // guest code in a sandbox
 )
 
-// Memory is what a call takes, in bytes.
+// Memory is the memory use of a call in bytes.
 type Memory struct {
-	Host    float64 // of the host's memory, beside its tensors, with the workers that it would have now
-	Tensors float64 // of a device's memory, for its tensors; 0 for kernels that work in the host's memory
-	Device  float64 // of a device's memory, beside its tensors
+	Host    float64 // host workspace, tensors excluded, for the current number of workers
+	Tensors float64 // device memory for the tensors; 0 for kernels that compute in host memory
+	Device  float64 // device workspace, tensors excluded
 }
 
-// Fits returns "" if the kernel takes the call, else why not. Support, selection
-// and explanation are this one answer.
+// Fits returns "" if the kernel supports the call, else the reason. Selection and explanation
+// use this answer.
 func (k *Kernel) Fits(c *Call) string {
 	if k.Run == nil {
 		return "the kernel has no Run"
@@ -116,10 +114,9 @@ func (k *Kernel) Fits(c *Call) string {
 	return k.Refuses(c)
 }
 
-// Compute checks p and args and runs the kernel's pass. The error is a
-// *ProblemError when nobody could do what was asked, an *UnsupportedError when another
-// kernel might, and otherwise a failure that names the kernel and, when the
-// context ended the run, wraps ctx.Err().
+// Compute checks p and args and runs the kernel's pass. It returns a *ProblemError for an
+// invalid request and an *UnsupportedError if another kernel might serve it. Any other error
+// is a failure that names the kernel; it wraps ctx.Err() if the context ended the run.
 func (k *Kernel) Compute(ctx context.Context, p Problem, args *Args) error {
 	c := calls.Get().(*Call)
 	defer c.release()
@@ -129,7 +126,7 @@ func (k *Kernel) Compute(ctx context.Context, p Problem, args *Args) error {
 	return k.Do(ctx, c)
 }
 
-// calls are those of Compute, so that it allocates none.
+// calls recycles the calls of Compute, which allocates nothing.
 var calls = sync.Pool{New: func() any { return new(Call) }}
 
 func (c *Call) release() {
@@ -137,7 +134,7 @@ func (c *Call) release() {
 	calls.Put(c)
 }
 
-// Do runs a call that Set has checked, with the errors of Compute.
+// Do runs a call that Set has checked. Its errors are as for Compute.
 func (k *Kernel) Do(ctx context.Context, c *Call) error {
 	if k.Run == nil {
 		return k.failed(errors.New("the kernel must have Run"))
@@ -152,7 +149,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 		return &UnsupportedError{k.Name, c.Problem, reason}
 	}
 	if err := ctx.Err(); err != nil || !c.writes() {
-		return k.failed(err) // nothing to write: what the other dimensions say must not cost anything
+		return k.failed(err) // no output elements: return at once, however large the other dimensions
 	}
 	if c.QLen == 0 && c.Features()&^FeatureShift == 0 {
 		c.Heads = c.KVHeads
@@ -160,7 +157,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 	return k.failed(k.Run(ctx, c))
 }
 
-// writes reports whether an output holds an element.
+// writes reports whether an output has an element.
 func (c *Call) writes() bool {
 	for i := range arguments {
 		if a := &arguments[i]; a.roles[c.Pass&1]&Output != 0 && !a.of(c.Args).empty() {
@@ -179,14 +176,14 @@ func (k *Kernel) failed(err error) error {
 
 // A Backend runs kernels on one kind of hardware.
 type Backend interface {
-	// Name returns the part before the slash of every kernel's name.
+	// Name returns the prefix of every kernel's name, before the slash.
 	Name() string
 
-	// Kernels returns every kernel that the backend has, also those that this
-	// machine cannot run: their Fits says why. The slice is the caller's.
+	// Kernels returns all kernels of the backend, including kernels that this machine cannot
+	// run; their Fits gives the reason. The caller owns the slice.
 	Kernels() []Kernel
 
-	// Close releases what the backend holds. No kernel may be running, and
-	// none may be run afterwards.
+	// Close releases the backend's resources. No kernel may be running, and none may run
+	// afterwards.
 	Close() error
 }

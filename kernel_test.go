@@ -45,7 +45,7 @@ func TestKernelUnsupported(t *testing.T) {
 		requireUnsupported(t, c.run(t.Context()), flashkit.UnsupportedError{Kernel: c.kernel.Name, Problem: c.p, Reason: c.reason})
 		require.Zero(t, c.calls)
 
-		// What nobody can do comes before what this kernel cannot.
+		// An invalid request takes precedence over an unsupported one.
 		*c.args[0].t = flashkit.Tensor{}
 		requireRefused(t, c, "Q")
 	}
@@ -71,7 +71,7 @@ func TestKernelNilArguments(t *testing.T) {
 	require.Zero(t, c.calls)
 }
 
-// What is not there, or is no pass, is an error too.
+// Unknown passes, missing arguments and a missing owner are errors, too.
 func TestNothing(t *testing.T) {
 	c := forwardCall(small())
 	requireProblemError(t, c.p.Check(2, c.all), "Pass")
@@ -105,7 +105,7 @@ func TestKernelWalksNoHeadsWithoutRows(t *testing.T) {
 	for _, x := range []struct {
 		p     flashkit.Problem
 		heads int
-	}{{p, p.KVHeads}, {shifted, p.KVHeads}, {capped, p.Heads}} { // of features a kernel knows what it walks
+	}{{p, p.KVHeads}, {shifted, p.KVHeads}, {capped, p.Heads}} { // with features the kernel gets all heads
 		c, heads := backwardCall(x.p), 0
 		c.kernel.Run = func(_ context.Context, c *flashkit.Call) error {
 			heads = c.Heads

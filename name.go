@@ -7,16 +7,15 @@ import (
 	"strings"
 )
 
-// String returns the problem's name, such as
-// b1-h8-g2-n128-m512-d64-f32-causal. The parts are, in this order, with the
-// bracketed ones left out when they say nothing:
+// String returns the problem's name, such as b1-h8-g2-n128-m512-d64-f32-causal. Its parts are,
+// in this order, the bracketed ones only if not default:
 //
 //	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}[-kv{KVDType}]
 //	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}]
 //
-// and then the Parameters, such as -softcap30-bias-page16. A side without a limit is
-// "inf", and a shift to earlier keys has a minus of its own. It holds lower-case letters,
-// digits, '-' and '.' only, so it is safe as a file name and in go test -run.
+// The Parameters follow, such as -softcap30-bias-page16. An unlimited side is "inf"; a
+// negative shift has its own minus. The name holds only lower-case letters, digits, '-' and
+// '.', so it is safe as a file name and in go test -run.
 func (p Problem) String() string {
 	b := make([]byte, 0, 64)
 	dim := func(key string, n int) {
@@ -94,10 +93,9 @@ func (m Band) appendName(b []byte) []byte {
 	return b
 }
 
-// ParseProblem returns the valid problem with the given name. It accepts
-// exactly what String prints, so a problem has one name:
-// ParseProblem(p.String()) is p, and p.String() is what was parsed. The error
-// is a *ProblemError.
+// ParseProblem returns the valid problem with the given name. It accepts exactly the results
+// of String: ParseProblem(p.String()) is p, and p.String() is the parsed name. The error is a
+// *ProblemError.
 func ParseProblem(name string) (Problem, error) {
 	p, err := parseProblem(name)
 	if err != nil {
@@ -224,7 +222,7 @@ func parseBand(to *Band, word func(string) bool, next func(string) (string, bool
 		return nil
 	}
 	sign := 1
-	if value == "" { // the minus parted it from its number
+	if value == "" { // a negative number: Split cut the name at its minus
 		sign = -1
 		value, _ = next("")
 	}

@@ -21,7 +21,7 @@ func smallest(change func(p *flashkit.Problem)) flashkit.Problem {
 
 type problemChange = func(p *flashkit.Problem)
 
-// names are problems with what String prints for them after b1-h1-g1-n2-m3-d4.
+// names are changes of a problem by the end of its name, after b1-h1-g1-n2-m3-d4.
 var names = map[string]problemChange{
 	"-f32":                   func(*flashkit.Problem) {},
 	"-dv5-f16":               func(p *flashkit.Problem) { p.VDim, p.DType = 5, flashkit.Float16 },

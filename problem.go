@@ -5,43 +5,41 @@ import (
 	"math/bits"
 )
 
-// A Problem says what to compute, and nothing about where or on which data.
-// It is comparable, so it can key a map, and its String is its one name in
-// subtests, vectors, benchmarks, command lines and error texts.
+// A Problem specifies an attention computation without its data or its place of execution. It
+// is comparable, so it can be a map key. String gives its name in subtests, vectors,
+// benchmarks, command lines and error messages.
 //
-// Batch, QLen and KVLen may be 0; the other dimensions are at least 1. What is
-// beyond dense attention in a band is a feature, which a kernel must name to be
-// given it; its zero value asks for nothing.
+// Batch, QLen and KVLen may be 0; the other dimensions are at least 1. Anything beyond dense
+// attention in a band is a Feature that a kernel must list in Takes. The zero value of a
+// feature's field turns it off.
 type Problem struct {
 	Batch   int // B
 	Heads   int // H, query heads
-	KVHeads int // G, key and value heads; divides Heads. Query head h reads head h / (H/G)
+	KVHeads int // G, key and value heads; divides Heads. Query head h uses KV head h / (H/G)
 	QLen    int // N, query rows
 	KVLen   int // M, key and value rows
 	Dim     int // D, elements of a row of Q and K
 	VDim    int // DV, elements of a row of V and O
 
-	DType   DType   // of Q, K, V, O and their gradients
-	KVDType DType   // of K and V alone, as caches are kept: Float16 or BFloat16 where DType is Float32; 0 means DType
+	DType   DType   // type of Q, K, V, O and their gradients
+	KVDType DType   // type of K and V, such as a KV cache: Float16 or BFloat16 if DType is Float32; 0 means DType
 	Band    Band    // the zero value hides nothing
-	Scale   float32 // multiplies Q·K, from 2^-126 to 2.358e38; 0 means 1/sqrt(Dim)
+	Scale   float32 // multiplies Q·K, in [2^-126, 2.358e38]; 0 means 1/sqrt(Dim)
 	Score   Score   // the zero value is plain attention
 
-	Ragged bool // sequences differ in length: QLen and KVLen are the longest, or a capacity, and Args.Seqs has the lengths
-	Page   int  // keys of a page of K and V, which lie in a pool that Args.Seqs names; 0: not paged
-	Carry  bool // O and LSE hold the result of earlier keys, and the forward pass continues it
+	Ragged bool // sequences differ in length: QLen and KVLen are upper bounds, Args.Seqs has the lengths
+	Page   int  // keys per page of the pools K and V, indexed by Args.Seqs; 0: not paged
+	Carry  bool // O and LSE hold the result over earlier keys; the forward pass continues it
 }
 
-// The range of Scale. Kernels take exponentials to the base 2, so Scale and its
-// product with log2(e) must be float32 numbers that are neither denormal, which
-// processors may take for 0, nor infinite.
+// The range of Scale. Kernels compute exponentials to base 2, so Scale and Scale*log2(e) must
+// be finite, normal float32 numbers. Processors may flush denormals to 0.
 const (
 	minScale = 0x1p-126
 	maxScale = math.MaxFloat32 / math.Log2E
 )
 
-// SoftmaxScale returns the factor that multiplies Q·K: Scale, or 1/sqrt(Dim)
-// when Scale is 0.
+// SoftmaxScale returns the factor of Q·K: Scale, or 1/sqrt(Dim) if Scale is 0.
 func (p Problem) SoftmaxScale() float64 {
 	if p.Scale != 0 {
 		return float64(p.Scale)
@@ -49,7 +47,7 @@ func (p Problem) SoftmaxScale() float64 {
 	return 1 / math.Sqrt(float64(p.Dim))
 }
 
-// KVType returns the type of K and V: KVDType, or DType when KVDType is 0.
+// KVType returns the type of K and V: KVDType, or DType if KVDType is 0.
 func (p Problem) KVType() DType {
 	if p.KVDType != 0 {
 		return p.KVDType
@@ -57,8 +55,7 @@ func (p Problem) KVType() DType {
 	return p.DType
 }
 
-// The shapes of the tensors that belong to a problem. Gradients have the shape
-// of what they are gradients of.
+// The shapes of a problem's tensors. A gradient has the shape of its tensor.
 
 // QShape returns [B, H, N, D].
 func (p Problem) QShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.Dim} }
@@ -115,10 +112,10 @@ func (p Problem) Validate() error {
 	return p.validateSize()
 }
 
-// validateSize refuses problems whose tensors or whose score matrix have more
-// bytes or elements than an int can count, so that no later product overflows.
+// validateSize refuses problems whose tensor sizes in bytes or score counts overflow an int,
+// so that no later product overflows.
 func (p Problem) validateSize() error {
-	const elem = 4 // bytes; f32 workspace may shadow any tensor
+	const elem = 4 // bytes; workspace may hold a float32 copy of any tensor
 	for _, t := range [...]struct {
 		name  string
 		shape [4]int
@@ -126,7 +123,7 @@ func (p Problem) validateSize() error {
 	}{
 		{"Q", p.QShape(), math.MaxInt}, {"K", p.KShape(), math.MaxInt},
 		{"V", p.VShape(), math.MaxInt}, {"O", p.OShape(), math.MaxInt},
-		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // counted, never stored
+		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // the kernels count but never store them
 	} {
 		if overflows(t.limit, elem, t.shape[0], t.shape[1], t.shape[2], t.shape[3]) {
 			return problemErr(t.name, t.shape, "size in bytes overflows int")
@@ -138,8 +135,8 @@ func (p Problem) validateSize() error {
 	return nil
 }
 
-// overflows reports whether the product of the dimensions is beyond the limit. A zero
-// must not hide that of the others: it counts as 1.
+// overflows reports whether the product of the dimensions exceeds limit. A zero counts as 1,
+// so that it cannot hide an overflow of the others.
 func overflows(limit uint64, dims ...int) bool {
 	n := uint64(1)
 	for _, d := range dims {

@@ -172,7 +172,7 @@ var largestScale = float32(math.MaxFloat32 / math.Log2E)
 // below returns the next smaller number.
 func below(x float32) float32 { return math.Nextafter32(x, float32(math.Inf(-1))) }
 
-// A scale of any bits is refused, or normal to the base 2, which is what kernels take.
+// Validate refuses a scale unless it is a normal number in base 2, as kernels need it.
 func TestScaleIsNormal(t *testing.T) {
 	check := func(scale float32) {
 		p := small()
@@ -273,7 +273,7 @@ func TestDType(t *testing.T) {
 	require.Equal(t, []int{4, 2, 2}, []int{flashkit.Float32.Size(), flashkit.Float16.Size(), flashkit.BFloat16.Size()})
 }
 
-// What a pool of pages claims to have cannot wrap around into a smaller problem.
+// The claimed size of a page pool cannot wrap around into a smaller problem.
 func TestProblemOfHugePages(t *testing.T) {
 	const page = math.MaxInt/8 + 1
 	pool := flashkit.F32(make([]float32, 1), 1, 1, page, 1).WithStrides(0, 0, 0)

@@ -5,21 +5,21 @@ import (
 	"math/bits"
 )
 
-// A Score says what happens to a scaled score before the softmax and to its
-// weight after. The zero value is plain attention. The order is: dot product,
-// Scale, Softcap, Bias and ALiBi, Mask and Band, softmax (with the sink), dropout.
+// A Score configures the changes of a score before the softmax and of its weight after. The
+// zero value is plain attention. The order is: Q·K, Scale, Softcap, Bias and ALiBi, Mask and
+// Band, softmax with sink, dropout.
 type Score struct {
-	Softcap float32 // c > 0: the score s becomes c * tanh(s / c); 0: it stays
-	ALiBi   bool    // Args.Slopes: minus the head's slope times the distance |j-i-off| from the band's diagonal is added
-	Bias    bool    // Args.Bias is added. -Inf is a score like any other
-	Mask    bool    // Args.Mask hides keys as a band does: no influence, even when they hold NaN
-	Sink    bool    // Args.Sink: a logit of each head that takes weight and has no value; LSE includes it
-	Dropout float32 // p, from 0 up to but not 1, rounded to a multiple of 2^-16: weights are dropped with this probability, the others multiplied by 1/(1-p); LSE is that without dropout
-	Origin  bool    // of dropout: the call is a part of a whole, and drops what a call of the whole does there; Args.Origin says where
+	Softcap float32 // c > 0: score s becomes c * tanh(s / c); 0: off
+	ALiBi   bool    // subtract the head's slope in Args.Slopes times |j-i-off|, the distance from the band's diagonal
+	Bias    bool    // add Args.Bias. -Inf is an ordinary score
+	Mask    bool    // hide the keys that are false in Args.Mask, like a band: no influence, even if they hold NaN
+	Sink    bool    // Args.Sink: one logit per head that takes weight and has no value; LSE includes it
+	Dropout float32 // p, 0 <= p < 1, rounded to a multiple of 2^-16: drop weights with probability p, multiply the others by 1/(1-p); LSE ignores dropout
+	Origin  bool    // of dropout: the call is a part of a larger problem and drops the same weights there; Args.Origin is its position
 }
 
-// A Feature is a set of what a problem may ask beyond dense attention in a band
-// that ends at a corner. A kernel is never given a feature that it does not name.
+// A Feature is a set of extensions of dense attention in a band that ends at a corner. A call
+// never reaches a kernel that lacks one of its features.
 type Feature uint16
 
 // The features.
@@ -37,11 +37,11 @@ const (
 	FeatureMixed                       // Problem.KVDType
 	FeatureOrigin                      // Score.Origin
 
-	// AllFeatures is every feature that there is, for tests. A kernel names what it takes
-	// one by one, or it would claim those of later versions too.
+	// AllFeatures is the set of all features, for tests. A kernel lists its features one by
+	// one, so that it does not claim future ones.
 	AllFeatures Feature = 1<<iota - 1
 
-	// ForwardFeatures are those that have no backward pass.
+	// ForwardFeatures is the set of features without a backward pass.
 	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed
 )
 
@@ -57,8 +57,8 @@ var featureNames = func() (names [16]string) {
 	return names
 }()
 
-// String returns the names of the features with commas, as options of a
-// problem's name begin: "softcap,bias". That of keys of another type is "mixed".
+// String returns the features' names, separated by commas, such as "softcap,bias". Names match
+// the options in a problem's name; FeatureMixed is "mixed".
 func (f Feature) String() string {
 	var names []byte
 	for i, name := range featureNames {
@@ -72,27 +72,27 @@ func (f Feature) String() string {
 	return string(names)
 }
 
-// A Scope is a set of what a feature's effect on a pair of a row and a key depends on. A part of a call has the results of
-// the whole if it keeps all of it. 0 is unknown.
+// A Scope is the set of quantities that a feature's effect on a (row, key) pair depends on. A
+// part of a call reproduces the whole if it preserves all of them. 0 is unknown.
 type Scope uint8
 
 // The scopes.
 const (
-	ScopeCall     Scope = 1 << iota // nothing of the pair
-	ScopeHead                       // the query head, of which a tensor has a number
-	ScopePosition                   // the numbers of row and key in their sequence
-	ScopePair                       // the pair, of which a tensor has an element
+	ScopeCall     Scope = 1 << iota // the call alone
+	ScopeHead                       // the query head, which indexes a tensor
+	ScopePosition                   // the row and key positions in their sequence
+	ScopePair                       // the pair, which indexes a tensor
 )
 
-// A Parameter describes a field of Problem beyond its dimensions, types and band. The
-// zero value of the field asks for nothing and is left out of the problem's name.
+// A Parameter describes a field of Problem other than dimensions, types and band. The field's
+// zero value turns it off and is omitted from the problem's name.
 type Parameter struct {
-	Name    string  // in names of problems, such as "softcap"
-	Field   string  // in Problem, such as "Score.Softcap"
-	Feature Feature // that the field asks for, 0 for Scale
+	Name    string  // in problem names, such as "softcap"
+	Field   string  // path in Problem, such as "Score.Softcap"
+	Feature Feature // requested by the field, 0 for Scale
 	Scope   Scope   // of the feature
-	Value   string  // the symbol of its number, such as "c"; "" for a bool
-	About   string  // what it does, in one line
+	Value   string  // symbol of the value, such as "c"; "" for a bool
+	About   string  // effect, in one line
 	of      func(p *Problem) any
 }
 
@@ -110,9 +110,8 @@ var parameters = [...]Parameter{
 	{"carry", "Carry", FeatureCarry, ScopeCall, "", "continue O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
 }
 
-// Parameters returns the fields of Problem beyond its dimensions, types and band, in the
-// order of its name. It is the one list of them; whoever names, parses, draws or
-// generates them walks it.
+// Parameters returns the fields of Problem other than dimensions, types and band, in the order
+// of its name. Code that names, parses, draws or generates parameters loops over this list.
 func Parameters() []Parameter { return append([]Parameter(nil), parameters[:]...) }
 
 // Of returns a pointer to the parameter's field in p: a *float32, a *int or a *bool.
@@ -121,7 +120,7 @@ func (x *Parameter) Of(p *Problem) any { return x.of(p) }
 // Count returns the number of features in the set.
 func (f Feature) Count() int { return bits.OnesCount16(uint16(f)) }
 
-// Features returns what p asks beyond dense attention in a band.
+// Features returns the features that p requests.
 func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,

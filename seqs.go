@@ -7,45 +7,43 @@ import (
 	"unsafe"
 )
 
-// Sequences say where the sequences of a Ragged problem lie. Queries are padded or
-// packed, keys are padded, packed or paged, each side by itself:
+// Sequences give the lengths and positions of a Ragged problem's sequences. Queries are padded
+// or packed; keys are padded, packed or paged. Each side chooses independently:
 //
-//   - padded: sequence b has QLens[b] rows at the beginning of row b of the tensors,
-//     KVLens[b] keys likewise; nil means that all have QLen, or KVLen. What follows
-//     the length is not read. The forward pass writes 0 to O and -Inf to LSE there,
-//     the backward pass 0 to DQ, DK and DV.
-//   - packed: the tensors have batch 1, and sequence b has the rows from QStarts[b] up
-//     to but not including QStarts[b+1], likewise with KVStarts, as cu_seqlens of
-//     other libraries. What lies outside all sequences is neither read nor written.
-//   - paged: K and V are pools [pages, G, Page, D]; the keys of sequence b are those of
-//     pages Pages[b*w], Pages[b*w+1], ... with w = len(Pages)/Batch, of which KVLens[b]
-//     count. Pages beyond the length are not looked at. Only the forward pass takes them.
-//     The table may lie in the memory of the tensors' device alone (cuda.DeviceSequences):
-//     then Pages is nil and PagesPerSeq is w. KVLens may be nil, too.
+//   - padded: sequence b has the first QLens[b] rows and KVLens[b] keys of batch b; nil means
+//     QLen or KVLen for all. Elements past the length are not read. The forward pass writes 0 to
+//     O and -Inf to LSE there, the backward pass 0 to DQ, DK and DV.
+//   - packed: the tensors have batch 1, and sequence b has the rows [QStarts[b], QStarts[b+1]),
+//     or keys from KVStarts, as cu_seqlens in other libraries. Elements outside all sequences
+//     are neither read nor written.
+//   - paged: K and V are pools [pages, G, Page, D]. Sequence b has the first KVLens[b] keys of
+//     pages Pages[b*w], Pages[b*w+1], ... with w = len(Pages)/Batch. Table entries past the
+//     length are ignored. Only the forward pass supports pages. If the table exists only in
+//     device memory (cuda.DeviceSequences), Pages is nil and PagesPerSeq is w; KVLens may then
+//     be nil, too.
 type Sequences struct {
-	QLens    []int32 // [B], from 0 to QLen
-	KVLens   []int32 // [B], from 0 to KVLen
-	QStarts  []int32 // [B+1], from 0 to the rows of Q, none below the one before it
-	KVStarts []int32 // [B+1], from 0 to the keys of K, likewise
-	Pages    []int32 // [B][w] numbers of pages
+	QLens    []int32 // [B], each in [0, QLen]
+	KVLens   []int32 // [B], each in [0, KVLen]
+	QStarts  []int32 // [B+1], non-decreasing, in [0, rows of Q]
+	KVStarts []int32 // [B+1], non-decreasing, in [0, keys of K]
+	Pages    []int32 // [B][w], page numbers
 
-	PagesPerSeq int // w, if Pages is nil as only the device has the table; else 0
+	PagesPerSeq int // w, if Pages is nil because only the device has the table; else 0
 }
 
-// A Seq is one sequence of a call: where its rows and keys lie, and the band that
-// they have. In a dense call there is one for each batch.
+// A Seq is one sequence of a call: its position in the tensors and its band. A dense call has
+// one per batch.
 type Seq struct {
-	QBatch, Q0, N  int // batch of the tensors, first query row, query rows
-	KVBatch, K0, M int // batch of the tensors, first key, keys; of a paged one see Call.KeyRun
+	QBatch, Q0, N  int // batch of the tensors, first query row, number of rows
+	KVBatch, K0, M int // batch of the tensors, first key, number of keys; Call.KeyRun locates paged keys
 	Lo, Hi         int // row i sees the keys from i+Lo to i+Hi, both included
-	Diagonal       int // row i lies on the diagonal at key i+Diagonal
+	Diagonal       int // the diagonal meets row i at key i+Diagonal
 }
 
-// Keys returns the keys that query row i of the sequence sees, from lo up to but
-// not including hi, as Problem.Keys does.
+// Keys returns the range [lo, hi) of keys that query row i of the sequence sees.
 func (s *Seq) Keys(i int) (lo, hi int) { return clamp(i+s.Lo, s.M), clamp(i+s.Hi+1, s.M) }
 
-// Queries returns the query rows that see key j, from lo up to but not including hi.
+// Queries returns the range [lo, hi) of query rows that see key j.
 func (s *Seq) Queries(j int) (lo, hi int) { return clamp(j-s.Hi, s.N), clamp(j-s.Lo+1, s.N) }
 
 // Area returns the number of (row, key) pairs that the band lets through.
@@ -53,7 +51,7 @@ func (s *Seq) Area() int64 {
 	return int64(sumClamped(s.Hi+1, s.N, s.M) - sumClamped(s.Lo, s.N, s.M))
 }
 
-// count returns how many sequences there are, otherwise if nothing says it.
+// count returns the number of sequences, or otherwise if no field determines it.
 func (s *Sequences) count(otherwise int) int {
 	switch {
 	case s.QStarts != nil:
@@ -68,7 +66,7 @@ func (s *Sequences) count(otherwise int) int {
 	return otherwise
 }
 
-// width returns how many pages a sequence may have.
+// width returns the page table's entries per sequence.
 func (s *Sequences) width(batch int) int {
 	if s.Pages == nil {
 		return s.PagesPerSeq
@@ -83,8 +81,7 @@ func longest(starts []int32) (n int) {
 	return n
 }
 
-// extent returns what the memory of the tensors must have, and checks all that the
-// sequences say but what depends on the tensors.
+// extent checks s against p and the tensors and returns the shape that the tensors must have.
 func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 	m := p.extent()
 	if err := checkSide("Q", p.Batch, p.QLen, s.QLens, s.QStarts, 0); err != nil {
@@ -116,7 +113,7 @@ func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 	return m, nil
 }
 
-// checkSide checks the lengths and starts of the queries or of the keys.
+// checkSide checks the lengths and starts of queries or keys.
 func checkSide(side string, batch, most int, lens, starts []int32, page int) error {
 	switch {
 	case starts != nil && (lens != nil || page != 0):
@@ -144,7 +141,8 @@ func checkSide(side string, batch, most int, lens, starts []int32, page int) err
 	return nil
 }
 
-// checkTable checks that there is a page table if there are pages, on the host or only where the tensors are.
+// checkTable checks that a page table exists exactly if there are pages, on the host or only
+// on the tensors' device.
 func (s *Sequences) checkTable(p *Problem, device bool) error {
 	given := s.Pages != nil || s.PagesPerSeq != 0
 	switch {
@@ -180,7 +178,7 @@ func checkEnd(name string, starts []int32, tensor string, rows int) error {
 	return nil
 }
 
-// checkPages checks the page table against a pool of so many pages.
+// checkPages checks the page table against a pool of that number of pages.
 func (s *Sequences) checkPages(p *Problem, pool int) error {
 	w := s.width(p.Batch)
 	if p.Batch > 0 && len(s.Pages)%p.Batch != 0 {
@@ -208,12 +206,13 @@ func (s *Sequences) checkPages(p *Problem, pool int) error {
 	return nil
 }
 
-// firstBeyond returns the index of the first page outside a pool of so many pages, or -1. Tables are long, and
-// checked in each call: two pages at once, whose top bits say it of a page, and of the difference from the last one.
+// firstBeyond returns the index of the first page outside [0, pool), or -1. Each call checks
+// its page table, so the loop tests two pages per uint64. The top bit of a page marks a
+// negative number, the top bit of last-page a number beyond the pool.
 func firstBeyond(pages []int32, pool int) int {
 	const top = 1<<63 | 1<<31
 	beyond := func(x int32) bool { return x < 0 || int(x) >= pool }
-	if pool > 0 && len(pages) >= 8 { // as a pointer to 8 bytes must not point to less
+	if pool > 0 && len(pages) >= 8 { // a pointer to 8 bytes must have 8 valid bytes
 		last := uint64(min(pool-1, math.MaxInt32))
 		last |= last<<32 | top
 		pairs := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(pages))), len(pages)/2)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// numbers returns so many small numbers that rise more often than not, or nil.
+// numbers returns n small numbers, usually rising, or nil.
 func (d *decoder) numbers(n int, rising bool) []int32 {
 	if d.next(8) == 7 {
 		return nil
@@ -35,7 +35,7 @@ func (d *decoder) numbers(n int, rising bool) []int32 {
 }
 
 // FuzzSequences checks that no lengths, starts and page tables make the check panic, and
-// that the rows and keys of sequences that it passes lie in the tensors.
+// that the rows and keys of accepted sequences are inside the tensors.
 func FuzzSequences(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 2, 0, 1, 1, 2, 2, 3, 0, 1, 1, 1, 1, 1, 1, 1})

@@ -2,55 +2,52 @@ package flashkit
 
 import "unsafe"
 
-// An Owner is what memory of a device belongs to, such as a buffer of package cuda.
+// An Owner is the owner of a tensor's device memory, such as a buffer of package cuda.
 type Owner interface {
-	// Device names the device, for people.
+	// Device returns the device's name, for people.
 	Device() string
 }
 
-// A Tensor is a strided view of the caller's memory, on the host or on a device: a
-// dtype, an address, a number of elements, and four dimensions [batch, heads, rows,
-// row elements] with a stride each, counted in elements. The elements of a row are contiguous; the other strides
-// are free, so BHSD, BSHD, rows with gaps and, for inputs, dimensions expanded
-// with stride 0 need no copy. The zero Tensor means "not wanted" where a field
-// allows it.
+// A Tensor is a strided view of the caller's memory, on the host or on a device. It has an
+// element type, an address, a length in elements, and four dimensions [batch, heads, rows, row
+// elements] with strides in elements. The elements of a row are contiguous. The other strides
+// are free: BHSD, BSHD, rows with gaps and, for inputs, dimensions broadcast by stride 0 need
+// no copy. The zero Tensor stands for an absent optional argument.
 //
-// A Tensor is a value; nothing is checked until it is used with a Problem.
+// A Tensor is a value. Nothing is checked until a call uses it with a Problem.
 type Tensor struct {
 	dtype   DType
-	mem     unsafe.Pointer // the first element, in the host's memory
-	owner   Owner          // of memory on a device, nil on the host
-	address uintptr        // of the first element there
-	len     int            // elements
+	mem     unsafe.Pointer // the first element, in host memory
+	owner   Owner          // of device memory, nil on the host
+	address uintptr        // of the first element in device memory
+	len     int            // in elements
 	shape   [4]int
 	strides [4]int
 }
 
-// F32 returns a dense view of x as float32 [b, heads, rows, dim], row-major.
+// F32 returns a dense row-major view of x as float32 [b, heads, rows, dim].
 func F32[T ~float32](x []T, b, heads, rows, dim int) Tensor {
 	return dense(Float32, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-// F16 returns a dense view of x, which holds IEEE binary16 bits, as
-// [b, heads, rows, dim], row-major.
+// F16 returns a dense row-major view of x, IEEE binary16 bits, as [b, heads, rows, dim].
 func F16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
 	return dense(Float16, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-// BF16 returns a dense view of x, which holds bfloat16 bits, as
-// [b, heads, rows, dim], row-major.
+// BF16 returns a dense row-major view of x, bfloat16 bits, as [b, heads, rows, dim].
 func BF16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
 	return dense(BFloat16, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-// Bools returns a dense view of x as a mask [b, heads, rows, keys], row-major: true
-// takes part. A dimension of length 1 repeats.
+// Bools returns a dense row-major view of x as a mask [b, heads, rows, keys]: true keeps the
+// pair. A dimension of length 1 broadcasts.
 func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
 	return dense(Bool, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, keys)
 }
 
-// Zeros returns a dense tensor [b, heads, rows, dim], row-major, of new memory on the host,
-// all zeros; of a mask, all false.
+// Zeros returns a dense row-major tensor [b, heads, rows, dim] in new host memory, all zeros,
+// or all false for Bool.
 func Zeros(t DType, b, heads, rows, dim int) Tensor {
 	n := b * heads * rows * dim
 	switch t {
@@ -64,9 +61,9 @@ func Zeros(t DType, b, heads, rows, dim int) Tensor {
 	return F32(make([]float32, n), b, heads, rows, dim)
 }
 
-// OnDevice returns a dense view [b, heads, rows, dim], row-major, of so many elements of
-// a device's memory from an address on. The owner is told by the backend that owns the
-// memory, whose constructors of tensors programs call; without one it is the zero Tensor.
+// OnDevice returns a dense row-major view [b, heads, rows, dim] of device memory: the given
+// number of elements from address on. Backends call it in their own constructors, which
+// programs use instead. A nil owner gives the zero Tensor.
 func OnDevice(owner Owner, t DType, address uintptr, elements, b, heads, rows, dim int) Tensor {
 	if owner == nil {
 		return Tensor{}
@@ -81,34 +78,33 @@ func dense(dtype DType, mem unsafe.Pointer, n, b, heads, rows, dim int) Tensor {
 	return t.WithStrides(heads*rows*dim, rows*dim, dim)
 }
 
-// WithStrides returns the same view with other distances, in elements, between
-// batches, heads and rows. Inputs may use 0 to repeat a dimension.
+// WithStrides returns the view with other strides, in elements, of batches, heads and rows.
+// Inputs may use 0 to broadcast a dimension.
 func (t Tensor) WithStrides(batch, head, row int) Tensor {
 	t.strides = [4]int{batch, head, row, 1}
 	return t
 }
 
-// AsBSHD returns a view of the same shape whose memory lies as
-// [batch, rows, heads, row elements].
+// AsBSHD returns a view of the same shape over memory in the order [batch, rows, heads, row
+// elements].
 func (t Tensor) AsBSHD() Tensor {
 	heads, rows, dim := t.shape[1], t.shape[2], t.shape[3]
 	return t.WithStrides(rows*heads*dim, dim, heads*dim)
 }
 
-// DType returns the storage type.
+// DType returns the element type.
 func (t Tensor) DType() DType { return t.dtype }
 
 // Shape returns [batch, heads, rows, row elements].
 func (t Tensor) Shape() [4]int { return t.shape }
 
-// Strides returns the distances in elements; the last one is 1.
+// Strides returns the strides in elements; the last is 1.
 func (t Tensor) Strides() [4]int { return t.strides }
 
-// Owner returns what the memory of a tensor on a device belongs to, nil for one on the
-// host.
+// Owner returns the owner of the tensor's device memory, nil on the host.
 func (t Tensor) Owner() Owner { return t.owner }
 
-// Float32s returns the memory of a Float32 tensor on the host, nil for others.
+// Float32s returns the memory of a Float32 host tensor, nil for others.
 func (t Tensor) Float32s() []float32 {
 	if t.dtype != Float32 || t.owner != nil {
 		return nil
@@ -116,7 +112,7 @@ func (t Tensor) Float32s() []float32 {
 	return unsafe.Slice((*float32)(t.mem), t.len)
 }
 
-// Uint16s returns the memory of a Float16 or BFloat16 tensor on the host, nil for others.
+// Uint16s returns the memory of a Float16 or BFloat16 host tensor, nil for others.
 func (t Tensor) Uint16s() []uint16 {
 	if t.dtype != Float16 && t.dtype != BFloat16 || t.owner != nil {
 		return nil
@@ -124,7 +120,7 @@ func (t Tensor) Uint16s() []uint16 {
 	return unsafe.Slice((*uint16)(t.mem), t.len)
 }
 
-// Bools returns the memory of a Bool tensor on the host, nil for others.
+// Bools returns the memory of a Bool host tensor, nil for others.
 func (t Tensor) Bools() []bool {
 	if t.dtype != Bool || t.owner != nil {
 		return nil
@@ -132,11 +128,10 @@ func (t Tensor) Bools() []bool {
 	return unsafe.Slice((*bool)(t.mem), t.len)
 }
 
-// Len returns the number of elements of the memory behind the view.
+// Len returns the length in elements of the memory behind the view.
 func (t Tensor) Len() int { return t.len }
 
-// Address returns the address of the memory's first element, on the host or on the
-// device.
+// Address returns the address of the first element, on the host or on the device.
 func (t Tensor) Address() uintptr {
 	if t.owner != nil {
 		return t.address
@@ -147,13 +142,13 @@ func (t Tensor) Address() uintptr {
 // IsZero reports whether t is the zero Tensor.
 func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.len == 0 }
 
-// Offset returns where row r of head h of batch b begins in the memory.
+// Offset returns the offset, in elements, of row r of head h of batch b.
 func (t Tensor) Offset(b, h, r int) int {
 	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
 }
 
-// Repeated returns where row r of head h of batch b begins in the memory of a
-// tensor that repeats in every dimension of length 1, as biases and masks do.
+// Repeated is Offset for a tensor that broadcasts every dimension of length 1, such as a bias
+// or mask.
 func (t Tensor) Repeated(b, h, r int) int {
 	at := 0
 	for d, i := range [...]int{b, h, r} {
@@ -164,8 +159,8 @@ func (t Tensor) Repeated(b, h, r int) int {
 	return at
 }
 
-// isLoose reports whether a row of the view may begin at an address that is no
-// multiple of 16 bytes.
+// isLoose reports whether a row of the view may begin at an address that is not a multiple of
+// 16.
 func (t *Tensor) isLoose() bool {
 	bits := t.Address()
 	for d := range 3 {
@@ -176,9 +171,8 @@ func (t *Tensor) isLoose() bool {
 	return bits%16 != 0
 }
 
-// span returns the addresses from the first element of the view up to but not
-// including the end of its last one. The view must not be empty and must fit
-// its memory.
+// span returns the address range [from, to) from the view's first element to the end of its
+// last. The view must not be empty and must fit its memory.
 func (t *Tensor) span() (from, to uintptr) {
 	from = uintptr(t.mem)
 	if t.owner != nil {
@@ -195,8 +189,8 @@ func (t *Tensor) empty() bool {
 	return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0
 }
 
-// isDense reports whether the view certainly reaches every element between its
-// first and its last: no stride may step beyond what the smaller ones reach.
+// isDense reports whether the view certainly reaches every element between its first and its
+// last: no stride exceeds the span of the smaller ones.
 func (t *Tensor) isDense() bool {
 	reach := t.shape[3]
 	for _, d := range t.byStride() {
@@ -211,7 +205,7 @@ func (t *Tensor) isDense() bool {
 	return true
 }
 
-// byStride returns the free dimensions, the one with the smallest stride first.
+// byStride returns the dimensions batch, head and row by increasing stride.
 func (t *Tensor) byStride() [3]int {
 	order := [3]int{0, 1, 2}
 	for _, pair := range [3][2]int{{0, 1}, {1, 2}, {0, 1}} {

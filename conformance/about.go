@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// describes returns an error unless the kernel says what it is, in one line, and
-// takes the problems that it says it takes and no others.
+// describes returns an error unless the kernel's About and Requires are single lines and Fits
+// agrees with its DTypes, MaxDim and MaxRows.
 func describes(k flashkit.Kernel) error {
 	switch {
 	case strings.TrimSpace(k.About) == "" || strings.ContainsAny(k.About+k.Requires, "\r\n|"):
@@ -50,7 +50,7 @@ func describes(k flashkit.Kernel) error {
 	return nil
 }
 
-// takes returns an error unless Fits says of p what a field of the kernel does.
+// takes returns an error unless Fits accepts p exactly if want. field is for the message.
 func takes(k flashkit.Kernel, p flashkit.Problem, want bool, field string) error {
 	if reason := k.Fits(p.Ask(k.Pass)); (reason == "") != want {
 		return fmt.Errorf("%s, but Fits(%s) = %q", field, p, reason)

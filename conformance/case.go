@@ -7,29 +7,29 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Case is one problem with its inputs. A trap is a small case named after
-// the one mistake that it catches; a grid case is named after its problem.
+// A Case is one problem with its inputs. A trap is a small case named after the single mistake that
+// it catches; a grid case is named after its problem.
 type Case struct {
 	Name    string
 	Catches string           // the mistake, in words; "" in the grid
-	Problem flashkit.Problem // with Float32; InDType gives the other two
+	Problem flashkit.Problem // with Float32; InDType gives the other types
 
-	fill   func(in *Inputs) // changes the noise; nil for plain noise
+	fill   func(in *Inputs) // changes the noise; nil leaves it
 	layout layout
-	within string           // the name of the layout, if it is another than that of the trap
+	within string           // name of the layout, if it is not the trap's own
 	dlse   bool             // the backward pass gets a DLSE
-	grid   bool             // one of Grid, whose vector holds several; see whole
-	mixed  bool             // one of mixes
+	grid   bool             // a case of Grid, whose vector serves several; see whole
+	mixed  bool             // a case of mixes
 	brief  bool             // a long case that a brief run asks of every kernel, in float32
 	only   []flashkit.DType // the types that hold the inputs exactly; nil for all
 
-	// Of a case without a vector:
+	// For a case without a vector:
 	truth  func() result
-	bounds map[flashkit.DType]func() bounds // how far a kernel may be from it
+	bounds map[flashkit.DType]func() bounds // largest error from truth, by type
 }
 
-// InDType returns the case with its tensors stored as t. Every input is exactly
-// representable in all three types, so the expected values stay the same.
+// InDType returns the case with its tensors stored as t. All three types represent the inputs
+// exactly, so the expected values stay the same.
 func (c Case) InDType(t flashkit.DType) Case {
 	if c.Problem.DType == t {
 		return c
@@ -38,9 +38,8 @@ func (c Case) InDType(t flashkit.DType) Case {
 	return c
 }
 
-// types returns the types that the case is to be run in. One of two bytes is enough for a
-// long case with features, or longer than others. Keys of another type go with float32 alone, and so do
-// the cases of long_sums.go.
+// types returns the element types to run. Long cases with features, or longer than 65,536 keys,
+// skip Float16. Problems with a KVDType and the cases of long_sums.go run in Float32 only.
 func (c Case) types() []flashkit.DType {
 	switch {
 	case c.only != nil:
@@ -53,8 +52,8 @@ func (c Case) types() []flashkit.DType {
 	return dtypes[:]
 }
 
-// mixes returns the case, in float32, with K and V stored in each of the other types, if
-// it does not say itself how they are stored.
+// mixes returns the case in Float32 with K and V stored in each of the other types. It returns none
+// if the problem sets KVDType itself.
 func (c Case) mixes() (cases []Case) {
 	for _, t := range dtypes[1:] {
 		if m := c.InDType(flashkit.Float32); c.Problem.KVDType == 0 {
@@ -65,7 +64,7 @@ func (c Case) mixes() (cases []Case) {
 	return cases
 }
 
-// storages returns the case as it is to be run: in its types, and in mixes.
+// storages returns the case in all its types, then in mixes.
 func (c Case) storages() (cases []Case) {
 	for _, t := range c.types() {
 		cases = append(cases, c.InDType(t))
@@ -73,8 +72,7 @@ func (c Case) storages() (cases []Case) {
 	return append(cases, c.mixes()...)
 }
 
-// FullName returns the name of the case together with its type, if that is not
-// Float32, and the layout that it was put into, with dashes between.
+// FullName returns the case's name, its type unless Float32, and its layout, joined by dashes.
 func (c Case) FullName() string {
 	name := c.Name
 	if c.Problem.DType != flashkit.Float32 {
@@ -89,13 +87,13 @@ func (c Case) FullName() string {
 	return name
 }
 
-// raggeds returns the case in every layout that makes sequences of its batches, if it
-// is about no other layout. Float16 and BFloat16 are told apart by no layout: one does, and
-// so does one in which K and V alone are stored so.
+// raggeds returns the case in every layout of sequences, unless it has a layout of its own. Layouts
+// are independent of types: Float16 and BFloat16 run packed only, and so do paged BFloat16 keys
+// among the mixed cases.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {
-			continue // the keys lie as they lie
+			continue // the problem fixes the layout of its keys
 		}
 		switch {
 		case c.mixed && (c.Problem.KVDType == flashkit.Float16 || l != paged && c.Problem.Page == 0):
@@ -108,12 +106,12 @@ func (c Case) raggeds() (cases []Case) {
 	return cases
 }
 
-// features returns what a kernel must take to be given the case as it is laid out.
+// features returns the features that a kernel needs for the case in its layout.
 func (c Case) features() flashkit.Feature { return laidOut(c.Problem, c.layout).Features() }
 
-// Grid returns the 108 cases of batch {4,8} x sequence {5,11,31} x heads
-// {4,5,8} x head dim {8,32,64} x causal {no,yes}, all plain noise. The six that
-// differ in batch and heads alone share a vector; see patterns.
+// Grid returns the 108 cases of batch {4,8} x sequence {5,11,31} x heads {4,5,8} x head dim
+// {8,32,64} x causal {no,yes}, all plain noise. Six cases that differ only in batch and heads share
+// a vector; see patterns.
 func Grid() []Case {
 	var cases []Case
 	for _, batch := range []int{4, 8} {
@@ -132,15 +130,15 @@ func Grid() []Case {
 	return cases
 }
 
-// Traps returns the named traps, in the order of the tables in traps.go,
-// traps_features.go, traps_edges.go and traps_range.go.
+// Traps returns the traps in the order of traps.go, traps_features.go, traps_edges.go and
+// traps_range.go.
 func Traps() []Case {
 	all := slices.Concat(traps, featureTraps, edgeTraps, rangeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
-			panic(fmt.Sprintf("trap %s: %v", t.name, err)) // a typing mistake in the table
+			panic(fmt.Sprintf("trap %s: %v", t.name, err)) // a typing error in the table
 		}
 		cases[i] = Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill, layout: t.layout, dlse: t.dlse, only: t.types}
 	}

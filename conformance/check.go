@@ -9,11 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Check runs the case on the kernel and returns nil, or what went wrong first,
-// in this order: the kernel failed, an input was changed, memory outside an
-// output was touched or an element of it was not written, a value is out of
-// bound, a second run gave other bits. A kernel that does not take the problem
-// gives a *flashkit.UnsupportedError.
+// Check runs the case on the kernel and returns the first failure, or nil. It checks in this order:
+// the kernel's error, changed inputs, memory outside outputs, unwritten elements, bounds, bits of
+// further runs. It returns a *flashkit.UnsupportedError if the kernel does not support the problem.
 func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 	in := c.Inputs()
 	if err := unsupported(k, in, c.layout); err != nil {
@@ -26,8 +24,8 @@ func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 	return check(ctx, k, in, c.layout, want, bound)
 }
 
-// unsupported returns a *flashkit.UnsupportedError if the kernel does not take the
-// problem as the layout makes it.
+// unsupported returns a *flashkit.UnsupportedError if the kernel does not support the problem in
+// layout l.
 func unsupported(k flashkit.Kernel, in *Inputs, l layout) error {
 	p := newSides(in, l).p
 	reason := k.Fits(p.Ask(k.Pass))
@@ -62,11 +60,11 @@ func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want re
 	return a.checkAgain(ctx, k)
 }
 
-// checkAgain runs the kernel again, at last on one worker and without the outputs that
-// are optional, and compares the bits.
+// checkAgain repeats the run and compares the bits. The last run has one worker and no optional
+// outputs.
 func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	first := a.bits(a.outputs)
-	if !a.args.DBias.IsZero() || !a.args.DSink.IsZero() { // LSE alone is worth no run of its own
+	if !a.args.DBias.IsZero() || !a.args.DSink.IsZero() { // LSE alone does not justify another run
 		if err := a.checkBits(ctx, k, first); err != nil {
 			return err
 		}
@@ -78,7 +76,7 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	return a.checkBits(ctx, k, first)
 }
 
-// checkBits runs the kernel once more and compares the bits of what it was asked for.
+// checkBits runs the kernel once more and compares the bits of the requested outputs.
 func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]uint32) error {
 	for _, out := range a.outputs {
 		out.poison()
@@ -94,7 +92,7 @@ func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]
 	return nil
 }
 
-// arguments are the placed tensors of one call of one kernel.
+// arguments holds the placed tensors of one call.
 type arguments struct {
 	p       flashkit.Problem
 	args    flashkit.Args
@@ -102,7 +100,7 @@ type arguments struct {
 	outputs []*placed
 }
 
-// newArguments lays the inputs out. The backward pass gets the wanted O and LSE.
+// newArguments lays out the inputs. The backward pass reads O and LSE from want.
 func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *arguments {
 	x := newSides(in, l)
 	a := &arguments{p: x.p}
@@ -129,8 +127,7 @@ func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *argume
 	return a
 }
 
-// run calls the kernel. A panic becomes an error, so that one case does not
-// take the others down.
+// run calls the kernel. It turns a panic into an error, so that other cases still run.
 func (a *arguments) run(ctx context.Context, k flashkit.Kernel) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -140,7 +137,7 @@ func (a *arguments) run(ctx context.Context, k flashkit.Kernel) (err error) {
 	if err := k.Compute(ctx, a.p, &a.args); err != nil || a.p.Batch > 0 {
 		return err
 	}
-	var c flashkit.Call // Compute had nothing to call, but a backend may have other doors
+	var c flashkit.Call // Compute skipped the empty call, but a backend may call Run directly
 	if err := c.Set(a.p, k.Pass, &a.args); err != nil {
 		return err
 	}
@@ -157,16 +154,16 @@ func (a *arguments) bits(of []*placed) [][]uint32 {
 
 func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equal[[]uint32]) }
 
-// compare returns an error naming the worst element of out, array n of the results, and how
-// many are wrong, if any is farther from want than its bound. Infinities must agree exactly. A
-// wanted NaN is met by NaN alone, and NaN meets nothing else.
+// compare returns an error if any element of out, output n, differs from want by more than its
+// bound. The error names the worst element and counts the wrong ones. Infinities must be equal; NaN
+// matches only NaN.
 func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {
 			return fmt.Errorf("%s is %g beyond the end of a sequence, %d elements from its start, want %g", out.name, x, at-guard, out.filler)
 		}
 	}
-	worst, at, got := math.Inf(-1), -1, 0.0 // how far above its bound
+	worst, at, got := math.Inf(-1), -1, 0.0 // excess over the bound
 	var wrong misses
 	for i, place := range out.index {
 		if place < 0 {
@@ -190,8 +187,7 @@ func compare(out *placed, n int, want []float64, bound float64) error {
 		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], difference(got, want[at]), boundOf(n, want[at], bound), wrong.of(out))
 }
 
-// difference returns how far x is from want: infinitely far, where one of them is NaN and
-// the other is not, or one infinite.
+// difference returns |x-want|. It is infinite if only one is NaN, or for unequal infinities.
 func difference(x, want float64) float64 {
 	switch {
 	case x == want || x != x && want != want:

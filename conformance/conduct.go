@@ -10,10 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// The checks of this file are about how a kernel behaves, not what it computes.
+// The checks of this file test a kernel's behavior, not its results.
 
-// conductProblem is large enough for a kernel to use several workers. It has the
-// features, as far as the kernel's pass has them.
+// conductProblem returns a problem large enough for several workers, with the given features as far
+// as the pass has them.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures
@@ -21,7 +21,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	for _, t := range dtypes {
 		p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 150, KVLen: 150, Dim: 64, VDim: 64, DType: t, Band: flashkit.Causal()}
 		if features != 0 {
-			p.QLen, p.KVLen = 70, 70 // the oracle and the plain kernels take their time
+			p.QLen, p.KVLen = 70, 70 // for the slow oracle and plain kernels
 		}
 		setParameters(&p, features)
 		if features&flashkit.FeatureShift != 0 {
@@ -37,8 +37,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	return flashkit.Problem{}, false
 }
 
-// prepare returns a function that makes arguments for the kernel, as often as it
-// is called.
+// prepare returns a function that makes new arguments for the kernel in each call.
 func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, error) {
 	p, ok := conductProblem(k, features)
 	if !ok {
@@ -52,8 +51,8 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 	return func() *arguments { return newArguments(in, bhsd, k.Pass, want) }, nil
 }
 
-// conduct returns the checks of calls without features, and with all that a kernel takes.
-func (o Options) conduct() (list []question) {
+// conduct returns the checks of calls without features and with all features of a kernel.
+func (o Options) conduct() (list []kernelCheck) {
 	for _, c := range []struct {
 		name, catches string
 		check         func(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error
@@ -62,8 +61,8 @@ func (o Options) conduct() (list []question) {
 		{"canceled_context", "", canceledContext},
 		{"edges_of_memory", "memory touched before or behind a tensor", edgesOfMemory},
 	} {
-		list = append(list, question{name: c.name, catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
-			question{name: c.name + "_features", catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error {
+		list = append(list, kernelCheck{name: c.name, catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, 0) }},
+			kernelCheck{name: c.name + "_features", catches: c.catches, run: func(ctx context.Context, k flashkit.Kernel) error {
 				if k.Takes == 0 {
 					return notHeld("it takes no features")
 				}
@@ -71,12 +70,12 @@ func (o Options) conduct() (list []question) {
 			}})
 	}
 	turns := func(ctx context.Context, k flashkit.Kernel) error { return calledInTurns(ctx, k, o.parts) }
-	return append(list, question{name: "canceled_inside", run: canceledInside, forward: true},
-		question{name: "called_in_turns", catches: "a plan of another call of the same problem", run: turns, needs: flashkit.FeatureRagged},
-		question{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
+	return append(list, kernelCheck{name: "canceled_inside", run: canceledInside, forward: true},
+		kernelCheck{name: "called_in_turns", catches: "a plan of another call of the same problem", run: turns, needs: flashkit.FeatureRagged},
+		kernelCheck{name: "dropout_of_parts", run: originOfParts, needs: flashkit.FeatureDropout | flashkit.FeatureOrigin})
 }
 
-// concurrentCalls checks that calls at the same time give the bits of a call alone.
+// concurrentCalls checks that concurrent calls give the same bits as a single call.
 func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	newArgs, err := prepare(k, features)
 	if err != nil {
@@ -96,7 +95,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 			defer wait.Done()
 			for range 3 {
 				for _, out := range a.outputs {
-					out.poison() // one with Carry holds other earlier keys now
+					out.poison() // Carry: the last run overwrote the earlier keys' result
 				}
 				if errs[i] = a.run(ctx, k); errs[i] == nil && !equalBits(alone, a.bits(a.outputs)) {
 					errs[i] = fmt.Errorf("a concurrent call gave different bits than a call alone")
@@ -111,7 +110,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 	return errors.Join(errs...)
 }
 
-// canceledContext checks that a canceled call says so and that the next works.
+// canceledContext checks that a canceled call returns context.Canceled and the next call works.
 func canceledContext(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	newArgs, err := prepare(k, features)
 	if err != nil {

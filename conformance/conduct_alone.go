@@ -9,31 +9,31 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// A BatchInvariant is a backend that may promise batch invariance: a sequence has the same bits
-// alone as in any batch, padded to any lengths, or packed. In the forward pass so has a KV head,
-// with its query heads, of any number of heads. Conformance then holds all kernels of the backend to the promise.
+// A BatchInvariant is a backend that may promise batch invariance. Then a sequence has the same
+// bits alone as in any batch, padded or packed. In the forward pass this extends to a KV head with
+// its query heads, among any number of heads. Conformance tests all kernels of the backend.
 type BatchInvariant interface {
 	BatchInvariant() bool
 }
 
-// promised returns what is asked of a kernel because its backend promises it.
-func (o Options) promised(k flashkit.Kernel) []question {
+// promised returns the checks of the promises that the kernel's backend makes.
+func (o Options) promised(k flashkit.Kernel) []kernelCheck {
 	if x, ok := o.backend(k).(BatchInvariant); ok && x.BatchInvariant() {
-		return []question{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant, slow: true}}
+		return []kernelCheck{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant, slow: true}}
 	}
 	return nil
 }
 
-// A batch is a problem of several sequences and heads, in a layout, with its inputs and the
-// results that a backward pass reads.
+// A batch is a problem of several sequences and heads in a layout, with inputs and with the O and
+// LSE that a backward pass reads.
 type batch struct {
 	in   *Inputs
 	want result
 	l    layout
 }
 
-// batches are problems that kernels cut among workers, and cut otherwise if there is less of them. Those with
-// few rows are for decode kernels.
+// batches are problems that kernels split among workers, and split otherwise if they are smaller.
+// The problems with few rows are for decode kernels.
 var batches = sync.OnceValue(func() (list []batch) {
 	for _, text := range []string{
 		"b4-h4-g2-n70-m282-d40-f32", "b3-h4-g2-n5-m282-d40-f32", "b3-h2-g2-n2-m2700-d8-f32",
@@ -41,7 +41,7 @@ var batches = sync.OnceValue(func() (list []batch) {
 	} {
 		p, err := flashkit.ParseProblem(text)
 		if err != nil {
-			panic(err) // a typing mistake above
+			panic(err) // a typing error above
 		}
 		in := Case{Name: "batch", Problem: p}.Inputs()
 		x := batch{in: in}
@@ -66,7 +66,7 @@ var batches = sync.OnceValue(func() (list []batch) {
 func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	compared := 0
 	for i, x := range batches() {
-		for n := range dtypes { // one type for each batch
+		for n := range dtypes { // one type per batch
 			whole := *x.in
 			whole.p.DType = dtypes[(i+n)%len(dtypes)]
 			if laidOut(whole.p, x.l).Features()&^k.Takes != 0 || unsupported(k, &whole, x.l) != nil {
@@ -85,7 +85,8 @@ func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// compare runs the kernel on the whole batch, on a sequence alone and, in the forward pass, on a head alone.
+// compare runs the kernel on the whole batch, on one sequence and, in the forward pass, on one
+// head.
 func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) error {
 	a := newArguments(whole, x.l, k.Pass, x.want)
 	if err := a.run(ctx, k); err != nil {
@@ -111,7 +112,7 @@ func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) e
 	return nil
 }
 
-// part returns the inputs of the KV heads from g0 up to g1 of sequence b, and their part of a result.
+// part returns the inputs of KV heads [g0, g1) of sequence b and their part of want.
 func (in *Inputs) part(b, g0, g1 int, want result) (*Inputs, result) {
 	p := in.seq(b)
 	group := p.Heads / p.KVHeads
@@ -127,7 +128,7 @@ func (in *Inputs) part(b, g0, g1 int, want result) (*Inputs, result) {
 	}
 }
 
-// rowsOf returns the first n rows of some heads of a dense array.
+// rowsOf returns the first n rows of heads [head, head+heads) of a dense array.
 func rowsOf[T any](x []T, shape [4]int, b, head, heads, n int) (part []T) {
 	for h := head; h < head+heads; h++ {
 		at := (b*shape[1] + h) * shape[2] * shape[3]
@@ -136,12 +137,12 @@ func rowsOf[T any](x []T, shape [4]int, b, head, heads, n int) (part []T) {
 	return part
 }
 
-// sameAsPart compares the bits of an output with those of its part of a larger one: of sequence b, of the heads from the
-// first one on. For query heads that is the first of the group.
+// sameAsPart compares the bits of an output with its part of a larger output: sequence b, from KV
+// head g on.
 func (x *placed) sameAsPart(whole *placed, b, g int) error {
 	got, want := x.bits(), whole.bits()
 	n, of := x.dense, whole.dense
-	first := g * n[1] // the part has all heads, or one KV head's
+	first := g * n[1] // first head of the part, which has all heads or one KV head's group
 	for i, at := range x.index {
 		h, r, c := i/n[3]/n[2], i/n[3]%n[2], i%n[3]
 		j := whole.index[((b*of[1]+first+h)*of[2]+r)*of[3]+c]

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// The memory of a tensor may end with the last page of a mapping, as that of a mapped file does, or begin with its
-// first page. The page beyond it cannot be read, so that a vector that reaches over the edge ends the process.
+// A tensor may end at the end of a mapping, as in a memory-mapped file, or begin at its start. The
+// adjacent page is unreadable, so a vector access beyond the edge faults.
 
 var edgeProblems = []string{
 	"b1-h2-g1-n33-m31-d17-f32-causal",
@@ -21,11 +21,11 @@ var edgeProblems = []string{
 	"b1-h1-g1-n65-m129-d1-f32-window33.5",
 }
 
-const edgeBytes = 1 << 18 // of the largest tensor of these
+const edgeBytes = 1 << 18 // size of the largest tensor
 
-// edgesOfMemory checks that a kernel touches nothing beyond the tensors, and that bits do not depend on where they
-// lie. The calls have one worker: most kernels then compute on this goroutine, on which a fault becomes a panic. A
-// fault on another one ends the process.
+// edgesOfMemory checks that a kernel touches nothing outside the tensors, and that bits do not
+// depend on their addresses. Calls have one worker, because most kernels then compute on this
+// goroutine, where a fault becomes a panic. A fault on another goroutine ends the process.
 func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	if k.Device {
 		return notHeld("its tensors are copied to a device")
@@ -40,11 +40,11 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	defer free()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	asked := 0
-	layouts := [...]layout{bhsd, gaps, bshd} // whose last element ends the tensor
+	layouts := [...]layout{bhsd, gaps, bshd} // their last element ends the tensor
 	for i, text := range edgeProblems {
 		p, err := flashkit.ParseProblem(text)
 		if err != nil {
-			panic(err) // a typing mistake in the table
+			panic(err) // a typing error in the table
 		}
 		setParameters(&p, features)
 		for j, t := range k.DTypes {
@@ -57,7 +57,7 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 			}
 			in := Case{Name: "edges", Problem: p, dlse: k.Pass == flashkit.PassBackward}.Inputs()
 			var want result
-			if k.Pass == flashkit.PassBackward { // it reads O and LSE
+			if k.Pass == flashkit.PassBackward { // the pass reads O and LSE
 				want.o, want.lse = oracle.Forward(p, in.oracle())
 			}
 			l := layouts[(i+j)%len(layouts)]
@@ -73,7 +73,8 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	return nil
 }
 
-// edgesOf runs the kernel on tensors anywhere, at the ends and at the starts of pieces of memory, and compares the bits.
+// edgesOf runs the kernel on tensors anywhere, at the end and at the start of mappings, and
+// compares the bits.
 func edgesOf(ctx context.Context, k flashkit.Kernel, newArgs func() *arguments, memory [][]byte) error {
 	free := newArgs()
 	if err := free.run(ctx, k); err != nil {

@@ -14,10 +14,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// canceledInside checks that a forward pass whose context ends while it is at work on a few
-// rows of one head, which no kernel shares out, leaves them: what it has written then is not
-// the result. The rows get more and more keys until that is seen as often as it is tried, so
-// that nothing depends on how fast anything is.
+// canceledInside checks that a forward pass stops soon after its context ends. The call has a few
+// rows of one head, which no kernel splits among workers; a stopped call leaves a wrong result. The
+// number of keys doubles until every try stops, so the check does not depend on speed.
 func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 	const least, most, tries = 1 << 14, 1 << 23, 4 // keys
 	if k.Device {
@@ -41,7 +40,7 @@ func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 				put(t, i, bitsIn(t.DType(), x))
 			}
 		}
-		if err := k.Compute(ctx, p, args); err != nil { // the first one may prepare the kernel
+		if err := k.Compute(ctx, p, args); err != nil { // the first call may prepare the kernel
 			return err
 		}
 		start := time.Now()
@@ -54,7 +53,7 @@ func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 				put(&args.O, i, 0)
 			}
 			switch err := computeFor(ctx, took/4, k, p, args); {
-			case err == nil: // it was over before
+			case err == nil: // finished before the cancellation
 			case !errors.Is(err, context.Canceled):
 				return err
 			case slices.Equal(whole, elementsOf(&args.O)):
@@ -73,15 +72,14 @@ func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 	return notHeld(fmt.Sprintf("a call of %d rows and %d keys is over before it can be canceled", p.QLen, p.KVLen/2))
 }
 
-// computeFor calls the kernel with a context that is canceled a while after the kernel has
-// first asked about it.
+// computeFor calls the kernel with a context that is canceled d after the kernel first checks it.
 func computeFor(ctx context.Context, d time.Duration, k flashkit.Kernel, p flashkit.Problem, args *flashkit.Args) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return k.Compute(&ending{Context: ctx, begin: sync.OnceFunc(func() { time.AfterFunc(d, cancel) })}, p, args)
 }
 
-// An ending begins when somebody else than Compute, which looks at it once, asks about it.
+// An ending is a context that calls begin at the first check after Compute's own call of Err.
 type ending struct {
 	context.Context
 	begin func()
@@ -100,7 +98,7 @@ func (e *ending) Err() error {
 	return e.Context.Err()
 }
 
-// bitsIn returns the bits of x in a type.
+// bitsIn returns the bits of x converted to type t.
 func bitsIn(t flashkit.DType, x float32) uint32 {
 	switch t {
 	case flashkit.Float16:

@@ -9,9 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// invalidArguments checks that what nobody could do is refused with a
-// *flashkit.ProblemError and leaves the outputs alone. Wrong features are refused so by
-// kernels that take none, too.
+// invalidArguments checks that invalid arguments give a *flashkit.ProblemError and leave the
+// outputs alone. Kernels without features must refuse wrong features in the same way.
 func invalidArguments(ctx context.Context, k flashkit.Kernel) error {
 	newArgs, err := prepare(k, 0)
 	if err != nil {
@@ -57,8 +56,8 @@ func refused(ctx context.Context, k flashkit.Kernel, a *arguments, m mistake) er
 	return nil
 }
 
-// withFeatures returns valid arguments of a small problem with all features that both
-// passes have, in one of the layouts of sequences.
+// withFeatures returns valid arguments of a small problem in layout l, with all features that have
+// both passes.
 func withFeatures(pass flashkit.Pass, l layout) *arguments {
 	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 7, Dim: 8, VDim: 8}
 	setParameters(&p, flashkit.AllFeatures&^flashkit.ForwardFeatures)
@@ -101,8 +100,7 @@ var mistakes = []mistake{
 	}},
 }
 
-// featureMistakes are mistakes in the features of arguments, in a layout that has what they
-// are about.
+// featureMistakes are mistakes in features, each group in a layout that has the mistaken fields.
 var featureMistakes = []struct {
 	layout   layout
 	mistakes []mistake
@@ -123,7 +121,7 @@ var featureMistakes = []struct {
 		{"a sink for each key head", func(a *arguments) { shape(&a.args.Sink, 1, 2) }},
 		{"a missing bias", func(a *arguments) { a.args.Bias = flashkit.Tensor{} }},
 		{"a mask that nobody asked for", func(a *arguments) { a.p.Score.Mask = false }},
-		{"a gradient of the bias in another shape", func(a *arguments) { // and of the output, in the pass that has none
+		{"a gradient of the bias in another shape", func(a *arguments) { // and a missing O in the forward pass, which has no DBias
 			if shape(&a.args.DBias, 0, 1); a.args.DBias.IsZero() {
 				a.args.O = flashkit.Tensor{}
 			}
@@ -150,7 +148,7 @@ var featureMistakes = []struct {
 	}},
 }
 
-// numberMistakes returns mistakes in the parameters that are numbers.
+// numberMistakes returns mistakes in the float parameters.
 func numberMistakes() (list []mistake) {
 	for _, x := range flashkit.Parameters() {
 		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
@@ -161,7 +159,7 @@ func numberMistakes() (list []mistake) {
 	return list
 }
 
-// shape makes dimension d of a dense tensor n, over the same memory.
+// shape sets dimension d of a dense tensor to n over the same memory.
 func shape(t *flashkit.Tensor, d, n int) {
 	s := t.Shape()
 	s[d] = n

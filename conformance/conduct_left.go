@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Kernels keep scores and weights of a tile in workspace, panel by panel. Where a mask hides a whole panel from
-// the rows at hand, a kernel that computes nothing for it must not use what the tile before left
-// there. Masks of the traps hide single pairs, or whole tiles. The masks here hide blocks of any size, in an
-// order in which the first block is hidden as well as later ones.
+// Kernels keep the scores and weights of a tile in workspace, panel by panel. If a mask hides a
+// panel from all rows of a tile, a kernel that skips the panel must not use the previous tile's
+// data there. The traps' masks hide single pairs or whole tiles. These masks hide blocks of any
+// size, sometimes the first one.
 var leftCases = []struct {
 	name, catches, problem string
 
@@ -24,7 +24,7 @@ var leftCases = []struct {
 		"b1-h2-g1-n37-m330-d8-f32-softcap5-mask", all(once(1), once(2), showPairs(showKeys), nanBehindMask)},
 }
 
-// showKeys shows runs of keys, and hides panels of 16, 32 and 64 keys between them.
+// showKeys shows runs of keys between hidden panels of 16, 32 and 64 keys.
 func showKeys(_, j int) bool {
 	for _, run := range [...][2]int{{16, 24}, {64, 80}, {96, 100}, {192, 200}, {256, 320}} {
 		if run[0] <= j && j < run[1] {
@@ -34,7 +34,7 @@ func showKeys(_, j int) bool {
 	return false
 }
 
-// showPairs makes a mask of the pairs that are shown.
+// showPairs returns a fill that masks all pairs but the shown ones.
 func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {
@@ -45,12 +45,12 @@ func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	}
 }
 
-// leftovers are those cases, with results and bounds that are computed once for all kernels.
+// leftovers are the cases of leftCases; all kernels share their results and bounds.
 var leftovers = sync.OnceValue(func() (cases []Case) {
 	for _, t := range leftCases {
 		p, err := flashkit.ParseProblem(t.problem)
 		if err != nil {
-			panic(fmt.Sprintf("%s: %v", t.name, err)) // a typing mistake in the table
+			panic(fmt.Sprintf("%s: %v", t.name, err)) // a typing error in the table
 		}
 		c := Case{Name: t.name, Catches: t.catches, Problem: p, fill: t.fill}
 		c.answers(vectorBounds)

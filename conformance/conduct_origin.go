@@ -10,8 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// originOfParts checks that a part of a whole drops what the whole drops there: calls of some sequences, heads,
-// rows and keys, with weights that are all alike, and each in an element of its own.
+// originOfParts checks that a part of a problem drops the same weights as the whole. The calls
+// cover some of the sequences, heads, rows and keys. All weights are equal, and each appears in an
+// output element of its own.
 func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	const batch, heads, rows, keys = 2, 3, 19, 40
 	whole, err := droppedBy(ctx, k, [4]int{batch, heads, rows, keys}, flashkit.Origin{})
@@ -46,7 +47,7 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// droppedBy returns for each sequence, head, row and key whether the kernel drops the weight.
+// droppedBy reports for each sequence, head, row and key whether the kernel drops the weight.
 func droppedBy(ctx context.Context, k flashkit.Kernel, n [4]int, o flashkit.Origin) ([]bool, error) {
 	wide := max(n[2], n[3])
 	p := flashkit.Problem{Batch: n[0], Heads: n[1], KVHeads: n[1], QLen: n[2], KVLen: n[3], Dim: 8, VDim: wide, Scale: 1}
@@ -71,7 +72,7 @@ func droppedBy(ctx context.Context, k flashkit.Kernel, n [4]int, o flashkit.Orig
 	}
 	name := "o" // row r has the weight of key c in element c
 	if k.Pass == flashkit.PassBackward {
-		name = "dv" // of key r that of row c
+		name = "dv" // row r, a key, has the weight of query row c in element c
 	}
 	list := make([]bool, n[0]*n[1]*n[2]*n[3])
 	for _, out := range a.outputs {

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/conformance"
 )
 
-// A faulty backend has the correct kernels, changed, and what else a backend may offer.
+// A faulty backend has the correct kernels with a fault, and the optional methods of backends.
 type faulty struct {
 	flashkit.Backend
 	workspace float32
@@ -41,7 +41,7 @@ func (b *faulty) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// failures returns what the backend fails of the cases of a pattern; some it must not refuse.
+// failures returns the backend's failures among o's cases, of which it must support some.
 func (b *faulty) failures(t *testing.T, o conformance.Options) (failed []conformance.Result) {
 	t.Helper()
 	took := 0
@@ -64,7 +64,7 @@ func newFaulty(t *testing.T, fault func(b *faulty, run func() error, c *flashkit
 	return &faulty{Backend: newMutant(t, ""), fault: fault, invariant: true}
 }
 
-// outputsOf returns the memory of what a call in float32 writes, whatever it is.
+// outputsOf returns the memory of an output of a float32 call.
 func outputsOf(c *flashkit.Call) []float32 {
 	if c.Pass == flashkit.PassForward {
 		return c.Args.O.Float32s()
@@ -107,7 +107,7 @@ func TestBatchInvariance(t *testing.T) {
 	require.Empty(t, b.failures(t, conformance.Options{Case: "alone_as_in_batch", Backends: []flashkit.Backend{b}}))
 }
 
-// A plan that is found by the problem alone is that of the call which came first.
+// A plan cached by problem alone is the plan of the first call.
 func TestCalledInTurns(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		plans := map[flashkit.Problem]flashkit.Traits{}
@@ -126,7 +126,7 @@ func TestCalledInTurns(t *testing.T) {
 	}
 }
 
-// A kernel that skips a panel which a mask hides has what the panel before left.
+// A kernel that skips a masked panel finds the previous panel's leftovers.
 func TestLeftovers(t *testing.T) {
 	for _, rows := range []int{16, 64} {
 		b := newFaulty(t, func(_ *faulty, run func() error, c *flashkit.Call) error {
@@ -143,8 +143,8 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// withLeftovers returns a mask in which a panel of so many rows and 16 keys, if it is hidden whole, is that of
-// the panel before. The first one has nothing before it.
+// withLeftovers returns a mask in which each wholly hidden panel, of the given rows and 16 keys, is a copy of
+// the panel before it, except the first.
 func withLeftovers(t flashkit.Tensor, rows int) flashkit.Tensor {
 	s, x := t.Shape(), append([]bool(nil), t.Bools()...)
 	for head := range s[0] * s[1] {
@@ -168,7 +168,7 @@ func withLeftovers(t flashkit.Tensor, rows int) flashkit.Tensor {
 	return flashkit.Bools(x, s[0], s[1], s[2], s[3])
 }
 
-// A kernel that reads a whole vector where a few elements are left reads what may be no memory.
+// A kernel that reads a whole vector at a tensor's tail may read unmapped memory.
 func TestEdgesOfMemory(t *testing.T) {
 	var read atomic.Uint32 // keeps the reads
 	for _, side := range []string{"behind", "before", ""} {
@@ -196,7 +196,7 @@ func TestEdgesOfMemory(t *testing.T) {
 	}
 }
 
-// A failure says what the case is about, and which elements are wrong.
+// A failure names the case's mistake and the wrong elements.
 func TestFailureSaysWhere(t *testing.T) {
 	b := newFaulty(t, func(_ *faulty, run func() error, c *flashkit.Call) error {
 		err := run()

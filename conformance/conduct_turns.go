@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// calledInTurns checks that a call does not get what was planned for another one of the same
-// problem, whose tensors differ: full and short sequences, padded and packed ones, in both orders.
+// calledInTurns checks that a call does not reuse the plan of a call of the same problem with other
+// tensors. Its calls have full or short sequences, padded or packed, in both orders.
 func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	ran := false
 	for turn := range 2 {
@@ -47,13 +47,13 @@ type turn struct {
 	bound func(t flashkit.DType, parts int) bounds
 }
 
-// turns are calls of one problem, whose traits differ, and the like of another problem.
+// turns are calls with different traits, of two problems.
 var turns = sync.OnceValue(func() (list [2][]turn) {
 	for i := range list {
 		for _, x := range []struct {
 			l     layout
-			q, kv int   // what the layout adds to the lengths
-			lens  []int // of queries and keys of all sequences, nil for full ones
+			q, kv int   // added to the lengths by the layout
+			lens  []int // of queries and keys, by sequence; nil for full ones
 		}{{l: bhsd}, {l: padded, q: 3, kv: 3}, {l: packed}, {l: packedQ, kv: 3}, {l: packedKV, q: 3}, {l: bhsd, lens: []int{1, 2, 3}}} {
 			p := flashkit.Problem{Batch: 3, Heads: 2, KVHeads: 1, QLen: 6 + i - x.q, KVLen: 12 + i - x.kv, Dim: 16, VDim: 16, Ragged: true}
 			in := Case{Name: "turns", Problem: p}.Inputs()
@@ -71,8 +71,8 @@ var turns = sync.OnceValue(func() (list [2][]turn) {
 	return list
 })
 
-// boundsByType returns the bounds of a case without a vector, computed once for each type unless gradients
-// are added up from parts.
+// boundsByType returns the bounds of a case without a vector. It computes them once per type,
+// unless gradients are summed from parts.
 func boundsByType(in *Inputs, want result) func(t flashkit.DType, parts int) bounds {
 	limits := func(t flashkit.DType, parts int) bounds {
 		x := *in

@@ -14,7 +14,7 @@ func ExampleRun() {
 	_ = func(t *testing.T) { conformance.Run(t, simd.New()) }
 }
 
-// Results needs no testing package: it is what flashrun conformance prints.
+// Results needs no testing package: flashrun conformance prints its results.
 func ExampleResults() {
 	passed := 0
 	only := conformance.Options{Kernel: "simd/*_generic", Case: "gqa_*"}

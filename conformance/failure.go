@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// misses count the elements of an output that are wrong, and the rows that they are in.
+// misses counts the wrong elements of an output and their rows.
 type misses struct {
 	elements, rows, last int
 	first                []int
 }
 
-// shownRows is how many wrong rows a failure lists.
+// shownRows is the maximum number of wrong rows that a failure lists.
 const shownRows = 4
 
-// add counts a wrong element of a row. Rows come in order.
+// add counts a wrong element of a row. Rows come in increasing order.
 func (m *misses) add(row int) {
 	m.elements++
 	if m.rows > 0 && row == m.last {
@@ -29,7 +29,7 @@ func (m *misses) add(row int) {
 	}
 }
 
-// of says which elements of an output are wrong.
+// of describes the wrong elements of an output.
 func (m *misses) of(out *placed) string {
 	shape := out.dense
 	var text strings.Builder
@@ -43,25 +43,25 @@ func (m *misses) of(out *placed) string {
 	return text.String()
 }
 
-// Rerun returns the command line that runs this case alone, of a kernel in flashrun.
+// Rerun returns the flashrun command line that runs this case alone.
 func (r Result) Rerun() string {
 	return fmt.Sprintf("flashrun conformance --kernel %s --case %s", r.Kernel, r.Case)
 }
 
-// rerun returns the command line that runs the test alone, in the caller's module.
+// rerun returns the command line that runs the test alone in the caller's module.
 func (o Options) rerun(t *testing.T, r Result) string {
 	names := strings.Split(t.Name(), "/")
 	for i, name := range names {
 		names[i] = "^" + regexp.QuoteMeta(name) + "$"
 	}
 	command := fmt.Sprintf("go test -run '%s' %s", strings.Join(names, "/"), packageOfTest())
-	if strings.HasPrefix(r.Case, sweepPrefix) { // which problems are drawn depends on both
+	if strings.HasPrefix(r.Case, sweepPrefix) { // they determine the random problems
 		command = fmt.Sprintf("FLASHKIT_SEED=%d FLASHKIT_SWEEP=%d %s", o.Seed, o.Sweep, command)
 	}
 	return command
 }
 
-// packageOfTest returns the import path of the package whose test this program is, or all packages.
+// packageOfTest returns the import path of the running test's package, or all packages.
 func packageOfTest() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if name, ok := strings.CutSuffix(info.Path, ".test"); ok {
@@ -71,7 +71,7 @@ func packageOfTest() string {
 	return "./..."
 }
 
-// caught returns the line of a failure that says what the case is about, if it is about one mistake.
+// caught returns a failure's line about the case's mistake, "" if there is none.
 func (r Result) caught() string {
 	if r.Catches == "" {
 		return ""

@@ -11,15 +11,14 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// Tensors may be larger than 32 bits can count. In the cases of this file K and V lie in
-// memory of which next to nothing is there: their rows, heads or pages are so far apart
-// that offsets pass 2^32 elements, and what an offset of fewer bits leads to, also a
-// negative one, is memory that holds zeros.
+// Tensors may have more elements than 32 bits can count. In this file K and V are in sparse memory,
+// with rows, heads or pages so far apart that offsets exceed 2^32 elements. A truncated offset,
+// also a negative one, leads to zeros.
 
-// A farCase is the strides of K and V, in elements.
+// A farCase is a problem with the strides of K and V, in elements.
 type farCase struct {
 	name, problem string
-	strides       [3]int64 // of batches or pages, of heads, of rows
+	strides       [3]int64 // of batches or pages, heads, rows
 	layout        layout
 }
 
@@ -32,23 +31,22 @@ var farCases = []farCase{
 const (
 	farBefore = uint64(8 << 30) // bytes before the tensors
 	farBytes  = uint64(32 << 30)
-	farApart  = 1 << 19 // elements from K to V, and on to their gradients
+	farApart  = 1 << 19 // elements between K, V and their gradients
 )
 
-// farQuestions returns the cases.
-func farQuestions() (list []question) {
+// farChecks returns the checks of farCases.
+func farChecks() (list []kernelCheck) {
 	for _, c := range farCases {
 		p, err := flashkit.ParseProblem(c.problem)
 		if err != nil {
-			panic(fmt.Sprintf("far case %s: %v", c.name, err)) // a typing mistake in the table
+			panic(fmt.Sprintf("far case %s: %v", c.name, err)) // a typing error in the table
 		}
-		list = append(list, question{name: c.name, needs: p.Features(), run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, p) }})
+		list = append(list, kernelCheck{name: c.name, needs: p.Features(), run: func(ctx context.Context, k flashkit.Kernel) error { return c.check(ctx, k, p) }})
 	}
 	return list
 }
 
-// check compares what the kernel makes of tensors that are far apart with what it makes of
-// dense ones, bit by bit.
+// check compares, bit by bit, the outputs for far-apart tensors with the outputs for dense ones.
 func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	if k.Device {
 		return notHeld("its tensors are copied to a device")
@@ -58,7 +56,7 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 		return notHeld(err.Error())
 	}
 	defer free()
-	before := farBefore // not a constant, which an int of 32 bits could not be
+	before := farBefore // a variable: the constant overflows a 32-bit int
 	memory = memory[before:]
 	for _, p.DType = range k.DTypes {
 		in := Case{Name: "far", Problem: p}.Inputs()
@@ -89,8 +87,7 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 	return nil
 }
 
-// moved returns a tensor of the same elements with the strides of the case, from an element
-// of the memory on.
+// moved copies t to memory, with the strides of the case, from the given element on.
 func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
 	s := t.Shape()
 	far := over(t, memory[from*t.DType().Size():])
@@ -107,7 +104,7 @@ func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Te
 	return far
 }
 
-// over returns a dense tensor of the type and shape of t over the memory.
+// over returns a dense tensor with the type and shape of t over memory.
 func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
 	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
 	switch n := len(memory) / t.DType().Size(); t.DType() {
@@ -137,7 +134,7 @@ func elementsOf(t *flashkit.Tensor) (list []uint32) {
 	return list
 }
 
-// get returns the bits of an element of a tensor's memory.
+// get returns the bits of element at of a tensor's memory.
 func get(t *flashkit.Tensor, at int) uint32 {
 	if t.DType() == flashkit.Float32 {
 		return math.Float32bits(t.Float32s()[at])
@@ -145,7 +142,7 @@ func get(t *flashkit.Tensor, at int) uint32 {
 	return uint32(t.Uint16s()[at])
 }
 
-// put sets them.
+// put sets the bits of element at of a tensor's memory.
 func put(t *flashkit.Tensor, at int, bits uint32) {
 	if t.DType() == flashkit.Float32 {
 		t.Float32s()[at] = math.Float32frombits(bits)

@@ -4,7 +4,7 @@ package conformance
 
 import "errors"
 
-// sparse returns farBytes bytes of zeros, of which memory holds what is written alone.
+// sparse fails: sparse mappings need Linux.
 func sparse() (memory []byte, free func(), err error) {
 	return nil, nil, errors.New("sparse mappings are for Linux")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/conformance"
 )
 
-// verdicts returns what the kernel, changed, gets for the cases of a pattern, and how many
-// of them were about it.
+// verdicts returns the changed kernel's failures and its number of passed cases, among the cases of
+// a pattern.
 func verdicts(t *testing.T, k flashkit.Kernel, change func(k *flashkit.Kernel), cases string) (failed []error, passed int) {
 	t.Helper()
 	change(&k)

@@ -7,29 +7,29 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// The features of a case are the inputs that problems with features have beside
-// those of dense attention. Sequences are padded here; a layout may pack or page them.
+// features are a case's inputs beyond dense attention. Sequences are padded here; a layout may pack
+// or page them.
 type features struct {
-	bias, mask  pairs // of the mask, 0 is false
+	bias, mask  pairs // 0 in mask is false
 	slopes      []float32
 	sink        []float32
 	seed        uint64
 	origin      flashkit.Origin
 	qLens       []int32 // nil for full lengths
 	kvLens      []int32
-	earlier     []float32 // O of earlier keys
+	earlier     []float32 // O over earlier keys
 	earlierLSE  []float32
-	narrowPairs bool // the bias is of the problem's type, not float32
+	narrowPairs bool // the bias has the problem's type, not float32
 }
 
-// pairs are numbers for pairs of rows and keys. All but the last dimension may be 1.
+// pairs has one number per (row, key) pair. All dimensions but the last may be 1.
 type pairs struct {
 	x     []float32
 	shape [4]int
 }
 
-// newFeatures returns noise for what the problem says: one bias and mask for every
-// pair, a slope for every head, lengths that differ.
+// newFeatures returns noise for p's features: a bias and a mask element per pair, a slope per head,
+// different lengths.
 func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []float32) (f features) {
 	score, scores := p.Score, [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}
 	if score.Bias {
@@ -64,14 +64,14 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 		f.earlier, f.earlierLSE = array("earlier", p.OShape()), array("earlier_lse", p.LSEShape())
 		for i := range f.earlierLSE {
 			if i%5 == 3 {
-				f.earlierLSE[i] = -inf // these rows have seen nothing yet
+				f.earlierLSE[i] = -inf // rows without earlier keys
 			}
 		}
 	}
 	return f
 }
 
-// newMask makes a mask of noise: three of four pairs take part.
+// newMask turns noise into a mask: three of four pairs take part.
 func (f *features) newMask() {
 	for i, x := range f.mask.x {
 		f.mask.x[i] = 1
@@ -81,7 +81,7 @@ func (f *features) newMask() {
 	}
 }
 
-// each calls f with what a vector stores of the features.
+// each calls store with each feature input that a vector stores.
 func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int, x []float32)) {
 	lens := func(lens []int32) (x []float32) {
 		for _, n := range lens {
@@ -105,8 +105,8 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 	}
 }
 
-// tell gives the features to the oracle.
-func (f *features) tell(x *oracle.Inputs) {
+// copyTo copies the features to the oracle's inputs.
+func (f *features) copyTo(x *oracle.Inputs) {
 	x.Bias, x.Mask = oracle.Pairs{X: widen(f.bias.x), Shape: f.bias.shape}, oracle.Pairs{X: widen(f.mask.x), Shape: f.mask.shape}
 	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
 	x.Origin = [4]int{f.origin.Batch, f.origin.Head, f.origin.Row, f.origin.Key}
@@ -119,11 +119,10 @@ func (f *features) tell(x *oracle.Inputs) {
 	}
 }
 
-// randomLengths makes the sequences as long as r says, all of them on one side now and
-// then.
+// randomLengths draws the sequence lengths from r, sometimes full lengths for all of a side.
 func (f *features) randomLengths(r *rand.Rand) {
 	for _, lens := range []*[]int32{&f.qLens, &f.kvLens} {
-		full := (*lens)[0] // newFeatures gives it to the first one
+		full := (*lens)[0] // newFeatures gives the first sequence full length
 		for b := range *lens {
 			if r.IntN(3) > 0 {
 				(*lens)[b] = r.Int32N(full + 1)
@@ -135,13 +134,14 @@ func (f *features) randomLengths(r *rand.Rand) {
 	}
 }
 
-// randomOrigin puts the case anywhere in a whole.
+// randomOrigin draws an origin from r.
 func (f *features) randomOrigin(r *rand.Rand) {
 	far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
 	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 }
 
-// randomShapes makes dimensions of bias and mask repeat, hides runs of keys and makes biases -Inf, as r says.
+// randomShapes draws from r: broadcast dimensions of bias and mask, runs of hidden keys, biases of
+// -Inf.
 func (f *features) randomShapes(r *rand.Rand) {
 	for _, x := range []*pairs{&f.bias, &f.mask} {
 		for d := range 3 {
@@ -169,8 +169,8 @@ func (f *features) randomShapes(r *rand.Rand) {
 	}
 }
 
-// randomMask gives a mask a structure, as r says: one that models have, or one that ends where
-// tiles do.
+// randomMask sometimes gives the mask a structure drawn from r: one used by models, or one that
+// ends at tile edges.
 func (f *features) randomMask(r *rand.Rand) {
 	if len(f.mask.x) == 0 || r.IntN(2) == 0 {
 		return
@@ -188,7 +188,7 @@ func (f *features) randomMask(r *rand.Rand) {
 			shown = i/block == j/block
 		case 3: // some keys for all rows, and a window
 			shown = j < first%8 || j-i <= m-n && i-j <= block+n-m
-		case 4: // blocks in turns
+		case 4: // alternating blocks
 			shown = (i/block+j/block)%2 == 0
 		default: // one key
 			shown = j == (first+i)%m
@@ -200,7 +200,7 @@ func (f *features) randomMask(r *rand.Rand) {
 	})
 }
 
-// seq returns the problem of sequence b alone: with its lengths.
+// seq returns the problem of sequence b alone, with its lengths.
 func (in *Inputs) seq(b int) flashkit.Problem {
 	p := in.p
 	if in.qLens != nil {
@@ -212,7 +212,7 @@ func (in *Inputs) seq(b int) flashkit.Problem {
 	return p
 }
 
-// at returns where a pair is.
+// at returns the index of a pair in x.
 func (x *pairs) at(b, h, i, j int) int {
 	at := 0
 	for d, k := range [...]int{b, h, i} {
@@ -224,8 +224,8 @@ func (x *pairs) at(b, h, i, j int) int {
 	return at*x.shape[3] + j
 }
 
-// array returns the dense values of an argument in the backward pass of the wanted
-// results, nil for one that the case does not have or that is only written.
+// array returns the dense values of an input, with O and LSE of the backward pass from want. It
+// returns nil if the case lacks the argument or only writes it.
 func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 {
 	switch name {
 	case "Q":
@@ -270,7 +270,7 @@ func (in *Inputs) shape(a *flashkit.Argument) [4]int {
 	case "Slopes":
 		s[0] = len(in.slopes) / s[1]
 		return s
-	case "K", "V", "DK", "DV": // of the padded keys, also of those that will lie in pages
+	case "K", "V", "DK", "DV": // shape of padded keys, even if a layout will page them
 		return [4]int{in.p.Batch, in.p.KVHeads, in.p.KVLen, s[3]}
 	default:
 		return s

@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// What the lines of featureTraps change of the noise.
+// The fills of featureTraps, which change the noise.
 
 func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	return func(in *Inputs) {
@@ -17,13 +17,13 @@ func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	}
 }
 
-// once makes a dimension of bias and mask 1, so that it repeats.
+// once makes dimension d of bias and mask 1, so that it broadcasts.
 func once(d int) func(in *Inputs) {
 	return func(in *Inputs) {
 		for _, x := range []*pairs{&in.bias, &in.mask} {
 			if x.x != nil {
 				x.shape[d] = 1
-				x.x = noise("once", size(x.shape)) // with no rows there was none
+				x.x = noise("once", size(x.shape)) // a problem without rows had none
 			}
 		}
 		in.newMask()
@@ -37,16 +37,16 @@ func (x *pairs) eachPair(f func(i, j int, x *float32)) {
 	}
 }
 
-// biasNear makes all biases whole numbers about one, so that several keys share the
-// weight of a row. Where one has it all, LSE is its score, and a kernel that rounds it as
-// the plain algorithm does has no error at all.
+// biasNear makes all biases whole numbers near at, so that several keys share a row's weight. If
+// one key had it all, LSE would be its score, and a kernel that rounds like the plain algorithm
+// would have no error.
 func biasNear(at float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(_, _ int, x *float32) { *x = at + float32(math.Floor(float64(*x))) })
 	}
 }
 
-// biasInf makes the biases of some pairs -Inf.
+// biasInf sets the bias of the chosen pairs to -Inf.
 func biasInf(which func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(i, j int, x *float32) {
@@ -57,10 +57,10 @@ func biasInf(which func(i, j int) bool) func(in *Inputs) {
 	}
 }
 
-// wideBias makes the bias one of float32, whatever the type of the problem.
+// wideBias makes the bias float32 in a problem of any type.
 func wideBias(in *Inputs) { in.narrowPairs = false }
 
-// nanBehindBand fills the bias of the pairs that the band hides with NaN.
+// nanBehindBand sets the bias of pairs outside the band to NaN.
 func nanBehindBand(in *Inputs) {
 	in.bias.eachPair(func(i, j int, x *float32) {
 		if !oracle.Sees(in.p, i, j) {
@@ -69,7 +69,7 @@ func nanBehindBand(in *Inputs) {
 	})
 }
 
-// maskRow hides all keys from row i.
+// maskRow hides all keys from one row.
 func maskRow(row int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, _ int, x *float32) {
@@ -80,7 +80,7 @@ func maskRow(row int) func(in *Inputs) {
 	}
 }
 
-// hideTiles hides the keys of some tiles of 128 from all rows.
+// hideTiles hides some tiles of 128 keys from all rows.
 func hideTiles(tiles ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(_, j int, x *float32) {
@@ -94,8 +94,8 @@ func hideTiles(tiles ...int) func(in *Inputs) {
 // hideSequence hides all keys of the first sequence.
 func hideSequence(in *Inputs) { clear(in.mask.x[:len(in.mask.x)/in.mask.shape[0]]) }
 
-// nanBehindMask fills the keys and values that the mask, the same for all heads and
-// rows, hides with NaN.
+// nanBehindMask fills masked keys and values with NaN. The mask must be equal for all heads and
+// rows.
 func nanBehindMask(in *Inputs) {
 	for _, t := range []struct {
 		x     []float32
@@ -128,7 +128,7 @@ func slopes(x float32) func(in *Inputs) {
 	}
 }
 
-// slopesOfSequences gives each sequence slopes of its own.
+// slopesOfSequences gives each sequence its own slopes.
 func slopesOfSequences(in *Inputs) {
 	one := in.features.slopes
 	for b := 1; b < in.p.Batch; b++ {
@@ -138,7 +138,7 @@ func slopesOfSequences(in *Inputs) {
 	}
 }
 
-// wideQuery gives Q bits that no 16-bit type has.
+// wideQuery gives Q more bits than the 16-bit types have.
 func wideQuery(in *Inputs) {
 	for i := range in.q {
 		in.q[i] *= 1 + 0x1p-12
@@ -149,7 +149,7 @@ func lengths(q, kv []int32) func(in *Inputs) {
 	return func(in *Inputs) { in.qLens, in.kvLens = q, kv }
 }
 
-// nanWithoutEarlier fills O with NaN where there are no earlier keys.
+// nanWithoutEarlier fills O with NaN in rows without earlier keys.
 func nanWithoutEarlier(in *Inputs) {
 	for at := range in.earlier {
 		if in.earlierLSE[at/in.p.VDim] == -inf {

@@ -9,16 +9,16 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// Inputs are the dense, row-major inputs of a case, before they are laid out.
+// Inputs are the dense, row-major inputs of a case before layout.
 type Inputs struct {
 	p           flashkit.Problem
 	q, k, v, do []float32
-	dlse        []float32 // nil when the case has none
+	dlse        []float32 // nil for a case without DLSE
 
-	features // of the problem
+	features // inputs of the problem's features
 }
 
-// Inputs returns the inputs of the case: noise, changed by the case's fill.
+// Inputs returns the inputs of the case: noise, modified by the case's fill.
 func (c Case) Inputs() *Inputs {
 	p := c.Problem
 	array := func(name string, shape [4]int) []float32 {
@@ -38,9 +38,9 @@ func (c Case) Inputs() *Inputs {
 	return in
 }
 
-// noise returns n multiples of 1/16 in [-2, 2), which are exact in f32, f16 and
-// bf16. Element i is a hash (the finalizer of MurmurHash3) of a seed made from
-// the label, so any language can recompute it in six lines, in any order.
+// noise returns n multiples of 1/16 in [-2, 2), which are exact in f32, f16 and bf16. Element i is
+// a hash (the finalizer of MurmurHash3) of i and of the label's seed, so any language can compute
+// it in a few lines.
 func noise(label string, n int) []float32 {
 	f := fnv.New32a()
 	f.Write([]byte(label))
@@ -62,7 +62,7 @@ func size(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[3] }
 
 func (in *Inputs) oracle() oracle.Inputs {
 	x := oracle.Inputs{Q: widen(in.q), K: widen(in.k), V: widen(in.v), DO: widen(in.do), DLSE: widen(in.dlse)}
-	in.features.tell(&x)
+	in.features.copyTo(&x)
 	return x
 }
 
@@ -85,8 +85,7 @@ func narrow(x []float64) []float32 {
 	return y
 }
 
-// eachRow calls f with every row of x, which has the given shape, and the
-// row's number within its head.
+// eachRow calls f with every row of x, which has the given shape, and the row's number in its head.
 func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	dim := shape[3]
 	for i := 0; i*dim < len(x); i++ {
@@ -94,8 +93,8 @@ func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	}
 }
 
-// steer makes the score of key j the same for every row, scale * by * value(j),
-// but for the noise of the other elements, so that rounding shows.
+// steer makes the score of key j scale * by * value(j) in every row. The other elements keep their
+// noise, so that rounding shows.
 func steer(by float32, value func(j int) float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(_ int, row []float32) { row[0] = by })
@@ -123,8 +122,7 @@ func hide(x float32) func(in *Inputs) {
 	}
 }
 
-// repeat makes every batch and head of K and V a copy of the first, so that
-// they may be laid out with stride 0.
+// repeat copies the first head of K and V to all batches and heads, for layouts with stride 0.
 func repeat(in *Inputs) {
 	for _, t := range []struct {
 		x     []float32
@@ -137,8 +135,8 @@ func repeat(in *Inputs) {
 	}
 }
 
-// random refills the inputs with values that their types hold exactly, drawn from r:
-// normal, or with a few large ones, or all alike.
+// random refills the inputs from r with values that their types represent exactly: normal, with
+// some large outliers, or nearly equal.
 func (in *Inputs) random(r *rand.Rand) {
 	kind := r.IntN(4)
 	for n, x := range [...][]float32{in.q, in.k, in.v, in.do} {

@@ -8,59 +8,58 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A layout is a way to lay tensors out in memory.
+// A layout is an arrangement of tensors in memory.
 type layout uint8
 
 const (
 	bhsd       layout = iota // dense [batch, heads, rows, elements]
 	bshd                     // dense [batch, rows, heads, elements]
-	gaps                     // bhsd with unused elements after every row and head
-	expanded                 // K and V with stride 0 over batch and heads; the rest as bhsd
-	oddStrides               // bhsd with a senseless stride where a dimension has size 1, or another has none
+	gaps                     // bhsd with unused elements after each row and head
+	expanded                 // K and V with stride 0 for batch and heads; the rest as bhsd
+	oddStrides               // bhsd with a meaningless stride where a dimension is 1 or the tensor is empty
 	numLayouts
 
-	// Layouts of ragged problems, which any problem can be made: see sides.
-	padded   // more rows and keys than any sequence has
-	packed   // all sequences one after the other
-	packedQ  // the queries alone
-	packedKV // the keys alone
-	paged    // the keys in pages
+	// Layouts of ragged problems, for any problem: see sides.
+	padded   // tensors longer than any sequence
+	packed   // packed queries and keys
+	packedQ  // packed queries
+	packedKV // packed keys
+	paged    // paged keys
 	endLayouts
 )
 
 var layoutNames = map[layout]string{padded: "padded", packed: "packed", packedQ: "packed_q", packedKV: "packed_kv", paged: "paged"}
 
-// guard is the number of elements before and after a tensor that nobody may touch.
+// guard is the number of untouchable elements before and after a tensor.
 const guard = 32
 
-// Bits of NaNs that no computation makes, so that an element that was not
-// written and a guard that was are both seen. [0] is for float32, [1] for the
-// 16-bit types, whose upper bits all serve as a NaN in f16 and in bf16.
+// Bits of NaNs that no computation produces. They mark elements to write and guards to leave, in
+// float32 and in the 16-bit types, where both f16 and bf16 read them as NaN.
 const (
 	poison32, untouched32 = 0x7fedcba9, 0x7fabcdef
 	poison16, untouched16 = 0x7fed, 0x7fab
 )
 
-// A placed tensor lies in memory of its own, between guards.
+// A placed tensor has its own memory, between guards.
 type placed struct {
 	name   string
 	tensor flashkit.Tensor
-	of     func(*flashkit.Args) *flashkit.Tensor // where arguments have it
-	f32    []float32                             // the whole memory, guards included; one of the three is not nil
+	of     func(*flashkit.Args) *flashkit.Tensor // the tensor's field of Args
+	f32    []float32                             // the whole memory, guards included; one of f32, u16 and bools is not nil
 	u16    []uint16
 	bools  []bool
 	dense  [4]int
-	index  []int     // where each element of the dense array is, -1 for nowhere
-	rest   []int     // where the elements are that belong to no sequence
-	filler float64   // what an output must have there
-	used   []bool    // which elements of the memory are of either kind
-	start  []float32 // what an output that is read too holds first
+	index  []int     // memory index of each element of the dense array, -1 for none
+	rest   []int     // memory indices of elements outside all sequences
+	filler float64   // expected value of an output in rest
+	used   []bool    // reports for each memory index whether index or rest has it
+	start  []float32 // initial values of an output that is also read
 }
 
-// place lays out a tensor of the given shape. kv says that it is K or V.
+// place lays out a tensor of the given shape. kv is true for K and V.
 func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *placed {
 	dim, rows, heads := shape[3], shape[2], shape[1]
-	s := [3]int{heads * rows * dim, rows * dim, dim} // strides over batch, heads, rows
+	s := [3]int{heads * rows * dim, rows * dim, dim} // of batch, heads, rows
 	switch {
 	case l == bshd:
 		s = [3]int{heads * rows * dim, dim, heads * dim}
@@ -101,9 +100,8 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 	return x
 }
 
-// fill says where the elements of a dense array of a shape lie: row by row as locate
-// says, which may give no place. The other elements of the tensor that are in no
-// sequence, if the tensor has a place for them, are the rest.
+// fill sets the memory indices of a dense array's elements. locate returns the place of row r of
+// sequence b, with batch -1 for none. With hasRest all other elements of the tensor become rest.
 func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasRest bool) {
 	x.dense = dense
 	for b := range dense[0] {
@@ -138,13 +136,13 @@ func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasR
 	}
 }
 
-// poison fills the elements with one NaN, or what is there first, and everything else
-// with another.
+// poison fills the tensor's elements with one NaN, or with x.start, and the rest of the memory with
+// another.
 func (x *placed) poison() {
 	for at, used := range x.used {
 		switch {
 		case x.bools != nil:
-			x.bools[at] = used != (at%2 == 0) // no bits are a NaN: what changes shows
+			x.bools[at] = used != (at%2 == 0) // a bool has no NaN: mark by inverting a pattern
 		case x.f32 != nil && used:
 			x.f32[at] = math.Float32frombits(poison32)
 		case x.f32 != nil:
@@ -160,7 +158,7 @@ func (x *placed) poison() {
 	}
 }
 
-// set writes dense values, rounded to the tensor's type.
+// set writes dense values, converted to the tensor's type.
 func (x *placed) set(dense []float32) {
 	for i, at := range x.index {
 		if at < 0 {
@@ -179,7 +177,7 @@ func (x *placed) set(dense []float32) {
 	}
 }
 
-// value returns what an element holds.
+// value returns the element at a memory index.
 func (x *placed) value(at int) float64 {
 	switch x.tensor.DType() {
 	case flashkit.Float16:
@@ -208,8 +206,7 @@ func (x *placed) bits() []uint32 {
 	return b
 }
 
-// checkGuards returns an error if anything outside the view was written, or
-// anything inside it was not.
+// checkGuards returns an error if memory outside the tensor was written, or an element was not.
 func (x *placed) checkGuards() error {
 	poison, untouched := uint32(poison32), uint32(untouched32)
 	if x.f32 == nil {

@@ -12,38 +12,36 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A backward kernel takes P from the LSE of the forward pass, and sums Q·K once more for
-// it. Two kernels that sum in different orders differ by the rounding of the score, and
-// at scores of 1e4 that is an error of P that neither has alone. The vectors cannot show
-// it, as they give backward kernels the oracle's O and LSE. So each backward kernel runs
-// after each forward kernel, too, on the O and LSE that this one wrote: dispatch may mix
-// even backends. Those of a GPU are mixed with each other alone, as a training step's
-// tensors stay where they are.
+// A backward kernel recomputes Q·K and derives P from the forward pass's LSE. Kernels with
+// different summation orders differ by the rounding of the score. At scores of 1e4 this causes an
+// error of P that neither kernel has alone. The vectors cannot show it, since they give backward
+// kernels the oracle's O and LSE. So each backward kernel also runs on the O and LSE of each
+// forward kernel: dispatch may mix even backends. GPU kernels are mixed only with each other,
+// because the tensors of a training step stay on the device.
 //
-// The bound is what rounding excuses, once more: three times the error of the worse one
-// of the two families, each of them with a forward and a backward pass of its own, plus
-// the floor of all bounds. A family is the kernels of a name: fwd_avx2, decode_avx2 and
-// bwd_avx2.
+// A family has all kernels of one variant: fwd_avx2, decode_avx2 and bwd_avx2. The bound is three
+// times the error of the worse of the pair's two families, each running both passes itself, plus
+// the floor of all bounds.
 
-// mixedCases are the problems of pairs, small enough in rows for decode kernels. Keys come
-// in twins, so that rows share their weight among two keys at least: where one key has
-// it all, LSE is its score, and a family has no error to compare with.
+// mixedCases are the problems of pairs, with few enough rows for decode kernels. Every key appears
+// twice, so that a row's weight is on two keys at least. If one key had it all, LSE would be its
+// score, and a family would have no error to compare with.
 var mixedCases = []struct {
 	problem string
-	size    float64 // of the elements of Q and K: scores are about its square, and up to three times that
+	size    float64 // of the elements of Q and K: scores are about its square, up to three times as large
 }{
 	{"b2-h4-g2-n2-m96-d64-f32", 10},
 	{"b2-h4-g2-n2-m96-d64-f32", 55},
 	{"b2-h2-g2-n4-m160-d40-f32", 55},
 	{"b2-h2-g1-n3-m64-d128-f32", 55},
-	{"b2-h4-g2-n2-m96-d64-f32-softcap16384-dropout0.25", 55}, // code of their own, where there are features
+	{"b2-h4-g2-n2-m96-d64-f32-softcap16384-dropout0.25", 55}, // kernels have separate code for features
 }
 
-const mixedSeeds = 3 // of each
+const mixedSeeds = 3 // per case
 
-// mixedMisses are the pairs that miss the bound, by backward kernel: to be taken off
-// when one of the two is raised to sum as the other does. A pair that is here and
-// misses no more fails, as one that misses and is not here does.
+// mixedMisses lists the pairs that exceed the bound, by backward kernel. Remove a pair when one of
+// its kernels is changed to sum like the other. A listed pair within the bound fails, and so does
+// an unlisted pair beyond it.
 var mixedMisses = map[string][]string{
 	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
 	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
@@ -57,20 +55,19 @@ var mixedMisses = map[string][]string{
 	"cuda/bwd_f32": {"decode_sm80"},
 }
 
-// mixedPrefix begins the name of the question how a backward kernel does after a
-// forward kernel: after_decode_avx2.
+// mixedPrefix begins the names of checks of a backward kernel after a forward kernel, such as
+// after_decode_avx2.
 const mixedPrefix = "after_"
 
-// family returns the backend and the variant of a kernel.
+// family returns the kernel's backend and variant.
 func family(k *flashkit.Kernel) (backend, variant string) {
 	backend, name, _ := strings.Cut(k.Name, "/")
 	_, variant, _ = strings.Cut(name, "_")
 	return backend, variant
 }
 
-// mixed returns the questions of a backward kernel after each of the forward kernels but
-// that of its own family.
-func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
+// mixed returns the checks of a backward kernel after each forward kernel outside its family.
+func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	backend, variant := family(&k)
 	for _, f := range kernels {
 		b, v := family(&f)
@@ -84,7 +81,7 @@ func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
 			}
 		}
 		name := strings.TrimPrefix(f.Name, b+"/")
-		list = append(list, question{name: mixedPrefix + name, slow: true, run: func(ctx context.Context, k flashkit.Kernel) error {
+		list = append(list, kernelCheck{name: mixedPrefix + name, slow: true, run: func(ctx context.Context, k flashkit.Kernel) error {
 			pair := pairOf{f, k}
 			listed := slices.Contains(mixedMisses[k.Name], name)
 			if listed && k.Scores != "" && k.Scores == f.Scores {
@@ -99,7 +96,7 @@ func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
 // A pairOf is a forward and a backward kernel.
 type pairOf struct{ forward, backward flashkit.Kernel }
 
-// matched returns the two passes of a family, such as simd/avx2.
+// matched returns the forward and backward kernels of a family, such as simd/avx2.
 func matched(kernels []flashkit.Kernel, family string) (p pairOf, ok bool) {
 	backend, variant, _ := strings.Cut(family, "/")
 	f := slices.IndexFunc(kernels, func(k flashkit.Kernel) bool { return k.Name == backend+"/fwd_"+variant })
@@ -114,7 +111,7 @@ func (p *pairOf) fits(problem flashkit.Problem) bool {
 	return p.forward.Fits(problem.Ask(flashkit.PassForward)) == "" && p.backward.Fits(problem.Ask(flashkit.PassBackward)) == ""
 }
 
-// A missed says by how much a pair misses the bound.
+// A missed is the error of a pair beyond its bound: times is error over bound.
 type missed struct {
 	times float64
 	text  string
@@ -122,32 +119,31 @@ type missed struct {
 
 func (e *missed) Error() string { return e.text }
 
-// mixedExcuse is how many bounds a pair of mixedMisses may be off.
+// mixedExcuse is the largest multiple of the bound allowed for the pairs of mixedMisses.
 const mixedExcuse = 8
 
-// verdict returns what the outcome of a pair amounts to, which may be listed as one that
-// misses.
+// verdict returns the result of a pair with error err; listed reports whether mixedMisses has it.
 func (p *pairOf) verdict(err error, listed bool) error {
 	var miss *missed
 	switch missed := errors.As(err, &miss); {
 	case missed && listed && miss.times <= mixedExcuse:
 		return notHeld("known to miss the bound: " + miss.text)
-	case err == nil && listed && !strings.HasPrefix(p.forward.Name, "cuda/"): // another device may sum otherwise
+	case err == nil && listed && !strings.HasPrefix(p.forward.Name, "cuda/"): // another GPU model may sum differently
 		return fmt.Errorf("after %s it misses the bound no more: take it off mixedMisses", p.forward.Name)
 	}
 	return err
 }
 
-// A notHeld is why a kernel is not held to a question.
+// A notHeld is a reason for skipping a check of a kernel.
 type notHeld string
 
 func (e notHeld) Error() string { return string(e) }
 
-// Is makes errors.Is say so.
+// Is reports whether target is errors.ErrUnsupported.
 func (e notHeld) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// checkMixed compares a pair with the families that its kernels come from. The error is a
-// *missed of the case where it misses the bound by the most.
+// checkMixed compares a pair with its kernels' families. It returns a *missed for the case that
+// exceeds its bound most.
 func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	ran, worst := false, &missed{times: 1}
 	for _, t := range dtypes {
@@ -172,7 +168,7 @@ func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	return nil
 }
 
-// checkMixedCase raises the worst that a pair misses.
+// checkMixedCase updates worst with one case of a pair.
 func checkMixedCase(ctx context.Context, p pairOf, rivals []pairOf, i int, t flashkit.DType, worst *missed) error {
 	var made, best bounds
 	var all result
@@ -202,19 +198,19 @@ func checkMixedCase(ctx context.Context, p pairOf, rivals []pairOf, i int, t fla
 func mixedProblem(i int, t flashkit.DType) flashkit.Problem {
 	p, err := flashkit.ParseProblem(mixedCases[i].problem)
 	if err != nil {
-		panic(fmt.Sprintf("mixed case %d: %v", i, err)) // a typing mistake in the table
+		panic(fmt.Sprintf("mixed case %d: %v", i, err)) // a typing error in the table
 	}
 	p.DType = t
 	return p
 }
 
-// A mixedTruth is a case's inputs of one seed, and the oracle's results.
+// A mixedTruth has a case's inputs for one seed and the oracle's result.
 type mixedTruth struct {
 	in   *Inputs
 	want result
 }
 
-// mixedTruths returns those of a case in a type. They are computed once for all pairs.
+// mixedTruths returns the inputs and results of case i in type t, shared by all pairs.
 func mixedTruths(i int, t flashkit.DType) []mixedTruth {
 	return mixedAnswers[i*len(dtypes)+slices.Index(dtypes[:], t)]()
 }
@@ -243,7 +239,7 @@ func mixedInputs(i, seed int, t flashkit.DType) *Inputs {
 		x    []float32
 		size float64
 	}{{in.q, size}, {in.k, size}, {in.v, 1}, {in.do, 1}} {
-		for j := range x.x { // noise would have sums without rounding
+		for j := range x.x { // sums of noise would be exact
 			x.x[j] = round(float32(x.size * r.NormFloat64()))
 		}
 	}
@@ -257,7 +253,7 @@ func mixedInputs(i, seed int, t flashkit.DType) *Inputs {
 	return in
 }
 
-// raise raises the errors of gradients to those that the pair makes.
+// raise raises made to the errors of the pair's gradients.
 func (p *pairOf) raise(ctx context.Context, made *bounds, in *Inputs, want result) error {
 	f := newArguments(in, bhsd, flashkit.PassForward, want)
 	if err := f.run(ctx, p.forward); err != nil {
@@ -273,7 +269,7 @@ func (p *pairOf) raise(ctx context.Context, made *bounds, in *Inputs, want resul
 	return nil
 }
 
-// dense returns what an output holds.
+// dense returns the values of an output.
 func (a *arguments) dense(name string) []float64 {
 	for _, out := range a.outputs {
 		if out.name == name {

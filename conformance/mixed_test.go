@@ -63,10 +63,10 @@ func TestMixedFamilies(t *testing.T) {
 	for name, off := range map[string]func(int) float64{"alike": exact, "far": far} {
 		kernels := append(fromOracle("one", exact), fromOracle("other", off)...)
 		kernels[3] = flashkit.Kernel{Name: "fake/bwd_none", Pass: flashkit.PassBackward} // of no family then
-		questions := mixed(kernels[1], kernels)
-		require.Len(t, questions, 1)
-		require.Equal(t, "after_fwd_other", questions[0].name)
-		err := questions[0].run(t.Context(), kernels[1])
+		kernelChecks := mixed(kernels[1], kernels)
+		require.Len(t, kernelChecks, 1)
+		require.Equal(t, "after_fwd_other", kernelChecks[0].name)
+		err := kernelChecks[0].run(t.Context(), kernels[1])
 		var miss *missed
 		require.Equal(t, name == "far", errors.As(err, &miss), "%s: %v", name, err)
 		require.Empty(t, mixed(kernels[0], kernels), "a forward kernel is asked nothing")

@@ -37,8 +37,8 @@ func trapNames() []string {
 	return names
 }
 
-// TestCorrectKernelPasses is the other half of every claim below: what is
-// caught is the mistake, not the kernel that makes it.
+// TestCorrectKernelPasses is the other half of every claim below: traps catch the
+// mistake, not the kernel that makes it.
 func TestCorrectKernelPasses(t *testing.T) {
 	slow.UnderRace(t)
 	o := conformance.Options{Sweep: 80, Seed: 1}

@@ -6,13 +6,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// values are numbers for the parameters of problems that are numbers.
+// values are numbers for the numeric parameters of problems.
 type values struct {
-	fixed float32   // of the problems of conduct
-	drawn []float32 // of sweeps
+	fixed float32   // for conductProblem
+	drawn []float32 // for sweeps
 }
 
-// valuesOf returns the values for the parameter of a feature.
+// valuesOf returns the values for a feature's parameter.
 func valuesOf(f flashkit.Feature) values {
 	switch f {
 	case flashkit.FeatureSoftcap:
@@ -25,7 +25,7 @@ func valuesOf(f flashkit.Feature) values {
 	return values{.5, []float32{.5, 2}}
 }
 
-// setParameter sets a parameter of p, which has the number if it is not a bool.
+// setParameter sets a parameter of p, to number unless it is a bool.
 func setParameter(p *flashkit.Problem, x *flashkit.Parameter, number float32) {
 	switch to := x.Of(p).(type) {
 	case *bool:
@@ -37,7 +37,7 @@ func setParameter(p *flashkit.Problem, x *flashkit.Parameter, number float32) {
 	}
 }
 
-// setParameters sets the parameters of features, as far as a problem can have them together.
+// setParameters sets the parameters of features, as far as one problem can combine them.
 func setParameters(p *flashkit.Problem, features flashkit.Feature) {
 	for _, x := range flashkit.Parameters() {
 		if features&x.Feature != 0 {
@@ -50,7 +50,7 @@ func setParameters(p *flashkit.Problem, features flashkit.Feature) {
 	}
 }
 
-// drawParameter sets a parameter of p, as r says.
+// drawParameter sets a parameter of p to a value drawn from r.
 func drawParameter(r *rand.Rand, p *flashkit.Problem, x *flashkit.Parameter) {
 	number := float32(0)
 	if x.Value != "" {

@@ -10,29 +10,28 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// The bound of a case is what rounding excuses: twice the largest error that
-// the plain, materialized algorithm makes in the precision of the problem
-// (three times for gradients), plus a floor for results that the plain
-// algorithm happens to hit exactly. FlashAttention's tests use the same rule.
+// The bound of a case is the error excused by rounding: twice the largest error of the plain,
+// materialized algorithm in the problem's precision (three times for gradients). A floor is added
+// for results that the plain algorithm happens to compute exactly. FlashAttention's tests use the
+// same rule.
 //
-// The precision of the problem is: inputs, outputs, P and dS in its dtype, every
-// sum and LSE in float32.
+// The precision of a problem is its dtype for inputs, outputs, P and dS, and float32 for sums and
+// LSE.
 //
-// A random problem has no one to see that the plain algorithm was lucky with it.
-// There it also runs on neighbors of the problem, and once without rounding but
-// that of its inputs and outputs; the largest error counts.
+// For a random problem the plain algorithm may be exact by luck. There it also runs on neighbors of
+// the problem, and once with only inputs and outputs rounded; the largest error counts.
 //
-// Ranks that share a sequence round more: each writes its part of a gradient in the
-// type of the problem, and the sum of the parts, in float32, is rounded again. The plain
-// algorithm then does as they do, see [Run].
+// Ranks that share a sequence round more: each stores its part of a gradient in the problem's type,
+// and the float32 sum of the parts is rounded again. The plain algorithm then does the same, see
+// [Run].
 
-// A result is what the passes write: named arrays, dense.
+// A result holds the dense outputs of both passes.
 type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }
 
-// The names of the arrays of a result, as in the vectors.
+// outputNames are the names of a result's arrays, as in the vectors.
 var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink"}
 
-// bounds are the largest errors allowed in each array of a result.
+// bounds are the largest allowed errors of a result's arrays.
 type bounds [len(outputNames)]float64
 
 func (r *result) each() [len(outputNames)]*[]float64 {
@@ -63,16 +62,15 @@ func truth(in *Inputs) (r result) {
 // hasBackward reports whether the problem has a backward pass.
 func hasBackward(p flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
-// vectorBounds returns the largest error allowed in each array of the result
-// want, for a problem stored as t.
+// vectorBounds returns the largest allowed error of each array of want, for a problem stored as t.
 func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
 	raise(&made, plain[float32, float32](in, t, want, 1), want)
 	return allowed(t, want, made, sumFloor)
 }
 
-// sweepBounds is vectorBounds for a random problem, with neighbors drawn from r, whose
-// gradients are added up from so many parts.
+// sweepBounds is vectorBounds for a random problem, with neighbors drawn from r and gradients
+// summed from the given number of parts.
 func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	t := in.p.DType
 	var made bounds
@@ -86,16 +84,16 @@ func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	return allowed(t, want, made, sumFloor)
 }
 
-// raise raises the errors made to those of another result.
+// raise raises made to the largest errors of got.
 func raise(made *bounds, got, want result) {
 	for i, x := range got.arrays() {
 		made[i] = max(made[i], maxError(i, x, want.arrays()[i]))
 	}
 }
 
-// neighbor returns the inputs with each element of Q, K, V and dO changed a little, so
-// that nothing is the same but what rounding amounts to. A row of one key hangs on V and
-// dO alone: its dQ is what O loses to rounding.
+// neighbor returns the inputs with small random changes of Q, K, V and dO, so that rounding errors
+// change and little else does. In a row with one key all results depend on V and dO alone: dQ is
+// the rounding error of O.
 func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	near := *in
 	for _, x := range []*[]float32{&near.q, &near.k, &near.v, &near.do} {
@@ -107,8 +105,8 @@ func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	return &near
 }
 
-// allowed returns the bounds that follow from the errors that were made. floor is the
-// unit of the floor under that of array i, whose largest value is given.
+// allowed returns the bounds for errors of the plain algorithm. floor returns the unit of the floor
+// for array i with the given largest value.
 func allowed(t flashkit.DType, want result, made bounds, floor func(i int, largest float64) float64) (b bounds) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {
@@ -117,7 +115,7 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 		case "dq", "dk", "dv", "dbias":
 			times = 3
 		case "dsink":
-			times, u = 3, 0x1p-24 // float32 in every problem, as LSE is
+			times, u = 3, 0x1p-24 // float32 in every problem, like LSE
 		case "lse":
 			u = 0x1p-24
 		}
@@ -132,8 +130,7 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 	return b
 }
 
-// maxError returns the largest difference between finite values of array i, but for an LSE
-// that is out of reach.
+// maxError returns the largest error of finite values of array i, without LSEs out of reach.
 func maxError(i int, got, want []float64) float64 {
 	worst := 0.0
 	for at := range want {
@@ -144,7 +141,7 @@ func maxError(i int, got, want []float64) float64 {
 	return worst
 }
 
-// rounder returns the function that rounds to t.
+// rounder returns the function that rounds to type t.
 func rounder(t flashkit.DType) func(float32) float32 {
 	switch t {
 	case flashkit.Float16:
@@ -155,10 +152,10 @@ func rounder(t flashkit.DType) func(float32) float32 {
 	return func(x float32) float32 { return x }
 }
 
-// plain computes both passes the plain way, with tensors stored as t. Its scores and
-// products are of type F, its sums over keys and rows of type A; with float32 P and dS
-// are rounded to t as well. As in life, the backward pass gets an O in the precision of
-// t and an LSE in float32. Gradients are added up from so many parts, each stored as t.
+// plain computes both passes the plain way, with tensors stored as t. F is the type of scores and
+// products, A the type of sums over keys and rows. With F float32, P and dS are rounded to t as
+// well. The backward pass reads want's O rounded to t and LSE rounded to float32. Gradients are
+// summed from the given number of parts, each stored as t.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {
@@ -189,7 +186,7 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 	return r
 }
 
-// stored returns sums of so many elements as they are stored: each part, and the sum of several.
+// stored returns n sums as stored: each part is rounded, and then the sum of the parts.
 func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
 	list := make([]float64, n)
 	for c := range list {
@@ -204,15 +201,15 @@ func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32
 
 type plainRun[F, A float32 | float64] struct {
 	in     *Inputs
-	store  func(float32) float32 // rounds to the type of the tensors
+	store  func(float32) float32 // rounds to the tensors' type
 	want   result
-	sums   [len(outputNames)][][]A // of each part
-	s      []F                     // the scores of the row at hand
-	slope  []F                     // of oracle.Modify there
+	sums   [len(outputNames)][][]A // by output and part
+	s      []F                     // scores of the current row
+	slope  []F                     // slopes of the current row's scores by oracle.Modify
 	counts []bool
 }
 
-// The sums of a plainRun, by number in outputNames.
+// The index of each output in outputNames.
 const (
 	sumO = iota
 	sumLSE
@@ -223,7 +220,7 @@ const (
 	sumDSink
 )
 
-// part returns the sum that element i of n, a row or a key, adds to.
+// part returns the sum to which element i of n rows or keys contributes.
 func (x *plainRun[F, A]) part(output, i, n int) []A {
 	parts := x.sums[output]
 	return parts[i*len(parts)/max(1, n)]
@@ -237,8 +234,8 @@ func (x *plainRun[F, A]) round(w F) F {
 	return w
 }
 
-// A plainRow is a query row: its numbers, the problem of its sequence, and the first
-// row of its K and V.
+// A plainRow is a query row: its indices, its sequence's problem, and keys, the first row of its K
+// and V.
 type plainRow struct {
 	row, b, h, i, keys int
 	p                  flashkit.Problem
@@ -250,7 +247,7 @@ func (x *plainRun[F, A]) place(row int) plainRow {
 	return plainRow{row, b, h, row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen, x.in.seq(b)}
 }
 
-// keep returns what dropout multiplies a weight by.
+// keep returns the dropout factor of a weight.
 func (x *plainRun[F, A]) keep(at *plainRow, j int) F {
 	switch p := at.p.Score.Dropout; {
 	case p == 0:
@@ -266,7 +263,7 @@ func (f *features) keeps(p float32, at *plainRow, j int) bool {
 	return oracle.Kept(p, f.seed, o.Batch+at.b, o.Head+at.h, o.Row+at.i, o.Key+j)
 }
 
-// scores fills in the scores of a row and which keys count, and returns their maximum.
+// scores computes the visible scores of a row and returns their maximum; counts marks visible keys.
 func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 	p, in := at.p, x.in
 	q, scale := in.q[at.row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
@@ -290,7 +287,7 @@ func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 	return top
 }
 
-// forward computes P = exp(S - max) / sum and O = P V of one row.
+// forward computes P = exp(S - max) / sum and O = P V for one row.
 func (x *plainRun[F, A]) forward(at *plainRow) {
 	p, in := at.p, x.in
 	top := x.scores(at)
@@ -328,8 +325,8 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 	x.sums[sumLSE][0][at.row] = A(top + F(math.Log(float64(sum))))
 }
 
-// backward computes P = exp(S - LSE) and dS = P (dP - delta) of one row, whose
-// scores forward has left, and adds its part of the gradients.
+// backward computes P = exp(S - LSE) and dS = P (dP - delta) for one row from forward's scores, and
+// accumulates the gradients.
 func (x *plainRun[F, A]) backward(at *plainRow) {
 	p, in, row := at.p, x.in, at.row
 	lse := F(float32(x.want.lse[row]))
@@ -368,8 +365,8 @@ func (x *plainRun[F, A]) backward(at *plainRow) {
 
 func exp[F float32 | float64](x F) F { return F(math.Exp(float64(x))) }
 
-// The conversions in dot and addScaled keep the compiler from fusing multiply and
-// add, so that bounds do not depend on how it was told to build.
+// The conversions in dot and addScaled keep the compiler from fusing multiply and add, so that
+// bounds do not depend on build options.
 
 func dot[F float32 | float64](a, b []float32) (sum F) {
 	for c := range a {

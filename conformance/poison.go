@@ -7,18 +7,18 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Poisoner is a backend that keeps workspace from call to call, or from tile to tile. A
-// kernel that reads what an earlier one left there may be right by chance: the leftover of
-// the same problem often is the value that was wanted.
+// A Poisoner is a backend that keeps workspace between calls or tiles. A kernel that reads stale
+// workspace may be right by chance, because leftovers of the same problem often equal the wanted
+// values.
 //
-// Poison fills all workspace that no call uses with NaN. The suite calls it before each call
-// of a kernel, also while other calls run. Calls that begin later may also fill
-// workspace themselves, whenever a tile begins: that finds more. Results keep their bits.
+// Poison fills all workspace not in use by a call with NaN. The suite calls it before each call of
+// a kernel, even during other calls. Later calls may also poison workspace at the start of each
+// tile, which finds more errors. Poison must not change results.
 type Poisoner interface {
 	Poison()
 }
 
-// poisoned returns the kernels with a Run that first poisons the workspace of the kernel's backend.
+// poisoned returns the kernels with a Run that first poisons the backend's workspace.
 func (o Options) poisoned(kernels []flashkit.Kernel) []flashkit.Kernel {
 	list := make([]flashkit.Kernel, len(kernels))
 	for i, k := range kernels {
@@ -34,7 +34,7 @@ func (o Options) poisoned(kernels []flashkit.Kernel) []flashkit.Kernel {
 	return list
 }
 
-// backend returns the backend of the kernel, nil if it is not among the Backends.
+// backend returns the kernel's backend, nil if it is not among o.Backends.
 func (o Options) backend(k flashkit.Kernel) flashkit.Backend {
 	name, _, _ := strings.Cut(k.Name, "/")
 	for _, b := range o.Backends {

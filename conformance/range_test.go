@@ -47,8 +47,8 @@ func TestCompareAtTheEnds(t *testing.T) {
 	}
 }
 
-// The bound of a case is that of its ordinary rows: a row of NaN or of the lowest float32
-// beside them widens nothing.
+// Ordinary rows determine a case's bound: further rows of NaN or of the lowest float32 do not
+// widen it.
 func TestBoundsAtTheEnds(t *testing.T) {
 	for _, c := range Traps() {
 		_, bound, err := c.InDType(c.types()[0]).expect()

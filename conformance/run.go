@@ -20,58 +20,58 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Options choose what to run. The zero value runs everything, with no sweep.
+// Options select the cases and kernels to run. The zero value runs all, without a sweep.
 type Options struct {
-	Kernel string // only kernels whose full name matches this pattern (package path); "" for all
-	Case   string // only cases whose full name matches; a name sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed> runs that sweep case
-	Sweep  int    // number of random problems for each kernel, of such with features, of tiny ones with features, and of wide ones
+	Kernel string // pattern of full kernel names (package path); "" for all
+	Case   string // pattern of full case names; sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed> runs that sweep case
+	Sweep  int    // random problems per kernel of each kind: dense, with features, tiny with features, wide
 	Seed   uint64 // of the sweep and of Budget
-	Brief  bool   // of the grid, the shapes and the long cases what a backend's kernels share, each a third; of the traps in layouts of sequences a sixth
+	Brief  bool   // each kernel runs a third of the grid, shape and long cases, a sixth of the traps in layouts of sequences, and half of the mixed traps
 
-	// Budget is how long more random problems are drawn after all other cases, as many for
-	// each kernel. Run has none, and Case leaves it out unless it names a sweep.
+	// Budget is the time for further random problems after all other cases, the same number for
+	// each kernel. Run ignores it; a Case must be a pattern of sweeps to keep it.
 	Budget time.Duration
 
-	// Backends are the backends of the kernels. What they offer beside kernels is used: see Run.
+	// Backends are the backends of the kernels. Their optional methods are used: see Run.
 	Backends []flashkit.Backend
 
-	parts int // that gradients of the sweep's problems are added up from
+	parts int // parts from which gradients of random problems are summed
 }
 
 // A Result is the outcome of one case on one kernel.
 type Result struct {
-	Kernel  string // full name
-	Case    string // full name: the trap or grid problem, with -f16 or -bf16 for the other types
-	Catches string // the mistake that the case is about, in words; "" where there are many
-	Err     error  // nil if it passed; an errors.ErrUnsupported if the kernel does not take it, or is not held to it
+	Kernel  string // full name of the kernel
+	Case    string // full name of the case: the trap or grid problem, with -f16 or -bf16 for the other types
+	Catches string // the mistake that the case catches, in words; "" for many
+	Err     error  // nil if it passed; is errors.ErrUnsupported if the kernel does not support the case or is exempt
 }
 
-// Unsupported reports whether the kernel does not take the case, or is not held to it.
+// Unsupported reports whether the kernel does not support the case or is exempt from it.
 func (r Result) Unsupported() bool { return errors.Is(r.Err, errors.ErrUnsupported) }
 
-// A question is one named check of a kernel.
-type question struct {
+// A kernelCheck is a named check of a kernel.
+type kernelCheck struct {
 	name    string
-	catches string // the mistake that it is about, "" for many
+	catches string // the mistake that it catches, "" for many
 	run     func(ctx context.Context, k flashkit.Kernel) error
-	needs   flashkit.Feature // it is not asked of kernels that do not take these: Takes says as much
-	forward bool             // it is not asked of backward kernels
-	turn    int              // above 0: only every third kernel of a backend is asked
-	slow    bool             // under the race detector, where it tells nothing that a faster question does not
+	needs   flashkit.Feature // features that a kernel must have in Takes
+	forward bool             // only for forward kernels
+	turn    int              // above 0: only for every third kernel of a backend
+	slow    bool             // skipped in short runs under the race detector, where faster checks find the same races
 }
 
-// of reports whether the question is asked of a kernel, the i-th of its backend.
-func (q *question) of(k *flashkit.Kernel, i int) bool {
+// of reports whether the check applies to a kernel, number i of its backend.
+func (q *kernelCheck) of(k *flashkit.Kernel, i int) bool {
 	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward) && (q.turn == 0 || (q.turn+i)%3 == 0)
 }
 
-// checks returns what o asks of every kernel.
-func (o Options) checks() []question {
-	all := []question{
+// checks returns the checks of o for every kernel.
+func (o Options) checks() []kernelCheck {
+	all := []kernelCheck{
 		{name: "invalid_arguments", run: invalidArguments, slow: true},
 	}
 	ask := func(c Case, turn int, slow bool) {
-		all = append(all, question{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
+		all = append(all, kernelCheck{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
 	}
 	traps := Traps()
 	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
@@ -100,18 +100,18 @@ func (o Options) checks() []question {
 			ask(c.InDType(t), 0, false)
 		}
 	}
-	all = append(append(all, o.conduct()...), farQuestions()...)
+	all = append(append(all, o.conduct()...), farChecks()...)
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for kind := range sweepKinds {
 		for range o.Sweep {
-			all = append(all, sweepCase{r.Uint64(), kind, o.parts}.question())
+			all = append(all, sweepCase{r.Uint64(), kind, o.parts}.kernelCheck())
 		}
 	}
 	if s, ok := parseSweep(o.Case); ok {
 		s.parts = o.parts
-		return []question{s.question()}
+		return []kernelCheck{s.kernelCheck()}
 	}
-	return slices.DeleteFunc(all, func(c question) bool { return !matches(o.Case, c.name) })
+	return slices.DeleteFunc(all, func(c kernelCheck) bool { return !matches(o.Case, c.name) })
 }
 
 func (o Options) choose(kernels []flashkit.Kernel) []flashkit.Kernel {
@@ -133,9 +133,9 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// questions returns what o asks of a kernel: of all that is asked, what is asked of it,
-// and what is asked of it beside the others.
-func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit.Kernel) (list []question) {
+// kernelChecks returns the checks for k, plus mixed checks with the other kernels and its backend's
+// promises.
+func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
 	for _, c := range slices.Concat(all, mixed(k, kernels), o.promised(k)) {
 		if c.of(&k, i) && (matches(o.Case, c.name) || strings.HasPrefix(c.name, sweepPrefix)) {
@@ -145,19 +145,18 @@ func (o Options) questions(all []question, k flashkit.Kernel, kernels []flashkit
 	return list
 }
 
-// Count returns how many results Results will give for the kernels, but for those of Budget.
+// Count returns the number of results that Results gives for the kernels, without Budget.
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {
-		n += len(o.questions(checks, k, kernels))
+		n += len(o.kernelChecks(checks, k, kernels))
 	}
 	return n
 }
 
-// Results runs every chosen case on every chosen kernel, as many at a time as Go uses
-// processors, and gives the results in order, until ctx is done. The random problems of
-// Budget come last, of all kernels in turns. It returns when all
-// that it has begun has ended.
+// Results runs every chosen case on every chosen kernel and yields the results in order until ctx
+// is done. At most GOMAXPROCS cases run concurrently. Random problems of Budget come last, each on
+// all kernels in turn. Results returns after all started checks have ended.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -167,7 +166,7 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 		pending := make(chan chan Result, runtime.GOMAXPROCS(0)-1)
 		running.Go(func() {
 			defer close(pending)
-			o.each(kernels, func(k flashkit.Kernel, c *question) bool {
+			o.each(kernels, func(k flashkit.Kernel, c *kernelCheck) bool {
 				r := make(chan Result, 1)
 				select {
 				case pending <- r:
@@ -186,13 +185,13 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 	}
 }
 
-// each calls ask with what each kernel is asked, until it returns false: first all that Count counts, kernel by
-// kernel, then random problems, one after the other, of all kernels, until Budget is over.
-func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *question) bool) {
+// each calls ask with each kernel and check until ask returns false. The checks of Count come
+// first, by kernel; then, until Budget is spent, random problems on all kernels.
+func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *kernelCheck) bool) {
 	checks, kernels := o.checks(), o.poisoned(kernels)
 	chosen := o.choose(kernels)
 	for _, k := range chosen {
-		for _, c := range o.questions(checks, k, kernels) {
+		for _, c := range o.kernelChecks(checks, k, kernels) {
 			if !ask(k, &c) {
 				return
 			}
@@ -203,7 +202,7 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 	}
 	r := rand.New(rand.NewPCG(o.Seed, 2))
 	for begun, n := time.Now(), 0; time.Since(begun) < o.Budget; n++ {
-		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts}.question()
+		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts}.kernelCheck()
 		for i := range chosen {
 			if c.of(&chosen[i], 0) && matches(o.Case, c.name) && !ask(chosen[i], &c) {
 				return
@@ -212,9 +211,8 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 	}
 }
 
-// Caught runs the trap or long case of that name in every type on the kernels and returns the
-// first failure, or nil if they survive. A kernel that does not take the trap
-// is not caught by it.
+// Caught runs the trap or long case of that name in every type on the kernels. It returns the first
+// failure, or nil. Kernels that do not support the case are skipped.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	for _, c := range slices.Concat(Traps(), Long()) {
 		if c.Name != trap {
@@ -231,18 +229,18 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	return nil
 }
 
-// Run tests a backend: every kernel, every case, in subtests named
-// kernel/case, and that each kernel's description is there and agrees with Fits.
-// A kernel that takes no case at all is skipped, unless
-// FLASHKIT_REQUIRE names it. With -short it is brief, see [Options], and the sweep has
-// 4 random problems of each kind, else 40; FLASHKIT_SWEEP sets another number, FLASHKIT_SEED the seed.
-// Under the race detector, -short also skips the grid, long sums, layouts other than packed, and
-// kernels after each other, unless FLASHKIT_SLOW is 1.
+// Run tests a backend: every kernel on every case, in subtests named kernel/case, and every
+// kernel's description against Fits. A kernel that supports no case is skipped, unless
+// FLASHKIT_REQUIRE names it. The sweep has 40 random problems of each kind; FLASHKIT_SWEEP sets
+// another number, FLASHKIT_SEED the seed.
 //
-// A backend with a method Parts() int has kernels that add up gradients from so many
-// parts at most, each rounded to the type of the problem, as ranks that share a sequence
-// do. The bounds of random problems have that rounding too. See [Poisoner] and
-// [BatchInvariant] for what else a backend may offer.
+// With -short the run is brief, see [Options], with at most 4 random problems of each kind. Under
+// the race detector, -short also skips the grid, long sums, layouts other than packed, and pairs of
+// kernels, unless FLASHKIT_SLOW is 1.
+//
+// A backend with a method Parts() int, such as ranks that share a sequence, sums gradients from at
+// most that number of parts, each rounded to the problem's type. The bounds of random problems then
+// include that rounding. [Poisoner] and [BatchInvariant] are further optional methods.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 40), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
@@ -261,7 +259,7 @@ func Run(t *testing.T, b flashkit.Backend) {
 				t.Error(err)
 			}
 			passed, unsupported := 0, 0
-			for _, c := range o.questions(checks, k, kernels) {
+			for _, c := range o.kernelChecks(checks, k, kernels) {
 				t.Run(c.name, func(t *testing.T) {
 					if c.slow {
 						slow.UnderRace(t)
@@ -291,8 +289,8 @@ func Run(t *testing.T, b flashkit.Backend) {
 	}
 }
 
-// Unavailable is called instead of Run when a backend could not be opened. It
-// skips the test, or fails it when FLASHKIT_REQUIRE names one of its kernels.
+// Unavailable replaces Run for a backend that could not be opened. It skips the test, or fails it
+// if FLASHKIT_REQUIRE names a kernel of the backend.
 func Unavailable(t testing.TB, backend string, err error) {
 	t.Helper()
 	if names := Required(backend); len(names) > 0 {
@@ -301,9 +299,8 @@ func Unavailable(t testing.TB, backend string, err error) {
 	t.Skip(err)
 }
 
-// Required returns the kernels that FLASHKIT_REQUIRE names, a list of full names
-// with commas: those that this machine is obliged to have. A backend other than
-// "" leaves out those of the other backends.
+// Required returns the full names of kernels in FLASHKIT_REQUIRE, a comma-separated list of kernels
+// that this machine must run. A backend other than "" selects its own kernels.
 func Required(backend string) []string {
 	var names []string
 	for name := range strings.SplitSeq(os.Getenv("FLASHKIT_REQUIRE"), ",") {

@@ -8,26 +8,25 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Sides are how the query rows and the keys of a case's sequences lie in memory. Any
-// problem can be laid out as a ragged one: its sequences are then as long as it says,
-// in tensors that have more rows and keys, or one after the other, or in pages.
+// sides are the memory layouts of a case's query rows and keys. Any problem can become ragged: its
+// sequences have full length in longer, packed or paged tensors.
 type sides struct {
-	p     flashkit.Problem // as the kernel gets it
+	p     flashkit.Problem // as passed to the kernel
 	seqs  *flashkit.Sequences
 	q, kv side
 }
 
-// A side is the queries or the keys.
+// A side is the layout of the queries or the keys.
 type side struct {
 	shape  [2]int  // batches and rows of the tensors
 	starts []int32 // of packed sequences
 	lens   []int32
-	pages  []int32 // of each sequence, width of them
+	pages  []int32 // width pages per sequence
 	width  int
 	page   int
 }
 
-// locate returns where row r of sequence b is, -1 for nowhere.
+// locate returns the place of row r of sequence b, with batch -1 for none.
 func (s *side) locate(b, r int) (batch, row int) {
 	switch {
 	case r >= int(s.lens[b]):
@@ -40,10 +39,10 @@ func (s *side) locate(b, r int) (batch, row int) {
 	return b, r
 }
 
-// newSides lays the sequences of the inputs out.
+// newSides lays out the sequences of the inputs.
 func newSides(in *Inputs, l layout) *sides {
 	x := &sides{p: in.p}
-	x.q = side{shape: [2]int{x.p.Batch, x.p.QLen}, lens: []int32{}} // no lengths at all would mean full ones
+	x.q = side{shape: [2]int{x.p.Batch, x.p.QLen}, lens: []int32{}} // nil lengths would mean full ones
 	x.kv = side{shape: [2]int{x.p.Batch, x.p.KVLen}, lens: []int32{}}
 	for b := range x.p.Batch {
 		seq := in.seq(b)
@@ -81,9 +80,9 @@ func newSides(in *Inputs, l layout) *sides {
 	return x
 }
 
-// laidOut returns the problem that a layout makes of p.
+// laidOut returns the problem that the kernel gets for p in layout l.
 func laidOut(p flashkit.Problem, l layout) *flashkit.Problem {
-	p.Batch = 0 // of which no inputs are needed
+	p.Batch = 0 // avoids the need for inputs
 	return &newSides(&Inputs{p: p}, l).p
 }
 
@@ -95,8 +94,7 @@ func (s *side) pad(most *int, l layout) {
 	}
 }
 
-// pack puts the sequences one after the other, with rows before and after that belong
-// to none.
+// pack packs the sequences between rows that belong to none.
 func (s *side) pack() {
 	at := int32(2)
 	s.starts = []int32{at}
@@ -107,9 +105,9 @@ func (s *side) pack() {
 	s.shape = [2]int{1, int(at) + 1}
 }
 
-// paginate deals the sequences out to pages of a pool in a random order, with a page
-// of the pool and of each sequence that nobody needs. In layouts of sequences the table is
-// wider than the longest keys need, and these end inside a page.
+// paginate assigns pages of a pool to the sequences in a random order. The pool and each sequence
+// have an unused page. In layouts of sequences the table is wider than the longest sequence needs,
+// and the longest sequence ends inside a page.
 func (s *side) paginate(page int, most *int, l layout) {
 	if l >= padded {
 		*most += 3
@@ -125,11 +123,11 @@ func (s *side) paginate(page int, most *int, l layout) {
 	s.shape = [2]int{len(s.lens)*s.width + 1, page}
 	r := rand.New(rand.NewPCG(uint64(len(s.lens)), uint64(page)))
 	free := r.Perm(s.shape[0])
-	s.pages = []int32{} // a sequence of no pages has a table too
+	s.pages = []int32{} // not nil: sequences without pages have a table, too
 	for _, n := range s.lens {
 		for i := range s.width {
 			s.pages = append(s.pages, int32(free[0]))
-			if i*page >= int(n) { // never looked at
+			if i*page >= int(n) { // the kernel must not read it
 				s.pages[len(s.pages)-1] = []int32{-1, math.MaxInt32, math.MinInt32, int32(s.shape[0])}[len(s.pages)%4]
 			}
 			free = free[1:]
@@ -137,11 +135,11 @@ func (s *side) paginate(page int, most *int, l layout) {
 	}
 }
 
-// place lays out the argument.
+// place lays out one argument.
 func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 	dense, shape := in.shape(a), in.shape(a)
 	dtype, strides := a.DType(&in.p), l
-	if l == packed || l == paged { // as programs have them
+	if l == packed || l == paged { // as in most programs
 		strides = bshd
 	} else if l >= padded {
 		strides = bhsd

@@ -14,22 +14,22 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// A sweepCase is a random problem at the boundaries where kernels err, with
-// random inputs and layout, all from one seed; the oracle is asked on the spot.
+// A sweepCase is a random problem near the boundaries of tiles, with random inputs and layout. All
+// follow from its seed; the oracle runs during the test.
 type sweepCase struct {
 	seed  uint64
 	kind  sweepKind
-	parts int // that gradients are added up from
+	parts int // parts from which gradients are summed
 }
 
-// A sweepKind is which problems are drawn.
+// A sweepKind is a distribution of random problems.
 type sweepKind uint8
 
 const (
 	dense    sweepKind = iota
 	featured           // one to three features
-	tiny               // one to five features, of few rows and keys or of none
-	wide               // one feature or none, of many keys, rows, heads or sequences, or of powers of two
+	tiny               // one to five features, few or no rows and keys
+	wide               // at most one feature; many keys, rows, heads or sequences, or powers of two
 	sweepKinds
 )
 
@@ -51,7 +51,7 @@ func parseSweep(name string) (s sweepCase, ok bool) {
 	return s, err == nil && swept
 }
 
-// generate returns the problem, its inputs and their layout.
+// generate returns the inputs, which include the problem, and their layout.
 func (s sweepCase) generate() (*Inputs, layout) {
 	r := rand.New(rand.NewPCG(s.seed, 0))
 	p := sweepProblem(r)
@@ -86,7 +86,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	return in, l
 }
 
-// few returns a length of which there is hardly any.
+// few returns a length that is usually below 6.
 func few(r *rand.Rand) int {
 	if r.IntN(8) == 0 {
 		return edge(r, 140)
@@ -94,8 +94,7 @@ func few(r *rand.Rand) int {
 	return r.IntN(6)
 }
 
-// sweepWide makes the problem large in one direction, and so small in the others that the
-// oracle can take it.
+// sweepWide makes the problem large in one dimension and small in the others, for the slow oracle.
 func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	few := func() int { return 1 + r.IntN(9) }
 	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
@@ -125,8 +124,8 @@ func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	}
 }
 
-// sweptParameters are the features that sweeps draw from: parameters, and two of fields that
-// are none. An origin is not drawn, but follows from the seed.
+// sweptParameters returns the features that sweeps draw: parameters, shift and mixed. The origin
+// follows from the seed instead.
 func sweptParameters() (list []flashkit.Parameter) {
 	for _, x := range flashkit.Parameters() {
 		if x.Feature != 0 && x.Feature != flashkit.FeatureOrigin {
@@ -136,8 +135,7 @@ func sweptParameters() (list []flashkit.Parameter) {
 	return append(list, flashkit.Parameter{Feature: flashkit.FeatureShift}, flashkit.Parameter{Feature: flashkit.FeatureMixed})
 }
 
-// sweepFeatures gives the problem one to so many features, and lengths that the oracle
-// can take.
+// sweepFeatures gives the problem one to most features, and lengths that suit the slow oracle.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	if most > 1 {
 		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
@@ -192,17 +190,17 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 	return p
 }
 
-// neighbors is on how many neighbors of a random problem the plain algorithm runs
-// for the bound of it. The smaller a problem, the more of its error is the luck of
-// one rounding, and the less a run costs.
+// neighbors returns the number of neighbors of a random problem on which the plain algorithm runs
+// for its bound. The error of a small problem depends more on single roundings, and its runs cost
+// less.
 func neighbors(p flashkit.Problem) int {
 	products := p.Batch * p.Heads * p.QLen * p.KVLen * (p.Dim + p.VDim)
 	return min(63, max(7, 1<<23/max(1, products)))
 }
 
-// question returns the check of a kernel. The bounds, which take most of the time,
-// are computed once for all kernels.
-func (s sweepCase) question() question {
+// kernelCheck returns the check of the case. All kernels share its bounds, which take most of the
+// time.
+func (s sweepCase) kernelCheck() kernelCheck {
 	limits := sync.OnceValue(func() bounds {
 		in, _ := s.generate()
 		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)), s.parts)
@@ -212,7 +210,7 @@ func (s sweepCase) question() question {
 		in, l := s.generate()
 		needs = laidOut(in.p, l).Features()
 	}
-	return question{name: s.name(), needs: needs, run: func(ctx context.Context, k flashkit.Kernel) error {
+	return kernelCheck{name: s.name(), needs: needs, run: func(ctx context.Context, k flashkit.Kernel) error {
 		in, l := s.generate()
 		if err := unsupported(k, in, l); err != nil {
 			return err

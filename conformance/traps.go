@@ -6,20 +6,20 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A trap is one small case, one mistake. Each name has its mutant in package mutants,
-// and the mutant must fail there.
+// A trap is a small case that catches one mistake. The mutant of the same name in package mutants
+// must fail it.
 type trap struct {
 	name, catches, problem string
 
 	fill   func(in *Inputs)
 	layout layout
 	dlse   bool
-	types  []flashkit.DType // nil for all: one that holds the inputs exactly
+	types  []flashkit.DType // types that hold the inputs exactly; nil for all
 }
 
 // traps is the table of the named traps of dense attention.
 var traps = []trap{
-	// Alignment of the causal mask when there are not as many rows as keys.
+	// Alignment of the causal mask for unequal numbers of rows and keys.
 	{name: "causal_short", catches: "a causal mask aligned to the top left when N < M", problem: "b1-h1-g1-n3-m19-d8-f32-causal"},
 	{name: "causal_one_taller", catches: "a first row that is given a key when N = M+1", problem: "b1-h2-g2-n8-m7-d8-f32-causal"},
 	{name: "causal_tall", catches: "a causal mask that lets every row see at least one key when N > M", problem: "b1-h1-g1-n19-m3-d8-f32-causal"},
@@ -39,7 +39,7 @@ var traps = []trap{
 	{name: "rows_past_keys", catches: "a whole tile of rows past the last key that is given that key", problem: "b1-h2-g1-n200-m5-d8-f32-window1.0-topleft"},
 	{name: "window_wide", catches: "a tile of a window skipped as if it were hidden", problem: "b1-h1-g1-n200-m200-d8-f32-window70.3"},
 
-	// Rows, keys and batches that are not there.
+	// Missing rows, keys and batches.
 	{name: "empty_row", catches: "NaN from a row that sees no key", problem: "b1-h1-g1-n6-m3-d8-f32-causal"},
 	{name: "empty_row_lse", catches: "a finite LSE for a row that sees no key", problem: "b2-h1-g1-n7-m2-d8-f32-causal"},
 	{name: "no_keys", catches: "outputs left unwritten when there is no key", problem: "b1-h2-g1-n5-m0-d8-f32"},
@@ -47,7 +47,7 @@ var traps = []trap{
 	{name: "no_batch", catches: "a failure when there is no batch", problem: "b0-h2-g1-n5-m5-d8-f32"},
 	{name: "one_key", catches: "a loop over keys that stops one early", problem: "b2-h2-g2-n3-m1-d8-f32"},
 
-	// Keys behind the mask have no influence, whatever they hold.
+	// Keys behind the mask have no influence, not even NaN.
 	{name: "nan_behind_mask", catches: "0 * NaN from a key that no row sees", problem: "b1-h2-g1-n5-m21-d8-f32-causal-topleft", fill: hide(nan)},
 	{name: "inf_behind_mask", catches: "Inf from a key that no row sees", problem: "b1-h2-g1-n5-m21-d8-f32-causal-topleft", fill: hide(inf)},
 	{name: "nan_before_window", catches: "0 * NaN from a key left of every window", problem: "b1-h1-g1-n5-m70-d8-f32-window3.0", fill: hide(nan)},
@@ -88,7 +88,7 @@ var traps = []trap{
 	{name: "v_columns", catches: "V read by columns", problem: "b1-h1-g1-n4-m8-d8-f32"},
 	{name: "scale_given", catches: "a given scale ignored", problem: "b1-h2-g2-n5-m9-d8-f32-scale0.25"},
 
-	// Where the tensors lie.
+	// Strides.
 	{name: "stride_zero", catches: "the strides of expanded keys and values ignored", problem: "b2-h4-g4-n5-m9-d8-f32", fill: repeat, layout: expanded},
 	{name: "row_gaps", catches: "rows with gaps taken for dense", problem: "b2-h2-g2-n5-m9-d8-f32", layout: gaps},
 	{name: "bshd", catches: "the BSHD layout taken for BHSD", problem: "b2-h3-g3-n5-m9-d8-f32", layout: bshd},
@@ -101,9 +101,8 @@ var traps = []trap{
 	{name: "dlse", catches: "the gradient of LSE ignored", problem: "b1-h2-g1-n5-m9-d8-f32-causal", dlse: true},
 }
 
-// large gives V and K values near 1e4, whose products with Q pass the largest
-// f16. The scale brings the scores back, and dO is small enough for the
-// gradients to stay inside f16.
+// large sets V and K to values near 1e4, whose products with Q exceed the largest f16. The scale
+// reduces the scores, and a small dO keeps the gradients within f16.
 func large(in *Inputs) {
 	for i := range in.v {
 		in.v[i] = float32(math.Copysign(9984, float64(in.v[i]))) + 64*float32(i%3)

@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// edgeTraps is the table of the named traps at edges: of tiles, of bands, of the numbers
-// of rows, heads and sequences.
+// edgeTraps is the table of traps at edges: of tiles, of bands, and of counts of rows, heads and
+// sequences.
 var edgeTraps = []trap{
-	// A band's edge and a mask, at the edges of tiles. The number of rows is odd.
+	// A band's edge and a mask at tile edges. The number of rows is odd.
 	{name: "edge_nan_bias", catches: "NaN from the bias of a pair that the mask hides", problem: "b1-h2-g1-n17-m67-d8-f32-bias-mask", fill: nanBehindPairs},
 	{name: "edge_nan_between", catches: "a mask that counts for the first key of a block alone", problem: "b1-h2-g1-n33-m67-d8-f32-causal-bias-mask", fill: all(hideInBand(15, 16, 17, 31, 32, 63, 64, 65), nanBehindPairs)},
 	{name: "edge_band_right", catches: "the right edge of a band rounded up to 16 keys where there is a mask", problem: "b1-h2-g1-n33-m67-d8-f32-causal-topleft-bias-mask", fill: nanBehindPairs},
@@ -24,14 +24,14 @@ var edgeTraps = []trap{
 	{name: "edge_empty_rows", catches: "0 * NaN from a row that sees no key", problem: "b1-h2-g1-n37-m16-d8-f32-causal", fill: nanInEmptyRows},
 	{name: "edge_masked_rows", catches: "0 * NaN from a row whose keys the mask hides", problem: "b1-h2-g1-n19-m33-d8-f32-mask", fill: all(maskRow(0), maskRow(15), maskRow(18), nanInEmptyRows)},
 
-	// Gradients of bias and sink where a band ends.
+	// Gradients of bias and sink at a band's edge.
 	{name: "edge_dbias_rows", catches: "DBias left unwritten in rows that see no key", problem: "b1-h2-g1-n133-m37-d8-f32-window1.0-topleft-bias", fill: nanBehindPairs},
 	{name: "edge_dbias_keys", catches: "DBias left unwritten at keys that no row sees", problem: "b1-h2-g1-n21-m133-d8-f32-causal-topleft-bias", fill: nanBehindPairs},
 	{name: "edge_dbias_shared", catches: "a DBias that repeats left unwritten in rows that see no key", problem: "b2-h2-g1-n69-m19-d8-f32-window1.0-topleft-bias", fill: all(once(0), once(1), nanBehindPairs)},
 	{name: "edge_dbias_columns", catches: "a DBias of all rows left unwritten at keys that no row sees", problem: "b2-h2-g1-n21-m133-d8-f32-causal-topleft-bias", fill: all(hide(nan), once(2), nanBehindColumns)},
 	{name: "edge_dsink", catches: "rows from 64 on that see no key left out of DSink", problem: "b2-h2-g1-n133-m37-d8-f32-window1.0-topleft-sink", dlse: true},
 
-	// Where numbers of the counter of dropout could be cut.
+	// Dropout counters that a kernel might truncate.
 	{name: "dropout_sequences", catches: "the number of a sequence cut to 8 bits", problem: "b261-h1-g1-n1-m8-d1-f32-dropout0.25"},
 	{name: "dropout_heads_33", catches: "the number of a head cut to 5 bits", problem: "b1-h40-g8-n3-m11-d8-f32-dropout0.25"},
 	{name: "dropout_head_16", catches: "the number of a head cut to 16 bits", problem: "b1-h4-g2-n5-m11-d8-f32-dropout0.25-origin", fill: origin(1<<16-2, 1<<16-2, 7, 8)},
@@ -43,12 +43,12 @@ var edgeTraps = []trap{
 	{name: "dropout_mask", catches: "keys counted without the ones that the mask hides", problem: "b1-h2-g1-n5-m39-d8-f32-mask-dropout0.25"},
 	{name: "dropout_pages", catches: "a key's number in its page", problem: "b3-h2-g1-n5-m19-d8-f32-dropout0.25-ragged-page3"},
 
-	// Softcaps as models have them.
+	// Softcaps of common models.
 	{name: "softcap_50", catches: "a cap that leaves scores below an eighth of it as they are", problem: "b1-h2-g1-n9-m33-d64-f32-softcap50"},
 	{name: "softcap_30", catches: "a tanh kept in bf16", problem: "b1-h2-g1-n5-m17-d256-f32-scale0.0625-softcap30"},
 	{name: "softcap_levels", catches: "a series for tanh where it does not converge", problem: "b1-h2-g1-n25-m20-d16-f32-scale0.0625-softcap30", fill: levels(30)},
 
-	// Rows of bias and mask, and tables of pages.
+	// Rows of bias and mask, and page tables.
 	{name: "packed_tiles", catches: "rows of bias and mask counted among all sequences after the first 64", problem: "b2-h2-g1-n70-m19-d8-f32-bias-mask-ragged", layout: packed},
 	{name: "page_wide", catches: "a page table as wide as the longest keys need", problem: "b3-h2-g1-n5-m19-d8-f32-ragged-page4", layout: paged},
 	{name: "page_wide_bias", catches: "rows of the bias as long as the page table is wide", problem: "b3-h2-g1-n5-m19-d8-f32-bias-mask-ragged-page4", layout: paged},
@@ -60,7 +60,7 @@ var edgeTraps = []trap{
 	{name: "many_heads", catches: "the keys of head h mod 16", problem: "b1-h20-g20-n16-m16-d8-f32-causal"},
 }
 
-// hideInBand hides keys from the rows that see them, and shows them to the others.
+// hideInBand hides keys from the rows whose band contains them, and shows them to the others.
 func hideInBand(keys ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {
@@ -76,8 +76,8 @@ func hideInBand(keys ...int) func(in *Inputs) {
 	}
 }
 
-// maskEdges hides keys on both sides of edges of tiles, other ones from each row. The last
-// row sees these alone.
+// maskEdges hides keys on both sides of tile edges, different ones in each row. The last row sees
+// only keys at edges.
 func maskEdges(in *Inputs) {
 	in.mask.eachPair(func(i, j int, x *float32) {
 		hidden := false
@@ -102,7 +102,7 @@ func maskEdges(in *Inputs) {
 	})
 }
 
-// oddRuns shows a run of keys that begins and ends with an odd number, as padding on either side leaves it.
+// oddRuns shows a run of keys with odd ends, as padding on either side does.
 func oddRuns(in *Inputs) {
 	for at := range in.mask.x {
 		b, j := at/in.p.KVLen, at%in.p.KVLen
@@ -113,10 +113,10 @@ func oddRuns(in *Inputs) {
 	}
 }
 
-// nanBehindPairs fills the bias of the pairs that band or mask hides with NaN, and the keys and
-// values that no row sees.
+// nanBehindPairs sets the bias of pairs hidden by band or mask to NaN, and the keys and values that
+// no row sees.
 func nanBehindPairs(in *Inputs) {
-	seen := map[[3]int]bool{} // sequence, key head, key
+	seen := map[[3]int]bool{} // sequence, KV head, key
 	for b := range in.p.Batch {
 		for h := range in.p.Heads {
 			for i := range in.p.QLen {
@@ -144,7 +144,7 @@ func nanBehindPairs(in *Inputs) {
 	}
 }
 
-// nanBehindColumns fills the biases of keys that no row sees with NaN.
+// nanBehindColumns sets the bias of keys that no row sees to NaN.
 func nanBehindColumns(in *Inputs) {
 	in.bias.eachPair(func(_, j int, x *float32) {
 		for i := range in.p.QLen {
@@ -156,7 +156,7 @@ func nanBehindColumns(in *Inputs) {
 	})
 }
 
-// nanInEmptyRows fills Q and dO of rows that see no key with NaN.
+// nanInEmptyRows sets Q and dO of rows that see no key to NaN.
 func nanInEmptyRows(in *Inputs) {
 	for b := range in.p.Batch {
 		for h := range in.p.Heads {
@@ -177,15 +177,15 @@ func nanInEmptyRows(in *Inputs) {
 	}
 }
 
-// origin places the case in a whole, from a sequence, a head, a row and a key on.
+// origin sets the case's position in a larger problem.
 func origin(batch, head, row, key int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.features.origin = flashkit.Origin{Batch: batch, Head: head, Row: row, Key: key}
 	}
 }
 
-// levels makes the scores of a row nearly alike, from far below to far above a cap, on both
-// sides of 0.
+// levels makes the scores of a row nearly equal. Rows range from far below to far above the cap, on
+// both sides of 0.
 func levels(limit float64) func(in *Inputs) {
 	return func(in *Inputs) {
 		by := float32(1 / in.p.SoftmaxScale())

@@ -1,7 +1,7 @@
 package conformance
 
-// featureTraps is the table of the named traps of features. Sequences are padded, if the
-// line gives no layout. What the noise makes of features is in newFeatures.
+// featureTraps is the table of traps of features. Sequences are padded by default; newFeatures
+// makes the noise.
 var featureTraps = []trap{
 	// Softcap.
 	{name: "softcap_scale", catches: "the softcap of a score before its scale", problem: "b1-h2-g1-n5-m9-d8-f32-softcap2"},

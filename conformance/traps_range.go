@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// rangeTraps is the table of the named traps at the ends of the number range: finite
-// minima, scores far apart, infinities and NaN. The rules are in docs/limits.md.
+// rangeTraps is the table of traps at the ends of the number range: finite minima, distant scores,
+// infinities and NaN. docs/limits.md has the rules.
 var rangeTraps = []trap{
-	// A finite score is finite, however low: a row of nothing else is a mean over its keys.
+	// A low finite score still counts: a row with only such scores is a mean over its keys.
 	{name: "bias_min_f32", catches: "a row of the lowest float32 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(-math.MaxFloat32, 1, 3))},
 	{name: "bias_min_bf16", catches: "a row of the lowest bf16 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: biasRows(-0x1.fep127, 1, 3), types: []flashkit.DType{flashkit.Float32, flashkit.BFloat16}},
 	{name: "bias_min_f16", catches: "a row of the lowest f16 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: biasRows(-65504, 1, 3), types: []flashkit.DType{flashkit.Float32, flashkit.Float16}},
@@ -18,7 +18,7 @@ var rangeTraps = []trap{
 	{name: "bias_min_part", catches: "keys of the lowest float32 that keep their weight when a higher score comes", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasPart(-math.MaxFloat32))},
 	{name: "bias_largest", catches: "a row of the largest float32 that overflows in base 2", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(math.MaxFloat32, 1, 3))},
 
-	// One key far above the others. Products are exact, so it has the weight 1 in both passes.
+	// One key far above the others. Products are exact, so its weight is 1 in both passes.
 	{name: "far_key_1e4", catches: "the binary exponent of a weight kept in 16 bits", problem: "b1-h2-g2-n5-m90-d8-f32-scale4", fill: farKey(1<<6, 1<<6)},
 	{name: "far_key_1e8", catches: "P of the backward pass from an LSE that is rounded once more", problem: "b1-h2-g2-n5-m90-d8-f32-scale4", fill: farKey(1<<12, 1<<12)},
 	{name: "far_key_1e11", catches: "the binary exponent of a weight kept in 32 bits", problem: "b1-h2-g2-n5-m90-d8-f32-scale256", fill: farKey(1<<14, 1<<13)},
@@ -41,7 +41,7 @@ var rangeTraps = []trap{
 	{name: "carry_nan", catches: "an earlier LSE of NaN ignored", problem: "b1-h2-g1-n5-m9-d8-f32-carry", fill: earlierList(0, nan, 0, inf, 0)},
 }
 
-// biasRows makes all biases of some rows x.
+// biasRows sets all biases of some rows to x.
 func biasRows(x float32, rows ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(i, _ int, y *float32) {
@@ -52,8 +52,8 @@ func biasRows(x float32, rows ...int) func(in *Inputs) {
 	}
 }
 
-// biasPart makes x the biases of the first keys of row 0, of the last keys of row 1, of
-// all keys but the last of row 2, and of all keys of row 3.
+// biasPart sets the biases of some keys to x: the first keys in row 0, the last keys in row 1, all
+// but the last in row 2, all in row 3.
 func biasPart(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		last := in.p.KVLen - 1
@@ -65,7 +65,7 @@ func biasPart(x float32) func(in *Inputs) {
 	}
 }
 
-// biasPair makes x the bias of row i and key j in every head.
+// biasPair sets the bias of row i and key j to x in every head.
 func biasPair(i, j int, x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(row, key int, y *float32) {
@@ -76,7 +76,7 @@ func biasPair(i, j int, x float32) func(in *Inputs) {
 	}
 }
 
-// biasBehindMask makes the bias +Inf or NaN where the mask or the band hides a pair.
+// biasBehindMask sets the bias of pairs hidden by the mask to +Inf or NaN, by the band to NaN.
 func biasBehindMask(in *Inputs) {
 	nanBehindBand(in)
 	for at, x := range in.mask.x {
@@ -86,9 +86,9 @@ func biasBehindMask(in *Inputs) {
 	}
 }
 
-// farKey makes the scores of a row q times k times the scale times numbers of a few bits,
-// one of which is far above the others. Those of the odd rows of the first head have the
-// other sign; those of the second head are all of one sign.
+// farKey makes scores q times k times the scale times numbers of a few bits, one of them far above
+// the others. Odd rows of the first head have the opposite sign; scores of the second head all have
+// one sign per row.
 func farKey(q, k float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(i int, row []float32) {
@@ -112,7 +112,7 @@ func farKey(q, k float32) func(in *Inputs) {
 	}
 }
 
-// nanQuery makes a row of Q NaN.
+// nanQuery sets a row of Q to NaN.
 func nanQuery(row int) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(i int, x []float32) {
@@ -131,7 +131,7 @@ func slopeList(x ...float32) func(in *Inputs) {
 	return func(in *Inputs) { copy(in.features.slopes, x) }
 }
 
-// earlierList makes the LSE of earlier keys x, from row to row and from its start again.
+// earlierList sets the LSE of earlier keys to x, repeated over the rows.
 func earlierList(x ...float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		for i := range in.earlierLSE {

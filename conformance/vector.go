@@ -15,11 +15,10 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// Generator names the program and version that made the vectors. It changes
-// when the truth does.
+// Generator is the program and version that made the vectors. It changes with the expected results.
 const Generator = "flashkit-vectors 3"
 
-// VectorSuffix ends the file name of a vector, which begins with VectorName.
+// VectorSuffix is the file name extension of a vector, after VectorName.
 const VectorSuffix = ".safetensors.gz"
 
 //go:embed testdata
@@ -27,15 +26,14 @@ var testdata embed.FS
 
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// patterns is the number of heads in a vector of the grid. Attention does not care
-// about the order of a row's elements, if it is the same in Q and K, and in V and dO.
-// So one head gives as many different ones as a row has elements, and all of them
-// have its results, in their order. The grid takes 64 heads from the 8 of a vector.
+// patterns is the number of heads in a vector of the grid. Attention is unaffected by the order of
+// a row's elements, if Q and K share it, and V and dO. Rotating a head's rows gives a new head with
+// the same results, rotated. The grid takes 64 heads from the 8 of a vector.
 const patterns = 8
 
-// spread returns an array of the given shape, [B,H,rows,elements], made of an array
-// [patterns,rows,elements]: head h of batch b is pattern 3b+h, its rows turned by b.
-// No two are alike, and fewer batches or heads are a corner of more.
+// spread returns an array [B,H,rows,elements] of the given shape from an array
+// [patterns,rows,elements]: head h of batch b is pattern 3b+h with rows rotated by b. All heads
+// differ, and smaller batches or head counts are a corner of larger ones.
 func spread[T any](x []T, shape [4]int) []T {
 	y := make([]T, 0, size(shape))
 	for b := range shape[0] {
@@ -51,8 +49,7 @@ func spread[T any](x []T, shape [4]int) []T {
 	return y
 }
 
-// stored returns the case that the vector holds: the case in float32, or the patterns
-// of the grid.
+// stored returns the case of the vector: the case in float32, or the patterns of the grid.
 func (c Case) stored() Case {
 	c = c.InDType(flashkit.Float32)
 	if c.grid {
@@ -62,13 +59,11 @@ func (c Case) stored() Case {
 	return c
 }
 
-// VectorName returns the name of the case's vector: its own, or that of the patterns
-// of the grid, which several cases share.
+// VectorName returns the name of the case's vector. Several cases of the grid share one.
 func (c Case) VectorName() string { return c.stored().Name }
 
-// Vector computes the golden vector of a case: the oracle's results, the bounds
-// for each type, and the inputs when they are not plain noise. The format is
-// described in testdata/README.md.
+// Vector computes the golden vector of a case: the oracle's results, the bounds by type, and the
+// inputs unless they are plain noise. testdata/README.md describes the format.
 func (c Case) Vector() *safetensors.File {
 	s := c.stored()
 	in := s.Inputs()
@@ -103,7 +98,7 @@ func (c Case) Vector() *safetensors.File {
 	for _, i := range written(p) {
 		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))
 	}
-	if c.grid { // the bounds are those of the largest case, of which the others are corners
+	if c.grid { // the largest case gives the bounds; the others are its corners
 		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
 		in = c.Inputs()
 		want = truth(in)
@@ -117,7 +112,7 @@ func (c Case) Vector() *safetensors.File {
 	return f
 }
 
-// written returns the arrays of a result that the passes of a problem write.
+// written returns the indices of the arrays that the passes of p write.
 func written(p flashkit.Problem) (list []int) {
 	has := [len(outputNames)]bool{true, true}
 	if hasBackward(p) {
@@ -131,14 +126,13 @@ func written(p flashkit.Problem) (list []int) {
 	return list
 }
 
-// shapes returns the shapes of the arrays of a result.
+// shapes returns the shapes of a result's arrays.
 func (in *Inputs) shapes() [len(outputNames)][4]int {
 	p := in.p
 	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}}
 }
 
-// boundsFor is vectorBounds, but for the promise that the grid in float32 is held to
-// 1e-5 absolute.
+// boundsFor is vectorBounds, except that the grid in float32 is promised 1e-5 absolute.
 func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) bounds {
 	if c.grid && t == flashkit.Float32 {
 		return bounds{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
@@ -146,7 +140,7 @@ func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) bounds {
 	return vectorBounds(in, t, want)
 }
 
-// vectors are the stored vectors by name.
+// vectors holds the stored vectors by name.
 var vectors = sync.OnceValues(func() (map[string]*safetensors.File, error) {
 	entries, err := testdata.ReadDir("testdata")
 	if err != nil {
@@ -181,8 +175,7 @@ func readVector(name string) (*safetensors.File, error) {
 	return safetensors.Parse(b)
 }
 
-// expect returns what the stored vector of the case says: the results and the
-// bounds for the type of the case's problem.
+// expect returns the results and the bounds for the case's type from its stored vector.
 func (c Case) expect() (want result, bound bounds, err error) {
 	all, err := vectors()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The vector of a grid case, spread, is what the oracle says of the case's inputs.
+// The spread vector of a grid case equals the oracle's result for the case's inputs.
 func TestGridIsWhatItsPatternsSay(t *testing.T) {
 	for _, c := range Grid() {
 		if testing.Short() && c.Problem.QLen > 11 {

@@ -25,7 +25,7 @@ func ExampleFile_Decode() {
 	// b1-h4-g2-n3-m5-d8-bf16-causal
 }
 
-// What a kernel wrote goes to a file as it lies in memory, here with rows before heads.
+// A kernel's output is written in its memory order, here with rows before heads.
 func ExampleEncodeBSHD() {
 	o := flashkit.F32(make([]float32, 1*2*3*4), 1, 2, 3, 4).AsBSHD()
 	t, err := safetensors.EncodeBSHD("o", o)

@@ -12,13 +12,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/foreign"
 )
 
-// An entry is what the header says about a tensor.
+// An entry is a tensor's description in the header.
 type entry struct {
 	Tensor     // without its data
 	begin, end int
 }
 
-// Parse reads a file. It refuses a file that breaks any rule of the format.
+// Parse reads a file. It refuses any violation of the format.
 func Parse(b []byte) (*File, error) {
 	f, err := parse(b)
 	if err != nil {
@@ -72,7 +72,7 @@ func parseHeader(header string) (metadata map[string]string, entries []entry, er
 	}
 	s := scanner{rest: header}
 	seen := map[string]bool{}
-	entries = make([]entry, 0, strings.Count(header, `"data_offsets"`)) // the number of tensors, unless a file plays tricks
+	entries = make([]entry, 0, strings.Count(header, `"data_offsets"`)) // the number of tensors in an ordinary file
 	err = s.object(func(name string) (err error) {
 		if seen[name] {
 			return fmt.Errorf("duplicate name %.60q", name)
@@ -99,8 +99,7 @@ func parseHeader(header string) (metadata map[string]string, entries []entry, er
 }
 
 func parseMetadata(s *scanner) (map[string]string, error) {
-	// A first pass counts. A map that has to grow allocates far more than the
-	// text that fills it.
+	// The first pass counts: a growing map would allocate far more than its text.
 	ahead, n := *s, 0
 	err := ahead.object(func(string) error {
 		n++
@@ -155,7 +154,7 @@ func parseEntry(s *scanner, name string) (entry, error) {
 	return e, e.place(offsets)
 }
 
-// isTypeName reports whether a type could be one of the format, now or later: known ones are
+// isTypeName reports whether s could be a type of the format, now or later. Type names consist of
 // letters, digits and underscores.
 func isTypeName(s string) bool {
 	const most = 32
@@ -165,7 +164,7 @@ func isTypeName(s string) bool {
 	return s != "" && len(s) <= most && strings.IndexFunc(s, other) < 0
 }
 
-// place checks that all fields are there and that the offsets fit the shape.
+// place checks that all fields are present and that the offsets fit the shape.
 func (e *entry) place(offsets []int) error {
 	switch {
 	case e.DType == "":
@@ -182,7 +181,7 @@ func (e *entry) place(offsets []int) error {
 		return fmt.Errorf("data_offsets %d are reversed", offsets)
 	}
 	if !known(e.DType) {
-		return nil // its bytes are what its offsets span
+		return nil // only its offsets give its size
 	}
 	size, err := byteSize(e.DType, e.Shape)
 	switch {
@@ -194,10 +193,10 @@ func (e *entry) place(offsets []int) error {
 	return nil
 }
 
-// attach sorts the entries by offset and gives each its part of the data. The
-// parts must cover the data without a gap or an overlap.
+// attach sorts the entries by offset and gives each its part of the data. The parts must cover the
+// data without gaps or overlaps.
 func attach(entries []entry, data []byte) ([]Tensor, error) {
-	// Empty tensors may share an offset. Stable, so that they keep their order.
+	// Empty tensors may share an offset. A stable sort keeps their order.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})

@@ -1,11 +1,9 @@
-// Package safetensors reads and writes the safetensors file format: the length
-// of a header as 8 little-endian bytes, the header in JSON, and the raw data of
-// the tensors. Decode and Encode turn the tensors of a file into those that kernels
-// take, and back.
+// Package safetensors reads and writes the safetensors file format: the header's length as 8
+// little-endian bytes, the header in JSON, and the raw data of the tensors. Decode and Encode convert
+// between a file's tensors and flashkit's.
 //
-// Files may come from anyone. Parse never panics, and what it allocates depends
-// on the bytes that are present, never on a number that the header claims.
-// Functions may be called from several goroutines at once.
+// Files need not be trusted. Parse never panics, and its allocations are bounded by the bytes
+// present, never by a number in the header. Functions are safe for concurrent use.
 package safetensors
 
 import (
@@ -17,8 +15,8 @@ import (
 )
 
 const (
-	lengthSize  = 8           // bytes of the header length that opens a file
-	maxHeader   = 100_000_000 // the limit of the reference implementation
+	lengthSize  = 8           // size in bytes of the header length at the start of a file
+	maxHeader   = 100_000_000 // limit of the reference implementation
 	metadataKey = "__metadata__"
 )
 
@@ -33,14 +31,14 @@ type File struct {
 // A Tensor is a named array.
 type Tensor struct {
 	Name string
-	// DType is the element type in the words of the format: BOOL, U8, I8, U16, I16,
-	// F16, BF16, U32, I32, F32, U64, I64, F64, C64, or one of 8 bits, as F8_E4M3.
-	// F4, F6_E2M3 and F6_E3M2 share bytes between elements: such tensors have bytes alone, as
-	// tensors of types that this package does not know. Parse keeps both.
+	// DType is the format's name of the element type: BOOL, U8, I8, U16, I16, F16, BF16, U32, I32,
+	// F32, U64, I64, F64, C64, or an 8-bit type such as F8_E4M3. F4, F6_E2M3 and F6_E3M2 pack several
+	// elements into shared bytes. Parse keeps these and unknown types, but only Data gives their
+	// contents.
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
-	// Data is little endian and row-major. It aliases the input of Parse.
+	// Data is little-endian and row-major. It aliases the input of Parse.
 	Data []byte
 }
 
@@ -53,7 +51,7 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 	return f.Tensors[i], true
 }
 
-// Require returns the tensor of the given name, or an error that says which tensors the file has.
+// Require returns the tensor of the given name, or an error that lists tensors of the file.
 func (f *File) Require(name string) (Tensor, error) {
 	t, ok := f.Tensor(name)
 	if !ok {
@@ -62,7 +60,7 @@ func (f *File) Require(name string) (Tensor, error) {
 	return t, nil
 }
 
-// nearest says which tensors there are, the ones with a similar name first.
+// nearest lists tensors of the file for an error, similar names first.
 func (f *File) nearest(name string) string {
 	const most = 6
 	var similar, others []string
@@ -122,7 +120,7 @@ func decode[E byte | float32 | uint16 | int32 | int64](t Tensor, dtypes ...strin
 	return x, err
 }
 
-// check reports whether the data has the size that dtype and shape call for.
+// check returns an error unless the data has the size of dtype and shape.
 func (t Tensor) check() error {
 	size, err := byteSize(t.DType, t.Shape)
 	if err == nil && size != len(t.Data) {
@@ -131,7 +129,7 @@ func (t Tensor) check() error {
 	return err
 }
 
-// dtypeSizes holds the bytes of one element.
+// dtypeSizes holds the bytes per element.
 var dtypeSizes = map[string]int{
 	"BOOL": 1, "U8": 1, "I8": 1,
 	"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
@@ -140,14 +138,14 @@ var dtypeSizes = map[string]int{
 	"U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }
 
-// packedBits holds the bits of one element where that is no byte. Only a whole tensor ends with
+// packedBits holds the bits per element of types without whole bytes. Only a whole tensor must end at
 // a byte.
 var packedBits = map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
-// known reports whether the size of a type's elements is known.
+// known reports whether the element size of a type is known.
 func known(dtype string) bool { return dtypeSizes[dtype] > 0 || packedBits[dtype] > 0 }
 
-// byteSize returns the size of a tensor's data.
+// byteSize returns the size of a tensor's data in bytes.
 func byteSize(dtype string, shape []int) (int, error) {
 	if bits := packedBits[dtype]; bits > 0 {
 		n, err := sizeOf(bits, shape)
@@ -163,7 +161,7 @@ func byteSize(dtype string, shape []int) (int, error) {
 	return sizeOf(size, shape)
 }
 
-// sizeOf returns the size of all elements of a shape, each of the given size.
+// sizeOf returns the product of size and the dimensions of shape.
 func sizeOf(size int, shape []int) (int, error) {
 	for _, d := range shape {
 		if d < 0 {

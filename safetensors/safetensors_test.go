@@ -16,7 +16,7 @@ func file(header string, n int) []byte {
 	return append(append(b, header...), make([]byte, n)...)
 }
 
-// write returns what f writes, and fails the test if it does not.
+// write returns the bytes of f. It fails the test if Write fails.
 func write(t *testing.T, f *File) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -9,14 +9,14 @@ import (
 	"unicode/utf16"
 )
 
-// A scanner reads the little of JSON that a header needs: objects, strings and
-// lists of natural numbers. It is here because encoding/json accepts duplicate
-// keys and allocates many bytes for each byte of a hostile text.
+// A scanner reads the subset of JSON in headers: objects, strings and lists of natural numbers. It
+// replaces encoding/json, which accepts duplicate keys and allocates many bytes per byte of a
+// hostile text.
 type scanner struct {
-	rest string // what is still to be read; valid UTF-8
+	rest string // unread text; valid UTF-8
 }
 
-// accept skips white space and then the character c, if it comes next.
+// accept skips white space, then c. It reports whether c was there.
 func (s *scanner) accept(c byte) bool {
 	s.rest = strings.TrimLeft(s.rest, " \t\r\n")
 	if s.rest == "" || s.rest[0] != c {
@@ -69,7 +69,7 @@ func (s *scanner) ints() ([]int, error) {
 	if s.accept(']') {
 		return []int{}, nil
 	}
-	list, _, _ := strings.Cut(s.rest, "]") // counted first, because growth would allocate several times the result
+	list, _, _ := strings.Cut(s.rest, "]") // counted first, because a growing slice would allocate several times the result
 	x := make([]int, 0, strings.Count(list, ",")+1)
 	for {
 		n, err := s.int()
@@ -144,8 +144,8 @@ func unescape(raw string) (string, error) {
 	return b.String(), nil
 }
 
-// escape decodes the escape sequence at the start of s. It returns the length
-// of the sequence, or 0 if it is not a valid one.
+// escape decodes the escape sequence at the start of s. n is the sequence's length, or 0 if it is
+// invalid.
 func escape(s string) (r rune, n int) {
 	if len(s) < 2 {
 		return 0, 0

@@ -9,8 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Decode returns the tensors of the given names as kernels take them, in that order.
-// See Tensor.Decode.
+// Decode returns the tensors of the given names, in that order, converted by Tensor.Decode.
 func (f *File) Decode(names ...string) ([]flashkit.Tensor, error) {
 	list := make([]flashkit.Tensor, len(names))
 	for i, name := range names {
@@ -25,10 +24,9 @@ func (f *File) Decode(names ...string) ([]flashkit.Tensor, error) {
 	return list, nil
 }
 
-// Decode returns the tensor as kernels take it, [batch, heads, rows, elements], with
-// a copy of the data. One of fewer dimensions gets dimensions of length 1 in front.
-// F32, F16 and BF16 stay what they are; BOOL and U8 become Bool, in which all but 0
-// is true. Other types and more dimensions are errors.
+// Decode returns a flashkit tensor [batch, heads, rows, elements] with a copy of the data. Missing
+// leading dimensions become 1. F32, F16 and BF16 keep their type; BOOL and U8 become Bool, true for
+// nonzero bytes. Other types and more than four dimensions are errors.
 func (t Tensor) Decode() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -37,8 +35,8 @@ func (t Tensor) Decode() (flashkit.Tensor, error) {
 	return t.view(s)
 }
 
-// DecodeBSHD is Decode for data that lies as [batch, rows, heads, elements]. The
-// tensor's shape is [batch, heads, rows, elements], as ever.
+// DecodeBSHD is Decode for data in the order [batch, rows, heads, elements]. The result's shape is
+// [batch, heads, rows, elements].
 func (t Tensor) DecodeBSHD() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -73,7 +71,7 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 	case "BOOL", "U8":
 		var data []byte
 		data, err = decode[byte](t, t.DType)
-		flags := make([]bool, len(data)) // a bool of another bit pattern than 0 and 1 is none
+		flags := make([]bool, len(data)) // a bool must be 0 or 1 in memory
 		for i, b := range data {
 			flags[i] = b != 0
 		}
@@ -87,21 +85,19 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 	return x, nil
 }
 
-// Encode returns x as a tensor of a file, with a copy of its elements in the order of
-// its shape, whatever its strides. Float32 becomes F32, Float16 F16, BFloat16 BF16 and
-// Bool BOOL. A shape that the memory of x is too short for, and memory on a device, are
-// errors.
+// Encode returns a file tensor with a copy of x's elements in the order of its shape, independent of
+// its strides. Float32 becomes F32, Float16 F16, BFloat16 BF16 and Bool BOOL. A shape beyond the
+// memory of x and memory on a device are errors.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }
 
-// EncodeBSHD is Encode with the elements, and the shape, in the order [batch, rows, heads,
-// elements].
+// EncodeBSHD is Encode with elements and shape in the order [batch, rows, heads, elements].
 func EncodeBSHD(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return [4]int{s[0], s[2], s[1], s[3]} })
 }
 
-// fileTypes are the format's words for flashkit's types.
+// fileTypes are the format's names of flashkit's types.
 var fileTypes = map[flashkit.DType]string{flashkit.Float32: "F32", flashkit.Float16: "F16", flashkit.BFloat16: "BF16", flashkit.Bool: "BOOL"}
 
 func encode(name string, x flashkit.Tensor, order func([4]int) [4]int) (Tensor, error) {
@@ -132,7 +128,7 @@ func encode(name string, x flashkit.Tensor, order func([4]int) [4]int) (Tensor, 
 	return t, nil
 }
 
-// appendRow appends the elements of a row, little endian.
+// appendRow appends the elements of a row, little-endian.
 func appendRow(b []byte, x flashkit.Tensor, from, to int) []byte {
 	switch x.DType() {
 	case flashkit.Float32:
@@ -155,7 +151,7 @@ func appendRow(b []byte, x flashkit.Tensor, from, to int) []byte {
 	return b
 }
 
-// within refuses a view that reaches beyond n elements, or before the first one.
+// within refuses a view that reaches beyond n elements, or before the first.
 func within(shape, strides [4]int, n int) error {
 	last := shape[3] - 1
 	for d := range 3 {
@@ -186,8 +182,8 @@ func (t Tensor) Int64s() ([]int64, error) {
 	return x, err
 }
 
-// Int32s returns a copy of the elements of an I32 or I64 tensor, all of which must fit,
-// as Sequences has lengths, starts and pages.
+// Int32s returns a copy of the elements of an I32 or I64 tensor, for the lengths, starts and pages of
+// flashkit.Sequences. An element beyond 32 bits is an error.
 func (t Tensor) Int32s() ([]int32, error) {
 	long, err := t.Int64s()
 	if err != nil {

@@ -40,8 +40,7 @@ func bits(x flashkit.Tensor, b, h, r, c int) any {
 	return x.Uint16s()[at]
 }
 
-// What is encoded and decoded in either order of dimensions is what it was, whatever
-// the strides.
+// Encoding and decoding in either order of dimensions preserves a tensor with any strides.
 func TestEncodeAndDecode(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 200 {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Write writes the file, with the tensors in the given order. Equal files give
-// equal bytes. Nothing is written if the file breaks a rule of the format.
+// Write writes the file, with the tensors in order. Equal files give equal bytes. Write writes nothing if
+// the file violates the format.
 func (f *File) Write(w io.Writer) error {
 	header, err := f.header()
 	if err != nil {
@@ -27,7 +27,7 @@ func (f *File) Write(w io.Writer) error {
 	return nil
 }
 
-// header returns all that comes before the data.
+// header returns the header with its length.
 func (f *File) header() ([]byte, error) {
 	if err := f.checkText(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (f *File) header() ([]byte, error) {
 			return nil, fmt.Errorf("tensor %.60q: %w", t.Name, err)
 		}
 		end := begin + len(t.Data)
-		if end < begin { // tensors may share their data, so the sum can be larger than memory
+		if end < begin { // tensors may share data, so the sum can exceed memory
 			return nil, fmt.Errorf("tensor %.60q: offset overflows int", t.Name)
 		}
 		b = appendMember(b, t.Name, struct {
@@ -93,7 +93,7 @@ func appendMember(b []byte, name string, value any) []byte {
 func appendJSON(b []byte, value any) []byte {
 	buf := bytes.NewBuffer(b)
 	enc := json.NewEncoder(buf)
-	enc.SetEscapeHTML(false)                           // names stay as they are
+	enc.SetEscapeHTML(false)                           // keep names unchanged
 	_ = enc.Encode(value)                              // cannot fail: the values are plain
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")) // Encode ends a value with a new line
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// abouts describe the variants.
+// abouts holds Kernel.About by variant.
 var abouts = map[string]string{
 	"fwd_simd128":    "WebAssembly SIMD128: packed tiles of 4 rows by 8 keys, online softmax; bound by instructions, as there is no fused multiply-add",
 	"bwd_simd128":    "WebAssembly SIMD128: five products, chunks of keys add to dQ in order; bound by instructions, as there is no fused multiply-add",
@@ -15,12 +15,12 @@ var abouts = map[string]string{
 	"bwd_scalar":     "WebAssembly: the plain loop of the backward pass, to read and to compare with; bound by scalar arithmetic",
 }
 
-// setAbout fills in what abouts say of k, and how it sums. Memory limits its head dims, not a number.
+// setAbout sets k's About, Code, Scores and MaxRows. Memory, not a number, limits its head dims.
 func setAbout(k *flashkit.Kernel, stem string) {
 	k.About, k.Code = abouts[stem], flashkit.CodeSandbox
 	switch _, k.Scores, _ = strings.Cut(stem, "_"); stem {
 	case "fwd_scalar", "bwd_scalar":
-		k.Scores = "fours" // as the portable kernels of simd
+		k.Scores = "fours" // the order of simd's portable kernels
 	case "decode_simd128":
 		k.Scores, k.MaxRows = stem, headRows
 	}

@@ -8,11 +8,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// backward takes items: a chunk of the keys of one head, or of all heads that share
-// dBias, which owns its dK, dV and dBias and walks the query rows that see it. dQ of a tile of rows is the sum over
-// chunks, in their order, whoever computes them: a chunk takes up a tile where
-// the chunk before has left it, and waits for that. Items are taken in order,
-// hence the lowest one never waits.
+// backward runs items. An item is a chunk of the keys of one head, or of all heads that share
+// dBias. It owns dK, dV and dBias of its keys and loops over the query rows that see them. Chunks
+// add to dQ of a tile of rows in order, on any worker: each waits until its predecessor has
+// finished the tile. Workers take items in order, so the lowest item never waits.
 func (j *job) backward(x *instance) error {
 	j.sinkGradients()
 	n := j.items()
@@ -23,7 +22,7 @@ func (j *job) backward(x *instance) error {
 		}
 		switch err := j.backwardChunk(x, item); err {
 		case nil:
-			j.passed[item].Store(passedAll)
+			j.progress[item].Store(allFinished)
 		case errStopped:
 			return nil
 		default:
@@ -33,11 +32,11 @@ func (j *job) backward(x *instance) error {
 	return nil
 }
 
-// errStopped ends an item of a call that has stopped. Such an item passes nothing: the
-// one that waits for it would read dQ where an earlier one still writes.
+// errStopped ends an item of a stopped call. The item does not advance its progress: a successor
+// would read dQ while a predecessor writes it.
 var errStopped = errors.New("stopped")
 
-// backwardChunk takes the heads of an item one after the other.
+// backwardChunk runs the heads of an item in order.
 func (j *job) backwardChunk(x *instance, item int) error {
 	chunk, owner := item/j.owners(), item%j.owners()
 	b0, b1, g0, g1 := 0, j.c.Batch, 0, j.c.KVHeads
@@ -60,8 +59,8 @@ func (j *job) backwardChunk(x *instance, item int) error {
 	return nil
 }
 
-// backwardHead takes the keys of an item from key k0 on of one head. done counts the
-// tiles of query rows that the item has passed.
+// backwardHead runs one head with the item's keys from k0 on. done counts the tiles of query rows
+// that the item has finished.
 func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, b, g, k0 int) error {
 	f, w := j.args, &j.places
 	k1 := min(k0+j.chunk, s.M)
@@ -89,7 +88,7 @@ func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, 
 				return err
 			}
 			*done++
-			j.passed[item].Store(*done)
+			j.progress[item].Store(*done)
 		}
 		if j.bias.allRows {
 			j.addColumns(x, b, h, k0, k1)
@@ -114,8 +113,7 @@ func (j *job) storeKeys(x *instance, f *flashkit.Args, b, g, k0, k1 int) error {
 	return nil
 }
 
-// backwardTile adds what tile t of query head h and the keys [k0, k1) give each
-// other.
+// backwardTile accumulates the gradients of tile t of query head h and the keys [k0, k1).
 func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b, h, t, k0, k1 int) error {
 	w, dq := &j.places, &j.args.DQ
 	i0, i1, lo, hi := j.tileRows(s, t)
@@ -170,16 +168,16 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	return nil
 }
 
-// gathers reports whether dQ needs memory of its own between chunks.
+// gathers reports whether dQ needs float32 workspace between chunks.
 func (x *plan) gathers() bool { return x.c.DType != flashkit.Float32 && x.chunks() > 1 }
 
-// gathered returns n rows of the sums of dQ.
+// gathered returns n rows of the workspace for dQ.
 func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
 	shape := j.args.DQ.Shape()
 	return j.dq[((s.QBatch*shape[1]+h)*shape[2]+s.Q0+r)*shape[3]:][:n*shape[3]]
 }
 
-// loadTile copies n query rows, from row r on, and their sum of dQ so far, to w.
+// loadTile copies n query rows from row r on, and their sums of dQ so far, to w.
 func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, first bool) {
 	f := j.args
 	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }

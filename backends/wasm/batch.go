@@ -6,38 +6,38 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A batch is some KV heads of short sequences, with the query heads that share them: the host
-// stages all of them, writes a list of the module's calls, and enters the module once. The
-// calls of a head, and so its bits, are what they are without a batch.
+// A batch is several KV heads of short sequences, with their query heads. The host stages all of
+// them, writes a list of module calls, and enters the module once. Batching changes neither the calls
+// of a head nor their results.
 
 const (
-	batchTime  = 300e3     // nanoseconds that the calls of a batch take, roughly, as pace has it
-	batchBytes = 256 << 10 // of the stage, so that it stays in the cache
-	listWords  = 8         // of a call in the list
+	batchTime  = 300e3     // target time of a batch in nanoseconds, by timing
+	batchBytes = 256 << 10 // maximum stage of a batch, to stay in the cache
+	listWords  = 8         // per call in the list
 	listEntry  = "calls"
 )
 
-// The numbers of functions in a list, as calls.h has them. After those of keys come those of
-// rows and of rows with features.
+// The function numbers in a list, as in calls.h: functions of keys, then of rows, then of rows with
+// features.
 const (
 	listForward  = 0
 	listBackward = 3
 	listGrads    = 6
 )
 
-// batchSize returns how many KV heads make a batch, or 0 where one has enough to do, or too much.
+// batchSize returns the number of KV heads per batch, or 0 if one head is large enough, or too large.
 func (x *plan) batchSize() int {
 	c := x.c
-	if x.v.few() || !x.v.inVectors() || x.bias.wanted || min(c.QLen, c.KVLen) < 1 || max(c.QLen, c.KVLen) > tile {
+	if x.v.isDecode() || !x.v.inVectors() || x.bias.wanted || min(c.QLen, c.KVLen) < 1 || max(c.QLen, c.KVLen) > tile {
 		return 0
 	}
 	rows, keys := float64(x.group()*c.QLen), float64(c.KVLen)
-	pair := 2 * float64(c.Dim+c.VDim) * x.v.pace.flop
+	pair := 2 * float64(c.Dim+c.VDim) * x.v.timing.flop
 	if c.Pass == flashkit.PassBackward {
 		pair *= 2.5
 	}
-	pair += x.v.pace.pair + x.featurePair()
-	time := rows*keys*pair + (rows+keys)*float64(c.Dim+c.VDim)/2*x.v.pace.element
+	pair += x.v.timing.pair + x.featurePair()
+	time := rows*keys*pair + (rows+keys)*float64(c.Dim+c.VDim)/2*x.v.timing.element
 	w, _ := x.placeBatch(lowest, 1)
 	size := min(int(batchTime/time), int(batchBytes/(w.scratch-lowest)), ceil(x.heads(), minItems))
 	if size < 2 {
@@ -46,17 +46,16 @@ func (x *plan) batchSize() int {
 	return size
 }
 
-// A batchStage is where the parts of a batch lie: how far, in bytes, those of a KV head are apart, and
-// those of a query head.
+// A batchStage is the layout of a batch: strides in bytes between KV heads and between query heads.
 type batchStage struct {
 	list           uint64
-	kv, q, o, lse  uint64 // kv is of K; V lies behind all of K
+	kv, q, o, lse  uint64 // kv is the stride of K; V follows all of K
 	v, bias, mask  uint64
-	blocks         uint64 // of a KV head: one for each tile of rows
+	blocks         uint64 // of a KV head: a block for each tile of rows
 	heads, entries int
 }
 
-// placeBatch lays out the memory of a batch of so many KV heads.
+// placeBatch lays out the memory of a batch of that number of KV heads.
 func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	at := from
 	take := func(bytes uint64) uint64 {
@@ -84,12 +83,13 @@ func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	}
 	w.scratchBytes = x.scratch()
 	w.scratch = take(w.scratchBytes)
-	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module wants a whole tile behind each
+	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module reads a whole tile past each
 	w.end = at
 	return w, b
 }
 
-// of returns the places of the rows of a tile from i0 on, of query head r of the group of KV head n of a batch.
+// of returns the places of the tile of rows from i0 on, in query head r of the group of the batch's
+// KV head n.
 func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	head := uint64(n*x.group() + r)
 	w.block += b.blocks*uint64(n) + uint64(4*blockWords*(r*x.tiles(x.c.QLen)+i0/x.rows))
@@ -110,7 +110,7 @@ func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	return w
 }
 
-// batches takes one batch after the other.
+// batches runs batches until there are none.
 func (j *job) batches(x *instance) error {
 	j.sinkGradients()
 	_, stage := j.placeBatch(x.base, j.batch)
@@ -137,7 +137,7 @@ func (j *job) batches(x *instance) error {
 	return nil
 }
 
-// list adds a call to the list of the batch at hand.
+// list adds a call to the list of the current batch.
 func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, flags int) {
 	to := x.at(b.list+uint64(4*listWords*x.listed), listWords)
 	for i, word := range [listWords]int{function, int(block), i0, i1, 0, j1, flags, 0} {
@@ -146,7 +146,7 @@ func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, f
 	x.listed++
 }
 
-// inList returns the numbers, in a list, of the functions of the plan for keys and for rows.
+// inList returns the list numbers of the plan's functions for keys and for rows.
 func (x *plan) inList() (keys, rows int) {
 	if keys = listForward; x.v.pass == flashkit.PassBackward {
 		keys = listBackward
@@ -157,7 +157,7 @@ func (x *plan) inList() (keys, rows int) {
 	return keys, keys + 1
 }
 
-// stageHead writes KV head number n of the batch at hand, which is one of all heads, and lists its calls.
+// stageHead stages number n of the current batch, KV head head of the call, and lists its calls.
 func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 	b, g := head/j.c.KVHeads, head%j.c.KVHeads
 	s := j.c.Seq(b)
@@ -194,7 +194,7 @@ func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 	}
 }
 
-// stageRows writes the rows [i0, i1) of query head h of sequence b to w, which see keys up to hi.
+// stageRows copies rows [i0, i1) of query head h of sequence b, which see keys below hi, to w.
 func (j *job) stageRows(x *instance, w *places, s *flashkit.Seq, b, h, i0, i1, hi int) {
 	if j.features != 0 {
 		x.writeScore(&j.plan, w, b, h, s.Diagonal)
@@ -214,7 +214,7 @@ func (j *job) stageRows(x *instance, w *places, s *flashkit.Seq, b, h, i0, i1, h
 	}
 }
 
-// storeHead writes the outputs of KV head number n of the batch at hand.
+// storeHead writes the outputs of number n of the current batch, KV head head of the call.
 func (j *job) storeHead(x *instance, stage *batchStage, head, n int) {
 	f, b, g := j.args, head/j.c.KVHeads, head%j.c.KVHeads
 	s := j.c.Seq(b)
@@ -245,7 +245,7 @@ func (j *job) storeHead(x *instance, stage *batchStage, head, n int) {
 	}
 }
 
-// plan returns the plan of a call. What a batch needs refuses no call of which one head has room.
+// plan returns the plan of a call, without a batch if only single heads fit the memory.
 func (s *sandbox) plan(v *variant, c *flashkit.Call) plan {
 	x := newPlan(v, c)
 	if x.batch > 0 && x.memory() > min(s.limit, maxMemory) {

@@ -60,8 +60,8 @@ func TestEntries(t *testing.T) {
 	require.EqualValues(t, 2*(2+2), entries.Load(), "two blocks of keys and two tiles of rows of two heads")
 }
 
-// A batch fits the budgets that keep a call short and its stage in the cache, leaves something
-// for other workers, and is never what a memory limit refuses.
+// A batch fits the budgets that keep a call short and its stage in the cache. It leaves items for
+// other workers, and a memory limit never refuses a call because of it.
 func TestBatchSize(t *testing.T) {
 	for name, want := range map[string]int{
 		"b32-h12-g12-n16-m16-d32-f32": 24, "b1-h1-g1-n5-m5-d8-f32": 0, "b1-h16-g16-n5-m5-d8-f32": 0, "b1-h17-g17-n5-m5-d8-f32": 2,
@@ -118,7 +118,7 @@ func TestBatchesSameBits(t *testing.T) {
 	require.Positive(t, batched)
 }
 
-// A list says no more than its calls do: a wrong one gives a code, and ends the list.
+// A wrong call in a list gives a code and ends the list, like the call alone.
 func TestBadLists(t *testing.T) {
 	b := newBackend(t, compiler)
 	x, err := b.box.acquire(t.Context(), 16<<20)

@@ -51,11 +51,11 @@ func newCall(p flashkit.Problem) *call {
 	return c
 }
 
-// goldenSeed is that of dropout.
+// goldenSeed is the dropout seed.
 const goldenSeed = 0x123456789abcdef
 
-// addFeatures makes what the features of the problem take: bias and mask for each row and
-// key, the same for all heads, and slopes and sinks for each head.
+// addFeatures adds the tensors of the problem's features: bias and mask by row and key, shared by all
+// heads, and slopes and sinks by head.
 func (c *call) addFeatures(tensor func(t flashkit.DType, s [4]int, random bool) flashkit.Tensor) {
 	p, pairs, heads := &c.p, [4]int{1, 1, c.p.QLen, c.p.KVLen}, [4]int{1, c.p.Heads, 1, 1}
 	a := &c.fwd
@@ -79,7 +79,7 @@ func (c *call) addFeatures(tensor func(t flashkit.DType, s [4]int, random bool) 
 	c.bwd.Bias, c.bwd.Mask, c.bwd.Slopes, c.bwd.Sink, c.bwd.Seed = a.Bias, a.Mask, a.Slopes, a.Sink, a.Seed
 }
 
-// within returns p with at most as many rows as a kernel takes.
+// within returns p with rows limited to the kernel's maximum.
 func within(k *flashkit.Kernel, p flashkit.Problem) flashkit.Problem {
 	if strings.HasPrefix(k.Name, "wasm/decode") {
 		p.QLen = min(p.QLen, headRows/max(1, p.Heads/max(1, p.KVHeads)))

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// After the first call, memory does not grow with calls, nor what a call
-// allocates with the problem.
+// After the first call, memory does not grow with calls, and allocations per call do not grow with
+// the problem.
 func TestAllocations(t *testing.T) {
 	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
@@ -78,8 +78,8 @@ func TestCancelMidway(t *testing.T) {
 	settle(t, goroutines)
 }
 
-// longCall returns a call that makes many of the module, and what it takes here and
-// now, which is far more than the collector takes.
+// longCall returns a call that makes many module calls, and its time on this machine, far above the
+// garbage collector's.
 func longCall(t *testing.T, k flashkit.Kernel) (c *call, whole time.Duration) {
 	require.NoError(t, newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32")).run(t.Context(), k)) // compiles
 	for heads := 1; whole < 200*time.Millisecond; heads *= 2 {

@@ -6,29 +6,29 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The decode kernel is for few query rows against many keys. An item is a KV head of a sequence, with
-// the query heads that share it: the host stages a block of keys once, and calls the module for up to
-// fewRows rows of each of them. So each such part has a block of parameters, and a scratch, of its own.
+// The decode kernel is for few query rows and many keys. An item is a KV head of a sequence with its
+// query heads. The host stages a block of keys once, then calls the module for parts of up to fewRows
+// rows of one query head. Each part has its own block of parameters and scratch.
 
 const (
-	fewRows  = 8  // of a query head in a call of the module, at most
-	headRows = 64 // of a KV head, at most
+	fewRows  = 8  // maximum rows of a query head per module call
+	headRows = 64 // maximum rows of a KV head
 )
 
-func (v *variant) few() bool { return v.keys == decodeKeys }
+func (v *variant) isDecode() bool { return v.keys == decodeKeys }
 
 const decodeKeys = "decode_simd128_keys"
 
-// refusesFew says that there are more rows or heads than the decode kernel has place for.
-func refusesFew(c *flashkit.Call) string {
+// refusesDecode refuses more rows or heads than the decode kernel supports.
+func refusesDecode(c *flashkit.Call) string {
 	if n := c.Heads / max(1, c.KVHeads); c.QLen > 0 && n > headRows/c.QLen {
 		return fmt.Sprintf("supports up to %d query rows of a KV head, not %d x %d", headRows, n, c.QLen)
 	}
 	return ""
 }
 
-// placeFew lays out the memory of the decode kernel.
-func (x *plan) placeFew(take func(floats uint64) uint64) (w places) {
+// placeDecode lays out the memory of the decode kernel.
+func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.parts(x.c.QLen))
 	w.block = take(blockWords * heads)
 	w.k, w.v = take(tile*d), take(tile*dv)
@@ -41,19 +41,19 @@ func (x *plan) placeFew(take func(floats uint64) uint64) (w places) {
 	if x.c.Score.Mask {
 		w.mask = take(tile * tile / 4)
 	}
-	w.scratchBytes = x.scratchFew()
+	w.scratchBytes = x.scratchDecode()
 	w.scratch = take(w.scratchBytes / 4 * heads)
 	w.q, w.o, w.lse = take(fewRows*d*heads), take(fewRows*dv*heads), take(fewRows*heads)
-	take(tile * (max(d, dv) + 1)) // the module wants a whole tile behind each
+	take(tile * (max(d, dv) + 1)) // the module reads a whole tile past each
 	return w
 }
 
-// scratchFew returns the bytes that DECODE in decode.h takes.
-func (x *plan) scratchFew() uint64 {
+// scratchDecode returns the scratch bytes of DECODE in decode.h.
+func (x *plan) scratchDecode() uint64 {
 	return 4 * (3*fewRows + fewRows*2*uint64(roundUp(x.c.VDim, 8)) + 2*tile)
 }
 
-// parts returns how many calls of the module take the rows of a KV head: up to fewRows of a query head each.
+// parts returns the module calls per KV head with that number of rows in each query head.
 func (x *plan) parts(rows int) int {
 	if rows == 0 {
 		return 0
@@ -61,20 +61,20 @@ func (x *plan) parts(rows int) int {
 	return x.group() * ceil(rows, fewRows)
 }
 
-// A part is the rows [i0, i1) of query head h.
+// A part is rows [i0, i1) of query head h.
 type part struct {
 	places
 	h, i0, i1 int
 }
 
-// partOf returns part n of KV head g, whose query heads have so many rows.
+// partOf returns part n of KV head g, with the given number of rows per query head.
 func (x *plan) partOf(all places, g, n, rows int) part {
 	each := ceil(rows, fewRows)
 	i0 := n % each * fewRows
 	return part{x.partPlaces(all, n), g*x.group() + n/each, i0, min(i0+fewRows, rows)}
 }
 
-// partPlaces returns the places of part n.
+// partPlaces returns the places of a part.
 func (x *plan) partPlaces(w places, part int) places {
 	n := uint64(part)
 	w.block += 4 * blockWords * n
@@ -85,7 +85,7 @@ func (x *plan) partPlaces(w places, part int) places {
 	return w
 }
 
-// decode takes one item after the other.
+// decode runs items until there are none.
 func (j *job) decode(x *instance) error {
 	for !j.stopped() {
 		head := int(j.next.Add(1) - 1)
@@ -103,7 +103,7 @@ func (j *job) decode(x *instance) error {
 	return nil
 }
 
-// decodeHead is an item: KV head g of sequence b.
+// decodeHead runs an item: KV head g of sequence b.
 func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 	f := j.args
 	j.poison(x)
@@ -144,7 +144,7 @@ func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 	return nil
 }
 
-// decodeBlock takes the keys [j0, j1) of an item.
+// decodeBlock processes keys [j0, j1) of an item.
 func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int) error {
 	if j.stopped() {
 		return errStopped
@@ -175,7 +175,7 @@ func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int)
 	return nil
 }
 
-// loadRawKeys is loadKeys of 16-bit rows, as they are.
+// loadRawKeys is loadKeys for 16-bit rows, without conversion.
 func (j *job) loadRawKeys(x *instance, offset uint64, t *flashkit.Tensor, b, g, j0, j1 int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	for j0 < j1 {

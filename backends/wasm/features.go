@@ -9,17 +9,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// What the plain kernels take, by name: what is new must be taught first. The host widens
-// rows of any type when it copies them, so that the module knows none.
+// The features of the kernels, listed one by one so that new ones need explicit support. The host
+// widens rows of all types to float32, so the module has no other type.
 const (
 	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
 		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	forwardTakes = backwardTakes | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed
 )
 
-// moduleFeatures returns the block's word of features, whose bits kernel.c lists in this
-// order. Sequences and pages have none: the host resolves them when it copies rows. The
-// sink is in LSE, which is all that the backward pass knows of it.
+// moduleFeatures returns the block's feature bits, in the order of kernel.c. Sequences and pages have
+// no bit, because the host resolves them when it copies rows. The backward pass reads the sink
+// through LSE alone.
 func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	forward := c.Pass == flashkit.PassForward
 	for i, has := range [...]bool{
@@ -33,28 +33,28 @@ func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	return bits
 }
 
-// Bits of the word of features.
+// Bits of the feature word.
 const featureBias, featureMask = 4, 8
 
-// wantsDBias reports whether the call asks for the gradient of the bias.
+// wantsDBias reports whether the call requests the gradient of the bias.
 func wantsDBias(c *flashkit.Call) bool {
 	return c.Pass == flashkit.PassBackward && c.Args != nil && c.Score.Bias && !c.Args.DBias.IsZero()
 }
 
-// dropout returns the limit below which 16 random bits, at the top of a word, drop a weight,
-// and the factor of the weights that are kept.
+// dropout returns the threshold below which the top 16 bits of a random word drop a weight, and the
+// factor of kept weights.
 func dropout(p float32) (threshold uint32, keep float32) {
 	return philox.Below(p), philox.Keep(p)
 }
 
 const (
-	wordFeatures = 19 // the first of the block's words about features
-	wordKV       = 35 // the first of those about K and V of 16 bits
-	wordOrigin   = 38 // the first of those that say where rows and keys begin in a whole
+	wordFeatures = 19 // first feature word of the block
+	wordKV       = 35 // first word for 16-bit K and V
+	wordOrigin   = 38 // first word of the row and key origin
 )
 
-// writeScore writes what the block says of features, for query head h of sequence b, in
-// which row i lies on the diagonal at key i+diagonal.
+// writeScore writes the block's feature words for query head h of sequence b. The diagonal meets row
+// i at key i+diagonal.
 func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	var slope, sink float32
 	if t := &n.c.Args.Slopes; n.c.Score.ALiBi {
@@ -78,8 +78,8 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/8))
 }
 
-// loadPairs copies what the bias and the mask say of rows [i0, i1) and keys [j0, j1) of
-// head h of sequence b to w. Rows that see no key may have no memory.
+// loadPairs copies bias and mask of rows [i0, i1) and keys [j0, j1) of head h of sequence b to w.
+// Rows that see no key may have no memory.
 func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	if j0 >= j1 {
 		return
@@ -93,7 +93,7 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 			from := t.Repeated(b, h, i0+r)
 			to := x.memory[w.mask+uint64(r*tile):][:tile]
 			for c, seen := range t.Bools()[from+j0 : from+j1] {
-				one := byte(0) // a move, not a branch
+				one := byte(0) // a move instead of a branch
 				if seen {
 					one = 1
 				}
@@ -103,7 +103,7 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	}
 }
 
-// rowsAlike returns the block's word that says of which features all rows have the same.
+// rowsAlike returns the block's bits of features whose pairs all rows share.
 func rowsAlike(c *flashkit.Call) (bits uint32) {
 	if c.Args == nil {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a feature adds to the plain call of the same kernel: each round runs both, one
-// after the other, and the median of their ratios counts. A key mask hides some keys of
+// The cost of a feature relative to the plain call of the same kernel: each round runs both in turn,
+// and the result is the median of their ratios. A key mask hides some keys of
 // every row, a mask and a bias differ from row to row.
 func BenchmarkFeatureCosts(b *testing.B) {
 	x, err := New(b.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// withWorkers returns a backend of so many instances.
+// withWorkers returns a backend with the given number of instances.
 func withWorkers(t *testing.T, e engine, workers int, limit uint64) *Backend {
 	box, err := newSandbox(t.Context(), kernelWasm, e, workers, limit)
 	require.NoError(t, err)
@@ -24,8 +24,8 @@ func withWorkers(t *testing.T, e engine, workers int, limit uint64) *Backend {
 	return b
 }
 
-// The tiles are those of the plan, whoever runs them: neither the number of workers nor
-// the engine changes a bit, nor do numbers that an earlier call has left.
+// The plan alone determines the tiles: neither the number of workers, the engine nor an earlier
+// call's leftovers change a bit.
 func TestFeaturesSameBits(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -54,7 +54,7 @@ func TestFeaturesSameBits(t *testing.T) {
 	}
 }
 
-// Kernels refuse by name what their pass does not have.
+// Kernels refuse by name the features that their pass lacks.
 func TestFeaturesRefused(t *testing.T) {
 	b := newBackend(t, compiler)
 	random := rand.New(rand.NewPCG(1, 1))
@@ -126,12 +126,12 @@ func TestFeaturesCanceled(t *testing.T) {
 	}
 }
 
-// The stage of bias and mask counts: a call has the memory that Fits says, or is refused.
+// Fits counts the stage of bias and mask: a call that fits has the memory for it.
 func TestFeaturesMemory(t *testing.T) {
 	for i := range variants {
 		v, pass := &variants[i], variants[i].pass
 		p := problem(t, "b1-h2-g2-n40-m1000-d64-f32-causal")
-		if v.few() {
+		if v.isDecode() {
 			p.QLen = fewRows
 		}
 		plain := newPlan(v, p.Ask(pass))
@@ -154,8 +154,8 @@ func TestFeaturesMemory(t *testing.T) {
 	}
 }
 
-// What has no element takes no time, whatever the other dimensions are, and what has one
-// is written: gradients of sinks and biases that no row has a part in are 0.
+// Empty outputs take no time, whatever the other dimensions are. Other outputs are written: gradients
+// of sinks and biases without rows are 0.
 func TestFeaturesNothingToDo(t *testing.T) {
 	b := newBackend(t, compiler)
 	for _, k := range b.Kernels() {

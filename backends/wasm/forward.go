@@ -2,9 +2,8 @@ package wasm
 
 import "github.com/flashkit-go/flashkit"
 
-// forward takes tiles of query rows, one head after the other. The module keeps
-// the packed keys of the head at hand; a tile packs those that it is the first
-// to see.
+// forward runs tiles of query rows, head by head. The module keeps the packed keys of the current
+// head; a tile packs the keys that no earlier tile saw.
 func (j *job) forward(x *instance) error {
 	blocks := ceil(j.c.KVLen, tile)
 	if cap(x.packed) < blocks {
@@ -24,7 +23,7 @@ func (j *job) forward(x *instance) error {
 			s = j.c.Seq(head / j.c.KVHeads)
 			x.writeBlock(&j.plan, &j.places, &s, 0, s.M)
 		}
-		// The last rows of a causal mask see the most keys, so they come first.
+		// The last rows of a causal mask see the most keys: start with them.
 		h, t := item%j.group(), j.tiles(s.N)-1-item/j.group()
 		if err := j.forwardTile(x, &s, head, h, t); err != nil {
 			return err
@@ -83,7 +82,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 	return nil
 }
 
-// stageKeys hands the keys [j0, j1) of a head to the module.
+// stageKeys stages and packs the keys [j0, j1) of a head.
 func (j *job) stageKeys(x *instance, b, g, j0, j1 int) error {
 	j.poisonKeys(x)
 	j.loadKeys(x, j.places.k, &j.args.K, b, g, j0, j1)

@@ -214,7 +214,7 @@ func bits(t flashkit.Tensor) (all []uint32) {
 	return all
 }
 
-// setBits writes what bits has returned back to the memory of t.
+// setBits writes the result of bits to the memory of t.
 func setBits(t flashkit.Tensor, all []uint32) {
 	for i := range t.Float32s() {
 		t.Float32s()[i] = math.Float32frombits(all[i])

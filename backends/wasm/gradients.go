@@ -7,13 +7,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A biasSum says what dBias is summed over. Heads that share a part of it have one
-// owner, who adds in one order: by sequence, head and row.
+// A biasSum describes the broadcast dimensions of dBias. Heads that share elements have one owner,
+// which adds in the order of sequence, head and row.
 type biasSum struct {
 	wanted   bool
 	allSeqs  bool // all sequences share it
-	allHeads bool // all heads do
-	allRows  bool // all rows of a head do
+	allHeads bool // all heads share it
+	allRows  bool // all rows of a head share it
 }
 
 func newBiasSum(c *flashkit.Call) biasSum {
@@ -24,17 +24,18 @@ func newBiasSum(c *flashkit.Call) biasSum {
 	return biasSum{true, shape[0] == 1 && c.Batch > 1, shape[1] == 1 && c.Heads > 1, shape[2] == 1}
 }
 
-// gathersBias reports whether dBias of 16 bits needs memory of its own while heads add to it.
+// gathersBias reports whether a 16-bit dBias needs float32 workspace while heads add to it.
 func (x *plan) gathersBias() bool {
 	return x.bias.wanted && (x.bias.allSeqs || x.bias.allHeads) && x.c.Args.DBias.DType() != flashkit.Float32
 }
 
-// biasRun is how many heads and sequences add to dBias in float32: sums of more, one by one,
-// would lose digits. Gradients of 16 bits have none to lose.
+// biasRun is the maximum number of heads and sequences that add to dBias in float32. Longer running
+// sums would lose precision.
 const biasRun = 512
 
-// widensBias reports whether more than that add to the same dBias, so that they do in float64.
-func (x *plan) widensBias() bool {
+// needsFloat64Bias reports whether dBias needs float64 workspace: more than biasRun heads and sequences add
+// to it.
+func (x *plan) needsFloat64Bias() bool {
 	n := 1
 	if x.bias.allSeqs {
 		n *= min(x.c.Batch, biasRun+1)
@@ -45,14 +46,14 @@ func (x *plan) widensBias() bool {
 	return n > biasRun && !x.gathersBias()
 }
 
-// biasRow returns where the sums of a row of dBias begin in memory of their own.
+// biasRow returns the index of a row of dBias in the workspace.
 func (j *job) biasRow(b, h, i int) int {
 	s := j.args.DBias.Shape()
 	return ((b%s[0]*s[1]+h%s[1])*s[2] + i%s[2]) * s[3]
 }
 
-// addBias takes the tile of dBias of rows [i0, i1) and keys [j0, j1) from the stage.
-// k0 is the first key at hand.
+// addBias adds the stage's tile of dBias for rows [i0, i1) and keys [j0, j1). k0 is the first key of
+// the item.
 func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
 	for r := range i1 - i0 {
 		from := x.at(j.places.dbias+uint64(4*r*tile), j1-j0)
@@ -67,7 +68,7 @@ func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
 	}
 }
 
-// addColumns adds what the rows of a head have in common, of keys [k0, k1).
+// addColumns adds the sums over all rows of a head for keys [k0, k1).
 func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
 	from := x.at(j.places.dbias, k1-k0)
 	for c := range k1 - k0 {
@@ -76,13 +77,13 @@ func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
 	j.addBiasRow(from, b, h, 0, k0)
 }
 
-// addBiasRow adds a row of floats to what row i of a head has from key j0 on.
+// addBiasRow adds a row of floats to dBias of row i of a head from key j0 on.
 func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	t, n := &j.args.DBias, len(from)/4
 	at := t.Repeated(b, h, i) + j0
 	var sum []float32
 	switch {
-	case j.widensBias():
+	case j.needsFloat64Bias():
 		for c := range n {
 			j.wideBias[j.biasRow(b, h, i)+j0+c] += float64(get(from, c))
 		}
@@ -98,9 +99,9 @@ func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	}
 }
 
-// roundBias writes gathered sums to DBias.
+// roundBias writes the workspace of dBias to DBias.
 func (j *job) roundBias() {
-	wide := j.widensBias()
+	wide := j.needsFloat64Bias()
 	if !wide && !j.gathersBias() {
 		return
 	}
@@ -127,8 +128,8 @@ func (j *job) roundBias() {
 	}
 }
 
-// sinkGradients writes dSink of heads that nobody else has begun. It is the sum over
-// rows of their weight of the sink times -delta, in the order of sequences and rows.
+// sinkGradients computes dSink of unclaimed heads. It is the sum over rows of the sink's weight times
+// -delta, in the order of sequences and rows.
 func (j *job) sinkGradients() {
 	f, c := j.args, j.c
 	if c.Pass != flashkit.PassBackward || f.DSink.IsZero() {
@@ -153,7 +154,7 @@ func (j *job) sinkGradients() {
 	}
 }
 
-// sinkGradient returns what row i of a sequence adds to dSink of head h.
+// sinkGradient returns the dSink term of row i of a sequence for head h.
 func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
 	f := j.args
 	i += s.Q0
@@ -169,7 +170,7 @@ func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
 	return -weight * delta
 }
 
-// dot returns the product of n elements of x and y, which are of one type.
+// dot returns the dot product of n elements of x and y, which have one type.
 func dot(x, y *flashkit.Tensor, at, other, n int) (sum float64) {
 	switch x.DType() {
 	case flashkit.Float32:

@@ -18,21 +18,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// An instance is one copy of the module with a memory of its own. One goroutine
-// uses it at a time.
+// An instance is one instance of the module with its own memory. Only one goroutine may use it at a
+// time.
 type instance struct {
 	module    api.Module
-	base      uint64 // the first free byte of its memory
+	base      uint64 // first free byte of its memory
 	functions map[string]api.Function
-	memory    []byte // a view of all of it
+	memory    []byte // view of its whole memory
 	stack     [6]uint64
 	share     *share
-	listed    int  // calls in the list of the batch at hand
-	failed    bool // it trapped or broke a rule: what it holds is not known
-	poisoned  bool // tests: see Backend.Poison
+	listed    int  // calls in the list of the current batch
+	failed    bool // it trapped or broke a rule: its state is unknown
+	poisoned  bool // for tests: see Backend.Poison
 
-	packed  []bool            // which blocks of the head at hand the module has
-	columns [maxChunk]float64 // the gradient of the bias that all rows of the head at hand share
+	packed  []bool            // blocks of the current head that the module has packed
+	columns [maxChunk]float64 // gradient of the bias that all rows of the current head share
 }
 
 // instantiate returns an instance with n bytes of memory, whole pages.
@@ -62,7 +62,7 @@ func (s *sandbox) instantiate(ctx context.Context, n uint64) (*instance, error) 
 	return x, nil
 }
 
-// greet takes all of the share, and asks for the ABI version and the first free byte.
+// greet grows the memory to its share, and checks the ABI version and the first free byte.
 func (x *instance) greet(ctx context.Context) error {
 	base := x.module.ExportedGlobal("__heap_base")
 	if base == nil || base.Type() != api.ValueTypeI32 || base.Get() > lowest {
@@ -86,8 +86,8 @@ func (x *instance) greet(ctx context.Context) error {
 
 var codes = [...]string{"ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range", "bad feature"}
 
-// call calls a function with the block and the arguments. A code other than 0, a
-// trap and a module that asks for more memory are errors, and the instance is lost.
+// call calls a function with the block and the arguments. A nonzero code, a trap and a request for
+// more memory are errors and make the instance unusable.
 func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	for i, a := range args {
 		x.stack[i] = uint64(uint32(a))
@@ -108,14 +108,14 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	return fmt.Errorf("kernel.wasm: %s%v: %w", name, slices.Clone(args), err)
 }
 
-// Numbers lie in memory as float32, little-endian. f32, f16 and bf16 rows are
-// widened on the way in and rounded on the way out.
+// Numbers in the module's memory are little-endian float32. The host widens f16 and bf16 rows on load
+// and rounds them on store.
 
-// Where the machine is little-endian too, f32 rows are copied as they lie.
+// A little-endian machine copies f32 rows directly.
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// floats returns n numbers at offset, a multiple of 4, on a machine that is little-endian.
+// floats returns n numbers at offset, a multiple of 4, on a little-endian machine.
 func (x *instance) floats(offset uint64, n int) []float32 {
 	if n == 0 {
 		return nil
@@ -123,7 +123,7 @@ func (x *instance) floats(offset uint64, n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(&x.memory[offset:][:4*n][0])), n)
 }
 
-// loadRaw copies numbers of 16 bits to offset as they are.
+// loadRaw copies 16-bit numbers to offset without conversion.
 func (x *instance) loadRaw(offset uint64, from []uint16) {
 	if n := len(from); littleEndian && n > 0 {
 		copy(unsafe.Slice((*uint16)(unsafe.Pointer(&x.memory[offset:][:2*n][0])), n), from)
@@ -142,8 +142,7 @@ func get(from []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
 }
 
-// load copies n rows of t to offset. The first begins at element from, the others a
-// row's stride apart.
+// load copies n rows of t to offset, from element from on at the row stride.
 func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -157,7 +156,7 @@ func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	}
 }
 
-// loadRow copies n elements of t, from element from on, to offset.
+// loadRow copies n elements of t to offset, from element from on.
 func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	to := x.at(offset, n)
 	switch t.DType() {
@@ -180,8 +179,7 @@ func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	}
 }
 
-// store copies n rows from offset into t. The first begins at element to, the others a
-// row's stride apart.
+// store copies n rows at offset into t, from element to on at the row stride.
 func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -220,7 +218,7 @@ func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
 	}
 }
 
-// writeRaw writes what decode's block says of K and V of 16 bits.
+// writeRaw writes the words for 16-bit K and V to decode's block.
 func (x *instance) writeRaw(w *places, t flashkit.DType) {
 	if w.rawK == 0 {
 		return
@@ -238,8 +236,8 @@ func (x *instance) writeRaw(w *places, t flashkit.DType) {
 // zero clears n floats at offset.
 func (x *instance) zero(offset uint64, n int) { clear(x.at(offset, n)) }
 
-// writeBlock writes the block of a plan for a sequence whose keys at hand are
-// [key0, key0+keys). It says nothing of features.
+// writeBlock writes the block of a plan, without features, for a sequence with the current keys
+// [key0, key0+keys).
 func (x *instance) writeBlock(n *plan, w *places, s *flashkit.Seq, key0, keys int) {
 	to := x.at(w.block, blockWords)
 	for i, word := range [blockWords]uint32{

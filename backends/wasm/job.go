@@ -11,25 +11,25 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A job is one call in progress. Jobs are pooled for their workspace.
+// A job is a call in progress. A pool reuses jobs for their workspace.
 type job struct {
 	plan
 	args   *flashkit.Args
 	places places
 	ctx    context.Context
 
-	next   atomic.Int64   // the next head, or item, that nobody has begun
-	begun  []atomic.Int64 // forward: how many tiles of each head somebody has begun
-	passed []atomic.Int64 // backward: how far each item has come, where later ones wait for it
-	sinks  atomic.Int64   // backward: the next head whose gradient of the sink nobody has begun
-	dq     []float32      // backward: sums of dQ, where DQ has 16 bits and takes several chunks
-	dbias  []float32      // backward: sums of dBias, where DBias has 16 bits and several heads
+	next     atomic.Int64   // next unclaimed head or item
+	begun    []atomic.Int64 // forward: claimed tiles of each head
+	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
+	sinks    atomic.Int64   // backward: next unclaimed head of dSink
+	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and several chunks
+	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads
 
-	wideBias []float64 // backward: sums of dBias, where very many heads share it
+	wideBias []float64 // backward: sums of dBias shared by more than biasRun heads
 
 	failed atomic.Bool
 	once   sync.Once
-	err    error // of the first worker that failed
+	err    error // of the first failed worker
 	helper sync.WaitGroup
 }
 
@@ -39,8 +39,7 @@ func (b *Backend) newJob(v *variant, c *flashkit.Call) *job {
 	return j
 }
 
-// do runs the job on as many instances as are free, at least one, and gives it
-// back to the pool.
+// do runs the job on the free instances, at least one, and returns it to the pool.
 func (b *Backend) do(ctx context.Context, j *job) error {
 	j.ctx, j.err, j.once = ctx, nil, sync.Once{}
 	j.failed.Store(false)
@@ -50,8 +49,8 @@ func (b *Backend) do(ctx context.Context, j *job) error {
 	return err
 }
 
-// begin runs the job if there is something to do. Otherwise it takes neither an
-// instance nor memory, whatever the dimensions are.
+// begin runs the job if it has items. Otherwise it takes neither an instance nor memory, whatever the
+// dimensions are.
 func (j *job) begin(s *sandbox) error {
 	if err := j.ctx.Err(); err != nil {
 		return err
@@ -96,7 +95,7 @@ func (j *job) parallel(s *sandbox) error {
 	return j.ctx.Err()
 }
 
-// workers returns how many instances a call may have at a time.
+// workers returns the maximum number of concurrent instances of a call.
 func (x *plan) workers(s *sandbox) int {
 	if n := x.c.Workers; n > 0 {
 		return min(n, cap(s.slots))
@@ -114,13 +113,13 @@ func (j *job) work(s *sandbox, x *instance) {
 	}
 }
 
-// run is the pass. A panic, which only a bug can bring, costs the instance.
+// run runs the pass. A panic, which only a bug can cause, costs the instance.
 func (j *job) run(x *instance) (err error) {
 	pass := j.forward
 	if j.v.pass == flashkit.PassBackward {
 		pass = j.backward
 	}
-	if j.v.few() {
+	if j.v.isDecode() {
 		pass = j.decode
 	}
 	if j.batch > 0 {
@@ -136,9 +135,8 @@ func (j *job) run(x *instance) (err error) {
 	return err
 }
 
-// stopped reports whether there is no use in going on: the context is done, or
-// a worker failed. Workers ask before each call of the module, and first let
-// others run: nobody can interrupt them inside.
+// stopped reports whether the context is done or a worker failed. Workers call it before each call of
+// the module and let other goroutines run first, because nothing interrupts the module.
 func (j *job) stopped() bool {
 	runtime.Gosched()
 	select {
@@ -149,22 +147,22 @@ func (j *job) stopped() bool {
 	}
 }
 
-// prepare resets the counters.
+// prepare resets the counters and sizes the workspace.
 func (j *job) prepare() {
 	j.next.Store(0)
 	j.begun = counters(j.begun, j.heads())
-	j.passed = counters(j.passed, j.owners()*j.chunks())
+	j.progress = counters(j.progress, j.owners()*j.chunks())
 	if n := elements(&j.args.DQ); j.gathers() && len(j.dq) < n {
 		j.dq = make([]float32, n)
 	}
 	if n := elements(&j.args.DBias); j.gathersBias() {
 		j.dbias = zeros(j.dbias, n)
-	} else if j.widensBias() {
+	} else if j.needsFloat64Bias() {
 		j.wideBias = zeros(j.wideBias, n)
 	}
 }
 
-// zeros returns at least n zeros, in the memory of old if it is enough.
+// zeros returns at least n zeros, in old's memory if it suffices.
 func zeros[F float32 | float64](old []F, n int) []F {
 	if len(old) < n {
 		return make([]F, n)
@@ -173,7 +171,7 @@ func zeros[F float32 | float64](old []F, n int) []F {
 	return old
 }
 
-// counters returns n counters at 0, in the memory of old if it is enough.
+// counters returns n zero counters, in old's memory if it suffices.
 func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	if cap(old) < n {
 		return make([]atomic.Int64, n)
@@ -185,7 +183,7 @@ func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	return old
 }
 
-// rowsOf returns the query rows of a KV head's sequence.
+// rowsOf returns the number of query rows of a KV head's sequence.
 func (j *job) rowsOf(head int) int {
 	if !j.c.Ragged {
 		return j.c.QLen
@@ -198,9 +196,9 @@ func elements(t *flashkit.Tensor) int {
 	return s[0] * s[1] * s[2] * s[3]
 }
 
-// takeTile returns the next tile of the head at hand, of one that nobody has
-// begun, or, when there is none, of one that others are at. Staying with a head
-// saves packing its keys.
+// takeTile returns the next tile of the current head, else of an unclaimed head, else of the head
+// with the most unclaimed tiles. Staying with a head saves packing its keys. head is -1 if none is
+// left.
 func (j *job) takeTile(current int) (head, item int) {
 	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {
@@ -234,10 +232,9 @@ func (j *job) takeTile(current int) (head, item int) {
 	}
 }
 
-// waitFor returns when the item has passed the place at, or false when the call
-// has stopped.
+// waitFor waits until the item has finished at tiles. It returns false if the call has stopped.
 func (j *job) waitFor(item int, at int64) bool {
-	return workers.Await(func() bool { return j.passed[item].Load() >= at }, j.stopped)
+	return workers.Await(func() bool { return j.progress[item].Load() >= at }, j.stopped)
 }
 
-const passedAll = math.MaxInt64
+const allFinished = math.MaxInt64

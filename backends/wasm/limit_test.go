@@ -41,7 +41,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// memoryOf returns what an instance needs for a problem.
+// memoryOf returns the bytes of an instance for a problem.
 func memoryOf(v int, p flashkit.Problem) uint64 {
 	x := newPlan(&variants[v], p.Ask(variants[v].pass))
 	return x.memory()
@@ -101,7 +101,7 @@ func TestCancelWhileWaitingForMemory(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// What has no element takes neither memory nor an instance, nor time.
+// A call with empty outputs takes no memory, no instance and no time.
 func TestNothingToDo(t *testing.T) {
 	const most = math.MaxInt>>13 + 1 // 1 << 50
 	b := newBackend(t, compiler)

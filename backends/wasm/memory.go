@@ -9,15 +9,14 @@ import (
 
 const (
 	pageBytes = 1 << 16  // of WebAssembly
-	heapStep  = 64 << 20 // by which Go's heap grows
+	heapStep  = 64 << 20 // growth step of Go's heap
 )
 
-// A share is the memory of one instance, of a size that never changes. Go's heap ends
-// the process when it cannot grow, and wazero by itself asks nobody before. So the
-// operating system, which may say no, is asked first.
+// A share is the memory of one instance, of fixed size. Go's heap ends the process if it cannot grow,
+// and wazero does not check first. So newShare first asks the operating system, which may refuse.
 type share struct {
 	bytes   []byte
-	refused bool // the module asked for more
+	refused bool // the module requested more
 }
 
 func newShare(n uint64) (*share, error) {
@@ -33,7 +32,7 @@ func newShare(n uint64) (*share, error) {
 // Allocate returns the share itself: an instance has one memory.
 func (s *share) Allocate(_, _ uint64) experimental.LinearMemory { return s }
 
-// Reallocate returns the first n bytes, or nil if there are not as many.
+// Reallocate returns the first n bytes, or nil if the share is smaller.
 func (s *share) Reallocate(n uint64) []byte {
 	if n > uint64(len(s.bytes)) {
 		s.refused = true
@@ -42,5 +41,5 @@ func (s *share) Reallocate(n uint64) []byte {
 	return s.bytes[:n:n]
 }
 
-// Free gives the memory back to the collector.
+// Free leaves the memory to the garbage collector.
 func (s *share) Free() { s.bytes = nil }

@@ -9,9 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The formula is about what a first call allocates on a compiled module: the
-// runtime grows memory by more than it is asked for, and an instance has some
-// of its own.
+// The formula approximates the allocations of a first call on a compiled module: the runtime grows
+// memory by more than the request, and an instance has some of its own.
 func TestHostMemory(t *testing.T) {
 	for _, name := range []string{"b1-h1-g1-n1-m1-d8-f32", "b1-h4-g2-n300-m1500-d64-f32", "b1-h4-g2-n300-m1500-d64-f32-causal"} {
 		p, err := flashkit.ParseProblem(name)

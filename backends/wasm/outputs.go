@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// clearOutputs writes what no tile of the call does: padding beyond the lengths of
-// sequences, gradients of rows without a key, and the zeros that dBias begins with.
+// clearOutputs writes the elements that no tile writes: padding past the ends of sequences, gradients
+// of rows without keys, and the initial zeros of dBias.
 func (j *job) clearOutputs() {
 	f, c := j.args, j.c
 	if c.QLen == 0 && c.KVLen == 0 {
@@ -43,8 +43,8 @@ func (j *job) fillPadding(t *flashkit.Tensor, b, from, to int, packed bool, v fl
 	}
 }
 
-// fill writes v, which is 0 where t has 16 bits, to the rows [r0, r1) of every head of
-// batch b of t. Rows without elements may begin anywhere: there is no memory behind them.
+// fill sets rows [r0, r1) of every head of batch b of t to v, which must be 0 in 16-bit tensors. Rows
+// without elements have no memory to index.
 func (j *job) fill(t *flashkit.Tensor, b, r0, r1 int, v float64) {
 	dim := t.Shape()[3]
 	if r0 >= r1 || dim == 0 {

@@ -6,12 +6,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What kernel.c says of itself.
+// The constants of kernel.c's ABI.
 const (
 	magic   = 0x4b484c46
 	version = 3
 	tile    = 128 // rows of the stage, and keys of a block
-	strip   = 64  // keys that the backward pass takes at a time
+	strip   = 64  // keys per step of the backward pass
 	maxDim  = 1 << 20
 	maxRow  = 1 << 30
 
@@ -21,37 +21,37 @@ const (
 const (
 	maxMemory  = 65535 << 16 // bytes; the module declares the same
 	blockWords = 48
-	lowest     = 1 << 16 // an instance's first free byte lies below
+	lowest     = 1 << 16 // upper bound of an instance's first free byte
 )
 
-// A plan is how a call is cut into calls of the module. It depends on the call and the
-// kernel alone, not on the number of workers, and so do the bits of the result.
+// A plan splits a call into module calls. It depends on the call and kernel alone, not on the number
+// of workers, and so do the bits of the result.
 type plan struct {
 	c     *flashkit.Call
 	v     *variant
-	rows  int // query rows of a tile
-	step  int // keys of a call, a multiple of tile
-	chunk int // keys that are in memory at a time, a multiple of tile
+	rows  int // query rows per tile
+	step  int // keys per module call, a multiple of tile
+	chunk int // keys in memory at a time, a multiple of tile
 
-	function string // of the module, for rows
-	features uint32 // that the module is told of
-	pairs    bool   // it gets, or gives, tiles of numbers for pairs of rows and keys
-	repeats  uint32 // features of which all rows have the same numbers
+	function string // module function for rows
+	features uint32 // feature bits for the module
+	pairs    bool   // the module reads or writes tiles of (row, key) pairs
+	repeats  uint32 // features whose pairs all rows share
 	bias     biasSum
-	batch    int // KV heads that one entry of the module computes, 0 if it takes one tile of rows
+	batch    int // KV heads per module entry, 0 without batches
 }
 
-// callFlops keeps a call under a millisecond: while one runs, neither the
-// garbage collector nor a canceled context gets its turn.
+// callFlops keeps a module call below a millisecond, because it delays the garbage collector and
+// cancellation.
 func (v *variant) callFlops() float64 { return v.rate / 2000 }
 
-// featureFlops is what features add to a pair of a row and a key, as if it were FLOPs.
+// featureFlops is the cost of features per (row, key) pair, in FLOPs.
 const featureFlops = 100
 
-// newPlan returns the plan of a call by a kernel whose instances may have at least what one head needs.
+// newPlan returns the plan of a call on instances large enough for one head.
 func newPlan(v *variant, c *flashkit.Call) plan {
 	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
-	pair := 2 * float64(c.Dim+c.VDim) // FLOPs of a row and a key
+	pair := 2 * float64(c.Dim+c.VDim) // FLOPs per row and key
 	if v.pass == flashkit.PassBackward {
 		pair *= 2.5
 	}
@@ -76,9 +76,9 @@ func newPlan(v *variant, c *flashkit.Call) plan {
 	return x
 }
 
-// The backward pass keeps a chunk of the keys in memory with their gradients,
-// and walks the query rows. Small chunks give several workers something to do
-// when there are few heads; large ones pack the query rows less often.
+// The backward pass keeps a chunk of keys and their gradients in memory and loops over the query
+// rows. Small chunks occupy more workers if there are few heads; large chunks pack query rows less
+// often.
 const (
 	minChunk = 128
 	maxChunk = 512
@@ -93,7 +93,7 @@ func (x *plan) heads() int { return x.c.Batch * x.c.KVHeads }
 
 func (x *plan) group() int { return x.c.Heads / x.c.KVHeads }
 
-// tiles returns the number of tiles of so many query rows.
+// tiles returns the number of tiles for the given number of query rows.
 func (x *plan) tiles(rows int) int { return ceil(rows, x.rows) }
 
 func (x *plan) chunks() int {
@@ -103,8 +103,8 @@ func (x *plan) chunks() int {
 	return ceil(x.c.KVLen, x.chunk)
 }
 
-// owners is how many workers could have the gradients of a chunk of the keys. A head
-// owns those of its keys; heads that share a gradient of the bias have one owner.
+// owners returns the number of owners of a chunk's gradients. A head owns the gradients of its keys;
+// heads that share elements of dBias have one owner.
 func (x *plan) owners() int {
 	n := x.heads()
 	if n > 0 && x.bias.allSeqs {
@@ -116,7 +116,7 @@ func (x *plan) owners() int {
 	return n
 }
 
-// items is how many workers could find something to do.
+// items returns the number of items that workers can run in parallel.
 func (x *plan) items() int {
 	if x.batch > 0 {
 		return ceil(x.heads(), x.batch)
@@ -124,7 +124,7 @@ func (x *plan) items() int {
 	if x.v.pass == flashkit.PassBackward {
 		return x.owners() * x.chunks()
 	}
-	if x.v.few() {
+	if x.v.isDecode() {
 		if x.c.QLen == 0 {
 			return 0
 		}
@@ -140,13 +140,13 @@ func (x *plan) items() int {
 	return n * x.c.Heads
 }
 
-// equalRows reports whether nothing says that sequences differ in rows. There may then
-// be more of them than anybody could walk, as nothing backs them.
+// equalRows reports whether all sequences have QLen rows. Their number may then be too large for a
+// loop, because no array lists them.
 func equalRows(c *flashkit.Call) bool {
 	return c.Args == nil || c.Args.Seqs == nil || c.Args.Seqs.QLens == nil && c.Args.Seqs.QStarts == nil
 }
 
-// tileRows returns the rows of query tile t of a sequence, and the keys that they see.
+// tileRows returns the rows of query tile t of a sequence and the range of keys that they see.
 func (x *plan) tileRows(s *flashkit.Seq, t int) (i0, i1, lo, hi int) {
 	i0 = t * x.rows
 	i1 = min(i0+x.rows, s.N)
@@ -155,12 +155,12 @@ func (x *plan) tileRows(s *flashkit.Seq, t int) (i0, i1, lo, hi int) {
 	return i0, i1, lo, max(lo, hi)
 }
 
-// places are the offsets of the block in memory, of the stage and of scratch.
+// places holds the memory offsets of the block, the stage and scratch.
 type places struct {
 	block                           uint64
 	q, k, v, o, lse, dout, dlse, dq uint64
-	bias, mask, dbias               uint64 // 0 without
-	rawK, rawV                      uint64 // of decode, 0 if K and V have 32 bits
+	bias, mask, dbias               uint64 // 0 if absent
+	rawK, rawV                      uint64 // for decode, 0 if K and V have 32 bits
 	scratch, scratchBytes           uint64
 	end                             uint64
 }
@@ -177,8 +177,8 @@ func (x *plan) place(from uint64) places {
 		at = here + 4*floats
 		return here
 	}
-	if x.v.few() {
-		w := x.placeFew(take)
+	if x.v.isDecode() {
+		w := x.placeDecode(take)
 		w.end = at
 		return w
 	}
@@ -202,10 +202,10 @@ func (x *plan) place(from uint64) places {
 	return w
 }
 
-// memory returns the bytes of an instance that runs the plan, whole pages.
+// memory returns the bytes of an instance for the plan, whole pages.
 func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / pageBytes * pageBytes }
 
-// scratch returns the bytes that kernel.c takes: place_fwd and place_bwd there.
+// scratch returns the scratch bytes of place_fwd and place_bwd in kernel.c.
 func (x *plan) scratch() uint64 {
 	d8, dv8 := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8))
 	floats := tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
@@ -217,7 +217,7 @@ func (x *plan) scratch() uint64 {
 	return x.scratchKeys() + 4*floats
 }
 
-// scratchKeys returns the bytes of scratch that outlast a tile of query rows. They come first.
+// scratchKeys returns the bytes of scratch that persist between tiles of query rows. They come first.
 func (x *plan) scratchKeys() uint64 {
 	d8, dv8, keys := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8)), uint64(x.chunk)
 	floats := keys*(d8+dv8) + (keys/tile+3)&^3 // K, V, finite
@@ -227,8 +227,7 @@ func (x *plan) scratchKeys() uint64 {
 	return 4 * floats
 }
 
-// scale returns the factor of the scores as the kernel takes it: the smallest
-// positive number rather than 0, the largest rather than infinity.
+// scale returns the softmax scale for the module, within the positive finite float32 numbers.
 func (x *plan) scale() float32 {
 	return float32(min(max(x.c.SoftmaxScale(), math.SmallestNonzeroFloat32), math.MaxFloat32))
 }

@@ -5,19 +5,18 @@ import (
 	"math"
 )
 
-// Poison lets all later calls find NaN in their workspace: in an instance's memory whenever
-// a call, a head or a tile of query rows begins, and in the sums between chunks. Package conformance asks
-// for it, see conformance.Poisoner. Results keep their bits, and calls get slower; a
-// program has no use for it.
+// Poison makes all later calls start with NaN in their workspace. It fills instance memory at the
+// start of a call, head or tile of query rows, and the sums between chunks. It serves package
+// conformance, see conformance.Poisoner. Results keep their bits; calls become slower.
 func (b *Backend) Poison() { b.box.poisoned.Store(true) }
 
-// poisonBits are a NaN as a float32 and as two numbers of 16 bits, and a mask that hides nothing.
+// poisonBits is NaN as a float32 and as two 16-bit numbers, and a mask that hides nothing.
 const poisonBits = 0x7ffa7ffa
 
 // poison fills all of the plan's memory, before the block of a head is written.
 func (j *job) poison(x *instance) { x.poison(x.base, j.places.end) }
 
-// poisonTile fills what a tile of query rows does not have from the tile before.
+// poisonTile fills the stage that a tile of query rows does not keep from the previous tile.
 func (j *job) poisonTile(x *instance) {
 	w := &j.places
 	x.poison(w.q, w.scratch)
@@ -38,7 +37,7 @@ func (j *job) poisonKeys(x *instance) {
 // poisonPairs fills the stage of bias and mask at w.
 func (j *job) poisonPairs(x *instance, w *places) {
 	if j.batch > 0 {
-		return // the stages of a batch overlap, and are poisoned together
+		return // the stages of a batch overlap and are poisoned together
 	}
 	if j.c.Score.Bias {
 		x.poison(w.bias, w.bias+4*tile*tile)
@@ -48,7 +47,7 @@ func (j *job) poisonPairs(x *instance, w *places) {
 	}
 }
 
-// poison fills the bytes [from, to), whole words, where the backend is poisoned.
+// poison fills the bytes [from, to), whole words, if the backend is poisoned.
 func (x *instance) poison(from, to uint64) {
 	if !x.poisoned || from == to {
 		return
@@ -70,6 +69,6 @@ func (j *job) poisonSums(s *sandbox) {
 	}
 }
 
-// BatchInvariant says that a sequence has the same bits alone as in any batch: see
+// BatchInvariant returns true: a sequence has the same bits alone as in any batch, see
 // conformance.BatchInvariant.
 func (b *Backend) BatchInvariant() bool { return true }

@@ -8,7 +8,7 @@ import (
 )
 
 // The definition of every feature, pair by pair in float64, over the tensors of a call.
-// It shares no line with the kernels, nor with what tells them where sequences lie.
+// It shares no code with the kernels, nor with the code that locates their sequences.
 
 // num returns element i of the memory of t.
 func num(t *flashkit.Tensor, i int) float64 {
@@ -142,7 +142,7 @@ func philoxWords(c [4]uint32, k [2]uint32) [4]uint32 {
 	return c
 }
 
-// keepOf returns what dropout multiplies a weight by.
+// keepOf returns the dropout factor of a weight.
 func keepOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) float64 {
 	drop := float64(p.Score.Dropout)
 	if drop == 0 {
@@ -157,7 +157,7 @@ func keepOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) float64 {
 	return (1 << 16) / (1<<16 - limit)
 }
 
-// referenceRow returns row i of O and its LSE. o0 and lse0 are those of earlier keys.
+// referenceRow returns row i of O and its LSE. o0 and lse0 belong to earlier keys.
 func referenceRow(p *flashkit.Problem, a *flashkit.Args, b, h, i int, o0 []float64, lse0 float64) (o []float64, lse float64) {
 	_, m := lengths(p, a, b)
 	scores, top := make([]float64, m), lse0

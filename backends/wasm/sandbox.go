@@ -17,12 +17,12 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// kernelWasm is made from kernel.c and its headers by make wasm.
+// kernelWasm is built from kernel.c and its headers by make wasm.
 //
 //go:embed kernel/kernel.wasm
 var kernelWasm []byte
 
-// kernelSum holds the hashes of the module and of what it was made from.
+// kernelSum holds the hashes of the modules and of their sources.
 //
 //go:embed kernel/kernel.sum
 var kernelSum []byte
@@ -34,8 +34,8 @@ const (
 	interpreter
 )
 
-// A sandbox is a module and its instances. The module gets nothing from the
-// host: no function, no clock, no memory but its own.
+// A sandbox is a module and its instances. The module has no imports: no host function, no clock, no
+// memory but its own.
 type sandbox struct {
 	engine  engine
 	module  []byte
@@ -46,21 +46,21 @@ type sandbox struct {
 	code wazero.CompiledModule
 	err  error
 
-	limit  uint64 // bytes of memory for all instances together
+	limit  uint64 // bytes of memory for all instances
 	mu     sync.Mutex
 	idle   []*instance
-	left   uint64        // what no instance has of the limit
-	freed  chan struct{} // closed when an instance comes back; nil if nobody waits for that
+	left   uint64        // unused bytes of limit
+	freed  chan struct{} // closed when an instance is released; nil without waiters
 	closed bool
 
-	poisoned atomic.Bool // tests: see Backend.Poison
+	poisoned atomic.Bool // for tests: see Backend.Poison
 
 	ending sync.Once
 	ended  error
 }
 
-// newSandbox returns a sandbox of up to n instances, which together have limit
-// bytes. It compiles nothing yet.
+// newSandbox returns a sandbox of up to n instances with limit bytes in total. It does not compile
+// the module.
 func newSandbox(ctx context.Context, module []byte, e engine, n int, limit uint64) (*sandbox, error) {
 	s := &sandbox{engine: e, module: module, slots: make(chan struct{}, n), limit: limit, left: limit}
 	config := wazero.NewRuntimeConfigInterpreter()
@@ -68,8 +68,8 @@ func newSandbox(ctx context.Context, module []byte, e engine, n int, limit uint6
 		config = wazero.NewRuntimeConfigCompiler()
 	}
 	config = config.WithCoreFeatures(api.CoreFeaturesV2).WithMemoryLimitPages(maxMemory >> 16).WithDebugInfoEnabled(false)
-	// Our own module makes short calls, and stopping it inside one would cost
-	// most of its speed. Any other module is watched.
+	// The embedded module makes short calls, and a check for cancellation inside would cost most of
+	// its speed. Any other module gets the check.
 	sum := sha256.Sum256(module)
 	config = config.WithCloseOnContextDone(!bytes.Contains(kernelSum, []byte(hex.EncodeToString(sum[:]))))
 	err := recovered(func() { s.runtime = wazero.NewRuntimeWithConfig(ctx, config) })
@@ -90,7 +90,7 @@ func recovered(f func()) (err error) {
 	return nil
 }
 
-// close ends the sandbox once the calls in progress have ended.
+// close ends the sandbox after the calls in progress.
 func (s *sandbox) close() error {
 	s.ending.Do(func() {
 		s.mu.Lock()
@@ -111,10 +111,10 @@ func (s *sandbox) close() error {
 	return s.ended
 }
 
-// compile compiles the module once and refuses one that is not of our making.
+// compile compiles the module once and refuses a module with another interface.
 func (s *sandbox) compile(ctx context.Context) error {
 	s.once.Do(func() {
-		// The call that comes first compiles for all, so its context must not stop it.
+		// The first call compiles for all, so its context must not stop it.
 		ctx := context.WithoutCancel(ctx)
 		if panicked := recovered(func() { s.code, s.err = s.runtime.CompileModule(ctx, s.module) }); panicked != nil {
 			s.err = panicked
@@ -129,8 +129,7 @@ func (s *sandbox) compile(ctx context.Context) error {
 	return s.err
 }
 
-// functions are the exports that take work, with the number of their arguments.
-// Each returns a code.
+// functions returns the required exports with their numbers of arguments. Each returns a code.
 func functions() map[string]int {
 	all := map[string]int{"abi": 0, listEntry: 2}
 	for _, v := range variants {
@@ -138,14 +137,14 @@ func functions() map[string]int {
 		if v.grads != "" {
 			all[v.grads] = 3
 		}
-		if v.featureRows != "" { // that of decode is the same
+		if v.featureRows != "" { // decode uses the same function
 			all[v.featureRows] = 6
 		}
 	}
 	return all
 }
 
-// inspect refuses a module with imports, or with other functions than ours.
+// inspect refuses a module with imports, or with exports that differ from functions().
 func inspect(code wazero.CompiledModule) error {
 	if len(code.ImportedFunctions())+len(code.ImportedMemories()) > 0 {
 		return errors.New("has imports; want none")
@@ -175,8 +174,8 @@ func inspect(code wazero.CompiledModule) error {
 	return nil
 }
 
-// acquire returns an instance with at least n bytes, whole pages, waiting for one
-// until ctx is done. The caller gives it back with release.
+// acquire returns an instance with at least n bytes, whole pages. It waits for one until ctx is done.
+// The caller must release it.
 func (s *sandbox) acquire(ctx context.Context, n uint64) (*instance, error) {
 	select {
 	case s.slots <- struct{}{}:
@@ -201,8 +200,7 @@ func (s *sandbox) acquire(ctx context.Context, n uint64) (*instance, error) {
 	}
 }
 
-// tryAcquire is acquire for one more instance: it returns nil rather than wait,
-// or fail.
+// tryAcquire is acquire for an additional instance: it returns nil instead of waiting or failing.
 func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 	select {
 	case s.slots <- struct{}{}:
@@ -216,9 +214,8 @@ func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 	return x
 }
 
-// take returns an idle instance with n bytes, or a new one in the place of one that
-// has less. Its slot is taken already. If others have the memory now, it returns what
-// to wait for instead.
+// take returns an idle instance with n bytes, or replaces a smaller one. The caller holds a slot. If
+// other calls have the memory, take returns a channel to wait on.
 func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +245,7 @@ func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan 
 	s.left -= n
 	s.mu.Unlock()
 	if scarce {
-		runtime.GC() // what was dropped is gone before more is taken
+		runtime.GC() // collects dropped instances before it takes more memory
 	}
 	x, err = s.instantiate(ctx, n)
 	s.mu.Lock()
@@ -259,13 +256,13 @@ func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan 
 	return x, nil, err
 }
 
-// drop ends an instance and gives its memory to the others. s.mu is held.
+// drop ends an instance and returns its memory to the limit. s.mu is held.
 func (s *sandbox) drop(x *instance) {
 	s.left += uint64(len(x.memory))
 	x.module.Close(context.Background())
 }
 
-// wake lets those look again who wait for memory. s.mu is held.
+// wake wakes the waiters for memory. s.mu is held.
 func (s *sandbox) wake() {
 	if s.freed != nil {
 		close(s.freed)
@@ -273,7 +270,7 @@ func (s *sandbox) wake() {
 	}
 }
 
-// release takes an instance back, or drops it if it failed.
+// release makes an instance idle, or drops it if it failed.
 func (s *sandbox) release(x *instance) {
 	s.mu.Lock()
 	if x.failed {

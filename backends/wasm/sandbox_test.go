@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A hostile module has our exports, and one function that does what it likes.
+// A hostile module has our exports and one misbehaving function.
 type hostile struct {
 	name  string
 	where string // the function that misbehaves
@@ -151,7 +151,7 @@ func settle(t *testing.T, goroutines int) {
 // busyCall returns a call with every feature that a kernel's module is told of.
 func busyCall(t *testing.T, v *variant) *flashkit.Call {
 	p := problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32")
-	if v.few() {
+	if v.isDecode() {
 		p.QLen = fewRows
 	}
 	if v.featureRows != "" {
@@ -273,7 +273,7 @@ func TestBadBlocks(t *testing.T) {
 			good()
 			require.ErrorContains(t, rows(0, most, 0, 256, 3), "bad range", "more keys than the stage of pairs has")
 		}
-		// What the host sets aside as scratch is exactly what the module needs.
+		// The host's scratch is exactly the module's need.
 		less := w
 		less.scratchBytes -= 16
 		x.writeBlock(&n, &less, &s, 0, n.chunk)
@@ -282,7 +282,7 @@ func TestBadBlocks(t *testing.T) {
 	x.failed = false
 }
 
-// Nothing is unsupported but what the memory of a module cannot hold.
+// Kernels refuse only calls that the memory of a module cannot hold.
 func TestFits(t *testing.T) {
 	b := newBackend(t, compiler)
 	for name, want := range map[string]string{

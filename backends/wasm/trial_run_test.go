@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// expected is what an output must hold: numbers at places of its memory, everywhere else
-// what it held before.
+// expected is the required content of an output: numbers at places of its memory, unchanged memory
+// elsewhere.
 type expected struct {
 	name string
 	t    *flashkit.Tensor
@@ -58,7 +58,7 @@ func expect(name string, t *flashkit.Tensor, tol float64) *expected {
 	return &expected{name, t, bits(*t), map[int]float64{}, tol}
 }
 
-// prepare fills in O and LSE, and returns what the outputs of a forward call must hold.
+// prepareForward fills in O and LSE and returns the required outputs of a forward call.
 func (r *trial) prepareForward() []*expected {
 	p, a := &r.p, &r.a
 	inf := math.Inf(-1)
@@ -90,7 +90,7 @@ func (r *trial) prepareForward() []*expected {
 	return []*expected{o, lse}
 }
 
-// prepareBackward fills in O, LSE, DO and DLSE, and returns what the gradients must be.
+// prepareBackward fills in O, LSE, DO and DLSE and returns the required gradients.
 func (r *trial) prepareBackward() []*expected {
 	p, a := &r.p, &r.a
 	r.eachRow(func(b, h, i int) {

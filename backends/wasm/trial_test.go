@@ -17,7 +17,7 @@ type trial struct {
 	hiddenKey map[[2]int]bool // sequence and key that no row may see
 }
 
-// A layout says how the sequences of a ragged problem lie.
+// A layout is an arrangement of a ragged problem's sequences.
 type layout struct{ packQ, padQ, packKV, padKV bool }
 
 const poison = 0x7fc5 // the upper half of a NaN, and one of 16 bits
@@ -165,7 +165,7 @@ func newTrial(seed uint64, p flashkit.Problem, l layout, gradients bool) *trial 
 	return r
 }
 
-// scoreTensors makes bias, mask, slopes and sinks. What no row may see stays NaN.
+// scoreTensors makes bias, mask, slopes and sinks. Elements that no row may see stay NaN.
 func (r *trial) scoreTensors(gradients bool) {
 	p, a := &r.p, &r.a
 	pairs := func() [4]int {

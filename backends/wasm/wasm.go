@@ -1,7 +1,6 @@
-// Package wasm computes attention in a sandbox: one short C program compiled to
-// WebAssembly, embedded, and run by wazero without any import. A kernel cannot
-// touch the host, can be audited in one sitting, and gives the same bits on
-// every platform.
+// Package wasm computes attention in a sandbox: a short C program, compiled to WebAssembly, embedded,
+// and run by wazero without imports. Its kernels cannot touch the host, can be audited in one
+// sitting, and give the same bits on every platform.
 package wasm
 
 import (
@@ -16,30 +15,28 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent
-// use. All its calls together use up to GOMAXPROCS instances of the module, as
-// it was when the backend was made, one call up to Args.Workers, and up to MemoryLimit
-// bytes; an instance keeps its memory until Close, or until a call needs an instance
-// with more.
+// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent use. Its calls share
+// up to GOMAXPROCS instances of the module, counted when the backend was made, and up to MemoryLimit
+// bytes. One call uses up to Args.Workers instances. An instance keeps its memory until Close, or
+// until a call needs a larger instance.
 type Backend struct {
 	box  *sandbox
-	jobs sync.Pool // *job, with the workspace of earlier calls
+	jobs sync.Pool // *job, with workspace of earlier calls
 }
 
-// An Option changes what New returns.
+// An Option configures New.
 type Option func(*options)
 
 type options struct{ memory uint64 }
 
-// MemoryLimit bounds the memory of all instances together, in bytes. The default is
-// 4 GiB, which is also the most that one instance can have. A kernel does not fit a
-// problem of which one head needs more. Otherwise a call takes as many instances as
-// there is memory for, and waits if others have all of it.
+// MemoryLimit bounds the total memory of all instances, in bytes. The default is 4 GiB, also the
+// maximum of one instance. A kernel refuses problems of which one head needs more than the limit. A
+// call uses the instances that the remaining memory allows, and waits if other calls have all of it.
 func MemoryLimit(bytes uint64) Option { return func(o *options) { o.memory = bytes } }
 
-// New returns the sandboxed backend. The module is compiled when a kernel first
-// runs. Where wazero has no compiler for the platform it interprets, and Cost
-// says how slow that is. The error wraps flashkit.ErrUnavailable.
+// New returns the sandboxed backend. The first call compiles the module. On platforms without a
+// wazero compiler it is interpreted, and Cost predicts the slower times. The error wraps
+// flashkit.ErrUnavailable.
 func New(ctx context.Context, opts ...Option) (*Backend, error) {
 	return open(ctx, kernelWasm, compiler, opts...)
 }
@@ -56,37 +53,37 @@ func open(ctx context.Context, module []byte, e engine, opts ...Option) (*Backen
 	return &Backend{box: box, jobs: sync.Pool{New: func() any { return new(job) }}}, nil
 }
 
-// Compile compiles the module now, so that the first call need not.
+// Compile compiles the module now instead of in the first call.
 func (b *Backend) Compile(ctx context.Context) error { return b.box.compile(ctx) }
 
 // Name returns "wasm".
 func (b *Backend) Name() string { return "wasm" }
 
-// Close waits for the calls in progress, then frees the instances and the compiled
-// code. Later calls are errors.
+// Close waits for the calls in progress, then frees the instances and the compiled code. Later calls
+// return errors.
 func (b *Backend) Close() error { return b.box.close() }
 
-// A variant is one way of kernel.c to compute one pass.
+// A variant is a set of kernel.c's functions that computes one pass.
 type variant struct {
-	stem string
-	pass flashkit.Pass
-	rate float64 // FLOP/s of one worker, roughly; it sizes calls
-	pace pace
+	stem   string
+	pass   flashkit.Pass
+	rate   float64 // approximate FLOP/s of one worker; it sizes module calls
+	timing timing
 
 	takes             flashkit.Feature
-	keys, rows, grads string // its functions; grads only in the backward pass
-	featureRows       string // rows of a call with features of the module, "" if it takes none
+	keys, rows, grads string // module functions; grads only for the backward pass
+	featureRows       string // function of rows with module features, "" if there is none
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, pace{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
-	{"bwd_simd128", flashkit.PassBackward, 20e9, pace{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
-	{"fwd_scalar", flashkit.PassForward, 1e9, pace{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
-	{"bwd_scalar", flashkit.PassBackward, 1e9, pace{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
-	{"decode_simd128", flashkit.PassForward, 12e9, pace{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
+	{"fwd_simd128", flashkit.PassForward, 24e9, timing{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
+	{"bwd_simd128", flashkit.PassBackward, 20e9, timing{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
+	{"fwd_scalar", flashkit.PassForward, 1e9, timing{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
+	{"bwd_scalar", flashkit.PassBackward, 1e9, timing{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
+	{"decode_simd128", flashkit.PassForward, 12e9, timing{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
 }
 
-// interpreted is how many times slower a kernel is where wazero interprets it.
+// interpreted is the slowdown of a kernel under wazero's interpreter.
 const interpreted = 200
 
 // Kernels returns the backend's kernels.
@@ -107,7 +104,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// refuses says what the memory of an instance cannot hold.
+// refuses returns the reason if an instance's memory cannot hold the call, else "".
 func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	if c.QLen > maxRow || c.KVLen > maxRow-c.QLen {
 		return fmt.Sprintf("supports up to %d query rows and keys together", maxRow)
@@ -115,8 +112,8 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	if c.Dim > maxDim || c.VDim > maxDim {
 		return fmt.Sprintf("supports head dims up to %d, not %d", maxDim, max(c.Dim, c.VDim))
 	}
-	if v.few() {
-		if reason := refusesFew(c); reason != "" {
+	if v.isDecode() {
+		if reason := refusesDecode(c); reason != "" {
 			return reason
 		}
 	}
@@ -127,8 +124,8 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	return ""
 }
 
-// hostMemory returns the bytes of the instances that a call takes, of the sums of
-// dQ and of dBias where it gathers them, and of the counters.
+// hostMemory returns the bytes of a call's instances, of its sums of dQ and dBias, and of its
+// counters.
 func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	x := b.box.plan(v, c)
 	if x.items() == 0 {
@@ -146,31 +143,30 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	if x.gathersBias() {
 		bytes += 4 * float64(elements(&c.Args.DBias))
 	}
-	if x.widensBias() {
+	if x.needsFloat64Bias() {
 		bytes += 8 * float64(elements(&c.Args.DBias))
 	}
 	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
-// A pace is what the parts of a kernel's work take one worker, in nanoseconds.
-// The figures are those of one server; package dispatch corrects the sum by what
-// it knows of the machine.
-type pace struct {
-	item    float64 // to begin and end one, and for the backward pass to visit a tile of rows
+// A timing is the time of one worker for each part of a kernel's work, in nanoseconds on one server.
+// Package dispatch corrects the sum for the actual machine.
+type timing struct {
+	item    float64 // to begin and end one; in the backward pass also to visit a tile of rows
 	flop    float64
-	pair    float64 // a row and a key: the exponential, and what goes with it
-	element float64 // of a row that is copied and packed
+	pair    float64 // a row and a key: the exponential and the work around it
+	element float64 // of a row to copy and pack
 }
 
-// callTime is what a call takes before any item, and helpTime what each goroutine
-// beside its own takes to come and to leave, in nanoseconds.
+// callTime is the time of a call before its items, helpTime the time to start and stop each
+// additional goroutine, in nanoseconds.
 const (
 	callTime = 1000
 	helpTime = 2500
 )
 
-// featureTimes are what features add to a row and a key, in nanoseconds: to the kernels in
-// vectors, by pass, and to the plain loops. alike is for a bias or mask that all rows share.
+// featureTimes are the times of features per row and key, in nanoseconds: of vector kernels by pass,
+// and of scalar kernels. alike is for a bias or mask that all rows share.
 var featureTimes = [...]struct {
 	feature           flashkit.Feature
 	forward, backward float64
@@ -184,7 +180,7 @@ var featureTimes = [...]struct {
 	{flashkit.FeatureDropout, 1, .9, 0, 8},
 }
 
-// featurePair is what the features of a call add to a row and a key, in nanoseconds.
+// featurePair returns the time of the call's features per row and key, in nanoseconds.
 func (x *plan) featurePair() (sum float64) {
 	asked := x.c.Features()
 	for i := range featureTimes {
@@ -205,16 +201,15 @@ func (x *plan) featurePair() (sum float64) {
 	return sum
 }
 
-// inVectors reports whether v is not one of the plain loops.
+// inVectors reports whether v is a vector kernel.
 func (v *variant) inVectors() bool { return strings.HasSuffix(v.stem, "simd128") }
 
-// crowding is how much longer everything takes where sixteen processors or more work:
-// two of them share a core, mostly.
+// crowding is the relative slowdown with sixteen or more processors: most share a core with another.
 const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	const rows = 8 // that meet an edge of the band together
-	x, pace := b.box.plan(v, c), &v.pace
+	x, timing := b.box.plan(v, c), &v.timing
 	n := x.amount()
 	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)
 	elements := (float64(c.Heads)*n.rows + float64(c.KVHeads)*n.keys) * float64(c.Dim+c.VDim)
@@ -225,8 +220,8 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	if v.pass == flashkit.PassBackward {
 		visits += n.visits * c.Heads
 	}
-	perPair := pace.pair + x.featurePair()
-	sum := float64(visits)*pace.item + c.FLOPs()*pace.flop + seen*perPair + elements/2*pace.element
+	perPair := timing.pair + x.featurePair()
+	sum := float64(visits)*timing.item + c.FLOPs()*timing.flop + seen*perPair + elements/2*timing.element
 	if b.box.engine == interpreter {
 		sum *= interpreted
 	}
@@ -236,10 +231,10 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	return time.Duration(min(sum, math.MaxInt64/2))
 }
 
-// An amount is what the sequences of a call add up to.
+// An amount is the total work over the sequences of a call.
 type amount struct {
 	rows, keys float64
-	visits     int // of tiles of rows by chunks of keys
+	visits     int // tiles of rows times chunks of keys
 }
 
 func (x *plan) amount() (n amount) {

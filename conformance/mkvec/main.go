@@ -1,5 +1,5 @@
-// Mkvec writes the golden vectors: go run ./conformance/mkvec conformance/testdata.
-// It deletes the old ones first, so that none is left behind.
+// Mkvec writes the golden vectors: go run ./conformance/mkvec conformance/testdata. It first
+// deletes the old vectors, so that none is left over.
 package main
 
 import (
@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/klauspost/compress/gzip" // a pinned version, so that the bytes do not depend on that of Go
+	"github.com/klauspost/compress/gzip" // a pinned version, so that the bytes do not depend on Go's
 
 	"github.com/flashkit-go/flashkit/conformance"
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// kind is the kind of the vectors, whose header begins with a bound.
+// kind recognizes golden vectors: their header begins with a bound.
 var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
 	r, err := gzip.NewReader(bytes.NewReader(begin))
 	if err != nil {
@@ -50,7 +50,7 @@ func run(args []string) error {
 	for _, c := range slices.Concat(conformance.Grid(), conformance.Traps()) {
 		path := filepath.Join(args[0], c.VectorName()+conformance.VectorSuffix)
 		if _, err := os.Stat(path); err == nil {
-			continue // cases of the grid share one
+			continue // cases of the grid share a vector
 		}
 		if err := write(path, c); err != nil {
 			return fmt.Errorf("%s: %w", c.Name, err)

@@ -7,10 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What a kernel does for the features of a problem, done right. slips.go names the
-// places.
+// The correct computation of features. faults.go lists the places that a mutant can change.
 
-// capBiasALiBi returns what becomes of a scaled score, and the slope of the softcap there.
+// capBiasALiBi returns the score for a scaled dot product, and the slope of the softcap there.
 func capBiasALiBi(c *call, x float32, at pair) (s, slope float32) {
 	s, slope = c.cap(x, c.p.Score.Softcap)
 	return s + c.biased(at) - c.alibi(at), slope
@@ -24,7 +23,7 @@ func softcap(x, limit float32) (s, slope float32) {
 	return limit * t, 1 - t*t
 }
 
-// biased returns what the bias adds to a score.
+// biased returns the bias of a pair, 0 without bias.
 func (c *call) biased(at pair) float32 {
 	if !c.p.Score.Bias {
 		return 0
@@ -33,7 +32,7 @@ func (c *call) biased(at pair) float32 {
 	return c.bias(c, t, c.index(c, t, at))
 }
 
-// alibi returns what ALiBi takes off a score.
+// alibi returns the ALiBi penalty of a pair, 0 without ALiBi.
 func (c *call) alibi(at pair) float32 {
 	if !c.p.Score.ALiBi {
 		return 0
@@ -47,8 +46,8 @@ func (c *call) slopeOf(b, h int) float32 {
 	return t.Float32s()[t.Repeated(b, h, 0)]
 }
 
-// finiteSlope returns the slope of a pair, NaN for an infinite one: no distance makes a
-// score of it, not even 0.
+// finiteSlope returns the slope of a pair, NaN for an infinite one, which gives no score even at
+// distance 0.
 func finiteSlope(c *call, at pair) float32 {
 	x := c.slopeOf(at.b, at.h)
 	return x + 0*x
@@ -58,7 +57,7 @@ func fromDiagonal(p problem, at pair) int { return at.j - at.i - p.Band.Diagonal
 
 func abs(x int) int { return max(x, -x) }
 
-// indexOf returns where a pair is in the memory of a bias or a mask.
+// indexOf returns the index of a pair in the memory of a bias or mask.
 func indexOf(_ *call, t tensor, at pair) int { return t.Repeated(at.b, at.h, at.i) + at.j }
 
 func maskAt(c *call, at pair) bool { return c.args.Mask.Bools()[c.index(c, c.args.Mask, at)] }
@@ -69,7 +68,7 @@ func (c *call) logit(h int) float32 {
 	return t.Float32s()[t.Offset(0, h, 0)]
 }
 
-// earlier returns LSE and O of a row as they are.
+// earlier returns LSE and O of a row from the earlier keys.
 func (c *call) earlier(at pair) (lse float32, o []float32) {
 	f, b, r := c.args, c.seq.QBatch, c.seq.Q0+at.i
 	o = make([]float32, c.p.VDim)
@@ -90,15 +89,15 @@ func pageOf(c *flashkit.Call, b, j int) (page, at int) {
 	return table(c, b, j/c.Page), j % c.Page
 }
 
-// table returns entry i of a sequence's row of the page table, the last one for what
-// lies beyond, and a page that there is.
+// table returns entry i of a sequence's row of the page table. It clamps i to the last entry, and
+// the page to the pool.
 func table(c *flashkit.Call, b, i int) int {
 	pages := c.Args.Seqs.Pages
 	w := len(pages) / c.Batch
 	return max(0, int(pages[b*w+min(i, w-1)]))
 }
 
-// dropout returns what a weight is multiplied by.
+// dropout returns the dropout factor of a weight.
 func dropout(c *call, at pair) float32 {
 	p := float64(c.p.Score.Dropout)
 	if p == 0 {
@@ -121,13 +120,13 @@ func halfOf(words [4]uint32, j int) uint32 {
 
 func atLeast(number uint32, p float64) bool { return number >= limit(p) }
 
-// limit returns below which numbers of 16 bits a weight is dropped.
+// limit returns the 16-bit number below which a weight is dropped.
 func limit(p float64) uint32 { return uint32(min(math.Floor(p*(1<<16)+.5), math.MaxUint16)) }
 
-// makeUp returns the factor of kept weights.
+// makeUp returns the dropout factor of kept weights.
 func makeUp(p float64) float32 { return float32((1 << 16) / (1<<16 - float64(limit(p)))) }
 
-// counterOf returns key and counter of Philox for a pair.
+// counterOf returns the Philox key and counter of a pair.
 func counterOf(c *call, at pair) (key [2]uint32, x [4]uint32) {
 	seed, o := c.args.Seed, &c.args.Origin
 	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32((o.Key + at.j) / 8), uint32(o.Row + at.i), uint32(o.Head + at.h), uint32(o.Batch + at.b)}

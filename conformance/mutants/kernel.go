@@ -7,34 +7,34 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// tile is the number of keys that a row takes in at a time.
+// tile is the number of keys per step.
 const tile = 16
 
-// A call is one call of one kernel, at one sequence of it.
+// A call is a kernel call at one of its sequences.
 type call struct {
-	slips
+	faults
 	c    *flashkit.Call
 	args *flashkit.Args
-	by   float32 // the softmax scale
+	by   float32 // softmax scale
 
-	b   int // the sequence
+	b   int // sequence
 	seq flashkit.Seq
 	p   problem // with the lengths of the sequence
 
-	js       []int // workspace: keys of a tile, their scores, and the slopes of the softcap there
+	js       []int // workspace: keys of a tile, their scores, and the softcap's slopes there
 	s, slope []float32
 }
 
-func newCall(s slips, c *flashkit.Call) *call {
-	return &call{slips: s, c: c, args: c.Args, by: s.scale(c.Problem), p: c.Problem}
+func newCall(s faults, c *flashkit.Call) *call {
+	return &call{faults: s, c: c, args: c.Args, by: s.scale(c.Problem), p: c.Problem}
 }
 
 // A pair is a row and a key of a query head.
 type pair struct{ b, h, i, j int }
 
-// A row is what the forward pass knows of one query row: the largest score so
-// far, and the sum of the weights relative to it, bare and times V. Sums over keys
-// and rows are float64, so that a long one loses nothing.
+// A row is the forward pass's state of one query row: the running maximum m, and the sums of
+// weights relative to it, alone and times V. Sums over keys and rows are float64, so that long ones
+// stay exact enough.
 type row struct {
 	m float32
 	l float64
@@ -52,8 +52,8 @@ func (c *call) enter(b int) {
 	c.p.QLen, c.p.KVLen = c.seq.N, c.seq.M
 }
 
-// forward walks the keys of each query row in tiles with a running maximum, and
-// divides once at the end (Dao et al. 2022, algorithm 1).
+// forward processes each query row's keys in tiles with a running maximum, and divides once at the
+// end (Dao et al. 2022, algorithm 1).
 func (c *call) forward(ctx context.Context) error {
 	f := c.args
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
@@ -85,18 +85,18 @@ func (c *call) forward(ctx context.Context) error {
 	return nil
 }
 
-// visible returns the keys that row i sees, those that a mask hides with them.
+// visible returns the range of keys in the band of row i, including masked keys.
 func (c *call) visible(i int) (lo, hi int) {
 	lo, hi = c.keys(c.aligned(c), i)
 	return min(lo, c.p.KVLen), min(hi, c.p.KVLen)
 }
 
-// visits returns where the tiles of row i, which sees [lo, hi), begin and end.
+// visits returns the key range covered by the tiles of row i, which sees [lo, hi).
 func (c *call) visits(i, lo, hi int) (k0, end int) {
 	return c.first(c.p, i, lo) / tile * tile, min(hi, c.keyEnd(c.p.KVLen))
 }
 
-// open gives the row what it has before its first key.
+// open adds the sink and the earlier keys to the row.
 func (c *call) open(r *row, at pair) {
 	if c.p.Score.Sink {
 		c.sink(c, r, at)
@@ -106,7 +106,7 @@ func (c *call) open(r *row, at pair) {
 	}
 }
 
-// take adds one score of the value v, nil for none, to the row.
+// take adds one score with value v, nil for none, to the row.
 func (c *call) take(r *row, s float32, v []float32) {
 	m := max(r.m, s)
 	shift := c.guard(m)
@@ -146,8 +146,8 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 	}
 }
 
-// scores returns the keys of the tile from k0 on that take part in a row that
-// sees [lo, hi), and their scores.
+// scores returns the keys that take part in the tile from k0 on, for a row that sees [lo, hi), and
+// their scores.
 func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
 	c.js, c.s, c.slope = c.js[:0], c.s[:0], c.slope[:0]
 	dim := c.dim(c.p.Dim)
@@ -181,15 +181,14 @@ func (c *call) finish(r *row, at pair) {
 	}
 }
 
-// Gradients are sums over sequences: of the bias, dense in its shape, and of the sink.
+// gradients are sums over sequences, for the bias by element and for the sink by head.
 type gradients struct {
 	bias map[pair]float64
 	sink []float64
 }
 
-// backward recomputes P from LSE and walks the same tiles (Dao et al. 2022,
-// appendix B.2). All of dK and dV of a batch grow side by side, because every
-// query head of a group adds to them.
+// backward recomputes P from LSE over the same tiles (Dao et al. 2022, appendix B.2). It keeps the
+// sums of dK and dV of a whole sequence, because every query head of a group adds to them.
 func (c *call) backward(ctx context.Context) error {
 	f := c.args
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
@@ -232,7 +231,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 			return err
 		}
 		lse, dlse := c.read(f.LSE, b, h, c.seq.Q0+i, 0), float32(0)
-		if lse == negInf { // the row gives no weight
+		if lse == negInf { // the row has no weights
 			continue
 		}
 		if !f.DLSE.IsZero() {
@@ -265,7 +264,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 	return nil
 }
 
-// dot and add go as far as their shorter first argument.
+// The length of x in dot, and of the sum in add, limits the loop.
 func dot(x, y []float32) (sum float32) {
 	for i := range x {
 		sum += x[i] * y[i]

@@ -60,7 +60,7 @@ func (c *call) pad(name string, t tensor, b, n int, packed bool, x float32) {
 	}
 }
 
-// dbiasAt returns the element of DBias that a pair adds to.
+// dbiasAt returns the DBias element of a pair.
 func (c *call) dbiasAt(at pair) pair {
 	for d, x := range [...]*int{&at.b, &at.h, &at.i} {
 		if c.args.Bias.Shape()[d] == 1 {
@@ -70,7 +70,7 @@ func (c *call) dbiasAt(at pair) pair {
 	return at
 }
 
-// storeSums writes DBias and DSink, where they are wanted.
+// storeSums writes DBias and DSink if the caller wants them.
 func (c *call) storeSums(sums *gradients) {
 	if t := c.args.DBias; !t.IsZero() {
 		n := t.Shape()

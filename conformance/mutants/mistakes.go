@@ -9,11 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// denseMistakes are those of the traps of dense attention.
+// denseMistakes are the mistakes of traps.
 var denseMistakes = []mistake{
-	// Alignment of the causal mask. Row i+n sees what row i sees, n keys on.
+	// Alignment of the causal mask. Row i+n has the keys of row i, moved by n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
-	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 asks for key 0
+	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 wants key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
 	{"causal_one_row", moved(func(p problem) int { return -only(p.QLen == 1, p.KVLen-1) })},
 	{"topleft_short", moved(func(p problem) int { return max(0, toBottomRight(p)) })},
@@ -31,7 +31,7 @@ var denseMistakes = []mistake{
 		_, hi = p.Keys(i)
 		return lo, hi
 	})},
-	{"window_empty_tail", func(s *slips) {
+	{"window_empty_tail", func(s *faults) {
 		s.begin = func(r *row, lo, hi int) {
 			if lo < hi {
 				r.reset(negInf)
@@ -42,121 +42,121 @@ var denseMistakes = []mistake{
 		lo, hi = p.Keys(i)
 		return lo - only(i >= 64 && lo == p.KVLen, 1), hi
 	})},
-	{"window_wide", func(s *slips) { // 64 rows share their tiles, and the last of them says which
+	{"window_wide", func(s *faults) { // 64 rows share tiles, chosen by the last row
 		s.first = func(p problem, i, _ int) int { lo, _ := p.Keys(min(i|63, p.QLen-1)); return lo }
 	}},
 
-	// Rows, keys and batches that are not there.
-	{"empty_row", func(s *slips) { s.divisor = itself[float64] }},
-	{"empty_row_lse", func(s *slips) {
+	// Missing rows, keys and batches.
+	{"empty_row", func(s *faults) { s.divisor = itself[float64] }},
+	{"empty_row_lse", func(s *faults) {
 		s.lse = func(m float32, l float64) float32 { return max(m, -math.MaxFloat32) + float32(math.Log(max(l, 1))) }
 	}},
-	{"no_keys", func(s *slips) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
-	{"no_queries", func(s *slips) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
-	{"no_batch", func(s *slips) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // a grid of no blocks
+	{"no_keys", func(s *faults) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
+	{"no_queries", func(s *faults) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
+	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // a grid without blocks
 	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
 
 	// Keys behind the mask: a weight of 0 is multiplied, or the mask is added.
-	{"nan_behind_mask", func(s *slips) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo } }},
-	{"inf_behind_mask", func(s *slips) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true } }},
-	{"nan_before_window", func(s *slips) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo } }},
+	{"nan_behind_mask", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo } }},
+	{"inf_behind_mask", func(s *faults) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true } }},
+	{"nan_before_window", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo } }},
 
 	// The running maximum and sum.
-	{"huge_scores", func(s *slips) { s.raise = func(_, _ float32) float32 { return 0 } }},
-	{"huge_negative_scores", func(s *slips) { s.begin = func(r *row, _, _ int) { r.reset(0) } }},
-	{"finite_sentinel", func(s *slips) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
-	{"rising_max", func(s *slips) { s.rescaleO = one }},
-	{"rising_max_sum", func(s *slips) { s.rescaleL = one }},
-	{"falling_max", func(s *slips) { // which only sums that end at the largest float32 show
+	{"huge_scores", func(s *faults) { s.raise = func(_, _ float32) float32 { return 0 } }},
+	{"huge_negative_scores", func(s *faults) { s.begin = func(r *row, _, _ int) { r.reset(0) } }},
+	{"finite_sentinel", func(s *faults) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
+	{"rising_max", func(s *faults) { s.rescaleO = one }},
+	{"rising_max_sum", func(s *faults) { s.rescaleL = one }},
+	{"falling_max", func(s *faults) { // only sums that overflow at the largest float32 show this
 		s.raise, s.sumKeys = func(_, top float32) float32 { return top }, toFloat32
 	}},
-	{"far_below_max", func(s *slips) { s.exp = expByBits }},
-	{"very_negative_lse", func(s *slips) { s.unused = func(n int) []float32 { return make([]float32, max(0, n)) } }},
-	{"last_key", func(s *slips) { s.keyEnd = whole(tile) }},
-	{"long_keys", func(s *slips) { s.keyEnd = upTo(512) }},
-	{"tile_tails", func(s *slips) { s.rowEnd = whole(64) }},
+	{"far_below_max", func(s *faults) { s.exp = expByBits }},
+	{"very_negative_lse", func(s *faults) { s.unused = func(n int) []float32 { return make([]float32, max(0, n)) } }},
+	{"last_key", func(s *faults) { s.keyEnd = whole(tile) }},
+	{"long_keys", func(s *faults) { s.keyEnd = upTo(512) }},
+	{"tile_tails", func(s *faults) { s.rowEnd = whole(64) }},
 
 	// Heads and batches.
 	{"batch_heads", addressed(func(s, _ [4]int, b, h, r int) int { return h*s[0] + b*s[1] + r*s[2] })},
-	{"gqa_1", func(s *slips) { s.share = clearRows }},
-	{"gqa_2", func(s *slips) { s.kvHead = func(p problem, h int) int { return h % p.KVHeads } }},
-	{"gqa_3", func(s *slips) { s.kvHead = func(p problem, h int) int { return min(h/p.KVHeads, p.KVHeads-1) } }},
-	{"gqa_5", func(s *slips) {
+	{"gqa_1", func(s *faults) { s.share = clearRows }},
+	{"gqa_2", func(s *faults) { s.kvHead = func(p problem, h int) int { return h % p.KVHeads } }},
+	{"gqa_3", func(s *faults) { s.kvHead = func(p problem, h int) int { return min(h/p.KVHeads, p.KVHeads-1) } }},
+	{"gqa_5", func(s *faults) {
 		s.kvHead = func(p problem, h int) int { return min(h>>(bits.Len(uint(p.Heads/p.KVHeads))-1), p.KVHeads-1) }
 	}},
-	{"gqa_7", func(s *slips) { s.kvHead = func(problem, int) int { return 0 } }},
+	{"gqa_7", func(s *faults) { s.kvHead = func(problem, int) int { return 0 } }},
 
 	// Head dims.
 	{"dim_1", scaled(func(p problem) int { return (p.Dim + 7) / 8 * 8 })},
-	{"dim_3", func(s *slips) { s.dim = whole(2) }},
-	{"dim_40", func(s *slips) { s.dim = whole(16) }},
-	{"dim_72", func(s *slips) { s.dim = whole(64) }},
-	{"dim_80", func(s *slips) { s.dim = whole(32) }},
+	{"dim_3", func(s *faults) { s.dim = whole(2) }},
+	{"dim_40", func(s *faults) { s.dim = whole(16) }},
+	{"dim_72", func(s *faults) { s.dim = whole(64) }},
+	{"dim_80", func(s *faults) { s.dim = whole(32) }},
 	{"dim_96", scaled(func(p problem) int { return 1 << bits.Len(uint(p.Dim-1)) })},
-	{"dim_256", func(s *slips) { s.dim = func(d int) int { return int(uint8(d)) } }},
-	{"dim_257", func(s *slips) { s.dim = upTo(256) }},
-	{"dim_512", func(s *slips) { s.dim = upTo(511) }},
+	{"dim_256", func(s *faults) { s.dim = func(d int) int { return int(uint8(d)) } }},
+	{"dim_257", func(s *faults) { s.dim = upTo(256) }},
+	{"dim_512", func(s *faults) { s.dim = upTo(511) }},
 	{"vdim_smaller", scaled(func(p problem) int { return p.VDim })},
-	{"vdim_larger", func(s *slips) { s.vdim = func(p problem) int { return min(p.Dim, p.VDim) } }},
-	{"v_columns", func(s *slips) { s.values = byColumns }},
-	{"scale_given", func(s *slips) { s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) } }},
+	{"vdim_larger", func(s *faults) { s.vdim = func(p problem) int { return min(p.Dim, p.VDim) } }},
+	{"v_columns", func(s *faults) { s.values = byColumns }},
+	{"scale_given", func(s *faults) { s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) } }},
 
-	// Where the tensors lie. A stride of 0 means that none was set, does it not?
+	// Strides. The mistake reads a stride of 0 as unset.
 	{"stride_zero", addressed(func(s, n [4]int, b, h, r int) int {
 		return b*(s[0]+only(s[0] == 0, n[1]*n[2]*n[3])) + h*(s[1]+only(s[1] == 0, n[2]*n[3])) + r*s[2]
 	})},
 	{"row_gaps", addressed(func(s, n [4]int, b, h, r int) int { return b*s[0] + h*s[1] + r*n[3] })},
 	{"bshd", addressed(func(s, n [4]int, b, h, r int) int { return b*s[0] + (h*n[2]+r)*n[3] })},
-	{"size_one_strides", func(s *slips) { s.refuse = func(_ problem, q tensor) error { return refusedIf[q.Strides()[2] < 0] } }},
+	{"size_one_strides", func(s *faults) { s.refuse = func(_ problem, q tensor) error { return refusedIf[q.Strides()[2] < 0] } }},
 
 	// Storage and the backward pass.
-	{"f16_large", func(s *slips) { s.sum = keptInF16 }},
-	{"delta", func(s *slips) { s.delta = func(_ *call, _, dlse float32) float32 { return -dlse } }},
-	{"dk_scale", func(s *slips) { s.dkScale = one }},
-	{"dlse", func(s *slips) { s.delta = func(_ *call, doDotO, _ float32) float32 { return doDotO } }},
+	{"f16_large", func(s *faults) { s.sum = keptInF16 }},
+	{"delta", func(s *faults) { s.delta = func(_ *call, _, dlse float32) float32 { return -dlse } }},
+	{"dk_scale", func(s *faults) { s.dkScale = one }},
+	{"dlse", func(s *faults) { s.delta = func(_ *call, doDotO, _ float32) float32 { return doDotO } }},
 }
 
-// longMistakes are those of the long cases.
+// longMistakes are the mistakes of the long cases.
 var longMistakes = []mistake{
-	{"long_rows", func(s *slips) { s.sumKeys = toFloat32 }},
-	{"long_columns", func(s *slips) { s.sumRows = toFloat32 }},
-	{"long_rows_bias", func(s *slips) { s.sumKeys = toFloat32 }},
+	{"long_rows", func(s *faults) { s.sumKeys = toFloat32 }},
+	{"long_columns", func(s *faults) { s.sumRows = toFloat32 }},
+	{"long_rows_bias", func(s *faults) { s.sumKeys = toFloat32 }},
 	{"long_rows_alibi", away(func(c *call, at pair) int { return int(int16(abs(fromDiagonal(c.p, at)))) })},
-	{"long_columns_bias", func(s *slips) { s.sumMore = toFloat32 }},
-	{"long_columns_sink", func(s *slips) { s.sumMore = toFloat32 }},
-	{"long_rows_last", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, 1) } }},
-	{"long_rows_tail", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m >= 4096, m%128) } }},
-	{"long_rows_chunks", func(s *slips) { s.keyEnd = upTo(128 * 4096) }},
+	{"long_columns_bias", func(s *faults) { s.sumMore = toFloat32 }},
+	{"long_columns_sink", func(s *faults) { s.sumMore = toFloat32 }},
+	{"long_rows_last", func(s *faults) { s.keyEnd = func(m int) int { return m - only(m >= 4096, 1) } }},
+	{"long_rows_tail", func(s *faults) { s.keyEnd = func(m int) int { return m - only(m >= 4096, m%128) } }},
+	{"long_rows_chunks", func(s *faults) { s.keyEnd = upTo(128 * 4096) }},
 	{"long_columns_dropout", counted(func(_ *call, x *[4]uint32, _ pair) { x[1] &= 0xffff })},
 
-	{"sum_dbias_rows", func(s *slips) { s.sumMore = toFloat32 }},
-	{"sum_dbias_heads", func(s *slips) { s.sumMore = toFloat32 }},
-	{"sum_dbias_sequences", func(s *slips) { s.sumMore = toFloat32 }},
-	{"sum_dbias_all", func(s *slips) { s.sumMore = toFloat32 }},
-	{"sum_dsink_rows", func(s *slips) { s.sumMore = toFloat32 }},
-	{"sum_dsink_sequences", func(s *slips) { s.sumMore = toFloat32 }},
+	{"sum_dbias_rows", func(s *faults) { s.sumMore = toFloat32 }},
+	{"sum_dbias_heads", func(s *faults) { s.sumMore = toFloat32 }},
+	{"sum_dbias_sequences", func(s *faults) { s.sumMore = toFloat32 }},
+	{"sum_dbias_all", func(s *faults) { s.sumMore = toFloat32 }},
+	{"sum_dsink_rows", func(s *faults) { s.sumMore = toFloat32 }},
+	{"sum_dsink_sequences", func(s *faults) { s.sumMore = toFloat32 }},
 }
 
-// visible gives rows these keys.
-func visible(keys func(p problem, i int) (lo, hi int)) func(*slips) {
-	return func(s *slips) { s.keys = keys }
+// visible sets the keys that a row sees.
+func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
+	return func(s *faults) { s.keys = keys }
 }
 
-// moved sees the band that many keys farther right.
-func moved(by func(p problem) int) func(*slips) {
+// moved moves the band to the right.
+func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
 
-// toBottomRight is how far from its bottom-right place a top-left band is.
+// toBottomRight returns the distance of a top-left band from bottom-right alignment.
 func toBottomRight(p problem) int { return only(p.Band.IsTopLeft(), p.KVLen-p.QLen) }
 
 // seen changes the keys that a row sees.
-func seen(change func(i, lo, hi int) (int, int)) func(*slips) {
+func seen(change func(i, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) })
 }
 
-// sides changes how far the band reaches.
-func sides(change func(left, right int) (int, int)) func(*slips) {
+// sides changes the sides of the band.
+func sides(change func(left, right int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		back := toBottomRight(p)
 		p.Band = flashkit.Window(change(p.Band.Left(), p.Band.Right()))
@@ -165,22 +165,22 @@ func sides(change func(left, right int) (int, int)) func(*slips) {
 }
 
 // addressed computes offsets from the strides s and the shape n, never past the memory.
-func addressed(at func(s, n [4]int, b, h, r int) int) func(*slips) {
-	return func(s *slips) {
+func addressed(at func(s, n [4]int, b, h, r int) int) func(*faults) {
+	return func(s *faults) {
 		s.offset = func(t tensor, b, h, r int) int {
 			return min(at(t.Strides(), t.Shape(), b, h, r), t.Len()-t.Shape()[3])
 		}
 	}
 }
 
-// scaled takes 1/sqrt of another number than Dim, where no scale is given.
-func scaled(dim func(p problem) int) func(*slips) {
-	return func(s *slips) {
+// scaled uses 1/sqrt(dim) instead of 1/sqrt(Dim) as the default scale.
+func scaled(dim func(p problem) int) func(*faults) {
+	return func(s *faults) {
 		s.scale = func(p problem) float32 { p.Dim = dim(p); return float32(p.SoftmaxScale()) }
 	}
 }
 
-// only returns n on the condition, else 0.
+// only returns n if condition holds, else 0.
 func only(condition bool, n int) int {
 	if condition {
 		return n
@@ -188,7 +188,7 @@ func only(condition bool, n int) int {
 	return 0
 }
 
-// whole drops what does not fill a vector; less than one takes another path.
+// whole drops the elements after the last whole vector, unless there is no whole vector.
 func whole(n int) func(int) int { return func(x int) int { return x - only(x > n, x%n) } }
 
 func upTo(limit int) func(int) int { return func(x int) int { return min(x, limit) } }
@@ -213,7 +213,7 @@ func byColumns(v [][]float32) [][]float32 {
 	return t
 }
 
-// expByBits writes the binary exponent where float32 keeps it and never asks whether it fits.
+// expByBits sets the exponent bits of a float32 without a range check.
 func expByBits(x float32) float32 {
 	y := float64(max(x, -math.MaxFloat32)) * math.Log2E
 	n := math.Floor(y)

@@ -5,18 +5,18 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// dropoutMistakes are those of the traps of dropout.
+// dropoutMistakes are the mistakes of the dropout traps.
 var dropoutMistakes = []mistake{
-	{"dropout_scale", func(s *slips) {
+	{"dropout_scale", func(s *faults) {
 		s.keep = func(c *call, at pair) float32 { return min(dropout(c, at), 1) }
 		s.keepDV, s.keepDP = s.keep, s.keep
 	}},
-	{"dropout_lse", func(s *slips) {
+	{"dropout_lse", func(s *faults) {
 		s.counted = func(c *call, w float32, at pair) float32 { return w * min(dropout(c, at), 1) }
 	}},
-	{"dropout_dp", func(s *slips) { s.keepDP = all }},
-	{"dropout_dv", func(s *slips) { s.keepDV = all }},
-	{"dropout_delta", func(s *slips) {
+	{"dropout_dp", func(s *faults) { s.keepDP = all }},
+	{"dropout_dv", func(s *faults) { s.keepDV = all }},
+	{"dropout_delta", func(s *faults) {
 		s.delta = func(c *call, doDotO, dlse float32) float32 { return doDotO*(1-c.p.Score.Dropout) - dlse }
 	}},
 	{"dropout_batch", counted(func(_ *call, x *[4]uint32, _ pair) { x[3] = 0 })},
@@ -25,32 +25,32 @@ var dropoutMistakes = []mistake{
 	{"dropout_packed_key", counted(func(c *call, x *[4]uint32, at pair) { x[0] = uint32((c.seq.K0 + at.j) / 8) })},
 	{"dropout_key", counted(func(_ *call, x *[4]uint32, at pair) { x[0] = uint32(at.j) })},
 	{"dropout_row", counted(func(_ *call, x *[4]uint32, _ pair) { x[0], x[1] = x[1], x[0] })},
-	{"dropout_seed", func(s *slips) {
+	{"dropout_seed", func(s *faults) {
 		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
 			key, x = counterOf(c, at)
 			key[1] = 0
 			return key, x
 		}
 	}},
-	{"dropout_inverted", func(s *slips) { s.kept = func(number uint32, p float64) bool { return !atLeast(number, p) } }},
+	{"dropout_inverted", func(s *faults) { s.kept = func(number uint32, p float64) bool { return !atLeast(number, p) } }},
 	{"dropout_origin_batch", counted(func(_ *call, x *[4]uint32, at pair) { x[3] = uint32(at.b) })},
 	{"dropout_origin_head", counted(func(_ *call, x *[4]uint32, at pair) { x[2] = uint32(at.h) })},
 	{"dropout_origin_row", counted(func(_ *call, x *[4]uint32, at pair) { x[1] = uint32(at.i) })},
 	{"dropout_origin_key", counted(func(_ *call, x *[4]uint32, at pair) { x[0] = uint32(at.j / 8) })},
-	{"dropout_small", func(s *slips) {
+	{"dropout_small", func(s *faults) {
 		s.kept = func(number uint32, p float64) bool { return number>>8 >= uint32(p*256+.5) }
 	}},
-	{"dropout_half", func(s *slips) { s.half = func(words [4]uint32, j int) uint32 { return halfOf(words, j^4) } }},
-	{"dropout_rounded", func(s *slips) { s.makeUp = func(p float64) float32 { return float32(1 / (1 - p)) } }},
+	{"dropout_half", func(s *faults) { s.half = func(words [4]uint32, j int) uint32 { return halfOf(words, j^4) } }},
+	{"dropout_rounded", func(s *faults) { s.makeUp = func(p float64) float32 { return float32(1 / (1 - p)) } }},
 }
 
-// sequenceMistakes are those of the traps of sequences and pages.
+// sequenceMistakes are the mistakes of the sequence and page traps.
 var sequenceMistakes = []mistake{
 	{"lengths_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) {
 		next := c.Seq((b + 1) % c.Batch)
 		s.N, s.M = next.N, next.M
 	})},
-	{"packed_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) { // as far as it has keys
+	{"packed_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) { // if it has keys
 		if next := c.Seq((b + 1) % c.Batch); next.M > 0 {
 			s.K0 = next.K0
 		}
@@ -67,8 +67,8 @@ var sequenceMistakes = []mistake{
 			}
 		}
 	})},
-	{"last_empty", func(s *slips) { s.pads = func(c *call, _ string, packed bool) bool { return !packed && c.seq.N > 0 } }},
-	{"sequence_no_keys", func(s *slips) { s.divisor = itself[float64] }},
+	{"last_empty", func(s *faults) { s.pads = func(c *call, _ string, packed bool) bool { return !packed && c.seq.N > 0 } }},
+	{"sequence_no_keys", func(s *faults) { s.divisor = itself[float64] }},
 	{"one_key_more", sequences(func(c *flashkit.Call, _ int, s *flashkit.Seq) { s.M = min(s.M+1, c.KVLen) })},
 	{"one_key_less", sequences(func(_ *flashkit.Call, _ int, s *flashkit.Seq) { s.M = max(s.M-1, 0) })},
 	{"one_row_more", sequences(func(c *flashkit.Call, _ int, s *flashkit.Seq) { s.N = min(s.N+1, c.QLen) })},
@@ -78,8 +78,8 @@ var sequenceMistakes = []mistake{
 	{"padding_dq", padding("DQ")},
 	{"padding_dk", padding("DK")},
 	{"padding_dv", padding("DV")},
-	{"band_longest", func(s *slips) { s.aligned = func(c *call) problem { return c.c.Problem } }},
-	{"packed_outside", func(s *slips) {
+	{"band_longest", func(s *faults) { s.aligned = func(c *call) problem { return c.c.Problem } }},
+	{"packed_outside", func(s *faults) {
 		s.pads = func(c *call, _ string, packed bool) bool { return !packed || c.b == c.c.Batch-1 }
 	}},
 	{"packed_start", sequences(func(c *flashkit.Call, _ int, s *flashkit.Seq) {
@@ -105,10 +105,9 @@ var sequenceMistakes = []mistake{
 	})},
 }
 
-// carryMistakes are those of the traps of earlier keys, of keys of another type, and of a
-// band's shift.
+// carryMistakes are the mistakes of the traps of earlier keys, other key types and shifts.
 var carryMistakes = []mistake{
-	{"carry_rescale", func(s *slips) {
+	{"carry_rescale", func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {
 			if lse, _ := c.earlier(at); lse != negInf {
 				c.take(r, lse, nil)
@@ -134,7 +133,7 @@ var carryMistakes = []mistake{
 			takeEarlier(c, r, at)
 		}
 	})},
-	{"carry_lse", func(s *slips) {
+	{"carry_lse", func(s *faults) {
 		s.settle = func(c *call, r *row, at pair) {
 			if c.p.Carry {
 				r.m, _ = c.earlier(at)
@@ -142,7 +141,7 @@ var carryMistakes = []mistake{
 			}
 		}
 	}},
-	{"carry_padding", func(s *slips) { s.pads = func(c *call, _ string, packed bool) bool { return !packed && !c.p.Carry } }},
+	{"carry_padding", func(s *faults) { s.pads = func(c *call, _ string, packed bool) bool { return !packed && !c.p.Carry } }},
 	{"carry_sink", sunk(func(c *call, r *row, at pair) {
 		if !c.p.Carry {
 			takeSink(c, r, at)
@@ -161,7 +160,7 @@ var carryMistakes = []mistake{
 
 	{"kv_f16", misread(flashkit.Float16, half.FromBF16)},
 	{"kv_bf16", misread(flashkit.BFloat16, half.FromF16)},
-	{"kv_query", func(s *slips) {
+	{"kv_query", func(s *faults) {
 		s.query = func(c *call, q []float32) (rounded []float32) {
 			for _, x := range q {
 				rounded = append(rounded, roundedTo(c.p.KVType(), x))
@@ -169,7 +168,7 @@ var carryMistakes = []mistake{
 			return rounded
 		}
 	}},
-	{"kv_weights", func(s *slips) {
+	{"kv_weights", func(s *faults) {
 		s.weight = func(c *call, w float32) float32 { return roundedTo(c.p.KVType(), w) }
 	}},
 
@@ -183,8 +182,8 @@ var carryMistakes = []mistake{
 func all(*call, pair) float32 { return 1 }
 
 // counted changes the counter of Philox, in both passes.
-func counted(change func(c *call, x *[4]uint32, at pair)) func(*slips) {
-	return func(s *slips) {
+func counted(change func(c *call, x *[4]uint32, at pair)) func(*faults) {
+	return func(s *faults) {
 		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
 			key, x = counterOf(c, at)
 			change(c, &x, at)
@@ -193,9 +192,9 @@ func counted(change func(c *call, x *[4]uint32, at pair)) func(*slips) {
 	}
 }
 
-// sequences changes where sequences lie.
-func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*slips) {
-	return func(s *slips) {
+// sequences changes the positions and lengths of sequences.
+func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*faults) {
+	return func(s *faults) {
 		s.sequence = func(c *flashkit.Call, b int) flashkit.Seq {
 			seq := c.Seq(b)
 			change(c, b, &seq)
@@ -204,22 +203,24 @@ func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*slip
 	}
 }
 
-// padding leaves what follows a sequence in an output as it is.
-func padding(of string) func(*slips) {
-	return func(s *slips) { s.pads = func(_ *call, name string, packed bool) bool { return !packed && name != of } }
+// padding leaves the padding of one output unwritten.
+func padding(of string) func(*faults) {
+	return func(s *faults) {
+		s.pads = func(_ *call, name string, packed bool) bool { return !packed && name != of }
+	}
 }
 
-func pages(page func(c *flashkit.Call, b, j int) (page, at int)) func(*slips) {
-	return func(s *slips) { s.page = page }
+func pages(page func(c *flashkit.Call, b, j int) (page, at int)) func(*faults) {
+	return func(s *faults) { s.page = page }
 }
 
-func carried(carry func(c *call, r *row, at pair)) func(*slips) {
-	return func(s *slips) { s.carry = carry }
+func carried(carry func(c *call, r *row, at pair)) func(*faults) {
+	return func(s *faults) { s.carry = carry }
 }
 
-// misread takes elements of K and V of a type for those of another.
-func misread(of flashkit.DType, as func(uint16) float32) func(*slips) {
-	return func(s *slips) {
+// misread decodes elements of K and V of one 16-bit type as the other.
+func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
+	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {
 			if t.DType() == of {
 				return as(t.Uint16s()[at])
@@ -229,8 +230,8 @@ func misread(of flashkit.DType, as func(uint16) float32) func(*slips) {
 	}
 }
 
-// shifted moves the band by so many keys more.
-func shifted(by func(p problem) int) func(*slips) {
+// shifted moves the band by further keys.
+func shifted(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		p.Band = p.Band.Shift(by(p))
 		return p.Keys(i)

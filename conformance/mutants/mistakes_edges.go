@@ -6,12 +6,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// edgeMistakes are the mistakes of the traps at edges.
+// edgeMistakes are the mistakes of edgeTraps.
 var edgeMistakes = []mistake{
-	{"edge_nan_bias", func(s *slips) {
+	{"edge_nan_bias", func(s *faults) {
 		s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, x != x }
 	}},
-	{"edge_nan_between", func(s *slips) {
+	{"edge_nan_between", func(s *faults) {
 		s.shown = func(c *call, at pair) bool { at.j = at.j / tile * tile; return maskAt(c, at) }
 	}},
 	{"edge_band_right", withMask(func(p problem, lo, hi int) (int, int) {
@@ -37,14 +37,14 @@ var edgeMistakes = []mistake{
 		return maskAt(c, at) || maskAt(c, other)
 	})},
 	{"edge_band_odd", seen(func(i, lo, hi int) (int, int) { return lo, hi + only(i == 16, hi%2) })},
-	{"edge_empty_rows", func(s *slips) {
+	{"edge_empty_rows", func(s *faults) {
 		s.end = func(c *call, r *row, at pair) {
 			if lo, hi := c.visible(at.i); lo == hi {
 				r.o[0] += 0 * float64(c.read(c.args.Q, c.seq.QBatch, at.h, c.seq.Q0+at.i, 0))
 			}
 		}
 	}},
-	{"edge_masked_rows", func(s *slips) { s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, true } }},
+	{"edge_masked_rows", func(s *faults) { s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, true } }},
 
 	{"edge_dbias_rows", unwritten(func(c *call, at pair) bool { lo, hi := c.visible(at.i); return lo == hi })},
 	{"edge_dbias_keys", unwritten(func(c *call, at pair) bool { return at.j >= c.p.QLen })},
@@ -70,7 +70,7 @@ var edgeMistakes = []mistake{
 			x[i] = uint32(float32(x[i]))
 		}
 	})},
-	{"dropout_window", func(s *slips) {
+	{"dropout_window", func(s *faults) {
 		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
 			lo, _ := c.visible(at.i)
 			at.j = max(at.j-lo, 0)
@@ -78,7 +78,7 @@ var edgeMistakes = []mistake{
 		}
 	}},
 	{"dropout_eighth", keptWhere(func(c *call, at pair) bool { return at.j >= c.p.KVLen/8*8 })},
-	{"dropout_mask", func(s *slips) {
+	{"dropout_mask", func(s *faults) {
 		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
 			n, end := 0, at.j
 			for at.j = 0; at.j < end; at.j++ {
@@ -136,13 +136,13 @@ var edgeMistakes = []mistake{
 		}
 	})},
 
-	{"whole_keys", func(s *slips) { s.keyEnd = func(m int) int { return m - only(m%64 == 0 && m > 0, 16) } }},
-	{"whole_rows", func(s *slips) { s.rowEnd = func(n int) int { return n - only(n%128 == 0 && n > 0, 64) } }},
-	{"many_heads", func(s *slips) { s.kvHead = func(p problem, h int) int { return h / (p.Heads / p.KVHeads) % 16 } }},
+	{"whole_keys", func(s *faults) { s.keyEnd = func(m int) int { return m - only(m%64 == 0 && m > 0, 16) } }},
+	{"whole_rows", func(s *faults) { s.rowEnd = func(n int) int { return n - only(n%128 == 0 && n > 0, 64) } }},
+	{"many_heads", func(s *faults) { s.kvHead = func(p problem, h int) int { return h / (p.Heads / p.KVHeads) % 16 } }},
 }
 
-// withMask changes the keys that a row sees, where there is a mask.
-func withMask(change func(p problem, lo, hi int) (int, int)) func(*slips) {
+// withMask changes the keys that a row sees in a problem with a mask.
+func withMask(change func(p problem, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		if lo, hi = p.Keys(i); !p.Score.Mask {
 			return lo, hi
@@ -151,19 +151,19 @@ func withMask(change func(p problem, lo, hi int) (int, int)) func(*slips) {
 	})
 }
 
-// shown lets a mask show other pairs.
-func shown(which func(c *call, at pair) bool) func(*slips) {
-	return func(s *slips) { s.shown = which }
+// shown replaces the mask's lookup.
+func shown(which func(c *call, at pair) bool) func(*faults) {
+	return func(s *faults) { s.shown = which }
 }
 
-// unwritten leaves elements of DBias as they are.
-func unwritten(which func(c *call, at pair) bool) func(*slips) {
-	return func(s *slips) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
+// unwritten leaves elements of DBias unwritten.
+func unwritten(which func(c *call, at pair) bool) func(*faults) {
+	return func(s *faults) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
 }
 
-// keptWhere drops no weight of some pairs.
-func keptWhere(which func(c *call, at pair) bool) func(*slips) {
-	return func(s *slips) {
+// keptWhere drops no weight of the chosen pairs.
+func keptWhere(which func(c *call, at pair) bool) func(*faults) {
+	return func(s *faults) {
 		s.keep = func(c *call, at pair) float32 {
 			if which(c, at) {
 				return 1

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// featureMistakes are those of the traps of features.
+// featureMistakes are the mistakes of the traps of scores, biases, masks and sinks.
 var featureMistakes = []mistake{
 	// Softcap.
 	{"softcap_scale", scored(func(c *call, x float32, _ pair) (s, slope float32) {
@@ -17,7 +17,7 @@ var featureMistakes = []mistake{
 	})},
 	{"softcap_bias", scored(func(c *call, x float32, at pair) (s, slope float32) { return c.cap(x+c.biased(at), c.p.Score.Softcap) })},
 	{"softcap_alibi", scored(func(c *call, x float32, at pair) (s, slope float32) { return c.cap(x-c.alibi(at), c.p.Score.Softcap) })},
-	{"softcap_mask", func(s *slips) {
+	{"softcap_mask", func(s *faults) {
 		s.masked = func(c *call, _ float32) (float32, bool) { return -c.p.Score.Softcap, true }
 	}},
 	{"softcap_sink", sunk(func(c *call, r *row, at pair) {
@@ -30,7 +30,7 @@ var featureMistakes = []mistake{
 		s += c.biased(at)
 		return s, 1 - s/c.p.Score.Softcap*s/c.p.Score.Softcap
 	})},
-	{"softcap_dbias", func(s *slips) { s.dbias = func(_ *call, _ pair, ds, slope float32) float32 { return ds * slope } }},
+	{"softcap_dbias", func(s *faults) { s.dbias = func(_ *call, _ pair, ds, slope float32) float32 { return ds * slope } }},
 	{"softcap_huge", tanh(func(e float32) float32 { return (e - 1) / (e + 1) })},
 	{"softcap_wide", tanh(func(e float32) float32 { return 1 - 2/(e+1) })},
 
@@ -56,11 +56,11 @@ var featureMistakes = []mistake{
 	// Bias.
 	{"bias_scaled", scored(func(c *call, x float32, at pair) (s, slope float32) { return x + c.by*c.biased(at), 1 })},
 	{"bias_twice", scored(func(c *call, x float32, at pair) (s, slope float32) { return x + 2*c.biased(at), 1 })},
-	{"bias_max", func(s *slips) { s.raise = func(m, top float32) float32 { return max(m, min(top, 8)) } }},
-	{"bias_inf_row", func(s *slips) { s.divisor = itself[float64] }},
-	{"bias_inf_tile", func(s *slips) { s.guard = itself[float32] }},
-	{"bias_type", func(s *slips) { s.bias = inTheTypeOf }},
-	{"bias_f16", func(s *slips) {
+	{"bias_max", func(s *faults) { s.raise = func(m, top float32) float32 { return max(m, min(top, 8)) } }},
+	{"bias_inf_row", func(s *faults) { s.divisor = itself[float64] }},
+	{"bias_inf_tile", func(s *faults) { s.guard = itself[float32] }},
+	{"bias_type", func(s *faults) { s.bias = inTheTypeOf }},
+	{"bias_f16", func(s *faults) {
 		s.bias = func(_ *call, t tensor, at int) float32 {
 			if t.DType() == flashkit.Float16 {
 				return half.FromBF16(t.Uint16s()[at])
@@ -68,7 +68,7 @@ var featureMistakes = []mistake{
 			return value(t, at)
 		}
 	}},
-	{"bias_band", func(s *slips) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, x != x } }},
+	{"bias_band", func(s *faults) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, x != x } }},
 	{"bias_heads", indexed(func(c *call, t tensor, at pair) int { at.h = c.kvHead(c.p, at.h); return indexOf(c, t, at) })},
 	{"bias_batch", indexed(func(c *call, t tensor, at pair) int { at.b = 0; return indexOf(c, t, at) })},
 	{"bias_row", indexed(func(c *call, t tensor, at pair) int { at.i = 0; return indexOf(c, t, at) })},
@@ -81,15 +81,15 @@ var featureMistakes = []mistake{
 	{"dbias_heads", biasGradient(func(_ *call, at pair, ds float32) float32 { return ds * float32(1-min(at.h, 1)) })},
 	{"dbias_rows", biasGradient(func(_ *call, at pair, ds float32) float32 { return ds * float32(1-min(at.i, 1)) })},
 	{"dbias_scale", biasGradient(func(c *call, _ pair, ds float32) float32 { return ds * c.by })},
-	{"dbias_hidden", func(s *slips) { s.writes = func(_ *call, _ pair, x float64) bool { return x != 0 } }},
-	{"dbias_lengths", func(s *slips) {
+	{"dbias_hidden", func(s *faults) { s.writes = func(_ *call, _ pair, x float64) bool { return x != 0 } }},
+	{"dbias_lengths", func(s *faults) {
 		s.writes = func(c *call, at pair, _ float64) bool {
 			seq := c.c.Seq(at.b)
 			return at.i < seq.N && at.j < seq.M
 		}
 	}},
-	{"dbias_no_rows", func(s *slips) { s.idle = func(p problem) bool { return p.QLen == 0 && p.Score.Bias } }},
-	{"dbias_no_keys", func(s *slips) {
+	{"dbias_no_rows", func(s *faults) { s.idle = func(p problem) bool { return p.QLen == 0 && p.Score.Bias } }},
+	{"dbias_no_keys", func(s *faults) {
 		s.row = func(t tensor, at int) {
 			if t.DType() == flashkit.Float32 {
 				clear(t.Float32s()[at:][:t.Shape()[3]])
@@ -98,10 +98,10 @@ var featureMistakes = []mistake{
 	}},
 
 	// Mask.
-	{"mask_inverted", func(s *slips) { s.shown = func(c *call, at pair) bool { return !maskAt(c, at) } }},
+	{"mask_inverted", func(s *faults) { s.shown = func(c *call, at pair) bool { return !maskAt(c, at) } }},
 	{"mask_nan", masked(negInf)},
 	{"mask_empty_row", masked(-1e30)},
-	{"mask_nan_row", func(s *slips) { s.divisor = itself[float64] }},
+	{"mask_nan_row", func(s *faults) { s.divisor = itself[float64] }},
 	{"mask_finite", masked(-5e4)},
 	{"mask_band", visible(func(p problem, i int) (lo, hi int) {
 		if p.Score.Mask {
@@ -113,14 +113,14 @@ var featureMistakes = []mistake{
 	{"mask_one_head", indexed(repeatsNot)},
 	{"mask_one_row", indexed(repeatsNot)},
 	{"mask_packed_row", indexed(packedRow)},
-	{"mask_tile", func(s *slips) {
+	{"mask_tile", func(s *faults) {
 		s.shown = func(c *call, at pair) bool {
 			first := at
 			first.j = at.j / tile * tile
 			return maskAt(c, at) && maskAt(c, first)
 		}
 	}},
-	{"mask_tiles", func(s *slips) {
+	{"mask_tiles", func(s *faults) {
 		s.shown = func(c *call, at pair) bool {
 			for k0 := 0; k0 <= at.j; k0 += tile {
 				if !someShown(c, at, k0) {
@@ -130,11 +130,11 @@ var featureMistakes = []mistake{
 			return maskAt(c, at)
 		}
 	}},
-	{"mask_first_tile", func(s *slips) {
+	{"mask_first_tile", func(s *faults) {
 		masked(negInf)(s)
 		s.guard = itself[float32]
 	}},
-	{"mask_last_tile", func(s *slips) {
+	{"mask_last_tile", func(s *faults) {
 		s.shown = func(c *call, at pair) bool { return maskAt(c, at) || at.j >= (c.p.KVLen-1)/tile*tile }
 	}},
 	{"mask_no_tile", masked(-1e30)},
@@ -142,7 +142,7 @@ var featureMistakes = []mistake{
 	// Sink.
 	{"sink_scaled", sunk(func(c *call, r *row, at pair) { c.take(r, c.logit(at.h)*c.by, nil) })},
 	{"sink_twice", sunk(func(c *call, r *row, at pair) { takeSink(c, r, at); takeSink(c, r, at) })},
-	{"sink_lse", func(s *slips) {
+	{"sink_lse", func(s *faults) {
 		s.settle = func(c *call, r *row, at pair) { r.l -= float64(c.exp(c.logit(at.h) - r.m)) }
 	}},
 	{"sink_value", sunk(func(c *call, r *row, at pair) {
@@ -154,7 +154,7 @@ var featureMistakes = []mistake{
 		}
 	})},
 	{"sink_heads", sunk(func(c *call, r *row, at pair) { c.take(r, c.logit(c.kvHead(c.p, at.h)), nil) })},
-	{"sink_max", func(s *slips) {
+	{"sink_max", func(s *faults) {
 		s.sink = func(*call, *row, pair) {}
 		s.end = func(c *call, r *row, at pair) { r.l += float64(c.exp(c.logit(at.h) - r.m)) }
 	}},
@@ -174,17 +174,17 @@ var featureMistakes = []mistake{
 	})},
 }
 
-// scored makes something else of scaled scores.
-func scored(score func(c *call, x float32, at pair) (s, slope float32)) func(*slips) {
-	return func(s *slips) { s.score = score }
+// scored replaces the modification of scaled scores.
+func scored(score func(c *call, x float32, at pair) (s, slope float32)) func(*faults) {
+	return func(s *faults) { s.score = score }
 }
 
-func capped(to func(x, limit float32) (s, slope float32)) func(*slips) {
-	return func(s *slips) { s.cap = to }
+func capped(to func(x, limit float32) (s, slope float32)) func(*faults) {
+	return func(s *faults) { s.cap = to }
 }
 
-// tanh computes it from exp(2x) in float32.
-func tanh(of func(e float32) float32) func(*slips) {
+// tanh replaces the softcap's tanh by a function of exp(2x) in float32.
+func tanh(of func(e float32) float32) func(*faults) {
 	return capped(func(x, limit float32) (s, slope float32) {
 		if limit == 0 {
 			return x, 1
@@ -194,17 +194,17 @@ func tanh(of func(e float32) float32) func(*slips) {
 	})
 }
 
-func sloped(steep func(c *call, at pair) float32) func(*slips) {
-	return func(s *slips) { s.steep = steep }
+func sloped(steep func(c *call, at pair) float32) func(*faults) {
+	return func(s *faults) { s.steep = steep }
 }
 
-func away(distance func(c *call, at pair) int) func(*slips) {
-	return func(s *slips) { s.distance = distance }
+func away(distance func(c *call, at pair) int) func(*faults) {
+	return func(s *faults) { s.distance = distance }
 }
 
-// indexed finds pairs in bias and mask elsewhere, never past the memory.
-func indexed(index func(c *call, t tensor, at pair) int) func(*slips) {
-	return func(s *slips) {
+// indexed replaces the index of a pair in bias and mask, limited to the memory.
+func indexed(index func(c *call, t tensor, at pair) int) func(*faults) {
+	return func(s *faults) {
 		s.index = func(c *call, t tensor, at pair) int { return min(index(c, t, at), t.Len()-1) }
 	}
 }
@@ -229,18 +229,18 @@ func inTheTypeOf(c *call, t tensor, at int) float32 {
 	return half.FromBF16(x)
 }
 
-func biasGradient(of func(c *call, at pair, ds float32) float32) func(*slips) {
-	return func(s *slips) {
+func biasGradient(of func(c *call, at pair, ds float32) float32) func(*faults) {
+	return func(s *faults) {
 		s.dbias = func(c *call, at pair, ds, _ float32) float32 { return of(c, at, ds) }
 	}
 }
 
-// masked lets what the mask hides take part with the score x.
-func masked(x float32) func(*slips) {
-	return func(s *slips) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
+// masked gives hidden pairs the score x.
+func masked(x float32) func(*faults) {
+	return func(s *faults) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
 }
 
-// someShown reports whether the mask lets a row see a key of the tile from k0 on.
+// someShown reports whether the mask shows the row a key of the tile from k0 on.
 func someShown(c *call, at pair, k0 int) bool {
 	for at.j = k0; at.j < min(k0+tile, c.p.KVLen); at.j++ {
 		if maskAt(c, at) {
@@ -250,13 +250,13 @@ func someShown(c *call, at pair, k0 int) bool {
 	return false
 }
 
-func sunk(sink func(c *call, r *row, at pair)) func(*slips) {
-	return func(s *slips) { s.sink = sink }
+func sunk(sink func(c *call, r *row, at pair)) func(*faults) {
+	return func(s *faults) { s.sink = sink }
 }
 
-func sinkGradient(of func(c *call, at pair, w, doDotO, dlse float32) float32) func(*slips) {
-	return func(s *slips) { s.dsink = of }
+func sinkGradient(of func(c *call, at pair, w, doDotO, dlse float32) float32) func(*faults) {
+	return func(s *faults) { s.dsink = of }
 }
 
-// powerOfTwo returns the largest one up to n.
+// powerOfTwo returns the largest power of two up to n.
 func powerOfTwo(n int) int { return 1 << (bits.Len(uint(n)) - 1) }

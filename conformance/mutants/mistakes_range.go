@@ -2,7 +2,7 @@ package mutants
 
 import "math"
 
-// rangeMistakes are those of the traps at the ends of the number range.
+// rangeMistakes are the mistakes of rangeTraps.
 var rangeMistakes = []mistake{
 	// Finite minima.
 	{"bias_min_f32", scored(func(c *call, x float32, at pair) (s, slope float32) {
@@ -12,30 +12,30 @@ var rangeMistakes = []mistake{
 	{"bias_min_bf16", emptyUpTo(-3e38)},
 	{"bias_min_f16", emptyUpTo(-65000)},
 	{"bias_1e30", emptyUpTo(-1e29)},
-	{"bias_min_part", func(s *slips) { // an alpha of 0 is that of a row's first tile, is it not?
+	{"bias_min_part", func(s *faults) { // reads an alpha of 0 as a sign of a row's first tile
 		first := func(alpha float32) float32 { return alpha + float32(only(alpha == 0, 1)) }
 		s.rescaleL, s.rescaleO = first, first
 	}},
-	{"bias_largest", func(s *slips) {
+	{"bias_largest", func(s *faults) {
 		s.guard = func(m float32) float32 { return max(float32(m*math.Log2E)*math.Ln2, -math.MaxFloat32) }
 	}},
 
 	// One key far above the others.
 	{"far_key_1e4", exponents(func(n float64) float64 { return float64(int16(int64(n))) })},
-	{"far_key_1e8", func(s *slips) { s.past = inBase2 }},
+	{"far_key_1e8", func(s *faults) { s.past = inBase2 }},
 	{"far_key_1e11", exponents(func(n float64) float64 { return float64(int32(int64(n))) })},
-	{"far_key_scale", func(s *slips) {
+	{"far_key_scale", func(s *faults) {
 		s.guard = func(m float32) float32 { return max(inBase2(m), -math.MaxFloat32) }
 	}},
 
 	// Infinite scores, and scores of NaN.
-	{"nan_query", func(s *slips) { s.exp = func(x float32) float32 { return notNaN(float32(math.Exp(float64(x)))) } }},
+	{"nan_query", func(s *faults) { s.exp = func(x float32) float32 { return notNaN(float32(math.Exp(float64(x)))) } }},
 	{"bias_inf", biasRead(func(x float32) float32 { return min(x, math.MaxFloat32) })},
 	{"bias_nan", biasRead(orHidden)},
-	{"bias_behind_mask", func(s *slips) { s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, true } }},
+	{"bias_behind_mask", func(s *faults) { s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, true } }},
 
 	// Sinks, slopes and earlier keys.
-	{"sink_inf", func(s *slips) {
+	{"sink_inf", func(s *faults) {
 		s.end = func(c *call, r *row, at pair) {
 			if sink := c.logit(at.h); sink > math.MaxFloat32 {
 				r.reset(sink)
@@ -44,7 +44,7 @@ var rangeMistakes = []mistake{
 		}
 	}},
 	{"sink_nan", sunk(func(c *call, r *row, at pair) { c.take(r, orHidden(c.logit(at.h)), nil) })},
-	{"sink_none", func(s *slips) { s.guard = itself[float32] }},
+	{"sink_none", func(s *faults) { s.guard = itself[float32] }},
 	{"sink_huge", sunk(func(c *call, r *row, at pair) { c.take(r, inBase2(c.logit(at.h)), nil) })},
 	{"alibi_inf", sloped(func(c *call, at pair) float32 { return c.slopeOf(at.b, at.h) })},
 	{"alibi_huge", scored(func(c *call, x float32, at pair) (s, slope float32) {
@@ -54,7 +54,7 @@ var rangeMistakes = []mistake{
 	{"carry_nan", carriedAs(orHidden)},
 }
 
-// inBase2 returns x as it comes back from base 2: rounded, or infinite.
+// inBase2 returns x after a conversion to base 2 and back: rounded, or infinite.
 func inBase2(x float32) float32 { return float32(x*math.Log2E) * math.Ln2 }
 
 func notNaN(x float32) float32 {
@@ -72,9 +72,9 @@ func orHidden(x float32) float32 {
 	return x
 }
 
-// emptyUpTo takes rows that have no score above x for rows that see no key.
-func emptyUpTo(x float32) func(*slips) {
-	return func(s *slips) {
+// emptyUpTo treats rows with no score above x as rows that see no key.
+func emptyUpTo(x float32) func(*faults) {
+	return func(s *faults) {
 		s.end = func(_ *call, r *row, _ pair) {
 			if r.m <= x {
 				r.reset(negInf)
@@ -83,9 +83,9 @@ func emptyUpTo(x float32) func(*slips) {
 	}
 }
 
-// exponents computes exp from a power of 2, whose exponent is kept as another.
-func exponents(kept func(n float64) float64) func(*slips) {
-	return func(s *slips) {
+// exponents computes exp from a power of 2 with a changed exponent.
+func exponents(kept func(n float64) float64) func(*faults) {
+	return func(s *faults) {
 		s.exp = func(x float32) float32 {
 			y := float64(max(x, -math.MaxFloat32)) * math.Log2E
 			n := math.Floor(y)
@@ -94,15 +94,15 @@ func exponents(kept func(n float64) float64) func(*slips) {
 	}
 }
 
-func biasRead(as func(x float32) float32) func(*slips) {
-	return func(s *slips) {
+func biasRead(as func(x float32) float32) func(*faults) {
+	return func(s *faults) {
 		s.bias = func(_ *call, t tensor, at int) float32 { return as(value(t, at)) }
 	}
 }
 
-// carriedAs takes the LSE of earlier keys as another.
-func carriedAs(as func(lse float32) float32) func(*slips) {
-	return func(s *slips) {
+// carriedAs changes the LSE of earlier keys.
+func carriedAs(as func(lse float32) float32) func(*faults) {
+	return func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {
 			if lse, o := c.earlier(at); lse != negInf {
 				c.take(r, as(lse), o)

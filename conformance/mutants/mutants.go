@@ -1,11 +1,8 @@
-// Package mutants proves that the conformance suite can fail. It holds one
-// small, clear, slow attention kernel for each pass, and a table of mistakes
-// that people make in such kernels, one for each trap of the suite and under
-// the trap's name. A mutant is the kernel with one of them; its trap must catch
-// it. The kernel without any must pass everything.
+// Package mutants proves that the conformance suite can fail. It has a small, slow attention kernel
+// for each pass and a table of common mistakes, one named after each trap. A mutant is the kernel
+// with one mistake; its trap must catch it. The correct kernel must pass everything.
 //
-// Read kernel.go, then slips.go, then mistakes.go. What belongs to features has files of
-// its own.
+// Read kernel.go, then faults.go, then mistakes.go. Features have files of their own.
 package mutants
 
 import (
@@ -17,16 +14,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// mistakes has one mistake for each trap and long case of the suite, in their order.
+// mistakes has one mistake for each trap and long case, in their order.
 var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, edgeMistakes, rangeMistakes, longMistakes)
 
-// A mistake is a name and what it changes.
+// A mistake is a named change of the kernels' faults.
 type mistake struct {
 	name string
-	make func(s *slips)
+	make func(s *faults)
 }
 
-// Names returns the mistakes that New makes, in the order of the traps.
+// Names returns the names that New accepts, in the order of the traps.
 func Names() []string {
 	names := make([]string, len(mistakes))
 	for i, m := range mistakes {
@@ -52,7 +49,7 @@ func New(mistake string) (flashkit.Backend, error) {
 
 type backend struct {
 	variant string
-	slips   slips
+	faults  faults
 }
 
 func (b *backend) Name() string { return "mutant" }
@@ -66,7 +63,7 @@ func (b *backend) Kernels() []flashkit.Kernel {
 			DTypes: []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16},
 			Cost:   func(c *flashkit.Call) time.Duration { return time.Duration(c.FLOPs()) },
 			Run: func(ctx context.Context, c *flashkit.Call) error {
-				return run(newCall(b.slips, c), ctx)
+				return run(newCall(b.faults, c), ctx)
 			},
 		}
 	}

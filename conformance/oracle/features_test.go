@@ -64,7 +64,7 @@ func addFeatures(r *rand.Rand, p *flashkit.Problem, in *oracle.Inputs) {
 	}
 }
 
-// The gradients are those of finite differences, whatever the features.
+// The gradients match finite differences with all features.
 func TestGradientsOfFeatures(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -159,7 +159,7 @@ func TestDropout(t *testing.T) {
 }
 
 // A row with a score of NaN or +Inf is NaN, its sink among the scores, and nothing else is: not
-// the rows beside it, not the gradients of keys that it does not see.
+// other rows, not the gradients of keys that it does not see.
 func TestRowsOfNaN(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 3, KVLen: 3, Dim: 1, VDim: 1, Band: flashkit.Causal()}

@@ -16,8 +16,7 @@ func product(x, y [][]float64) [][]float64 {
 	return multiply(x, y, func(float64) bool { return true })
 }
 
-// weigh is product for weights x: a weight of 0 takes nothing from y, so that
-// it hides even a NaN.
+// weigh is product for weights x: a weight of 0 skips its row of y, even if that holds NaN.
 func weigh(x, y [][]float64) [][]float64 {
 	return multiply(x, y, func(w float64) bool { return w != 0 })
 }
@@ -41,7 +40,7 @@ func multiply(x, y [][]float64, counts func(float64) bool) [][]float64 {
 	return z
 }
 
-// transpose returns x [n][m] as [m][n]. m is given because n may be 0.
+// transpose returns x [n][m] as [m][n]. m is a parameter because n may be 0.
 func transpose(x [][]float64, m int) [][]float64 {
 	t := zeros(m, len(x))
 	for i := range x {
@@ -76,8 +75,8 @@ func addTo(sum, x [][]float64) {
 	}
 }
 
-// flatten returns the rows of x one after the other. Rows that a product left
-// without columns, because a sum over no keys has no width, become dim zeros.
+// flatten returns the rows of x one after the other. Empty rows, from products over no keys, become
+// dim zeros.
 func flatten(x [][]float64, dim int) []float64 {
 	flat := make([]float64, 0, len(x)*dim)
 	for _, row := range x {

@@ -1,13 +1,12 @@
-// Package oracle computes attention and its gradients the long way: in float64,
-// with every matrix written out, from the definition. It is the truth that
-// kernels are held to, so it shares no line and no algorithm with any of them:
-// no tiles, no running maximum, no delta from O, no band arithmetic.
+// Package oracle computes attention and its gradients from the definition: in float64, with every
+// matrix materialized. Its results are the reference for all kernels, so it shares no code and no
+// algorithm with them. It has no tiles, no running maximum, no delta from O and no band arithmetic.
 //
-// The conversions around products keep the compiler from fusing multiply and
-// add, so that the golden vectors do not depend on how it was told to build.
+// The conversions around products keep the compiler from fusing multiply and add, so that golden
+// vectors do not depend on build options.
 //
-// All arrays are dense and row-major, in the shapes of the Problem. A ragged problem's
-// sequences are padded: where its tensors lie is no matter of what they are.
+// All arrays are dense and row-major, in the Problem's shapes. Ragged sequences are padded; the
+// layout in memory does not affect results.
 package oracle
 
 import (
@@ -16,34 +15,33 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Inputs are what both passes read.
+// Inputs are the inputs of both passes.
 type Inputs struct {
 	Q []float64 // [B, H, N, D]
 	K []float64 // [B, G, M, D]
 	V []float64 // [B, G, M, DV]
 
-	DO   []float64 // [B, H, N, DV]; for Backward
-	DLSE []float64 // [B, H, N]; for Backward, nil for 0
+	DO   []float64 // for Backward: [B, H, N, DV]
+	DLSE []float64 // for Backward: [B, H, N]; nil for 0
 
-	Bias   Pairs     // what Score.Bias adds
-	Mask   Pairs     // not 0 takes part
+	Bias   Pairs     // for Score.Bias
+	Mask   Pairs     // nonzero keeps the pair
 	Slopes []float64 // [B, H] or [H]
 	Sink   []float64 // [H]
 	Seed   uint64    // of dropout
-	Origin [4]int    // of dropout: the numbers of the first sequence, head, row and key
+	Origin [4]int    // of dropout: position of the first sequence, head, row and key
 
 	QLens, KVLens []int     // [B]; nil for full lengths
-	O, LSE        []float64 // of earlier keys, in the shapes of the results; for Forward with Carry
+	O, LSE        []float64 // over earlier keys, in the shapes of the results; for Forward with Carry
 }
 
-// Pairs is an array [B, H, N, M] of which every dimension but the last may be 1 and
-// repeat.
+// Pairs is an array [B, H, N, M]. Every dimension but the last may be 1 and broadcast.
 type Pairs struct {
 	X     []float64
 	Shape [4]int
 }
 
-// at returns where the element of a pair is.
+// at returns the index of a pair's element.
 func (x *Pairs) at(b, h, i, j int) int {
 	at := 0
 	for d, k := range [...]int{b, h, i} {
@@ -55,17 +53,16 @@ func (x *Pairs) at(b, h, i, j int) int {
 	return at*x.Shape[3] + j
 }
 
-// Gradients are what the backward pass writes, in the shapes of what they are
-// gradients of. DBias and DSink are nil for problems without bias or sink.
+// Gradients are the backward pass's results, each in the shape of its tensor. DBias and DSink are
+// nil for problems without bias or sink.
 type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
 
-// Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row
-// that gives everything the weight 0, because it sees no key or because all its
-// scores are -Inf, has O = 0 and LSE = -Inf. So have the rows beyond the length of a
-// sequence. A row with a score of NaN or +Inf that it sees, the sink among them, is NaN.
+// Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row without weights has
+// O = 0 and LSE = -Inf: it sees no key, all its scores are -Inf, or it is past the end of its
+// sequence. A row with a visible score of NaN or +Inf, the sink included, is NaN.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
-		return nil, nil // of any number of heads
+		return nil, nil // any number of heads
 	}
 	for b := range p.Batch {
 		for h := range p.Heads {
@@ -75,7 +72,7 @@ func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 				if len(oHead[i]) == 0 {
 					oHead[i] = make([]float64, p.VDim)
 				}
-				if math.IsNaN(a.lse[i]) { // also a row of a sink alone
+				if math.IsNaN(a.lse[i]) { // even a row with only a sink
 					for c := range oHead[i] {
 						oHead[i][c] = math.NaN()
 					}
@@ -95,7 +92,7 @@ func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	return o, lse
 }
 
-// Backward returns the gradients of sum(O*DO) + sum(LSE*DLSE).
+// Backward returns the gradients of sum(O*DO) + sum(LSE*DLSE) for a valid problem.
 func Backward(p flashkit.Problem, in Inputs) (g Gradients) {
 	if p.Score.Bias {
 		g.DBias = make([]float64, len(in.Bias.X))
@@ -107,7 +104,7 @@ func Backward(p flashkit.Problem, in Inputs) (g Gradients) {
 		return g
 	}
 	if p.QLen == 0 {
-		p.Heads = p.KVHeads // of any number of heads
+		p.Heads = p.KVHeads // any number of heads
 	}
 	group := p.Heads / p.KVHeads
 	for b := range p.Batch {
@@ -127,7 +124,7 @@ func Backward(p flashkit.Problem, in Inputs) (g Gradients) {
 	return g
 }
 
-// A headOf is what both passes know of query head h of sequence b.
+// A headOf is the state of both passes for query head h of sequence b.
 type headOf struct {
 	p    flashkit.Problem // with the lengths of the sequence
 	full flashkit.Problem
@@ -135,12 +132,12 @@ type headOf struct {
 	b, h int
 
 	q, k, v [][]float64
-	slope   [][]float64 // of Modify at each score
+	slope   [][]float64 // derivative of Modify at each score
 	prob    [][]float64 // weights before dropout
 	sink    []float64   // weight of the sink in each row
-	carried []float64   // weight of what earlier keys gave
+	carried []float64   // weight of the earlier keys' O in each row
 	lse     []float64
-	from    int // the head's first row of arrays [B, H, N]
+	from    int // the head's first row in arrays [B, H, N]
 }
 
 func newHead(p flashkit.Problem, in *Inputs, b, h int) *headOf {
@@ -158,7 +155,7 @@ func newHead(p flashkit.Problem, in *Inputs, b, h int) *headOf {
 	return a
 }
 
-// Sees reports whether row i sees key j, straight from the definition of Band.
+// Sees reports whether row i sees key j, by the definition of Band.
 func Sees(p flashkit.Problem, i, j int) bool {
 	at := diagonal(p, i)
 	if left := p.Band.Left(); left != flashkit.Unlimited && at-j > left {
@@ -170,7 +167,7 @@ func Sees(p flashkit.Problem, i, j int) bool {
 	return true
 }
 
-// diagonal returns the key at which row i lies.
+// diagonal returns the key at which the diagonal meets row i.
 func diagonal(p flashkit.Problem, i int) int {
 	i += p.Band.Shifted()
 	if !p.Band.IsTopLeft() {
@@ -179,7 +176,7 @@ func diagonal(p flashkit.Problem, i int) int {
 	return i
 }
 
-// scores returns S [N, M], -Inf where hidden.
+// scores returns S [N, M], with -Inf for hidden pairs.
 func (a *headOf) scores() [][]float64 {
 	p, in, score := a.p, a.in, a.p.Score
 	s := product(a.q, transpose(a.k, p.Dim))
@@ -195,7 +192,7 @@ func (a *headOf) scores() [][]float64 {
 			if score.ALiBi {
 				slope := in.Slopes[(a.b*p.Heads+a.h)%len(in.Slopes)]
 				if math.IsInf(slope, 0) {
-					slope = math.NaN() // no distance makes a score of it, not even 0
+					slope = math.NaN() // an infinite slope gives no score, not even at distance 0
 				}
 				s[i][j] -= float64(slope * math.Abs(float64(j-diagonal(p, i))))
 			}
@@ -207,8 +204,7 @@ func (a *headOf) scores() [][]float64 {
 	return s
 }
 
-// Modify returns what becomes of a scaled dot product before bias and ALiBi, and the
-// derivative there.
+// Modify returns the score for a scaled dot product s, before bias and ALiBi, and the derivative.
 func Modify[F float32 | float64](score *flashkit.Score, s F) (x, slope F) {
 	if c := F(score.Softcap); c != 0 {
 		t := F(math.Tanh(float64(s / c)))
@@ -217,8 +213,8 @@ func Modify[F float32 | float64](score *flashkit.Score, s F) (x, slope F) {
 	return s, 1
 }
 
-// softmax sets LSE and the weights exp(S - LSE), those of the sink and of earlier keys
-// with them.
+// softmax sets LSE and the weights exp(S - LSE), including the weights of the sink and of earlier
+// keys.
 func (a *headOf) softmax(s [][]float64) {
 	for i, row := range s {
 		sink, earlier := math.Inf(-1), math.Inf(-1)
@@ -247,21 +243,21 @@ func (a *headOf) softmax(s [][]float64) {
 		}
 		for j, x := range row {
 			if math.IsInf(x, -1) {
-				weights[j] = 0 // in a row of NaN too
+				weights[j] = 0 // even in a row of NaN
 			}
 		}
 		a.add(weights, top+math.Log(sum))
 	}
 }
 
-// add adds a row: the weights of its keys, of the sink, and of earlier keys.
+// add adds a row: the weights of its keys, the sink and earlier keys.
 func (a *headOf) add(weights []float64, lse float64) {
 	n := len(weights) - 2
 	a.prob, a.sink, a.carried = append(a.prob, weights[:n]), append(a.sink, weights[n]), append(a.carried, weights[n+1])
 	a.lse = append(a.lse, lse)
 }
 
-// dropped returns x times what dropout multiplies weights by.
+// dropped returns x times the dropout factors of the weights.
 func (a *headOf) dropped(x [][]float64) [][]float64 {
 	if a.p.Score.Dropout == 0 {
 		return x
@@ -277,7 +273,7 @@ func (a *headOf) dropped(x [][]float64) [][]float64 {
 	return y
 }
 
-// backward returns dQ, and adds the head's part to the other gradients.
+// backward returns dQ and adds the head's part of the other gradients.
 func (a *headOf) backward(g *Gradients, dk, dv [][]float64) (dq [][]float64) {
 	p, in := a.p, a.in
 	do := head(in.DO, a.full.OShape(), a.b, a.h)[:p.QLen]

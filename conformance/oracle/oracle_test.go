@@ -161,7 +161,7 @@ func TestForwardIsTheDefinition(t *testing.T) {
 	require.NotZero(t, empty, "no row without keys was tried")
 }
 
-// loss is what the gradients are gradients of.
+// loss returns the function whose gradients Backward returns.
 func loss(p flashkit.Problem, in oracle.Inputs) (sum float64) {
 	o, lse := oracle.Forward(p, in)
 	for i := range o {
@@ -202,7 +202,7 @@ func TestBackwardIsTheSlope(t *testing.T) {
 	}
 }
 
-// spoil overwrites every row of x for which hidden says so.
+// spoil overwrites the hidden rows of x.
 func spoil(x []float64, shape [4]int, with float64, hidden func(row int) bool) {
 	for at := range x {
 		if hidden(at / shape[3] % shape[2]) {
@@ -211,7 +211,7 @@ func spoil(x []float64, shape [4]int, with float64, hidden func(row int) bool) {
 	}
 }
 
-// What no row sees, and rows that see nothing, may hold anything.
+// Unseen keys and rows that see no key may hold any values.
 func TestHiddenValuesDoNotLeak(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for range 300 {

@@ -2,19 +2,19 @@ package oracle
 
 import "math"
 
-// Kept reports whether dropout with probability p keeps the weight of key j of row i
-// of query head h of sequence b: whether a random number of 16 bits is at least p times 2^16.
-// Of the eight keys of a counter the first four have the lower halves of its words.
+// Kept reports whether dropout with probability p keeps the weight of key j of row i of query head
+// h of sequence b. It compares a 16-bit random number with p times 2^16. Eight keys share a
+// counter; the first four use the lower halves of its words.
 func Kept(p float32, seed uint64, b, h, i, j int) bool {
 	word := philox([2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(j / 8), uint32(i), uint32(h), uint32(b)})[j%4]
 	return word>>(j%8/4*16)&(1<<16-1) >= dropped(p)
 }
 
-// Keep returns what dropout multiplies the weights by that it keeps: the inverse of their
-// share of all numbers, which is not quite 1-p.
+// Keep returns the factor of kept weights: the inverse of the exact share of numbers that keep a
+// weight, which differs slightly from 1-p.
 func Keep(p float32) float64 { return 65536 / float64(65536-dropped(p)) }
 
-// dropped returns how many of the numbers of 16 bits drop a weight.
+// dropped returns the number of 16-bit numbers that drop a weight.
 func dropped(p float32) uint32 { return min(uint32(math.Floor(float64(p)*(1<<16)+.5)), 1<<16-1) }
 
 // philox is Philox4x32-7 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3,

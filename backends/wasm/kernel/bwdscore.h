@@ -1,9 +1,9 @@
-// The backward pass in tiles, of calls with features. kernel.c includes this.
+// The backward vector kernel with features. kernel.c includes this file.
 //
-// Four keys are the rows of products, so what a pair has is transposed: bias, mask and random words
-// lie as [4 keys][TILE rows], and dS goes to the stage as [row][key].
+// The rows of products are four keys, so bias, mask and random words are transposed to [4 keys][TILE rows].
+// dS goes to the stage as [row][key].
 
-// transpose_bias does so for four keys, from column c of the stage on, and the rows of a span.
+// transpose_bias transposes four keys, from column c of the stage on, for the rows of a span.
 static void transpose_bias(const block *p, const span *n, u32 c, float *to) {
   for (u32 r = n->from; r < n->to; r++) scatter(to + r, TILE, *(v4_any *)(bias_row(p, r) + c));
 }
@@ -14,7 +14,7 @@ static void transpose_mask(const block *p, const span *n, u32 c, int *to) {
   }
 }
 
-// score_feature_gradient is score_gradient of key c of four, which is key g of the strip. bit is its half's of kept.
+// score_feature_gradient is score_gradient for key c of four. bit selects the key's half of kept.
 APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias, int bit) {
   i4 half = {bit, bit, bit, bit};
   const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;
@@ -48,24 +48,25 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
   }
 }
 
-// hide_keys takes from a span the keys that no row sees, of those at hand of its four.
+// hide_keys removes the keys that the mask hides from all rows from a span of four keys, of which `keys`
+// exist.
 static void hide_keys(const unsigned char *mask, u32 keys, span *s) {
   for (u32 e = 0; e < 4 && e < keys; e++) if (!mask[e]) s->lo[e] = s->hi[e] = 0, s->partial = 1;
 }
 
-// set_tables prepares what four keys, from column c of the stage on, have with the rows of a span.
+// set_tables transposes bias and mask of four keys, from column c of the stage on, for the rows of a span.
 static void set_tables(const block *p, tables *t, const span *s, u32 c) {
   if (p->features & BIAS) transpose_bias(p, s, c, (float *)t->bias);
   if (p->features & MASK && !alike(p, MASK)) transpose_mask(p, s, c, (int *)t->seen);
 }
 
-// draw_rows draws for eight keys of a strip from j on, key g and those after it, and the rows that any of them has.
+// draw_rows draws for eight keys, from key g of the strip at j on, and all rows that see one of them.
 static void draw_rows(const block *p, tables *t, u32 j, u32 n, u32 i0, u32 rows, u32 g) {
   span s = spans(8, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
   if (s.from < s.to) draw(t->rounds, t->mine + s.from / 2, 2, t->eights + g / 2, 0, t->kept + s.from / 4, t->kept + s.to / 4, p->threshold);
 }
 
-// bwd_feature_block is bwd_block with features. The keys have the columns from c on of the stage.
+// bwd_feature_block is bwd_block with features. Its keys start at column c of the stage.
 static void bwd_feature_block(const block *p, const backward *w, tables *t, u32 i0, u32 rows, u32 j, u32 n, u32 c) {
   u64 key = j - p->key0, b = key / TILE;
   u32 f = p->features, hidden = f & (MASK | DROPOUT), row = 2 * (w->d8 + w->dv8);

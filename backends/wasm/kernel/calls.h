@@ -1,7 +1,7 @@
-// A list of calls: sequences are short, and there are many, so the host enters the module once
-// for some of them. kernel.c includes this, last.
+// Lists of calls: with many short sequences the host enters the module once for several of them. kernel.c
+// includes this file last.
 //
-// A call of a list is a call as any other: it names a block, and its function checks all of it.
+// A call in a list is like any other: it names a block, and its function checks everything.
 
 typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function: the case below
 enum { MAX_CALLS = 1 << 16 };
@@ -18,7 +18,7 @@ static int call(const entry *c) {
   }
   return BAD_RANGE;
 }
-// calls makes n calls in their order, up to the first that returns another code than OK, and returns that.
+// calls runs n calls in order. It returns the first code other than OK, else OK.
 EXPORT("calls") int export_calls(u32 at, u32 n) {
   int code = OK;
   if (n > MAX_CALLS || !inside(at, (u64)n * sizeof(entry))) return BAD_BLOCK;

@@ -1,21 +1,21 @@
-// The forward pass in tiles, of calls with features. kernel.c includes this.
+// The forward vector kernel with features. kernel.c includes this file.
 //
-// The score of a row and a key has its features before the softmax, its weight after it. SINK
-// and CARRY come where a row ends, as two more terms of its sums.
+// Features of scores apply before the softmax, dropout after it. SINK and CARRY apply at the end of a row, as
+// two more terms of its sums.
 
-// set_limits makes limits of n bytes of a row of the mask: +Inf, or -Inf where it hides.
+// set_limits converts n bytes of a mask row to limits: +Inf, or -Inf for hidden keys.
 INLINE void set_limits(const unsigned char *mask, u32 n, float *limit) {
   for (u32 c = 0; c < n; c += 4) {
     i4 seen = __builtin_convertvector(*(b4 *)(mask + c), i4) != 0;
     store(limit + c, (v4)((i4)splat(NONE) ^ (seen & (int)0x80000000)));
   }
 }
-// cut sets scores of four rows to -Inf where their limits are, NaN or not.
+// cut sets the scores of four rows, even NaN, to -Inf where their limits are.
 APART void cut(float *x, const float *end, const float *limit, u32 step) {
   for (u32 r = 0; r < 4; r++, x += TILE, end += TILE, limit += step)
     for (u32 c = 0; x + c != end; c += 4) store(x + c, min4(load(limit + c), load(x + c)));
 }
-// weigh_kept is weigh with dropout: weights that are not kept count, and become 0.
+// weigh_kept is weigh with dropout: dropped weights count in the sum, but become 0.
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit) {
   v4 sum = splat(0);
   u4 lower = splat_word(bit), upper = splat_word(bit << 7);
@@ -28,15 +28,15 @@ APART float weigh_kept(const float *x, const float *end, float *to, float top, f
       v4 w = exp2((load(x + e * 4) - top) * scale2);
       u4 one = e ? upper : lower;
       i4 stays = (i4)((*kept & one) == one);
-      PIN(stays);  // or it would become a choice between the weight and 0: three instructions more
+      PIN(stays);  // otherwise it would become a select, three instructions more
       sum += w, spread(to + e * 64, 16, (v4)((i4)w & stays));
     }
   }
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// finish_features writes row r of O and of LSE: the sums of the keys at hand, of value O/l, what
-// earlier keys gave, of the value that the stage has, and the sink, of none.
+// finish_features writes row r of O and LSE from three terms: the current keys with value O/l, the earlier
+// keys with the stage's value, and the sink without a value.
 static void finish_features(const block *p, const forward *w, u32 r) {
   fold_row(w, r);
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
@@ -51,7 +51,7 @@ static void finish_features(const block *p, const forward *w, u32 r) {
   float by = l == 0 ? 0 : (float)(mine / total / l * (p->features & DROPOUT ? p->keep : 1)), past = (float)(theirs / total);
   for (u32 d = 0; d < p->vdim; d++) {
     float x = earlier == NONE ? 0 : out[d] * past;
-    out[d] = l != 0 ? x + o[d] * by : sum == sum ? x : (float)sum;  // a row of a sink alone may be NaN
+    out[d] = l != 0 ? x + o[d] * by : sum == sum ? x : (float)sum;  // a row with only a sink may be NaN
   }
   *lse = (float)sum;
 }

@@ -1,14 +1,14 @@
-// The sums of gradients. kernel.c includes this.
+// The sums of gradients. kernel.c includes this file.
 
-// grads_of returns the sums of dK and dV of a key; their totals lie behind, then the next key's.
+// grads_of returns the sums of dK and dV of a key. Their totals follow, then the next key's sums.
 INLINE float *grads_of(const backward *w, u64 key) { return w->grads + key * 2 * (w->d8 + w->dv8); }
 static void fold_grads(const backward *w, u64 key, u64 end) {
   for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
 }
 
-// dQ of a row in the plain loops is a sum of up to TILE keys, and behind it their total.
+// dQ of a row in the scalar loops is a sum over up to TILE keys, followed by its total.
 APART void fold_dq_row(float *dq, u64 n) { fold(dq, n); }
-// begin_dq returns the sum of dQ of row r in the plain loops, and end_dq writes its total.
+// begin_dq returns the sum of dQ of row r in the scalar loops; end_dq writes its total.
 APART float *begin_dq(const block *p, const backward *w, u32 r, u32 flags) {
   float *dq = w->dq + r * 2 * w->d8;
   if (flags & FIRST) zero(dq, 2 * w->d8);

@@ -1,27 +1,25 @@
-// Attention and its gradients in a sandbox: the whole of kernel.wasm, with score.h, what
-// features do to a score and a weight, and tiles.h, the kernels in tiles of vectors; then
-// tilescore.h, fwdscore.h and bwdscore.h, features in tiles, decode.h, few query rows, and
-// calls.h, many short sequences.
+// Attention and its gradients in a sandbox: all of kernel.wasm. score.h has the features of the scalar loops,
+// tiles.h the vector kernels. tilescore.h, fwdscore.h and bwdscore.h add features to them. decode.h is for
+// few query rows, calls.h for many short sequences.
 //
-// The module imports nothing, allocates nothing and keeps no pointers. The host
-// writes a block of parameters and up to TILE rows of each tensor into memory
-// ("the stage"), and calls. What lasts between calls is in scratch memory that
-// the block names. Only numbers of the block and of the call become addresses,
-// and both are checked before use. A call is short: the host says how many keys.
+// The module imports nothing, allocates nothing and keeps no pointers. The host writes a block of parameters
+// and up to TILE rows of each tensor into memory ("the stage"), then calls an export. State between calls is
+// in scratch memory, at an offset in the block. Only numbers of the block and of the call become addresses,
+// after a check. The host limits the keys of a call, so that each is short.
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
 //	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
 //
-// or writes what several calls take, and a list of these calls, and calls `calls`.
+// Alternatively, the host writes the data and a list of several calls, then calls `calls`.
 //
-// The host resolves sequences, pages and what repeats: here rows and keys are numbered
-// from 0 within one sequence, and bias and mask are tiles of the pairs of one call.
+// The host resolves sequences, pages and broadcast dimensions. In this module rows and keys are numbered from
+// 0 in one sequence, and bias and mask are tiles of the call's pairs.
 //
-// Each pass comes twice: _scalar is the plain loop and says what is computed; _simd128 computes
-// the same in tiles. _feature_rows are the rows of calls with features, of both. Letters are
-// those of the papers: Q K V O, scores S, weights P, running maximum m and sum l. D8 is D
-// rounded up to 8. Shapes stand beside pointers. The file also compiles natively; see native.c.
+// Each pass has two versions: _scalar is the plain loop and defines the computation; _simd128 computes it in
+// tiles. _feature_rows are the rows with features of both. Letters follow the papers: Q K V O, scores S,
+// weights P, running maximum m and sum l. D8 is D rounded up to 8. Comments at pointers give shapes. The file
+// also compiles natively; see native.c.
 
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
@@ -32,19 +30,19 @@ typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 #define UNROLLED _Pragma("GCC unroll 16")
-#define UNROLLED4 _Pragma("GCC unroll 4")  // of any length; sums keep their order
+#define UNROLLED4 _Pragma("GCC unroll 4")  // unrolls any length; sums keep their order
 
 #ifdef __wasm__
 #include <wasm_simd128.h>
 extern char __heap_base;
-#define LOWEST ((u64)(unsigned long)&__heap_base)  // below lies the stack
+#define LOWEST ((u64)(unsigned long)&__heap_base)  // the stack is below
 #define MEMORY ((u64)__builtin_wasm_memory_size(0) << 16)
 #define AT(offset) ((void *)(unsigned long)(offset))
 #define REGISTER "+r"
-#define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls them too
+#define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls them, too
 INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
 INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
-// dot16 returns sums of two products of signed halves; narrow saturated bytes of lanes, those of a first.
+// dot16 returns sums of two products of signed halves; narrow returns the saturated bytes of lanes, a first.
 INLINE u4 dot16(u4 a, u4 b) { return (u4)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b); }
 INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
   return (u4)wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4((v128_t)a, (v128_t)b), wasm_i16x8_narrow_i32x4((v128_t)c, (v128_t)d));
@@ -56,7 +54,7 @@ INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
 // ---- The block ----
 
 enum { MAGIC = 0x4b484c46, VERSION = 3, TILE = 128, STRIP = 64, FOLD = 256, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
-enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write the tile; dQ times the scale; dQ begins with the stage's
+enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write the tile; multiply dQ by the scale; start from the stage's dQ
 enum { SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, CARRY = 64, DBIAS = 128 };  // features
 enum { PLAIN = 0, FORWARD_TAKES = 127, BACKWARD_TAKES = SOFTCAP | ALIBI | BIAS | MASK | DROPOUT | DBIAS };
 enum { is_forward, is_backward, is_few = is_forward };
@@ -65,24 +63,24 @@ enum { OK, BAD_BLOCK, BAD_VERSION, BAD_SHAPE, BAD_TENSOR, BAD_SCRATCH, BAD_RANGE
 typedef struct {
   u32 magic, version;
   u32 dim, vdim;          // D, DV
-  u32 key0, keys;         // the keys at hand are [key0, key0+keys)
+  u32 key0, keys;         // the current keys are [key0, key0+keys)
   int first, last;        // row i sees key j when i+first <= j <= i+last
-  float scale;            // of the scores; positive
+  float scale;            // softmax scale, positive
   u32 q, k, v, o, lse;    // the stage: offsets of [TILE][D], [TILE][D], [TILE][DV], [TILE][DV], [TILE]
   u32 dout, dlse, dq;     // [TILE][DV], [TILE], [TILE][D]; backward only
   u32 scratch, scratch_bytes;
-  u32 features;           // which of the words below count
-  i64 diagonal;           // ALiBi takes slope * |j - i - diagonal| from a score
+  u32 features;           // enable the words below
+  i64 diagonal;           // ALiBi subtracts slope * |j - i - diagonal| from a score
   float softcap;          // c: a scaled score s becomes c * tanh(s / c); positive
   float slope, sink;      // of the query head
-  u32 threshold;          // dropout drops a weight whose 16 random bits are less than its upper half; the lower one is 0,
+  u32 threshold;          // dropout drops a weight whose 16 random bits are below its upper half; the lower half is 0,
   float keep;             // and multiplies the others by this, at least 1
-  u32 seed[2], head, seq; // what the random words are made of, with i and j
+  u32 seed[2], head, seq; // key and counter of the random words, with i and j
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] floats, bytes (0 hides), floats; of the rows and keys of a call
-  u32 repeats;            // BIAS, MASK: all rows of a call have the first row of the tile
-  u32 kv;                 // decode only: the type of K and V at raw_k and raw_v, 1 float16, 2 bfloat16; 0: there are none
+  u32 repeats;            // BIAS, MASK: all rows of a call use the tile's first row
+  u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of that type
-  u32 row0, eight0;       // rows, and keys in eights, before row 0 and key 0, as random words count them
+  u32 row0, eight0;       // random words count rows from row0, and keys in eights from eight0
   u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
@@ -92,7 +90,7 @@ static int inside(u32 offset, u64 bytes) { return offset % 16 == 0 && offset >= 
 #define MAX_FLOAT 3.40282347e38f
 #define MAX_DIAGONAL (1ll << 62)
 static int check_features(const block *p, u32 takes);  // at the end
-// check returns OK or what is wrong with the block, before anything else is touched.
+// check returns OK or the block's error code. It runs before any other access.
 static int check(u32 at, int backward, u32 takes) {
   const block *p = AT(at);
   if (!inside(at, sizeof *p)) return BAD_BLOCK;
@@ -107,41 +105,42 @@ static int check(u32 at, int backward, u32 takes) {
 
 // ---- Small things ----
 
-// What the compiler must take as it is: a value, two pointers. See multiply.
+// PIN and HIDE keep the compiler from optimizing across a value, or two pointers. See multiply.
 #define PIN(x) __asm__ volatile("" : REGISTER(x))
 #define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
 
 INLINE v4 load(const float *p) { return *(const v4 *)p; }
 INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
-// madd returns c + a b: rounded twice, always, or, where relaxed.wasm runs, at the engine's choice once.
+// madd returns c + a b, always rounded twice; in relaxed.wasm the engine may round once.
 #ifdef RELAXED
 #define madd(a, b, c) __builtin_wasm_fma_f32x4(a, b, c)
 #else
 INLINE v4 madd(v4 a, v4 b, v4 c) { return c + a * b; }
 #endif
 INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
-// lane returns a number of x. PIN keeps its uses from becoming shuffles of bytes: slow.
+// lane returns an element of x. PIN keeps the compiler from turning its uses into slow byte shuffles.
 INLINE float lane(v4 x, int e) {
   float one = x[e];
   PIN(one);
   return one;
 }
-// spread stores each number of x splatted, four numbers of p apart times step.
+// spread stores each element of x splatted to four floats, at multiples of step from p.
 INLINE void spread(float *p, int step, v4 x) {
   UNROLLED for (int e = 3; e >= 0; e--) store(p + e * step, splat(lane(x, e)));
 }
 static void zero(float *p, u64 n) { __builtin_memset(p, 0, n * 4); }
 static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, from, n * 4); }
-// line returns a x + b. A constant is loaded wherever it stands: PIN saves a copy of x.
+// line returns a x + b. The compiler loads constants at each use: PIN saves a copy of x.
 INLINE v4 line(v4 a, v4 x, float b) {
   PIN(a);
   return madd(a, x, splat(b));
 }
 
-// exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for NaN. With
-// x = n + f, n whole and |f| <= 1/2, it is 2^n times a minimax polynomial of 2^f. Adding a number whose last
-// place counts 1 rounds x to n, and leaves n+127, the exponent of 2^n, lowest; a product is the cheapest shift up.
+// exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for NaN. With x = n + f, n
+// whole and |f| <= 1/2, the result is 2^n times a minimax polynomial for 2^f. Adding a number whose last
+// place counts 1 rounds x to n, and leaves n+127, the exponent of 2^n, in the lowest bits. A multiplication
+// is the cheapest shift to the exponent's place.
 INLINE v4 exp2(v4 x) {
   const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
   i4 up = (i4)splat(1.17549435e-38f);     // 2^23 as an integer
@@ -154,10 +153,10 @@ INLINE v4 exp2(v4 x) {
 static float exp2_1(float x) { return exp2(splat(x))[0]; }
 
 #define LOG2E 1.44269504f
-#define NONE (-__builtin_inff())  // the score and LSE of nothing
-// per2 returns scale*log2(e), so that 2^(x*per2) is e^(x*scale). It stays finite.
+#define NONE (-__builtin_inff())  // the score and LSE without any key
+// per2 returns scale*log2(e), kept finite: 2^(x*per2) is e^(x*scale).
 static float per2(float scale) { return scale < 2e38f ? scale * LOG2E : 3.4e38f; }
-// ln returns the natural logarithm of a positive float, and x for a NaN.
+// ln returns the natural logarithm of a positive float. Other x, such as NaN, are returned unchanged.
 static double ln(float x) {
   if (!(x > 0)) return x;
   union { float f; u32 bits; } u = {x};
@@ -171,9 +170,10 @@ static double ln(float x) {
 
 // ---- Scratch ----
 //
-// Each area once: its name, how many floats, its shape. [n]x4 is splatted. The
-// plain loops have rows of D in k, of DV in v, of D8 in dq. blocks is keys/TILE. A long float32 sum loses terms: o, l and
-// grads take up to FOLD, then their totals those; dQ takes TILE keys, so that chunks of keys do not change its bits.
+// Each area appears once: name, number of floats, shape; [n]x4 is splatted. The scalar loops have rows of D
+// in k, of DV in v, of D8 in dq. blocks is keys/TILE. A long float32 sum loses precision, so o, l and grads
+// add up to FOLD terms, then add these sums to totals. dQ adds TILE keys at a time, so that chunks of keys do
+// not change its bits.
 
 #define FORWARD(AREA)                                                                      \
   AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
@@ -211,12 +211,12 @@ static double ln(float x) {
 SCRATCH(forward, FORWARD)
 SCRATCH(backward, BACKWARD)
 
-// ---- The plain loops ----
+// ---- The scalar loops ----
 
 APART float dot(const float *a, const float *b, u32 n) {
   float sum = 0;
   u32 i = 0;
-  for (; i + 4 <= n; i += 4)  // the order of the other portable kernels, so that one's LSE is another's
+  for (; i + 4 <= n; i += 4)  // the summation order of the other portable kernels, so that their LSE fits
     sum += (a[i] * b[i] + a[i + 1] * b[i + 1]) + (a[i + 2] * b[i + 2] + a[i + 3] * b[i + 3]);
   for (; i < n; i++) sum += a[i] * b[i];
   return sum;
@@ -226,7 +226,7 @@ static void add_scaled(float *to, float by, const float *x, u32 n) {
 }
 INLINE i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
-// fold adds n sums to their totals, which lie behind them, and begins them anew.
+// fold adds n sums to the totals stored after them, and clears the sums.
 static void fold(float *x, u64 n) {
   for (float *end = x + n; x != end; x += 4) store(x + n, load(x + n) + load(x)), store(x, splat(0));
 }
@@ -234,7 +234,7 @@ static void fold_row(const forward *w, u32 r) {
   fold(w->o + r * 2 * w->dv8, w->dv8);
   w->l_total[r] += w->l[r], w->l[r] = 0;
 }
-static void rescale(const forward *w, u32 r, float by) {  // all but l
+static void rescale(const forward *w, u32 r, float by) {  // all sums but l
   for (float *o = w->o + r * 2 * w->dv8, *end = o + 2 * w->dv8; o != end; o += 4) store(o, load(o) * by);
   w->l_total[r] *= by;
 }
@@ -242,7 +242,7 @@ static void begin(const forward *w, u32 rows) {
   zero(w->o, rows * 2 * w->dv8);
   for (u32 r = 0; r < rows; r++) w->m[r] = NONE, w->l[r] = w->l_total[r] = 0;
 }
-// finish writes row r of O and of LSE. l is 0 without a key, or without one whose score is above -Inf.
+// finish writes row r of O and LSE. l is 0 if the row has no score above -Inf.
 static void finish(const block *p, const forward *w, u32 r) {
   fold_row(w, r);
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
@@ -289,7 +289,7 @@ static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u
     float *dq = begin_dq(p, w, r, flags), lse = ((float *)AT(p->lse))[r];
     float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
-    if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
+    if (lse == NONE) hi = lo;  // every score is -Inf: no weights
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       if (at % TILE == 0) fold_dq_row(dq, w->d8);
@@ -319,13 +319,13 @@ static void bwd_grads(const block *p, const backward *w, u64 key, u32 n) {
 
 // ---- Exports ----
 //
-// Each returns a code. keys takes the keys [j0, j1) from the stage; j0 is key0
-// plus a multiple of TILE. rows takes the query rows [i0, i1) against the keys
-// [j0, j1). grads puts dK and dV of the keys [j0, j1) where K and V were staged.
+// Each returns a code. keys packs the keys [j0, j1) from the stage; j0 is key0 plus a multiple of TILE. rows
+// processes the query rows [i0, i1) with the keys [j0, j1). grads writes dK and dV of the keys [j0, j1) over
+// K and V in the stage.
 
-// most_keys returns how many keys rows takes in a call: those of a stage of pairs, if there is one.
+// most_keys returns the maximum keys per call of rows: one tile if the stage has tiles of pairs.
 static u32 most_keys(const block *p) { return p->features & (BIAS | MASK | DBIAS) ? TILE : MAX_ROW; }
-// ready checks what a call says beyond the block, and the scratch that it uses.
+// ready checks a call's ranges against the block, and its scratch.
 static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 keys) {
   if (p->scratch_bytes < need || !inside(p->scratch, p->scratch_bytes)) return BAD_SCRATCH;
   if (i0 > i1 || i1 - i0 > TILE || i1 > MAX_ROW || j0 < p->key0 || (j0 - p->key0) % TILE) return BAD_RANGE;
@@ -354,7 +354,7 @@ KEYS(backward, BACKWARD_TAKES, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, 
 KEYS(backward, BACKWARD_TAKES, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }
 
-// Last, so that the hot loops above lie where they lay without them: their speed depends on it.
+// Last, so that the hot loops above keep their addresses, on which their speed depends.
 ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_feature_rows)
 ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
 
@@ -378,7 +378,7 @@ EXPORT("decode_simd128_rows") int export_decode_simd128_rows(u32 at, u32 i0, u32
   WHEN_READY(few, FORWARD_TAKES, i0, i1, TILE, decode_simd128_rows(p, &w, i0, i1, j0, j1, flags));
 }
 
-// check_features returns OK or what is wrong with the words about features.
+// check_features returns OK or the error code of the feature words.
 APART int check_features(const block *p, u32 takes) {
   u32 f = p->features;
   if (f & ~takes) return BAD_FEATURE;

@@ -1,12 +1,11 @@
-// What the plain loops do when a call has features. kernel.c includes this.
+// Features in the scalar loops. kernel.c includes this file.
 //
-// A feature has one of three places: where a row begins (SINK, CARRY), at a score
-// (SOFTCAP, BIAS, ALIBI, MASK), at a weight (DROPOUT). Scores are doubles here, and
-// scaled: their sums and differences then lose nothing that the dot product had.
+// A feature acts at the start of a row (SINK, CARRY), on a score (SOFTCAP, BIAS, ALIBI, MASK) or on a weight
+// (DROPOUT). Scores here are scaled doubles, so that sums and differences keep the dot product's precision.
 
-// capped_tanh returns tanh(x), to about 1e-15 of itself wherever it is, and 1-tanh(x)^2 in *slope.
-// With e = exp(-2|x|) they are (1-e)/(1+e) and 4e/(1+e)^2. What is computed is e-1, which is exact near
-// 0: -2|x| = n ln2 + r, n whole and |r| <= ln2/2, and the series of exp(r)-1. Beyond -80 e is nothing.
+// capped_tanh returns tanh(x) with a relative error near 1e-15, and 1-tanh(x)^2 in *slope. With e =
+// exp(-2|x|) they are (1-e)/(1+e) and 4e/(1+e)^2. The loop computes e-1, exact near 0, from -2|x| = n ln2 +
+// r, n whole and |r| <= ln2/2, and the series of exp(r)-1. Below -80, e is negligible.
 static double capped_tanh(double x, double *slope) {
   double y = -2 * __builtin_fabs(x), series = 1;
   if (y < -80) y = -80;
@@ -20,8 +19,8 @@ static double capped_tanh(double x, double *slope) {
   return x < 0 ? less / sum : -less / sum;
 }
 
-// score returns the score of row i, row r of the stage, and key j, key c of the stage, from their dot
-// product, and in *slope what the softcap multiplies its gradient by.
+// score returns the score of row i (row r of the stage) and key j (key c of the stage) from their dot
+// product, and the softcap's derivative in *slope.
 static double score(const block *p, float product, u32 r, u32 c, i64 distance, double *slope) {
   double s = (double)product * p->scale;
   *slope = 1;
@@ -34,9 +33,9 @@ static int masked(const block *p, u32 r, u32 c) {
   return p->features & MASK && !((unsigned char *)AT(p->mask))[(p->repeats & MASK ? 0 : r * TILE) + c];
 }
 
-// kept returns what dropout multiplies the weight of row i and key j by. A random word belongs to each
-// pair: a half of word j%4 of Philox4x32-7 of (j/8, i, head, sequence), from row0 and eight0 on, the lower one where j%8 < 4.
-// The words of key j are kept for the next ones.
+// kept returns the dropout factor of the weight of row i and key j. Its random number is a half of word j%4
+// of Philox4x32-7 of (j/8, i, head, sequence), counted from row0 and eight0; the lower half if j%8 < 4. word
+// caches the words for the next keys.
 static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
   if (!(p->features & DROPOUT)) return 1;
   if (first || j % 8 == 0) {
@@ -53,7 +52,7 @@ static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
 
 static float exp_of(double x) { return exp2_1((float)(x * 1.4426950408889634)); }
 
-// maxima are the running maxima [TILE], in place of S, which only tiles have.
+// maxima returns the running maxima [TILE]. They use the area of S, which scalar loops do not need.
 static double *maxima(const forward *w) { return (double *)w->s; }
 
 // weigh_score returns the weight of score s in row r, raises the running maximum and adds to l.
@@ -68,7 +67,7 @@ static float weigh_score(const forward *w, u32 r, double s) {
   return weight;
 }
 
-// begin_row begins row r with what earlier keys gave, which are one score of value O, and with the sink.
+// begin_row starts row r with the result of earlier keys, one score with value O, and with the sink.
 static void begin_row(const block *p, const forward *w, u32 r) {
   const float *earlier = (float *)AT(p->o) + (u64)r * p->vdim, lse = ((float *)AT(p->lse))[r];
   float *o = w->o + r * 2 * w->dv8;
@@ -78,7 +77,7 @@ static void begin_row(const block *p, const forward *w, u32 r) {
   if (p->features & SINK) weigh_score(w, r, p->sink);
 }
 
-// finish_row is finish for scores that are scaled, and doubles.
+// finish_row is finish for scores that are scaled doubles.
 static void finish_row(const block *p, const forward *w, u32 r) {
   finish(p, w, r);
   if (w->l_total[r] != 0) ((float *)AT(p->lse))[r] = (float)(maxima(w)[r] + ln(w->l_total[r]));
@@ -117,7 +116,7 @@ static void bwd_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, 
     double slope;
     if (dbias) zero(dbias, TILE);
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
-    if (lse == NONE) hi = lo;  // every score is -Inf: no weight anywhere
+    if (lse == NONE) hi = lo;  // every score is -Inf: no weights
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       float keep = kept(p, i, j, j == lo, word);

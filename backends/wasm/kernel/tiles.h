@@ -1,18 +1,17 @@
-// The kernels in tiles of vectors: the loops of kernel.c, which includes this, made fast.
+// The vector kernels: the loops of kernel.c in tiles. kernel.c includes this file.
 
 // ---- The product of tiles ----
 //
-// Both passes are made of one loop: four rows by eight columns,
+// Both passes use one loop, four rows by eight columns:
 //
 //	c[r][n] += sum over k of a[k][r] * b[k][n]
 //
-// with a [k][4] splatted, each number four times in a row, and b [k][8]. It is
-// the shape of sixteen registers: eight sums, two of b, one of a. How it is
-// written decides the speed under wazero, which keeps the order of instructions:
-// UNROLL steps go from the highest address down, b1 before b0 as well, so that
-// one bounds check for each pointer covers all; PIN after each sum, else the compiler loads first,
-// sums later, and spills; HIDE the pointers, else it replaces constant offsets
-// with additions, each with a check; a is splatted, as only a load is cheap.
+// with a [k][4] splatted, each number in four lanes, and b [k][8]. The shape fits sixteen registers: eight
+// sums, two of b, one of a. wazero keeps the order of instructions, so the source order decides the speed:
+// UNROLL steps go from the highest address down, b1 before b0, so that one bounds check per pointer covers
+// all. PIN after each sum keeps the compiler from loading first, adding later and spilling. HIDE keeps it
+// from replacing constant offsets with additions, each with a check. a is splatted, because only loads are
+// cheap.
 #ifndef UNROLL
 #define UNROLL 8  // a power of two up to 8
 #endif
@@ -35,16 +34,16 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
   } while (b != end);
 }
 
-// add_product adds to c [4][8], whose rows are step apart. n is a positive multiple of 8.
+// add_product adds a product to c [4][8] with row stride step. n is a positive multiple of 8.
 INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
   v4 sum[4][2] = {{splat(0)}};
   multiply(a, b, n, sum);
   UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, load(c) + sum[r][0]), store(c + 4, load(c + 4) + sum[r][1]);
 }
 
-// Products of one a and eights of columns: scores sets c [4][TILE] up to end, across adds to
-// `width` columns of rows of c, step apart. down takes one b and fours of rows, up to end of c [][TILE].
-// Their loops are apart, as a call saves and restores eight registers.
+// Products of one a with eights of columns: scores sets c [4][TILE] up to end, across adds to `width` columns
+// of rows of c with stride step. down multiplies fours of rows with one b, up to end of c [][TILE]. Their
+// loops are separate functions, because each call saves and restores eight registers.
 APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
   for (; c != end; c += 8, b += n * 8) {
     v4 sum[4][2] = {{splat(0)}};
@@ -60,13 +59,12 @@ APART void down(const float *a, const float *b, u32 n, float *c, const float *en
   for (; c != end; c += TILE * 4, a += TILE * 16) add_product(a, b, n, c, TILE);
 }
 
-// A span says which of n steps each of up to 8 rows (or columns) of a product
-// takes: [lo, hi). All of them lie in [from, to), rounded outwards to 8. partial
-// says that not all take all of it.
+// A span holds the steps [lo, hi) of a product that each of up to 8 rows or columns uses. [from, to) covers
+// all of them, rounded outwards to 8. partial is nonzero if a row or column does not use all of it.
 typedef struct { u32 lo[8], hi[8], from, to, partial; } span;
 
-// spans returns what `count` rows take, of `of` that there are: row r takes the
-// steps from at+r+first to at+r+last, both included, that lie in [0, n).
+// spans returns the span of `count` rows, of which `of` exist: row r uses the steps from at+r+first to
+// at+r+last, both included, within [0, n).
 static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   span s = {.from = n, .to = 0};
   for (u32 r = 0; r < count; r++) {
@@ -80,8 +78,8 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
   return s;
 }
-// careful_product adds the product over the span, without touching a number that a row (or, by column, a
-// column) must not see: its weight is 0, but the number may be NaN. The order, and the bits, are those of multiply.
+// careful_product adds the product over the span without reading hidden numbers: their weight is 0, but they
+// may be NaN. Row by row, or by_column, it skips steps outside [lo, hi). Order and bits match multiply.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
@@ -94,7 +92,8 @@ static void careful_product(const float *a, const float *b, const span *s, int b
   }
 }
 
-// span_across and span_down do so over the span. finite says that all that the weights multiply is.
+// span_across and span_down are across and down over the span. finite is nonzero if the factors of the
+// weights are finite.
 INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
   if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
   else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
@@ -106,12 +105,12 @@ INLINE void span_down(const float *a, const float *b, const span *s, u32 finite,
 
 // ---- Packing ----
 //
-// From rows x [n][dim] into what products read, padded with zeros to 8 rows and
-// 8 elements. Splatted, they become rows of a product, else columns. Each
-// returns whether all numbers are finite: 0 times any other is NaN.
+// Packing copies rows x [n][dim] to the layout that products read, padded with zeros to 8 rows and 8
+// elements. Splatted layouts are for the rows of a product, others for its columns. Each function returns
+// whether all numbers are finite, because 0 times any other is NaN.
 
 enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS };
-// four returns the numbers at p of which `left` are there, and zeros.
+// four returns the numbers at p, of which `left` exist, padded with zeros.
 INLINE v4 four(const float *p, int left) {
   if (left >= 4) return *(const v4_any *)p;
   return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
@@ -125,7 +124,7 @@ INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
   v4 none = splat(0);
   for (u32 r = 0; r < round_up(n, 8); r++, x += dim) {
     u32 d = 0;
-    for (; how <= ELEMENTS && r < n && d + 8 <= dim; d += 8) {  // what every tile of the backward pass does four times
+    for (; how <= ELEMENTS && r < n && d + 8 <= dim; d += 8) {  // four times per tile in the backward pass
       const float *from = x + d;
       float *at = how == ROWS ? to + (r / 8 * d8 + d) * 8 + r % 8 : to + d * TILE + r * 8;
       HIDE(from, at);
@@ -161,8 +160,8 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
 }
 
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit);
-// weigh turns the scores of a row, some eights, into weights, splatted, at `to` and every
-// 16 numbers on, and returns their sum. Not apart, its loop would load what soften keeps.
+// weigh turns a row of scores, a multiple of eight, into weights, splatted at `to` with stride 16, and
+// returns their sum. It is a separate function so that its loop does not reload soften's registers.
 APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
   v4 sum = splat(0);
   for (; x < end; x += 8, to += 128) {
@@ -175,10 +174,9 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// soften turns the scores s [4][TILE] of the rows of a span into weights, splatted into
-// p [TILE][4], raises the running maxima m and adds to l. It returns the factors for what
-// was summed before. The scale comes after the difference, so that large scores lose nothing.
-// kept [TILE/8] is for dropout, or 0: see draw.
+// soften turns the scores s [4][TILE] of a span's rows into weights, splatted in p [TILE][4]. It raises the
+// running maxima m, adds to l, and returns the factors for the earlier sums. It scales after the subtraction,
+// so that large scores keep their precision. kept [TILE/8] is for dropout, else 0: see draw.
 APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
@@ -200,7 +198,7 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
   return alpha;
 }
 
-// fwd_block adds what `rows` query rows see of one block of n keys, from key j on.
+// fwd_block accumulates one block of n keys, from key j on, for `rows` query rows.
 static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 b = (j - p->key0) / TILE;
   const float *k = w->k + b * TILE * w->d8, *v = w->v + b * TILE * w->dv8;
@@ -226,11 +224,11 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 
 // ---- Backward ----
 //
-// Four keys are the rows of products, query rows their columns:
+// The rows of products are four keys, the columns query rows:
 //
 //	S' = K Q', dP' = V dO';  P = exp(scale*S - LSE), dS = P*(dP - delta);  dV += P' dO, dK += dS' Q
 //
-// and once for each block of keys dQ' += K' dS', with elements of K in rows.
+// and once per block of keys dQ' += K' dS', with elements of K in rows.
 
 static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
   splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4), splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
@@ -238,8 +236,8 @@ static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) 
   zero(grads_of(w, key), grads_of(w, TILE) - w->grads);
 }
 
-// delta is dO·O - dLSE of row r, summed in the order of dP: for a row that sees
-// one key the two are then equal, and dS is 0.
+// delta returns dO·O - dLSE of row r, summed in the order of dP. In a row that sees one key the two are then
+// equal, and dS is 0.
 static float delta(const block *p, u32 r) {
   u32 left = p->vdim;
   const float *dout = (float *)AT(p->dout) + r * left, *o = (float *)AT(p->o) + r * left, *dlse = AT(p->dlse);
@@ -251,7 +249,7 @@ static float delta(const block *p, u32 r) {
   while (left-- > 0) sum += dout[left] * o[left];
   return sum - dlse[r];
 }
-// more_dq begins the totals of dQ with those of the stage; fold_dq adds the sums to them.
+// more_dq starts the totals of dQ with the stage's dQ; fold_dq adds the sums to the totals.
 APART void more_dq(const block *p, const backward *w, u32 rows) {
   const float *dq = AT(p->dq);
   for (u32 r = 0; r < rows; r++)
@@ -275,8 +273,8 @@ APART void begin_tile(const block *p, const backward *w, u32 rows, u32 flags) {
   }
 }
 
-// score_gradient turns S and dP of key c of four into P and dS. dP lies behind S, delta behind LSE, dS behind P:
-// so one bounds check covers both.
+// score_gradient turns S and dP of key c of four into P and dS. dP follows S in memory, delta follows LSE,
+// and dS follows P, so that one bounds check covers both.
 APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
   const float *s = w->s + c * TILE + n->from, *end = w->s + c * TILE + n->to, *lse = w->lse + n->from;
   float *p = w->p + n->from * 16 + c * 4;
@@ -298,12 +296,12 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
   }
 }
 
-// bwd_block adds what `rows` query rows give to one block of n keys, from key j on, and it to them.
+// bwd_block accumulates the gradients of `rows` query rows and one block of n keys, from key j on.
 static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 key = j - p->key0, b = key / TILE;
   u32 finite = *w->tile_finite != 0, row = 2 * (w->d8 + w->dv8);
   zero(w->dst, round_up(rows, 8) * STRIP);
-  for (u32 g = 0; g < n; g += 4) {  // key j is seen by the rows from j-last to j-first
+  for (u32 g = 0; g < n; g += 4) {  // the rows from j-last to j-first see key j
     span s = spans(4, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
     if (s.from >= s.to) continue;
     scores(w->k + (key + g) * w->d8 * 4, w->q + s.from * w->d8, w->d8, w->s + s.from, w->s + s.to);
@@ -321,11 +319,11 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   }
 }
 
-// next_block begins the sum of dQ anew where the keys from j on begin a block, and adds that of the block before to the total.
+// next_block adds the sum of dQ to its total, and clears it, if a new block begins at key j.
 INLINE void next_block(const block *p, const backward *w, u32 rows, u32 j, int begun) {
   if (begun && (j - p->key0) % TILE == 0) fold_dq(w, rows);
 }
-// end_tile gives the stage dQ of a tile.
+// end_tile writes dQ of a tile to the stage.
 APART void end_tile(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
   if (!(flags & LAST)) return;

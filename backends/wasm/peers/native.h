@@ -1,4 +1,4 @@
-// What kernel.c needs of a native machine: offsets count from native_memory.
+// Native definitions for kernel.c: offsets count from native_memory.
 #include <emmintrin.h>
 
 extern char *native_memory;

@@ -12,73 +12,73 @@ type (
 	tensor  = flashkit.Tensor
 )
 
-// slips are the places where the kernels can go wrong. A mutant changes one.
-type slips struct {
-	// Before the work.
+// faults are the replaceable steps of the kernels. A mutant changes one.
+type faults struct {
+	// Before the computation.
 	refuse func(p problem, q tensor) error // an error instead of a result
-	idle   func(p problem) bool            // nothing to do: return and write nothing
+	idle   func(p problem) bool            // return and write nothing
 
-	// Where things are.
+	// Addresses and ranges.
 	offset func(t tensor, b, h, r int) int            // of row r of head h of batch b
-	kvHead func(p problem, h int) int                 // that query head h reads
+	kvHead func(p problem, h int) int                 // KV head of query head h
 	values func(v [][]float32) [][]float32            // V of one head, as read
-	keys   func(p problem, i int) (lo, hi int)        // that row i sees: from lo up to hi
-	first  func(p problem, i, lo int) int             // a key of the first tile that row i visits
-	keyEnd func(m int) int                            // where the loop over m keys stops
-	rowEnd func(n int) int                            // where the loop over n query rows stops
-	dim    func(d int) int                            // the elements of a row of Q and K that enter a score
-	vdim   func(p problem) int                        // the columns of O that are computed
-	hidden func(s float32, j, lo int) (float32, bool) // the score of a masked key j in a visited tile, and whether it counts
-	unused func(n int) []float32                      // the scores of the last n keys of a tile, which do not exist
+	keys   func(p problem, i int) (lo, hi int)        // range of keys that row i sees
+	first  func(p problem, i, lo int) int             // a key of the first tile of row i
+	keyEnd func(m int) int                            // end of the loop over m keys
+	rowEnd func(n int) int                            // end of the loop over n query rows
+	dim    func(d int) int                            // elements of Q and K rows that enter a score
+	vdim   func(p problem) int                        // computed columns of O
+	hidden func(s float32, j, lo int) (float32, bool) // score of a masked key j in a visited tile, and whether it counts
+	unused func(n int) []float32                      // scores of the last n keys of a tile, which do not exist
 
 	// Softmax.
 	scale    func(p problem) float32
-	sum      func(t flashkit.DType, x float32) float32 // how Q·K is kept
-	guard    func(m float32) float32                   // what is taken off the scores for a maximum of m
+	sum      func(t flashkit.DType, x float32) float32 // stored value of Q·K
+	guard    func(m float32) float32                   // value subtracted from the scores for a maximum of m
 	exp      func(x float32) float32
-	begin    func(r *row, lo, hi int)     // what a row that sees [lo, hi) starts from
-	raise    func(m, top float32) float32 // the new maximum, after a tile whose largest score is top
-	rescaleO func(alpha float32) float32  // the factor of the sums so far when the maximum grows
+	begin    func(r *row, lo, hi int)     // initial state of a row that sees [lo, hi)
+	raise    func(m, top float32) float32 // new maximum after a tile with largest score top
+	rescaleO func(alpha float32) float32  // factor of the sums so far when the maximum grows
 	rescaleL func(alpha float32) float32
 	divisor  func(l float64) float64 // of O
 	lse      func(m float32, l float64) float32
 
-	// How a sum is kept after each of its terms.
+	// Rounding of a sum after each of its terms.
 	sumKeys func(sum float64) float64 // over keys: l, O and dQ
 	sumRows func(sum float64) float64 // over query rows: dK and dV
-	sumMore func(sum float64) float64 // over what repeats: dBias and dSink
+	sumMore func(sum float64) float64 // over broadcast dimensions: dBias and dSink
 
 	// The backward pass.
-	past    func(lse float32) float32 // what P takes off the scores
+	past    func(lse float32) float32 // value that P subtracts from the scores
 	delta   func(c *call, doDotO, dlse float32) float32
-	dkScale func(scale float32) float32 // the factor of dS·Q
-	share   func(sum [][]float64)       // dK or dV of a key head, before another query head adds to it
+	dkScale func(scale float32) float32 // factor of dS·Q
+	share   func(sum [][]float64)       // dK or dV of a KV head, before another query head adds to it
 
-	featureSlips
+	featureFaults
 }
 
-// featureSlips are the places where the kernels can go wrong with a feature.
-type featureSlips struct {
+// featureFaults are the replaceable steps of features.
+type featureFaults struct {
 	// Sequences.
 	sequence func(c *flashkit.Call, b int) flashkit.Seq
-	aligned  func(c *call) problem                           // whose lengths place the band
-	page     func(c *flashkit.Call, b, j int) (page, at int) // where key j of sequence b is
-	pads     func(c *call, name string, packed bool) bool    // whether the rows beyond a sequence are filled
+	aligned  func(c *call) problem                           // problem whose lengths align the band
+	page     func(c *flashkit.Call, b, j int) (page, at int) // place of key j of sequence b
+	pads     func(c *call, name string, packed bool) bool    // whether the rows past the end of a sequence are filled
 
 	// K and V of another type.
 	kv     func(t tensor, at int) float32       // an element of K or V
-	query  func(c *call, q []float32) []float32 // a row of Q, as scores take it
-	weight func(c *call, w float32) float32     // a weight, as O takes it
+	query  func(c *call, q []float32) []float32 // row of Q for the scores
+	weight func(c *call, w float32) float32     // weight for O
 
 	// Scores.
-	score    func(c *call, x float32, at pair) (s, slope float32) // of a scaled dot product, and the slope of the softcap
+	score    func(c *call, x float32, at pair) (s, slope float32) // from a scaled dot product; also the slope of the softcap
 	cap      func(x, limit float32) (s, slope float32)
-	index    func(c *call, t tensor, at pair) int          // of a pair in bias and mask
-	bias     func(c *call, t tensor, at int) float32       // the number there
-	steep    func(c *call, at pair) float32                // the slope of ALiBi
+	index    func(c *call, t tensor, at pair) int          // of a pair in bias or mask
+	bias     func(c *call, t tensor, at int) float32       // element of the bias
+	steep    func(c *call, at pair) float32                // slope of ALiBi
 	distance func(c *call, at pair) int                    // from the diagonal
-	shown    func(c *call, at pair) bool                   // whether the mask lets a pair take part
-	masked   func(c *call, s float32) (x float32, ok bool) // the score of a pair that it hides, and whether it counts
+	shown    func(c *call, at pair) bool                   // whether the mask shows a pair
+	masked   func(c *call, s float32) (x float32, ok bool) // score of a pair that the mask hides, and whether it counts
 
 	// Sink and earlier keys.
 	sink   func(c *call, r *row, at pair)
@@ -88,22 +88,22 @@ type featureSlips struct {
 
 	// Dropout.
 	counter        func(c *call, at pair) (key [2]uint32, x [4]uint32)
-	half           func(words [4]uint32, j int) uint32 // the number of key j
+	half           func(words [4]uint32, j int) uint32 // number of key j
 	kept           func(number uint32, p float64) bool
-	makeUp         func(p float64) float32                   // the factor of what is kept
-	keep           func(c *call, at pair) float32            // what a weight in O is multiplied by
-	counted        func(c *call, w float32, at pair) float32 // what a weight adds to the sum
-	keepDV, keepDP func(c *call, at pair) float32            // what P in dV and dP in dS are multiplied by
+	makeUp         func(p float64) float32                   // factor of kept weights
+	keep           func(c *call, at pair) float32            // dropout factor of a weight in O
+	counted        func(c *call, w float32, at pair) float32 // contribution of a weight to the sum
+	keepDV, keepDP func(c *call, at pair) float32            // dropout factors of P in dV and of dP in dS
 
 	// Gradients.
-	dbias  func(c *call, at pair, ds, slope float32) float32 // what a pair adds
+	dbias  func(c *call, at pair, ds, slope float32) float32 // contribution of a pair
 	row    func(t tensor, at int)                            // a row of DBias, before its elements are written
 	writes func(c *call, at pair, x float64) bool            // whether an element of DBias is written
 	dsink  func(c *call, at pair, w, doDotO, dlse float32) float32
 }
 
-func correctFeatures() featureSlips {
-	return featureSlips{
+func correctFeatures() featureFaults {
+	return featureFaults{
 		sequence: (*flashkit.Call).Seq,
 		aligned:  func(c *call) problem { return c.p },
 		page:     pageOf,
@@ -143,9 +143,9 @@ func correctFeatures() featureSlips {
 	}
 }
 
-// correct returns the slips of nobody.
-func correct() slips {
-	return slips{
+// correct returns the faults of a correct kernel.
+func correct() faults {
+	return faults{
 		refuse: func(problem, tensor) error { return nil },
 		idle:   func(problem) bool { return false },
 
@@ -163,13 +163,13 @@ func correct() slips {
 
 		scale:    func(p problem) float32 { return float32(p.SoftmaxScale()) },
 		sum:      func(_ flashkit.DType, x float32) float32 { return x },
-		guard:    func(m float32) float32 { return max(m, -math.MaxFloat32) }, // with no score yet exp must give 0, not exp(-Inf + Inf)
+		guard:    func(m float32) float32 { return max(m, -math.MaxFloat32) }, // without any score exp must give 0, not exp(-Inf + Inf)
 		exp:      func(x float32) float32 { return float32(math.Exp(float64(x))) },
 		begin:    func(r *row, _, _ int) { r.reset(negInf) },
 		raise:    func(m, top float32) float32 { return max(m, top) },
 		rescaleO: itself[float32],
 		rescaleL: itself[float32],
-		divisor:  func(l float64) float64 { return cmp.Or(l, 1) }, // the O of a row that sees no key is 0 already
+		divisor:  func(l float64) float64 { return cmp.Or(l, 1) }, // O of a row that sees no key is already 0
 		lse:      func(m float32, l float64) float32 { return float32(float64(m) + math.Log(l)) },
 
 		sumKeys: itself[float64],
@@ -181,7 +181,7 @@ func correct() slips {
 		dkScale: itself[float32],
 		share:   func([][]float64) {},
 
-		featureSlips: correctFeatures(),
+		featureFaults: correctFeatures(),
 	}
 }
 
