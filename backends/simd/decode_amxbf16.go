@@ -10,30 +10,30 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// decode_amxbf16 computes what decode_avx512 computes, in the same chunks, with AMX. Its
-// products take 16 query rows at the price of one, so it is for groups of many heads.
+// decode_amxbf16 is decode_avx512 with AMX, in the same chunks. A product takes 16 query rows at
+// the price of one, which suits large groups of heads.
 //
 //	for each block of keys:
 //		S = K Qᵀ                            K as it lies, Q in pairs; transposed to [rows][keys]
 //		P = exp(S - max)                    in float32, as decode_avx512 has it
 //		O += P V                            rows of P in two planes of bf16, pairs of keys of V
 //
-// The two planes hold 16 bits of P, so that rounding it is not what an error comes from.
-// What a product makes of NaN and infinities is not theirs alone, as a plane may be 0: what
-// a block adds to a row is taken once more, by the vectors of decode_avx512, where it is not finite.
+// Two planes hold 16 bits of P, so rounding P does not dominate the error. But a plane may be 0
+// where the weight is not, and 0 times infinity is NaN. So rows for which a block's sum is not
+// finite are recomputed by the vectors of decode_avx512.
 
 var amxDecode = decodeISA{
 	laneISA: &avx512Lanes, tails: true,
 	pace:    pace{start: 330, flop: .001, pair: .72, widen: .091},
-	attend:  avx512Decode.attend, // of values that are not finite
+	attend:  avx512Decode.attend, // for non-finite values
 	weights: decodeWeightsAVX512,
 }
 
 const (
 	tileQueries  = 16                // query rows of a product
-	planeQueries = tileQueries / 2   // of one with P, in two planes
+	planeQueries = tileQueries / 2   // query rows of a product with P, in two planes
 	weightStep   = decodeBlock + 32  // elements from one row of P to the next
-	weightRows   = 2*tileQueries + 8 // of P: two tiles, and a third plane of the second one, of no use
+	weightRows   = 2*tileQueries + 8 // rows of P: two tiles, and an unused third plane of the second one
 )
 
 func fitsDecodeAMXBF16(p flashkit.Problem) string {
@@ -43,10 +43,10 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Times predicts the time of reading the keys and that of the arithmetic,
-// which hardly overlap.
+// decodeAMXBF16Times predicts the time of reading the keys plus that of the arithmetic; they hardly
+// overlap.
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
-	const page = 300 // to go to a page of K and one of V, whose rows are copied
+	const page = 300 // for the start of a page of K and one of V, whose rows are copied
 	t, c := &amxDecode.pace, pl.call
 	dims, pair, pages := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.0
 	if c.Page > 0 {
@@ -70,19 +70,19 @@ func decodeAMXBF16Floats(c *flashkit.Call) int {
 		sumFloats(rows, oStep) + scoreFloats(c, rows)
 }
 
-// A tileItem is the state of some chunks of the keys of a KV head.
+// tileItem is the state of some chunks of the keys of a KV head.
 type tileItem struct {
 	decodeSums
 	decodeScores
 	q     []uint32  // [rows/16][dim/2][16]
 	s     []float32 // [rows][decodeStep]
 	keys  []float32 // scores, [decodeBlock][16]
-	k, v  []uint16  // a block's rows, if they cannot be used where they lie
+	k, v  []uint16  // copies of a block's rows, if needed
 	pairs []uint32  // [2][16][32], of V
-	p     []uint16  // [weightRows][weightStep], of each 8 rows one plane after the other
+	p     []uint16  // [weightRows][weightStep]; each 8 rows have one plane after the other
 	sum   []float32 // [2*tileQueries][vdim], likewise
 	wild  []float32 // a row of V, widened
-	idle  []float32 // [decodePad][oStep]
+	idle  []float32 // unused rows, [decodePad][oStep]
 }
 
 func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
@@ -112,7 +112,7 @@ func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	p, q := &j.p, &j.args.Q
 	x.decodeSums.setItem(j, ws, item, 0)
-	x.block = decodeBlock // nothing of a block waits for the next one
+	x.block = decodeBlock // a block's work does not wait for the next block
 	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(x.rows, tileQueries))*tileQueries
 	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
 	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
@@ -140,8 +140,8 @@ func (x *tileItem) score(j *job, block seenKeys) {
 	}
 }
 
-// blockRows returns the rows of a block, and how many bytes after them those of the next
-// block are, or 0 where they do not lie side by side.
+// blockRows returns the rows of a block, and the distance in bytes to the next block, or 0 if rows
+// are not contiguous.
 func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
 	dim := t.Shape()[3]
 	if j.p.Page == 0 {
@@ -160,7 +160,7 @@ func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []u
 	return buf, step, 0
 }
 
-// addValues adds to O what the weights make of the values of a block.
+// addValues adds P V of a block to O.
 func (x *tileItem) addValues(j *job, block seenKeys) {
 	vdim, wide, keys := j.p.VDim, upToTiles(j.p.VDim), upToTiles(block.n)
 	v, step, ahead := x.blockRows(j, &j.args.V, block, x.v)
@@ -180,8 +180,8 @@ func (x *tileItem) addValues(j *job, block seenKeys) {
 	}
 }
 
-// splitWeights sets p to two planes of the weights of n rows, from a given one on, with 0
-// beyond the last key and in place of NaN. It reports whether there is none.
+// splitWeights sets p to two planes of the weights of rows [from, from+n), with 0 beyond the last
+// key and instead of NaN. It reports whether no weight is NaN.
 func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	s := x.s[from*decodeStep:]
 	for r := 0; r < n && pad(keys) < upToTiles(keys); r++ {
@@ -190,15 +190,15 @@ func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	return splitRowsAMXBF16(&p[0], weightStep, 2*planeQueries*weightStep, &s[0], decodeStep, upToTiles(keys), n)
 }
 
-// addSums adds sums of two planes to n rows of O, from a given one on, and reports true, if
-// all are finite.
+// addSums adds the sums of two planes to rows [from, from+n) of O, if all are finite. It reports
+// whether they are.
 func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addWild does so row by row, and takes those whose weights or sums are not finite once
-// more, by vectors, of the keys that the row sees.
+// addWild is addSums row by row. Rows with NaN weights or non-finite sums are recomputed by
+// vectors, over the keys that each row sees.
 func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {

@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// decode_neonfhm computes what decode_neon computes, in the same chunks, with products of binary16 as
-// it lies. Each is exact, so scores are those of widened elements. Weights are rounded to binary16.
+// decode_neonfhm is decode_neon with binary16 products, without widening, in the same chunks.
+// Products are exact, so scores equal those from widened elements. Weights are rounded to binary16.
 var neonFHMDecode = decodeISA{
 	laneISA: &neonLanes, rows: 2, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),

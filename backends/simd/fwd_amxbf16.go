@@ -9,16 +9,16 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// fwd_amxbf16 computes what fwd_avx512bf16 computes, in the same tiles, with AMX:
-// each product is of 16 rows of 32 bf16 by 16 columns of as many, added to float32.
+// fwd_amxbf16 is fwd_avx512bf16 with AMX, in the same tiles. A product multiplies 16 rows of 32
+// bf16 by 16 columns of 32 bf16 and adds to float32.
 //
 //	S = K Qᵀ          K is read as it lies, Q is [dim/2][lanes] of pairs
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        V is transposed for each item, [vdim][keys/2] of pairs
 //
-// At the edges of the band rows give the keys that they do not see the weight 0.
+// At the edges of the band, keys that a row does not see get weight 0.
 
-const tileItemRows = 1024 // query rows of an item: packing costs more beside faster products
+const tileItemRows = 1024 // query rows of an item: more than itemRows, as packing weighs more against faster products
 
 // fwdAMXBF16Plan plans a call.
 func fwdAMXBF16Plan(pl *plan) {
@@ -34,20 +34,20 @@ func fwdAMXBF16Times(pl *plan) [3]timedPhase {
 	return fwdTilePace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
-// A tileScratch is the workspace that the query tiles of an item share, with the
-// block of keys at hand.
+// tileScratch is the workspace that the query tiles of an item share, with the current block of
+// keys.
 type tileScratch struct {
 	laneScratch
 	laneRange
 	k      []uint16
 	kBuf   []uint16
 	v      packedRows
-	vPages []uint16 // place for its rows if they lie in pages
+	vPages []uint16 // copies of V's rows from pages
 	pPairs []uint32 // [half of the keys of a block][lanes]
 	buf    []uint32 // rows of Q
 
 	biasPairs []uint32 // [half of the keys of a block][lanes]
-	biasRows  []uint32 // place for rows of it that must be copied
+	biasRows  []uint32 // copies of bias rows, if needed
 }
 
 func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
@@ -73,7 +73,7 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
 	}
 	if j.tilesPerItem == 1 {
-		var one [1]pairTile // a short item has no time to clear many
+		var one [1]pairTile // clearing many tiles would slow a short item
 		x.compute(j, ws, one[:0])
 		return
 	}
@@ -81,7 +81,7 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, group[:0])
 }
 
-// compute computes the tiles of an item, in the place of a group.
+// compute computes the tiles of an item. group is empty, with capacity for the tiles.
 func (x *tileScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
@@ -98,7 +98,7 @@ func (x *tileScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// load makes the keys [lo, hi) the block at hand.
+// load makes the keys [lo, hi) the current block.
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -109,8 +109,8 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
+// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// some pairs; hidden: the mask does.
 func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	if edge || x.adjusts || x.v.wild || hidden && !x.mask.ofKeys {
@@ -142,8 +142,8 @@ func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidd
 	}
 }
 
-// shapedScores sets the scores of keys, from a given one on, that features or masks change.
-// Those that a bias in float32 changes are made of their dot products afterwards.
+// shapedScores sets the scores of keys from key from on, under features or masks. With a float32
+// bias they are dot products first.
 func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
 	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
@@ -171,8 +171,8 @@ func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked b
 		float32(j.scale), score.Softcap, bias, lanes, slope, float32(from-t.from-t.seq.Diagonal))
 }
 
-// maskLast hides the key that an odd number of them lacks. Where nothing is masked the others
-// are seen.
+// maskLast hides the padding key after an odd number of keys. Unless masked, all other keys are
+// visible.
 func (x *tileScratch) maskLast(keys int, masked bool) {
 	if !masked {
 		for i := range keys {
@@ -184,8 +184,7 @@ func (x *tileScratch) maskLast(keys int, masked bool) {
 	}
 }
 
-// pairBias transposes the bias of keys, which is of 16 bits, in pairs of keys. One that all
-// rows share is so for the tiles of an item.
+// pairBias transposes the 16-bit bias of keys to pairs of keys.
 func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	b, n := &j.args.Bias, upToTiles(keys)
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -202,7 +201,7 @@ func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	avx512Lanes.fetchBias(j, t, tileBlock, from, keys)
 }
 
-// hideLast hides the key that an odd number of them lacks.
+// hideLast hides the padding key after an odd number of keys.
 func hideLast(s []float32, keys int) {
 	if keys%2 == 0 {
 		return

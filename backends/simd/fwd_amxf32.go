@@ -4,10 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwd_amxf32 computes what fwd_avx512 computes, in the tiles of fwd_amxbf16, with
-// AMX: a float32 is the sum of three bf16, and a product of float32 six products
-// of bf16, added to float32 from the smallest on. What is left out is below half a
-// unit in the last place.
+// fwd_amxf32 is fwd_avx512 with AMX, in the tiles of fwd_amxbf16. A float32 is the sum of three
+// bf16. A product of float32 is six products of bf16, added to float32, smallest first. The omitted
+// products are below half a unit in the last place.
 //
 //	S = K Qᵀ          planes of K, of rows; of Q, [dim/2][lanes] of pairs
 //	P = exp(S - max)  in float32, then in planes of pairs of keys, [keys/2][lanes]
@@ -15,8 +14,8 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //
 // K and V are packed for each item.
 //
-// Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype
-// for higher-precision computations, 2019.
+// Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype for
+// higher-precision computations, 2019.
 
 const planeBlock = 128 // keys of a block
 
@@ -36,17 +35,17 @@ func fwdAMXF32Times(pl *plan) [3]timedPhase {
 	return pace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
-const pPlane = planeBlock/2*pairLanes + planePad // of P
+const pPlane = planeBlock/2*pairLanes + planePad // words between planes of P
 
-// A planeTile is a laneTile whose Q is in planes of pairs.
+// planeTile is a laneTile whose Q is in planes of pairs.
 type planeTile struct {
 	laneTile
 	rows tensorRows
 	q    []uint32 // [planes][dim/2][lanes]
 }
 
-// A planeScratch is the workspace that the query tiles of an item share, with the
-// block of keys at hand.
+// planeScratch is the workspace that the query tiles of an item share, with the current block of
+// keys.
 type planeScratch struct {
 	laneScratch
 	laneRange
@@ -74,7 +73,7 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
 	if j.tilesPerItem == 1 {
-		var one [1]planeTile // a short item has no time to clear many
+		var one [1]planeTile // clearing many tiles would slow a short item
 		x.compute(j, ws, one[:0])
 		return
 	}
@@ -82,7 +81,7 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, group[:0])
 }
 
-// compute computes the tiles of an item, in the place of a group.
+// compute computes the tiles of an item. group is empty, with capacity for the tiles.
 func (x *planeScratch) compute(j *job, ws *pool.Arena, group []planeTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		group = group[:len(group)+1]
@@ -99,7 +98,7 @@ func (x *planeScratch) compute(j *job, ws *pool.Arena, group []planeTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// begin makes t, which is empty, n query rows, loaded and packed.
+// begin sets the empty tile t to n query rows, loaded and packed.
 func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) {
 	t.laneTile.begin(j, ws, &avx512Lanes, &x.seqTile, from, n, upToTiles(j.p.VDim), planeBlock)
 	t.q = takeWords(ws, planeWords(pairLanes, j.p.Dim))
@@ -108,7 +107,7 @@ func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) 
 	t.rows = x.q.tensorRows
 }
 
-// load makes the keys [lo, hi) the block at hand.
+// load makes the keys [lo, hi) the current block.
 func (x *planeScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -119,12 +118,12 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
+// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// some pairs; hidden: the mask does.
 func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
-	masked := edge || hidden || wild || v.wild // the maximum of wild scores lacks something
+	masked := edge || hidden || wild || v.wild // the maximum lacks the outliers
 	x.setMasks(&t.laneTile, from, keys, edge || masked && !hidden, hidden)
 	top, _ := x.beginScores(&t.laneTile, keys, masked)
 	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)
