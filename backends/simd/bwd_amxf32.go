@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 computes what bwd_avx512 computes, in the order of bwd_amxbf16, with the
-// products of fwd_amxf32: each of float32 as six of bf16.
+// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, in the order of bwd_amxbf16: a float32
+// product is six bf16 products.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -14,12 +14,11 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// A product is summed apart, then added. K and V are packed once for a block, Q and
-// dO for every tile and block: hence blocks are large. delta is the diagonal of dO Oᵀ,
-// summed as dP is.
+// Each product is summed separately, then added. K and V are packed once per block, Q and dO per
+// tile and block: hence large blocks. delta is the diagonal of dO Oᵀ, summed like dP.
 
-// The rows of a tile and the keys of a block, up to a head dim of 128. dQ is summed
-// apart for planeSumKeys, whatever a block has.
+// The rows of a tile and the keys of a block, up to a head dim of 128. dQ sums planeSumKeys keys at
+// a time, independent of the block.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
 func bwdAMXF32Plan(pl *plan) {
@@ -43,7 +42,7 @@ func bwdAMXF32Times(pl *plan) [3]timedPhase {
 	return pace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
-// bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
+// bwdAMXF32Prepare sets the stats of a tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
@@ -70,37 +69,37 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// planeDots sets s to the products of n rows of a, from a given one on, and those in
-// lanes, planes of [step/2][lanes].
+// planeDots sets s to the dot products of rows [from, from+n) of a with the rows in lanes, planes
+// of [step/2][lanes].
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
 
-// A planeGrads is the workspace and the state of one item.
+// planeGrads is the workspace and state of one item.
 type planeGrads struct {
 	gradPanels
 	k, v            tensorRows
 	kLanes, vLanes  []uint32  // [planes][panels][dim/2][lanes]
 	kPairs          []uint32  // [planes][keys/2][dim]
-	q, do           planeRows // a tile
+	q, do           planeRows // of the current tile
 	h, row0         int       // its head and first row
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
 	pairs           []uint32 // one plane of [rows/2][dim]
 	now, next       scorePanel
 	p, ds           []uint32  // a panel, [planes][rows/2][lanes]
-	dsRows          []uint16  // [planes][rows][tileDSStep]
-	top, row, sum   []float32 // [lanes], of no use; a row of any tensor; scratch of planeSums
-	wild            bool      // the tile has dS that planes cannot hold
-	kPlane, vPlane  int       // words from plane to plane of K and V
-	pPlane, dsPlane int       // of P, of rows of dS
+	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
+	top, row, sum   []float32 // [lanes], unused maxima; one row of any tensor; scratch of planeSums
+	wild            bool      // dS of the tile has outliers
+	kPlane, vPlane  int       // words between planes of K and V
+	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
 
-// A scorePanel is S and dP of a panel.
+// scorePanel is S and dP of a panel.
 type scorePanel struct {
-	k, lo, n int       // the first key, the rows of the tile
+	k, lo, n int       // the first key; the first row, and the rows
 	s, dp    []float32 // [rows][lanes]
-	masks    []uint32  // [rows], the keys that a row sees
+	masks    []uint32  // [rows], the visible keys of each row
 }
 
 func newScorePanel(j *job, ws *pool.Arena) scorePanel {
@@ -142,8 +141,8 @@ func bwdAMXF32Block(j *job, ws *pool.Arena, item int) {
 	x.store(j, &f.DV, x.dv, rows, ones[:])
 }
 
-// addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
+// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
+// of all blocks.
 func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
@@ -163,9 +162,8 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes S and dP of the tile and the keys from k on, and meanwhile P and dS
-// of the panel before, which it adds to dK and dV. Of the rows it takes whole steps, and
-// only those that see a key.
+// addPanel computes S and dP of the tile for the keys from k on. Interleaved, it computes P and dS
+// of the panel before and adds them to dK and dV. It takes whole steps of the rows that see a key.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
@@ -193,7 +191,7 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	x.now, x.next = x.next, x.now
 }
 
-// addFeatured adds the next panel where features change P and dS, which are float32 first.
+// addFeatured adds the next panel under features, with P and dS in float32 first.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)
@@ -230,9 +228,9 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 	x.addSums(j, y, tame)
 }
 
-// gradients computes the pairs [from, to) of rows of P and dS, and meanwhile sets next
-// to the products of n rows of a, of the next panel, and those in lanes. It says
-// whether planes can hold all.
+// gradients computes the pairs [from, to) of rows of P and dS. Interleaved, it sets next to the dot
+// products of n rows of a, for the next panel, with the rows in lanes. It reports whether dS has no
+// outliers.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -240,7 +238,7 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 		&next[0], &a.rows[x.next.lo*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n)
 }
 
-// addSums adds the panel to dK and dV, if there is any.
+// addSums adds the current panel, unless empty, to dK and dV.
 func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
@@ -274,7 +272,7 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 	addWildSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addWild adds to S and dP what planes leave out.
+// addWild adds the outliers' share to S and dP.
 func (s *scorePanel) addWild(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
@@ -282,13 +280,12 @@ func (s *scorePanel) addWild(x *planeGrads) {
 	addWildDots(s.dp, &do, &vPart, x.row)
 }
 
-// gradients sets S and dP to P and dS.
+// gradients turns S and dP into P and dS.
 func (s *scorePanel) gradients(j *job, y *tileStats) {
 	gradientsAVX512(&s.s[0], &s.dp[0], &s.dp[0], pairLanes, &s.masks[0], s.n, &y.lse[s.lo], &y.delta[s.lo], float32(j.scale))
 }
 
-// eachWildGradient calls f for the elements of dS, which is where dP was, that planes
-// cannot hold.
+// eachWildGradient calls f for the outliers of dS, which is in s.dp.
 func (s *scorePanel) eachWildGradient(f func(r, i int, ds float32)) {
 	for at, ds := range s.dp[:s.n*pairLanes] {
 		if isWild32(ds) {
@@ -297,7 +294,7 @@ func (s *scorePanel) eachWildGradient(f func(r, i int, ds float32)) {
 	}
 }
 
-// addQueries adds what the keys [lo, hi) contribute to dQ of the tile.
+// addQueries adds the keys [lo, hi) to dQ of the tile.
 func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, dim := &j.p, tileDSStep(&j.plan), x.q.step
 	for from, to := lo, 0; from < hi; from = to {
@@ -313,8 +310,8 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 }
 
-// addWildQueries adds to dQ of the tile what planes leave out of the keys [lo, hi), a part of
-// planeSumKeys: so the order of sums does not depend on how many keys a block has.
+// addWildQueries adds the outliers' share of the keys [lo, hi), at most planeSumKeys, to dQ of the
+// tile. So the order of sums does not depend on the size of blocks.
 func (x *planeGrads) addWildQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.wild; k += pairLanes {

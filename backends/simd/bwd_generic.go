@@ -107,15 +107,14 @@ func (t *seqTile) rowsSeen() (first, last int) {
 	return first, last
 }
 
-// queryGradients writes dQ of one tile of query rows, and those rows of DBias
-// that are theirs alone.
+// queryGradients writes dQ of one tile of query rows, and their rows of DBias unless these repeat.
 func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	p, f, rows := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.portable.ownBias && i < t.end; i++ { // some of them are added to at once
+	for i := t.from; j.portable.ownBias && i < t.end; i++ { // pairs that the row sees are written below
 		clearElements(&f.DBias, f.DBias.Offset(t.b, t.h, i), f.DBias.Shape()[3])
 	}
 	first, last := t.keysSeen()
@@ -171,9 +170,9 @@ func planBwdGeneric(pl *plan) {
 
 var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
-// bwdGenericTimes counts seven products for a pair: four in a tile of keys, three in one of
-// rows. A DBias that repeats takes two products more, and the scores once more. Where there
-// are few keys, their items are the longest.
+// bwdGenericTimes counts seven products per pair: four in a tile of keys, three in one of rows. A
+// repeated DBias takes two more, and the scores once more. With few keys, their items are the
+// longest.
 func bwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, x := &bwdGenericPace, pl.call, &pl.portable
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

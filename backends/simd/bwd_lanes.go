@@ -11,10 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
-// five products instead of seven. An item is a block of keys, cut into panels of
-// as many as there are lanes. It owns their dK and dV and walks the tiles of
-// query rows that see them, from the last one down:
+// The kernels bwd_avx512 and bwd_avx2 compute bwd_generic's result with five products instead of
+// seven. An item is a block of keys, cut into panels of one key per lane. It owns their dK and dV
+// and walks the tiles of query rows that see them, from the last one down:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  [rows][lanes], keys in the lanes
@@ -23,23 +22,23 @@ import (
 //		dV += Pᵀ dO; dK += dSᵀ Q               columns in the lanes
 //	dQ += dS K                                 columns in the lanes
 //
-// Only K and V of a block are transposed, once; all else is read as it lies.
+// K and V of a block are transposed once; all other operands are read in place.
 //
-// The blocks of a chain add to the same dQ. They do so in the order of the keys:
-// a block adds to a tile only after the block before it has passed that tile.
-// So nothing is added atomically, and the bits are those of one worker. Blocks
-// are taken in order, hence the lowest one never waits, and walking down keeps a
-// causal block behind the one before it, which has more rows to walk. A chain goes
-// at the pace of its slowest worker, so a problem of few heads has several for each.
+// The blocks of a chain add to the same dQ in the order of the keys: a block adds to a tile only
+// after its predecessor has. So nothing is added atomically, and the bits do not depend on the
+// workers. Blocks are taken in order, hence the lowest one never waits. Walking down keeps a causal
+// block behind its predecessor, which has more rows. A chain advances at its slowest worker's pace,
+// so a problem of few heads has several chains per head.
 //
-// At the edges of the band the products are cut into groups of edgeGroup rows,
-// each over what some row of it sees; the rest of a group has weight 0. Where an
-// operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
+// At the edges of the band, products are cut into groups of edgeGroup rows, over the keys that some
+// row of the group sees; hidden pairs have weight 0. If an operand is NaN or infinite the groups
+// are single rows: 0 times NaN is NaN.
 //
-// LSE and delta take two floats for each row. The first chain gathers dQ where it
-// belongs, if that is float32; every other one in float32 workspace of its size.
+// LSE and delta take two floats per row. A float32 dQ holds the first chain's sum; all other sums
+// are float32 workspace of its size.
 
-// backward returns the run of a kernel that computes tiles of query rows, blocks of keys, and tiles again.
+// backward returns the run of a kernel that prepares tiles of query rows, computes blocks of keys,
+// and finishes the tiles.
 func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
@@ -63,7 +62,7 @@ func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)
 	}
 }
 
-// bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
+// bwdPrepare sets the stats of a tile of query rows, and its dQ to 0.
 func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
@@ -81,7 +80,7 @@ func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
 		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
 		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
 		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
-			continue // nothing is hidden, so nobody asks
+			continue // no pair is hidden, so wild is not read
 		}
 		isa.transposed(q, buf, &f.Q, y.QBatch, y.h, row, n)
 		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {
@@ -92,30 +91,29 @@ func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// A keyBlock is the workspace and the state of one item.
+// keyBlock is the workspace and state of one item.
 type keyBlock struct {
 	keyRange
 	gradSum
 	k      []float32 // its keys, as rows
 	kStep  int
 	kT, vT []float32 // [panels][padded dim][lanes]
-	wild   bool      // its keys may hold what is not finite
-	q, do  []float32 // a tile of query rows, if they cannot be used where they lie
+	wild   bool      // some key is NaN or infinite
+	q, do  []float32 // copies of a tile of query rows, if needed
 	s, dp  []float32 // [rows][lanes]
 	ds     []float32 // [rows][dsStep]
 	masks  []uint32  // [rows]
 	mask   rowMask
-	tameQ  []float32 // a tile of query rows without what is not finite
+	tameQ  []float32 // Q and dO of a tile with 0 for NaN and infinity
 	tameDO []float32
-	row    []float32 // of any tensor
-	tamed  bool      // k is without what is not finite
-	top    []float32 // [lanes], of no use
+	row    []float32 // one row of any tensor
+	tamed  bool      // k has 0 for NaN and infinity
+	top    []float32 // [lanes], unused maxima
 	score  gradScore
 	ahead  ahead
 }
 
-// newBlock loads the keys of an item. It multiplies dS by the given factor where features
-// make it.
+// newBlock loads the keys of an item. Under score features, dS is multiplied by the factor by.
 func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
@@ -148,7 +146,7 @@ func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBl
 	return x
 }
 
-// bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
+// bwdBlock writes dK and dV of a block of keys and adds to dQ.
 func (isa *laneISA) bwdBlock(j *job, ws *pool.Arena, item int) {
 	x := isa.newBlock(j, ws, item, j.scale)
 	x.score.parts = ceilDiv(j.rows, fetchRows)
@@ -156,12 +154,12 @@ func (isa *laneISA) bwdBlock(j *job, ws *pool.Arena, item int) {
 	isa.storeBlock(j, &x)
 }
 
-// walk calls add for the tiles of query rows that see keys of the block, in the
-// order of all blocks, of which at is the place.
+// walk calls add for the tiles of query rows that see keys of the block. All blocks have the same
+// order of tiles; at is the tile's index in it.
 func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
 	first, end := j.visited(&x.seqTile)
 	group, tilesFirst := j.p.Heads/j.p.KVHeads, j.tilesFirst()
-	rows := min(j.rows, upToTiles(x.N)) // of a tile, however many other sequences have
+	rows := min(j.rows, upToTiles(x.N)) // of a tile, independent of other sequences
 	visit := func(c, t int) {
 		h, at := x.g*group+c, j.place(x.N, c, t)
 		if t == end-1 && !(tilesFirst && c > 0) {
@@ -181,7 +179,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 	}
 	c0 := 0
 	if x.N == 0 && score.db.sharesHeads(j) {
-		c0 = group - 1 // where there are no rows, nothing backs the number of heads
+		c0 = group - 1 // without rows, the number of heads is unbounded: do not loop over it
 	}
 	for c := c0; c < group; c++ {
 		h := x.g*group + c
@@ -192,7 +190,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 		score.endHead(j, x, item, c)
 	}
 	isa.endRows(sum)
-	if !j.Canceled() { // else whoever waits would add to dQ where earlier items still do
+	if !j.Canceled() { // a canceled item must not release its successors: earlier items may still add to dQ
 		j.passed[item].Store(math.MaxInt64)
 	}
 	j.clearGradKeys(&x.seqTile)
@@ -208,15 +206,15 @@ func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
 	}
 }
 
-// A rowTile is a tile of query rows on its way through a block of keys.
+// rowTile is a tile of query rows, as a block of keys visits it.
 type rowTile struct {
 	tileStats
 	h, from, to int
 	queryRows
-	tame  queryRows // for dK and dV
-	tamed bool      // these are without what is not finite
+	tame  queryRows // operands of dK and dV
+	tamed bool      // tame has 0 for NaN and infinity
 	whole bool      // every row sees every key of the block
-	group int       // rows or keys of a product, where not whole
+	group int       // rows or keys per product, unless whole
 }
 
 type queryRows struct {
@@ -224,8 +222,8 @@ type queryRows struct {
 	qStep, doStep int
 }
 
-// addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
+// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
+// of all blocks.
 func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
@@ -262,8 +260,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	j.passed[item].Store(at + 1)
 }
 
-// addPanel computes P and dS of a tile and the keys from k on, and adds to their
-// dK and dV.
+// addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV.
 func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	p, lanes := &j.p, isa.lanes
 	lo, hi := isa.seen(j, x, y, k, keys)
@@ -287,7 +284,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	isa.addWildKeys(j, x, y, k, lo, hi)
 }
 
-// bwdFinish adds up and writes dQ of one tile of query rows.
+// bwdFinish sums the chains and writes dQ of a tile of query rows.
 func (isa *laneISA) bwdFinish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)

@@ -57,7 +57,7 @@ type gradTile struct {
 	qStep     int
 	doStep    int
 	lse       []float32
-	delta     []float32 // dO·O - dLSE, summed as dO·V is: where one key has all the weight they must cancel
+	delta     []float32 // dO·O - dLSE, summed in the order of dO·V: with one key of weight 1 they must cancel
 
 	qBuf, doBuf, oBuf []float32
 }
@@ -66,7 +66,7 @@ func newGradTile(j *job, ws *pool.Arena) gradTile {
 	p, rows := &j.p, j.portable.rows
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, lse: ws.Take(rows), delta: ws.Take(rows),
-		qBuf: ws.Take(rows * p.Dim), doBuf: ws.Take(rows * p.VDim), oBuf: ws.Take(min(rows, 1) * p.VDim), // without rows no memory backs a row
+		qBuf: ws.Take(rows * p.Dim), doBuf: ws.Take(rows * p.VDim), oBuf: ws.Take(min(rows, 1) * p.VDim), // without rows, no tensor bounds VDim
 	}
 }
 
@@ -85,12 +85,12 @@ func (t *gradTile) load(j *job, b, h, r, n int) {
 	}
 }
 
-// A pairMatrix holds P and dS of a tile, row by row, for sums over rows.
+// pairMatrix holds P and dS of a tile row by row, for sums over rows.
 type pairMatrix struct {
 	prob, ds []float32     // [rows][tileK]
 	seen     [tileQ]uint64 // a bit for each key
 
-	rows        [tileQ]int // of a column
+	rows        [tileQ]int // rows of a column
 	colP, colDS [tileQ]float32
 }
 
@@ -103,7 +103,7 @@ func (m *pairMatrix) setRow(i int, keys []int, prob, ds []float32) {
 	m.seen[i] = seen
 }
 
-// column returns those of the first n rows that see key c, and what they hold for it.
+// column returns the rows, among the first n, that see key c, and their P and dS.
 func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	k := 0
 	for i, seen := range m.seen[:n] {
@@ -115,11 +115,11 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	return m.rows[:k], m.colP[:k], m.colDS[:k]
 }
 
-// dotsInHalves is Dots of the halves of x and of rows, added up: dP, from which a delta is
-// subtracted that is about as large, keeps more digits.
+// dotsInHalves sums Dots of the two halves of x and rows. It keeps more digits of dP, from which a
+// delta of similar size is subtracted.
 func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	if len(at) == 0 {
-		return // nor rows
+		return // rows may be empty, too
 	}
 	var second [tileK]float32
 	half := len(x) / 2 &^ 3

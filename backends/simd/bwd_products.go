@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// seen returns which rows of the tile see some of the keys from k on, in whole
-// groups, for dQ, and sets their masks.
+// seen sets the masks of the tile's rows for the keys from k on. It returns the rows that see some
+// of them, in whole groups, for dQ.
 func (isa *laneISA) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
 	lo, _ = x.Queries(k)
 	_, hi = x.Queries(k + keys - 1)
@@ -25,8 +25,8 @@ func (isa *laneISA) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi i
 	return 0, 0
 }
 
-// setKeyMasks sets the masks of rows, from a given one on: which of the keys from k
-// on each sees, or all of them.
+// setKeyMasks sets the masks of rows from row on: the keys from k on that each sees, or all if
+// whole.
 func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {
@@ -40,7 +40,7 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 	}
 }
 
-// addKeys adds to dV and dK of the keys of a panel, from k on, group by group.
+// addKeys adds to dV and dK of a panel, from key k on, group by group.
 func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
@@ -56,8 +56,7 @@ func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int)
 	}
 }
 
-// addRows adds what the keys [from, to) contribute to dQ of the tile, group by group,
-// and as many keys at a time as a block has at least.
+// addRows adds the keys [from, to) to dQ of the tile, group by group, minBlockK keys at a time.
 func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
 	p := &j.p
 	for r := y.from; r < y.to; r += group {
@@ -76,7 +75,7 @@ func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step,
 	}
 }
 
-// add calls a product for all columns, as many at a time as there are lanes.
+// add calls a product for all columns, one vector of lanes at a time.
 func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
 	for x := 0; x < columns; x += isa.lanes {
 		if columns-x < isa.lanes && masked != nil {
@@ -87,7 +86,7 @@ func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32
 	}
 }
 
-// direct reports whether rows of t can take the place of padded float32 rows.
+// direct reports whether rows of t can replace padded float32 rows.
 func (isa *laneISA) direct(t *flashkit.Tensor) bool {
 	return isa.directRows(t.DType(), t.Shape()[3])
 }
@@ -96,8 +95,7 @@ func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
 	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
 }
 
-// rows returns n rows of head h of t, from row r on, as float32. They are in buf
-// if they cannot be used where they lie.
+// rows returns n rows of head h of t, from row r on, as float32, in place if direct, else in buf.
 func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if isa.direct(t) {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
