@@ -156,7 +156,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	x.score.setTile(j, &x.keyRange, h, from, n)
 	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		x.addLast(j, &y)
-		avx512Lanes.meetKeys(j, &y, &x.keyRange, h, t)
+		avx512Lanes.flushKeyRun(j, &y, &x.keyRange, h, t)
 		dq, step := avx512Lanes.gathered(j, &y, &x.seqTile, h, t, j.chain(&x.keyRange))
 		x.addQueries(j, &y, dq, step, lo, hi)
 	})
@@ -321,7 +321,7 @@ func (x *planeGrads) addWildQueries(j *job, y *tileStats, dq []float32, dqStep, 
 		}
 		x.now.k, x.now.lo, x.now.n = k, rows, n
 		if x.dots(&x.now); x.score.on {
-			x.score.again(j, &x.keyRange, k, rows, n, x.now.s, x.now.dp, x.now.masks, y.lse[rows:], y.delta[rows:])
+			x.score.recompute(j, &x.keyRange, k, rows, n, x.now.s, x.now.dp, x.now.masks, y.lse[rows:], y.delta[rows:])
 		} else {
 			x.now.gradients(j, y)
 		}

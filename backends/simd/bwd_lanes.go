@@ -39,7 +39,7 @@ import (
 
 // backward returns the run of a kernel that prepares tiles of query rows, computes blocks of keys,
 // and finishes the tiles.
-func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
+func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
 		j.cutBlocks()
@@ -63,7 +63,7 @@ func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)
 }
 
 // bwdPrepare sets the stats of a tile of query rows, and its dQ to 0.
-func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
+func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -114,7 +114,7 @@ type keyBlock struct {
 }
 
 // newBlock loads the keys of an item. Under score features, dS is multiplied by the factor by.
-func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
+func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	r := keyRange{predecessor: -1}
@@ -147,7 +147,7 @@ func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBl
 }
 
 // bwdBlock writes dK and dV of a block of keys and adds to dQ.
-func (isa *laneISA) bwdBlock(j *job, ws *pool.Arena, item int) {
+func (isa *laneRoutines) bwdBlock(j *job, ws *pool.Arena, item int) {
 	x := isa.newBlock(j, ws, item, j.scale)
 	x.score.parts = ceilDiv(j.rows, fetchRows)
 	isa.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
@@ -156,7 +156,7 @@ func (isa *laneISA) bwdBlock(j *job, ws *pool.Arena, item int) {
 
 // walk calls add for the tiles of query rows that see keys of the block. All blocks have the same
 // order of tiles; at is the tile's index in it.
-func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
+func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
 	first, end := j.visited(&x.seqTile)
 	group, tilesFirst := j.p.Heads/j.p.KVHeads, j.tilesFirst()
 	rows := min(j.rows, upToTiles(x.N)) // of a tile, independent of other sequences
@@ -168,7 +168,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 			}
 			j.passed[item].Store(int64(at))
 		}
-		isa.meetRow(sum, at*rows)
+		isa.flushRowRun(sum, at*rows)
 		add(h, t, int64(at))
 		score.endTile(j, x, item, c, t, int64(at))
 	}
@@ -197,7 +197,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 }
 
 // storeBlock writes dK and dV.
-func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
+func (isa *laneRoutines) storeBlock(j *job, x *keyBlock) {
 	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
 	for k := x.from; k < x.to && !j.Canceled(); k += isa.lanes {
 		n, at := min(isa.lanes, x.to-k), k-x.from
@@ -224,7 +224,7 @@ type queryRows struct {
 
 // addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
 // of all blocks.
-func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
+func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
 	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
@@ -237,7 +237,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	before := x.predecessor
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
-	isa.lookBehind(j, x, h, t)
+	isa.queueNextTile(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
 		if j.Canceled() {
 			return
@@ -250,7 +250,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	if !j.waitFor(before, at) {
 		return // canceled
 	}
-	isa.meetKeys(j, &y.tileStats, &x.keyRange, h, t)
+	isa.flushKeyRun(j, &y.tileStats, &x.keyRange, h, t)
 	group := y.group
 	if y.whole {
 		group = j.rows
@@ -261,7 +261,7 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 }
 
 // addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV.
-func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
+func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	p, lanes := &j.p, isa.lanes
 	lo, hi := isa.seen(j, x, y, k, keys)
 	if lo >= hi {
@@ -285,7 +285,7 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 }
 
 // bwdFinish sums the chains and writes dQ of a tile of query rows.
-func (isa *laneISA) bwdFinish(j *job, _ *pool.Arena, item int) {
+func (isa *laneRoutines) bwdFinish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)

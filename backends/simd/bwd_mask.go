@@ -16,12 +16,12 @@ import (
 
 // rowMask hides keys from the rows of a tile.
 type rowMask struct {
-	isa  *laneISA
+	isa  *laneRoutines
 	t    *flashkit.Tensor // nil without a mask
 	bits []uint32         // [rows], scratch
 }
 
-func (isa *laneISA) newRowMask(j *job, ws *pool.Arena) rowMask {
+func (isa *laneRoutines) newRowMask(j *job, ws *pool.Arena) rowMask {
 	if !j.p.Score.Mask {
 		return rowMask{}
 	}
@@ -125,7 +125,7 @@ func (j *job) predecessorOf(x *keyRange, item, h int) int {
 func isFinite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
 // tameRows returns n rows in dst, with 0 for NaN and infinity.
-func (isa *laneISA) tameRows(dst []float32, t *flashkit.Tensor, b, h, r, n int) (rows []float32, step int) {
+func (isa *laneRoutines) tameRows(dst []float32, t *flashkit.Tensor, b, h, r, n int) (rows []float32, step int) {
 	step = pad(t.Shape()[3])
 	isa.loadRows(dst, step, t, b, h, r, n)
 	for i, x := range dst[:n*step] {
@@ -137,7 +137,7 @@ func (isa *laneISA) tameRows(dst []float32, t *flashkit.Tensor, b, h, r, n int) 
 }
 
 // eachWild calls f for the NaN and infinite elements of n rows of t. row has room for one row.
-func (isa *laneISA) eachWild(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
+func (isa *laneRoutines) eachWild(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
 	row = row[:t.Shape()[3]]
 	for r := range n {
 		isa.load(row, t, t.Offset(b, h, from+r))
@@ -150,7 +150,7 @@ func (isa *laneISA) eachWild(row []float32, t *flashkit.Tensor, b, h, from, n in
 }
 
 // shield sets the operands of dK and dV, and the rows or keys per product at the edges of the band.
-func (isa *laneISA) shield(j *job, x *keyBlock, y *rowTile) {
+func (isa *laneRoutines) shield(j *job, x *keyBlock, y *rowTile) {
 	y.tame, y.group = y.queryRows, edgeGroup
 	switch {
 	case !j.p.Score.Mask:
@@ -167,7 +167,7 @@ func (isa *laneISA) shield(j *job, x *keyBlock, y *rowTile) {
 
 // addWildKeys adds to dV and dK of a panel, from key k on, the NaN and infinite elements of rows
 // [lo, hi).
-func (isa *laneISA) addWildKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) {
+func (isa *laneRoutines) addWildKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) {
 	if !y.tamed {
 		return
 	}
@@ -186,7 +186,7 @@ func (isa *laneISA) addWildKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) 
 }
 
 // addWildRows adds to dQ of the tile the NaN and infinite elements of the block's keys.
-func (isa *laneISA) addWildRows(j *job, x *keyBlock, y *rowTile, dq []float32, step int) {
+func (isa *laneRoutines) addWildRows(j *job, x *keyBlock, y *rowTile, dq []float32, step int) {
 	if !x.tamed {
 		return
 	}

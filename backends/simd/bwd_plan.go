@@ -19,7 +19,7 @@ const (
 )
 
 // planBackward plans the tiles of query rows and the blocks of keys.
-func (isa *laneISA) planBackward(pl *plan) {
+func (isa *laneRoutines) planBackward(pl *plan) {
 	pl.planLanes()
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
 	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
@@ -92,7 +92,7 @@ func mostSeen(p *flashkit.Problem) int {
 }
 
 // setBlocks sets the items of planned tiles and blocks, their workspace, and the shared workspace.
-func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
+func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
 	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
@@ -106,12 +106,12 @@ func (pl *plan) cutBlocks() {
 }
 
 // bwdTimes predicts the time of a planned call.
-func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
+func (isa *laneRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
 }
 
 // cut returns the partition of a planned call.
-func (isa *laneISA) cut(pl *plan) bwdCut {
+func (isa *laneRoutines) cut(pl *plan) bwdCut {
 	return bwdCut{pl.rows, pl.keys, pl.work[0].Items, pl.work[1].Items, isa.copies(pl) > 0}
 }
 
@@ -193,7 +193,7 @@ func (pl *plan) sums() int {
 
 // copies returns the number of sums of dQ in workspace: all, or all but the first if dQ itself can
 // hold that one.
-func (isa *laneISA) copies(pl *plan) int {
+func (isa *laneRoutines) copies(pl *plan) int {
 	if isa.directRows(pl.p.DType, pl.p.Dim) {
 		return pl.sums() - 1
 	}
@@ -201,7 +201,7 @@ func (isa *laneISA) copies(pl *plan) int {
 }
 
 // statsSize returns the floats of a tile's stats.
-func (isa *laneISA) statsSize(pl *plan) int {
+func (isa *laneRoutines) statsSize(pl *plan) int {
 	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
 }
 

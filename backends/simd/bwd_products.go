@@ -6,7 +6,7 @@ import "github.com/flashkit-go/flashkit"
 
 // seen sets the masks of the tile's rows for the keys from k on. It returns the rows that see some
 // of them, in whole groups, for dQ.
-func (isa *laneISA) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
+func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
 	lo, _ = x.Queries(k)
 	_, hi = x.Queries(k + keys - 1)
 	lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from
@@ -41,7 +41,7 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 }
 
 // addKeys adds to dV and dK of a panel, from key k on, group by group.
-func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
+func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
 		rows := min(group, keys-c)
@@ -57,7 +57,7 @@ func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int)
 }
 
 // addRows adds the keys [from, to) to dQ of the tile, group by group, minBlockK keys at a time.
-func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
+func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
 	p := &j.p
 	for r := y.from; r < y.to; r += group {
 		rows := min(group, y.to-r)
@@ -76,7 +76,7 @@ func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step,
 }
 
 // add calls a product for all columns, one vector of lanes at a time.
-func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
+func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
 	for x := 0; x < columns; x += isa.lanes {
 		if columns-x < isa.lanes && masked != nil {
 			masked(&c[x], cStep, &a[0], aStep, &b[x], bStep, rows, n, laneMask(0, isa.lanes, columns-x))
@@ -87,16 +87,16 @@ func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32
 }
 
 // direct reports whether rows of t can replace padded float32 rows.
-func (isa *laneISA) direct(t *flashkit.Tensor) bool {
+func (isa *laneRoutines) direct(t *flashkit.Tensor) bool {
 	return isa.directRows(t.DType(), t.Shape()[3])
 }
 
-func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
+func (isa *laneRoutines) directRows(t flashkit.DType, dim int) bool {
 	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
 }
 
 // rows returns n rows of head h of t, from row r on, as float32, in place if direct, else in buf.
-func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+func (isa *laneRoutines) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if isa.direct(t) {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
 	}

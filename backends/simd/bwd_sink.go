@@ -28,7 +28,7 @@ func (j *job) sumDSink(x *tileStats, y *seqTile) {
 }
 
 // storeDSink writes dSink.
-func (isa *laneISA) storeDSink(j *job) {
+func (isa *laneRoutines) storeDSink(j *job) {
 	t := &j.args.DSink
 	if t.IsZero() {
 		return

@@ -19,7 +19,7 @@ type tileStats struct {
 
 // gathered returns a sum of dQ of tile t of query head h, and the distance of its rows. The sums of
 // chains come first.
-func (isa *laneISA) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
+func (isa *laneRoutines) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
 	f := j.args
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
 		return f.DQ.Float32s()[f.DQ.Offset(s.QBatch, h, s.Q0+t*j.rows):], rowStep(&f.DQ)
@@ -28,7 +28,7 @@ func (isa *laneISA) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (d
 }
 
 // clearSums sets the sums of dQ of a tile to 0.
-func (isa *laneISA) clearSums(j *job, x *tileStats, y *seqTile, t int) {
+func (isa *laneRoutines) clearSums(j *job, x *tileStats, y *seqTile, t int) {
 	clear(x.dq)
 	if !isa.direct(&j.args.DQ) || y.from == y.to {
 		return
@@ -49,7 +49,7 @@ func (pl *plan) sumsOf(m int) int {
 }
 
 // addChains adds the other sums to the first.
-func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
+func (isa *laneRoutines) addChains(j *job, x *tileStats, y *seqTile, t int) {
 	sums := j.sumsOf(y.M)
 	if sums <= 1 || y.from == y.to {
 		return
@@ -63,7 +63,7 @@ func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
 }
 
 // stats returns the stats of tile t of query head h of sequence b.
-func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
+func (isa *laneRoutines) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
 	x := j.Shared.All[j.biasSums()+j.byRow.Index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
@@ -71,7 +71,7 @@ func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
 }
 
 // storeSums writes dQ of a tile, if it was summed in workspace.
-func (isa *laneISA) storeSums(j *job, x *tileStats, y *seqTile) {
+func (isa *laneRoutines) storeSums(j *job, x *tileStats, y *seqTile) {
 	p, f := &j.p, j.args
 	if isa.direct(&f.DQ) || y.from == y.to {
 		return
@@ -101,8 +101,8 @@ func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
 	}
 }
 
-// meetKeys ends the run of dQ of a tile if a block of keys begins another.
-func (isa *laneISA) meetKeys(j *job, x *tileStats, keys *keyRange, h, t int) {
+// flushKeyRun ends the run of dQ of a tile if a block of keys begins another.
+func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t int) {
 	if !j.beginsRun(keys.from) {
 		return
 	}

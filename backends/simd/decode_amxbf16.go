@@ -22,8 +22,8 @@ import (
 // where the weight is not, and 0 times infinity is NaN. So rows for which a block's sum is not
 // finite are recomputed by the vectors of decode_avx512.
 
-var amxDecode = decodeISA{
-	laneISA: &avx512Lanes, tails: true,
+var amxDecode = decodeRoutines{
+	laneRoutines: &avx512Lanes, tails: true,
 	pace:    pace{start: 330, flop: .001, pair: .72, widen: .091},
 	attend:  avx512Decode.attend, // for non-finite values
 	weights: decodeWeightsAVX512,
@@ -88,7 +88,7 @@ type tileItem struct {
 func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 	var x tileItem
 	x.setItem(j, ws, item)
-	isa := avx512Decode.laneISA
+	isa := avx512Decode.laneRoutines
 	from, to := x.first+x.from*x.chunk, min(x.last, x.first+x.to*x.chunk)
 	for from < to && !j.Canceled() {
 		c := (from - x.first) / x.chunk

@@ -6,7 +6,7 @@ import "github.com/flashkit-go/flashkit"
 
 // times predicts the time of the chunks, the larger of arithmetic and memory, and of the merge.
 // Arithmetic counts whole register tiles.
-func (isa *decodeISA) times(pl *plan) [3]timedPhase {
+func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 	t, c := &isa.pace, pl.call
 	element := t.element
 	if c.KVType() != flashkit.Float32 {

@@ -9,11 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeISA holds the routines of an instruction set for kernels with the head dim in the lanes.
+// decodeRoutines holds the routines of an instruction set for kernels with the head dim in the lanes.
 // The declarations document the routines. Their arguments must be workspace or the caller's memory,
-// as for laneISA.
-type decodeISA struct {
-	*laneISA
+// as for laneRoutines.
+type decodeRoutines struct {
+	*laneRoutines
 	rows   int  // of a register tile
 	split  int  // elements of a bfloat16 vector, stored even ones first; 0: original order
 	tails  bool // rows of 16-bit elements need not be whole vectors
@@ -45,7 +45,7 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 
 // storage returns the type in which K and V are read: their own, or float32 if they must be widened
 // first.
-func (isa *decodeISA) storage(j *job) flashkit.DType {
+func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	t := j.args.K.DType()
 	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
 		return flashkit.Float32
@@ -74,7 +74,7 @@ func unsplit(row, buf []float32, n int) {
 }
 
 // weigh is weights for any number of keys: it pads each row to whole vectors.
-func (isa *decodeISA) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
+func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
 	for r := range rows {
 		for i := keys; i < pad(keys); i++ {
 			s[r*decodeStep+i] = float32(math.Inf(-1))

@@ -117,7 +117,7 @@ func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
 }
 
 // block returns the base address of the block's offsets.
-func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) unsafe.Pointer {
+func (r *keyRows) block(isa *laneRoutines, j *job, h *itemOfKeys, keys seenKeys) unsafe.Pointer {
 	switch {
 	case r.first == nil:
 		r.widen(isa, j, h, keys.from, keys.n)
@@ -178,7 +178,7 @@ func (r *keyRows) locate(at []int, key int) {
 }
 
 // widen widens rows [from, from+n) into the buffer.
-func (r *keyRows) widen(isa *laneISA, j *job, x *itemOfKeys, from, n int) {
+func (r *keyRows) widen(isa *laneRoutines, j *job, x *itemOfKeys, from, n int) {
 	dim := r.t.Shape()[3]
 	for buf, end := r.buf, from+n; from < end; {
 		run := end - from

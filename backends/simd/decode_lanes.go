@@ -43,7 +43,7 @@ func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *j
 	}
 }
 
-// planDecodeLanes plans a call of a decodeISA.
+// planDecodeLanes plans a call of a decodeRoutines.
 func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
 // holdOthers reserves the state of heads that take turns.
@@ -97,7 +97,7 @@ func decodeFloats(c *flashkit.Call) int {
 	return n
 }
 
-func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
+func (isa *decodeRoutines) chunks(j *job, ws *pool.Arena, item int) {
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
 	first, chunk := x.one.first, x.one.chunk
@@ -113,17 +113,17 @@ func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
 		for i := range x.turns {
 			block, h := keys, x.head(i)
 			block.head = i
-			if !h.mask(isa.laneISA, j, &h.itemOfKeys, &block) {
+			if !h.mask(isa.laneRoutines, j, &h.itemOfKeys, &block) {
 				continue
 			}
 			x.find(&block, !found)
 			found = true
 			block.s, x.s[0], x.s[1] = x.s[0], x.s[1], x.s[0]
 			isa.step(j, &x, block, before)
-			h.reach(isa.laneISA, j, c)
-			h.adjust(isa.laneISA, j, &h.itemOfKeys, &block)
+			h.reach(isa.laneRoutines, j, c)
+			h.adjust(isa.laneRoutines, j, &h.itemOfKeys, &block)
 			isa.weigh(block.s, block.rows, block.n, &h.m[block.row], &h.l[block.row], j.base2, &h.o[block.row*h.oStep], h.oStep)
-			h.drop(isa.laneISA, j, &h.itemOfKeys, &block)
+			h.drop(isa.laneRoutines, j, &h.itemOfKeys, &block)
 			before = block
 		}
 	}
@@ -136,7 +136,7 @@ func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
 }
 
 // setItem loads the query rows of an item.
-func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
+func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 	h := &x.one
 	if j.decode.turns > 1 {
 		x.others = &j.others[ws.Slot]
@@ -157,13 +157,13 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 			*h = decodeHead{}
 			h.setItem(j, ws, item, i)
 		}
-		h.setScores(isa.laneISA, j, ws, &h.itemOfKeys)
+		h.setScores(isa.laneRoutines, j, ws, &h.itemOfKeys)
 		isa.loadQueries(x, h, j, ws)
 	}
 }
 
 // loadQueries loads the query rows of a head.
-func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
+func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
 	q := &j.args.Q
 	h.q = ws.Take((h.rows + decodePad) * h.qStep)
 	clear(h.q)
@@ -184,7 +184,7 @@ func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool
 
 // step computes the scores of block next and adds the values of block before to O. Either may be
 // empty.
-func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
+func (isa *decodeRoutines) step(j *job, x *decodeItem, next, before seenKeys) {
 	of, past := x.head(next.head), x.head(before.head)
 	if before.seen != nil {
 		copy(x.before, past.o)
@@ -192,10 +192,10 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	var k, v unsafe.Pointer
 	var s, w *float32
 	if next.n > 0 {
-		k, s = x.k.block(isa.laneISA, j, &of.itemOfKeys, next), &next.s[0]
+		k, s = x.k.block(isa.laneRoutines, j, &of.itemOfKeys, next), &next.s[0]
 	}
 	if before.n > 0 {
-		v, w = x.v.block(isa.laneISA, j, &past.itemOfKeys, before), &before.s[0]
+		v, w = x.v.block(isa.laneRoutines, j, &past.itemOfKeys, before), &before.s[0]
 	}
 	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
 	isa.attend[x.as](s, (*byte)(k), next.kAt, x.k.ahead, q, of.qStep, p.Dim, next.rows, next.n,
@@ -228,7 +228,7 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 
 // repair recomputes the rows of O that are not finite after a masked block: weight 0 times NaN or
 // infinity is NaN. It adds only the keys that a row sees. v is the base of the offsets of V.
-func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
+func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]
 	isa.dots(&past.top[0], &o[0], &o[0], len(o)/isa.lanes)
@@ -251,7 +251,7 @@ func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Poi
 }
 
 // addKey adds one row of V, times its weight, to a row of O.
-func (isa *decodeISA) addKey(as flashkit.DType, o, idle []float32, weight *float32, v unsafe.Pointer, dim int) {
+func (isa *decodeRoutines) addKey(as flashkit.DType, o, idle []float32, weight *float32, v unsafe.Pointer, dim int) {
 	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &idle[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
 }
 

@@ -6,8 +6,8 @@ import "github.com/flashkit-go/flashkit"
 
 // decode_neonbf16 is decode_neonfhm with bfloat16 products, by BFMLALB and BFMLALT: even and odd
 // elements of K and V have separate sums. Weights are rounded to bfloat16.
-var neonBF16Decode = decodeISA{
-	laneISA: &neonLanes, rows: 2, split: neonSplit, tails: true, halves: true,
+var neonBF16Decode = decodeRoutines{
+	laneRoutines: &neonLanes, rows: 2, split: neonSplit, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
 
 	attend:  [3]attendFunc{flashkit.BFloat16: attendBF16NEONBF16},

@@ -6,8 +6,8 @@ import "github.com/flashkit-go/flashkit"
 
 // decode_neonfhm is decode_neon with binary16 products, without widening, in the same chunks.
 // Products are exact, so scores equal those from widened elements. Weights are rounded to binary16.
-var neonFHMDecode = decodeISA{
-	laneISA: &neonLanes, rows: 2, tails: true, halves: true,
+var neonFHMDecode = decodeRoutines{
+	laneRoutines: &neonLanes, rows: 2, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
 
 	attend:  [3]attendFunc{flashkit.Float16: attendF16NEONFHM},

@@ -44,7 +44,7 @@ func scoreFloats(c *flashkit.Call, rows int) int {
 }
 
 // setScores prepares the rows of an item.
-func (f *decodeScores) setScores(isa *laneISA, j *job, ws *pool.Arena, x *itemOfKeys) {
+func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *itemOfKeys) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) {
 		return
@@ -77,7 +77,7 @@ func (f *decodeScores) setScores(isa *laneISA, j *job, ws *pool.Arena, x *itemOf
 
 // mask sets the bits of the visible keys of a block, unless all are visible. It reports whether any
 // row sees any key.
-func (f *decodeScores) mask(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) bool {
+func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
 	t := &j.args.Mask
 	if !j.p.Score.Mask {
 		return true
@@ -106,7 +106,7 @@ func (f *decodeScores) mask(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 }
 
 // setBits sets bit i of row to keys[i].
-func (f *decodeScores) setBits(isa *laneISA, row []uint32, keys []bool) {
+func (f *decodeScores) setBits(isa *laneRoutines, row []uint32, keys []bool) {
 	whole := len(keys) / isa.lanes
 	if whole > 0 {
 		isa.maskBits(&row[0], &keys[0], isa.lanes, whole)
@@ -118,7 +118,7 @@ func (f *decodeScores) setBits(isa *laneISA, row []uint32, keys []bool) {
 }
 
 // adjust applies score features to the dot products of a block, and sets masked scores to -Inf.
-func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+func (f *decodeScores) adjust(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	score := &j.p.Score
 	if score.Bias {
 		f.loadBias(isa, j, x, block)
@@ -173,7 +173,7 @@ func (f *decodeScores) sees(block *seenKeys, r, key int) bool {
 }
 
 // loadBias loads the biases of a block.
-func (f *decodeScores) loadBias(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+func (f *decodeScores) loadBias(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	t, last := &j.args.Bias, -1
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)
@@ -188,7 +188,7 @@ func (f *decodeScores) loadBias(isa *laneISA, j *job, x *itemOfKeys, block *seen
 }
 
 // drop zeroes the weights that dropout drops.
-func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+func (f *decodeScores) drop(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	if j.p.Score.Dropout == 0 {
 		return
 	}

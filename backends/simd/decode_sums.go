@@ -54,7 +54,7 @@ func (x *decodeSums) begin() {
 }
 
 // end ends the current chunk.
-func (x *decodeSums) end(isa *laneISA, j *job) {
+func (x *decodeSums) end(isa *laneRoutines, j *job) {
 	for r, l := range x.l {
 		x.o[r*x.oStep+x.lColumn] = l
 	}
@@ -70,7 +70,7 @@ func (x *decodeSums) end(isa *laneISA, j *job) {
 }
 
 // reach ends chunks until chunk is the current one.
-func (x *decodeSums) reach(isa *laneISA, j *job, chunk int) {
+func (x *decodeSums) reach(isa *laneRoutines, j *job, chunk int) {
 	for x.at < chunk {
 		x.end(isa, j)
 		x.at++
@@ -80,7 +80,7 @@ func (x *decodeSums) reach(isa *laneISA, j *job, chunk int) {
 
 // addChunk adds o, with l, of one chunk to the sums of past chunks, and returns the larger maximum.
 // It overwrites o.
-func (isa *laneISA) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
+func (isa *laneRoutines) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
 	rows := len(o) / isa.lanes
 	switch {
 	case m == allM:
@@ -104,9 +104,9 @@ func setAll(x []float32, to float32) {
 }
 
 // endItem ends the last chunk, and writes O and LSE if the item has all chunks.
-func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
-	x.reach(isa.laneISA, j, x.to-1)
-	x.end(isa.laneISA, j)
+func (isa *decodeRoutines) endItem(j *job, x *decodeSums, buf []float32) {
+	x.reach(isa.laneRoutines, j, x.to-1)
+	x.end(isa.laneRoutines, j)
 	if x.isSplit() {
 		return
 	}
@@ -120,7 +120,7 @@ func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
 }
 
 // merge merges the chunks of rows and writes O and LSE.
-func (isa *decodeISA) merge(j *job, ws *pool.Arena, item int) {
+func (isa *decodeRoutines) merge(j *job, ws *pool.Arena, item int) {
 	var x itemOfKeys
 	results, from, to := x.setRows(j, item)
 	all, buf, by := ws.Take(x.oStep), ws.Take(x.oStep), ws.Take(decodeWidest)
@@ -153,7 +153,7 @@ func (x *itemOfKeys) clearRow(j *job, r int) {
 }
 
 // endRow divides row r of O by l, held in column lColumn, and writes O and LSE.
-func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
+func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
 	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
 		whole := x.lColumn
@@ -171,14 +171,14 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)
 	switch {
 	case p.Score.Sink || p.Carry:
-		sink, before := j.besideKeys(x.QBatch, h, i)
+		sink, before := j.otherLogits(x.QBatch, h, i)
 		if !p.Score.Sink && l == 0 && !math.IsInf(before, -1) {
 			return // O and LSE stay
 		}
 		if p.Carry {
 			load(buf, &j.args.O, at)
 		}
-		lse = addBeside(o, j.unit*float64(m), float64(l), sink, before, j.keep(), buf)
+		lse = mergeOthers(o, j.unit*float64(m), float64(l), sink, before, j.keep(), buf)
 	case l == 0: // no key, or none with a score above -Inf
 		clear(o)
 	default:
@@ -192,15 +192,15 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 // keep returns the dropout factor of the kept weights.
 func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 
-// besideKeys returns the logits of a row's weights other than its keys': of the sink, and of the
+// otherLogits returns the logits of a row's weights other than its keys': of the sink, and of the
 // earlier keys.
-func (j *job) besideKeys(b, h, i int) (sink, before float64) {
+func (j *job) otherLogits(b, h, i int) (sink, before float64) {
 	return j.sinkOf(h), j.earlierLSE(b, h, i)
 }
 
-// addBeside merges o and l, relative to the logit m, with the sink and the earlier keys' O in past.
+// mergeOthers merges o and l, relative to the logit m, with the sink and the earlier keys' O in past.
 // It sets o to the quotient and returns LSE.
-func addBeside(o []float32, m, l, sink, before, keep float64, past []float32) float64 {
+func mergeOthers(o []float32, m, l, sink, before, keep float64, past []float32) float64 {
 	top := max(m, sink, before)
 	if math.IsInf(top, -1) && l == 0 {
 		clear(o)

@@ -14,12 +14,12 @@ import (
 // A testedISA is an instruction set of lanes and its name.
 type testedISA struct {
 	name string
-	isa  *laneISA
+	isa  *laneRoutines
 	tier tier
 }
 
 // eachLaneISA runs a test of routines for the instruction sets that this machine has.
-func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneISA, r *rand.Rand)) {
+func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneRoutines, r *rand.Rand)) {
 	for _, x := range testedISAs {
 		t.Run(x.name, func(t *testing.T) {
 			if reason := x.tier.missing(); reason != "" {
@@ -126,7 +126,7 @@ func requireThat(t *testing.T, ok bool, format string, args ...any) {
 // The hyperbolic tangent of adjust has the sign of its argument, is at most 1, and is
 // within three units in the last place over all exponents.
 func TestTanh(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		x, s, top := make([]float32, n), make([]float32, n), make([]float32, n)
 		for range trials(40000) {
@@ -164,7 +164,7 @@ type adjustment struct {
 }
 
 // newAdjustment makes one with random features.
-func newAdjustment(isa *laneISA, r *rand.Rand) *adjustment {
+func newAdjustment(isa *laneRoutines, r *rand.Rand) *adjustment {
 	n := isa.lanes
 	a := &adjustment{rows: 1 + r.IntN(9), step: n + r.IntN(3)*r.IntN(30), scale: float32(math.Exp(4*r.Float64() - 3))}
 	a.s, a.top = newFenced((a.rows-1)*a.step+n), make([]float32, n)
@@ -235,7 +235,7 @@ func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float6
 }
 
 func TestAdjust(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(1500) {
 			a, n := newAdjustment(isa, r), isa.lanes
 			in, top := slices.Clone(a.s.x), slices.Clone(a.top)
@@ -268,7 +268,7 @@ func TestAdjust(t *testing.T) {
 }
 
 func TestMaskBits(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {
 			rows, step := 1+r.IntN(9), r.IntN(2)*(isa.lanes-5+r.IntN(20))
 			mask, got := make([]bool, (rows-1)*step+isa.lanes), newFenced(rows)

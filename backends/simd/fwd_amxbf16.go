@@ -89,8 +89,8 @@ func (x *tileScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
 	}
 	j.blocksOf(x.laneRange, tileBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
 		t := &group[i]
-		avx512Lanes.meet(j, &t.laneTile, x.factors, x.lo)
-		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.absorbPart(j, t, from, keys, edge, hidden) })
+		avx512Lanes.flushRun(j, &t.laneTile, x.factors, x.lo)
+		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.processKeys(j, t, from, keys, edge, hidden) })
 	})
 	for t := range group {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
@@ -109,9 +109,9 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
 // some pairs; hidden: the mask does.
-func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
+func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	if edge || x.adjusts || x.v.wild || hidden && !x.mask.ofKeys {
 		x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)

@@ -89,8 +89,8 @@ func (x *planeScratch) compute(j *job, ws *pool.Arena, group []planeTile) {
 	}
 	j.blocksOf(x.laneRange, planeBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
 		t := &group[i]
-		avx512Lanes.meet(j, &t.laneTile, x.factors, x.lo)
-		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.absorbPart(j, t, from, keys, edge, hidden) })
+		avx512Lanes.flushRun(j, &t.laneTile, x.factors, x.lo)
+		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.processKeys(j, t, from, keys, edge, hidden) })
 	})
 	for t := range group {
 		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
@@ -118,9 +118,9 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
 // some pairs; hidden: the mask does.
-func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hidden bool) {
+func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
 	masked := edge || hidden || wild || v.wild // the maximum lacks the outliers

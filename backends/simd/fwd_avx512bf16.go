@@ -88,9 +88,9 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
 				return
 			}
 			t := &group[t]
-			avx512Lanes.meet(j, &t.laneTile, x.factors, lo)
+			avx512Lanes.flushRun(j, &t.laneTile, x.factors, lo)
 			avx512Lanes.eachPart(j, &t.laneTile, &x.laneScratch, 2, 2, func(from, keys int, edge, hidden bool) {
-				x.absorbPart(j, t, from, keys, edge, hidden)
+				x.processKeys(j, t, from, keys, edge, hidden)
 			})
 		}
 	}
@@ -123,9 +123,9 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
 // some pairs; hidden: the mask does.
-func (x *pairScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
+func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	p, masked := &j.p, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)
 	top, step := x.beginScores(&t.laneTile, keys, masked)

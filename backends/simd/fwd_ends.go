@@ -25,7 +25,7 @@ const sinkReach = 4
 
 // endTile sets x.top to the LSE of the tile's rows and x.factors to the factors of their O. With
 // Carry, it sets x.hidden to the factors of the earlier keys' O.
-func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
+func (isa *laneRoutines) endTile(j *job, t *laneTile, x *laneScratch) {
 	sink, exact := j.sinkOf(t.seq.h), j.p.Carry
 	if j.p.Score.Sink && !exact {
 		for i, m := range t.m[:t.n] {
@@ -82,7 +82,7 @@ func relative(x, top float64) float64 {
 	return x - top
 }
 
-func (isa *laneISA) clearLane(o []float32, i int) {
+func (isa *laneRoutines) clearLane(o []float32, i int) {
 	for ; i < len(o); i += isa.lanes {
 		o[i] = 0
 	}
@@ -90,7 +90,7 @@ func (isa *laneISA) clearLane(o []float32, i int) {
 
 // storeCarried writes the tile's rows, padded elements apart, after adding O of the earlier keys. A
 // row without new weights keeps its bits.
-func (isa *laneISA) storeCarried(j *job, t *laneTile, x *laneScratch, padded int) {
+func (isa *laneRoutines) storeCarried(j *job, t *laneTile, x *laneScratch, padded int) {
 	o := &j.args.O
 	for i := range t.n {
 		at, row := o.Offset(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i), x.rows[i*padded:][:padded]

@@ -13,7 +13,7 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // of 16-bit keys, while the block is in cache. Blocks begin at multiples of isa.keys, so the bits
 // of a tile do not depend on the other tiles of its item.
 
-func (isa *laneISA) fwdItem(j *job, ws *pool.Arena, item int) {
+func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 	p, lanes := &j.p, isa.lanes
 	at := j.laneRange(item)
 	x := laneScratch{
@@ -32,7 +32,7 @@ func (isa *laneISA) fwdItem(j *job, ws *pool.Arena, item int) {
 }
 
 // fwdHeads computes a tile of each head of an item.
-func (isa *laneISA) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRange) {
+func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRange) {
 	free := ws.Free
 	for end := min(at.h+j.headsPerItem, j.p.Heads); at.h < end; at.h++ {
 		var one [1]laneTile
@@ -42,7 +42,7 @@ func (isa *laneISA) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRan
 }
 
 // fwdTiles computes the tiles of an item. group is empty, with capacity for the tiles.
-func (isa *laneISA) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, group []laneTile) {
+func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, group []laneTile) {
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &group[:1][0])
 		return
@@ -53,12 +53,12 @@ func (isa *laneISA) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRan
 	}
 	for lo := at.first; lo < at.last; lo = x.hi {
 		isa.loadBlock(j, x, at, lo)
-		isa.lookAhead(j, &x.ahead, at, x.hi)
+		isa.queueNextBlock(j, &x.ahead, at, x.hi)
 		for t := range group {
 			if j.Canceled() {
 				return
 			}
-			isa.meet(j, &group[t], x.factors, lo)
+			isa.flushRun(j, &group[t], x.factors, lo)
 			isa.accumulate(j, &group[t], x)
 		}
 	}

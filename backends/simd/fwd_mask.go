@@ -64,7 +64,7 @@ func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 // read reads the mask of rows [row, row+n) for the groups that contain keys [lo, hi). It reports
 // whether some row sees some key. It always reads whole groups, so a tile's bits do not depend on
 // its item.
-func (x *keyMask) read(j *job, isa *laneISA, s *seqTile, row, n, lo, hi int) (some bool) {
+func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
 	t := &j.args.Mask
 	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]
 	if x.ofKeys {
@@ -160,7 +160,7 @@ func (x *keyMask) hides(to int) bool {
 // finite reports whether n rows of values hold neither NaN nor infinity, judged by their squares.
 // Then weights of 0 hide them. It checks once per item, where addValues checks once per tile. sums
 // is scratch.
-func (isa *laneISA) finite(v []float32, step, n, vdim int, sums []float32) bool {
+func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if vdim%isa.lanes != 0 {
 		return false
 	}
@@ -177,24 +177,24 @@ func (isa *laneISA) finite(v []float32, step, n, vdim int, sums []float32) bool 
 
 // maskWords sets bit i of each word to its row's mask at key k+i. step is the distance between
 // rows; elements from m on are not read. buf has the length of words.
-func (isa *laneISA) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
+func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
 	if m < isa.lanes {
 		boolBits(words, mask, step, k, m)
 		return
 	}
 	for i := 0; i < maskGroup && k+i < m; i += isa.lanes {
 		from := min(k+i, m-isa.lanes) // at the row's end, re-read earlier bits and shift them out
-		again := k + i - from
+		recompute := k + i - from
 		if i == 0 {
 			isa.maskBits(&words[0], &mask[from], step, len(words))
-			for r := 0; r < len(words) && again > 0; r++ {
-				words[r] >>= again
+			for r := 0; r < len(words) && recompute > 0; r++ {
+				words[r] >>= recompute
 			}
 			continue
 		}
 		isa.maskBits(&buf[0], &mask[from], step, len(words))
 		for r, w := range buf[:len(words)] {
-			words[r] |= w >> again << i
+			words[r] |= w >> recompute << i
 		}
 	}
 }

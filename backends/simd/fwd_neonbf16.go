@@ -101,9 +101,9 @@ func (x *quadScratch) compute(j *job, ws *pool.Arena, group []quadTile) {
 				return
 			}
 			t := &group[t]
-			neonLanes.meet(j, &t.laneTile, x.factors, lo)
+			neonLanes.flushRun(j, &t.laneTile, x.factors, lo)
 			neonLanes.eachPart(j, &t.laneTile, &x.laneScratch, quad, 1, func(from, keys int, edge, hidden bool) {
-				x.absorbPart(j, t, from, keys, edge, hidden)
+				x.processKeys(j, t, from, keys, edge, hidden)
 			})
 		}
 	}
@@ -163,9 +163,9 @@ func (x *quadScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
 // some pairs; hidden: the mask does.
-func (x *quadScratch) absorbPart(j *job, t *quadTile, from, keys int, edge, hidden bool) {
+func (x *quadScratch) processKeys(j *job, t *quadTile, from, keys int, edge, hidden bool) {
 	vdim, lanes, masked := j.p.VDim, neonLanes.lanes, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)
 	top, step := x.beginScores(&t.laneTile, keys, masked)

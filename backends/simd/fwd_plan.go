@@ -14,7 +14,7 @@ const (
 )
 
 // planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon. Items may have several short heads.
-func (isa *laneISA) planForward(pl *plan) {
+func (isa *laneRoutines) planForward(pl *plan) {
 	isa.planRows(pl, itemRows)
 	if n := isa.joinedHeads(pl); n > 1 {
 		pl.planHeads(isa.lanes, n)
@@ -27,7 +27,7 @@ func (isa *laneISA) planForward(pl *plan) {
 
 // planRows sets the tiles per item, at most rows query rows, so that each worker gets
 // itemsPerWorker items.
-func (isa *laneISA) planRows(pl *plan, rows int) {
+func (isa *laneRoutines) planRows(pl *plan, rows int) {
 	pl.tilesPerItem = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
@@ -48,7 +48,7 @@ func (pl *plan) setItems(perTile, perItem int) {
 
 // joinedHeads returns the heads per item of a call whose heads have one tile and one block.
 // Beginning an item takes about as long as computing such a head.
-func (isa *laneISA) joinedHeads(pl *plan) int {
+func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	const itemsPerWorker = 32
 	p := &pl.p
 	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
@@ -62,18 +62,18 @@ func (isa *laneISA) joinedHeads(pl *plan) int {
 }
 
 // takesWhole reports whether attendTile supports the call.
-func (isa *laneISA) takesWhole(pl *plan) bool {
+func (isa *laneRoutines) takesWhole(pl *plan) bool {
 	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
 }
 
 // fwdTimes predicts the time of a planned call.
-func (isa *laneISA) fwdTimes(pl *plan) [3]timedPhase {
+func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }
 
 // paceOf returns the pace of a forward pass: shortPace if attendTile computes all tiles, as far as
 // the problem tells.
-func (isa *laneISA) paceOf(pl *plan) *pace {
+func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
 	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
 		return &isa.shortPace

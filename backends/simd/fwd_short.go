@@ -11,15 +11,15 @@ import (
 // bits equal those of the separate routines, so a short sequence has the same bits in any batch.
 
 // isShort reports whether the keys of an item are one block, and attendTile may take its tiles.
-func (isa *laneISA) isShort(j *job, at *laneRange) bool {
+func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {
 	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
 }
 
 // fwdShort computes the tiles of an item one after the other. Tiles that attendTile cannot take use
 // t.
-func (isa *laneISA) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
+func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
-	isa.lookAhead(j, &x.ahead, at, at.last)
+	isa.queueNextBlock(j, &x.ahead, at, at.last)
 	free := ws.Free
 	for r := at.from; r < at.to; r += isa.lanes {
 		if j.Canceled() {
@@ -67,7 +67,7 @@ func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 }
 
 // wholeTile computes n rows from row r on, all of which see keys [from, to) of the block.
-func (isa *laneISA) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
+func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
 	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)
 	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)

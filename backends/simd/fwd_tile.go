@@ -20,7 +20,9 @@ func (j *job) laneRange(item int) (x laneRange) {
 }
 
 // blockEnd returns the end of the block that contains key k.
-func (isa *laneISA) blockEnd(x *laneRange, k int) int { return min(x.last, (k/isa.keys+1)*isa.keys) }
+func (isa *laneRoutines) blockEnd(x *laneRange, k int) int {
+	return min(x.last, (k/isa.keys+1)*isa.keys)
+}
 
 // laneTile is query rows, one per lane.
 type laneTile struct {
@@ -53,7 +55,7 @@ type laneScratch struct {
 }
 
 // beginTile sets the empty tile t to n query rows, loaded and transposed.
-func (isa *laneISA) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
+func (isa *laneRoutines) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
@@ -69,7 +71,7 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 }
 
 // loadBlock makes the block of keys that begins at lo the current one.
-func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
+func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	f, n := j.args, isa.blockEnd(at, lo)-lo
 	x.lo, x.hi = lo, lo+n
 	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) {
@@ -77,13 +79,13 @@ func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	}
 	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
 	x.v, x.vStep = isa.viewKeys(j, &f.V, &at.seqTile, lo, n, x.vBuf)
-	x.finite = isa.looks && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
+	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
-// lookAhead queues prefetches for after the block that ends at key k: the item's next block, or the
+// queueNextBlock queues prefetches for after the block that ends at key k: the item's next block, or the
 // worker's likely next item. Before the last block it also queues the rows of O. It skips small
 // items, which finish sooner than the prefetches.
-func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
+func (isa *laneRoutines) queueNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
 	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
@@ -112,7 +114,7 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
 
 // accumulate adds the current block's keys to the tile, in parts: at the edges of the band, and
 // where a mask hides keys, some rows do not see them.
-func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
+func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	first, allUntil := t.seq.Keys(t.from) // of the first row; below, of the last one
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
 	from, to := max(x.lo, first), min(x.hi, last)
@@ -133,15 +135,15 @@ func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
 			until, hides = x.mask.part(from, until)
 		}
 		if hides != hidesAll {
-			isa.absorbPart(j, t, x, from, until-from, masked, hides == hidesSome)
+			isa.processKeys(j, t, x, from, until-from, masked, hides == hidesSome)
 		}
 		from = until
 	}
 }
 
-// absorbPart adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
 // some pairs; hidden: the mask does.
-func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
+func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
 	x.setMasks(t, from, keys, edge, hidden)
@@ -180,7 +182,7 @@ func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 }
 
 // finish divides by l, transposes back and writes the rows of the tile.
-func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch) {
+func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	o, b, h, row := &j.args.O, t.seq.QBatch, t.seq.h, t.seq.Q0+t.from
 	isa.endKeys(j, t, x.factors)
 	if j.ends() {

@@ -18,7 +18,7 @@ import (
 //
 // Rows are query rows, and keys are in the lanes, as in the routine without features.
 type gradScore struct {
-	isa     *laneISA
+	isa     *laneRoutines
 	on      bool // some feature changes scores or weights
 	adjusts bool // some feature changes scores
 
@@ -48,7 +48,7 @@ type gradScore struct {
 }
 
 // newGradScore returns a gradScore that multiplies dS by the factor by.
-func (isa *laneISA) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
+func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
 	if !g.on {
@@ -176,7 +176,7 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 }
 
 // again recomputes P and dS, and stores dS in dp.
-func (g *gradScore) again(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
+func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
 	kind := g.db.kind
 	g.db.kind = noBias // dBias already includes these pairs
 	g.gradients(j, x, k, lo, n, s, dp, dp, g.isa.lanes, masks, lse, delta)

@@ -84,11 +84,11 @@ func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []
 }
 
 // copyPanel sets rows of dst, step elements apart, to n rows of a panel.
-func (isa *laneISA) copyPanel(dst []float32, step int, panel []float32, n int) {
+func (isa *laneRoutines) copyPanel(dst []float32, step int, panel []float32, n int) {
 	isa.setPanel(&dst[0], step, &panel[0], n)
 }
 
 // addRowsOf adds n rows of a panel to rows of dst, step elements apart.
-func (isa *laneISA) addRowsOf(dst []float32, step int, panel []float32, n int) {
+func (isa *laneRoutines) addRowsOf(dst []float32, step int, panel []float32, n int) {
 	isa.addPanelTo(&dst[0], step, &panel[0], n)
 }

@@ -92,7 +92,7 @@ const scoreKeys = 64
 
 // endScores turns the dot products of keys [from+i, from+i+n) into scores and raises the row
 // maxima.
-func (isa *laneISA) endScores(j *job, t *laneTile, x *laneScratch, from, i, n int, masked bool) {
+func (isa *laneRoutines) endScores(j *job, t *laneTile, x *laneScratch, from, i, n int, masked bool) {
 	if x.adjusts {
 		top := &x.top[0]
 		if masked {
@@ -106,7 +106,7 @@ func (isa *laneISA) endScores(j *job, t *laneTile, x *laneScratch, from, i, n in
 }
 
 // adjustScores scales and caps dot products, then adds bias and ALiBi.
-func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n int, top *float32) {
+func (isa *laneRoutines) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n int, top *float32) {
 	score, scale, slope := &j.p.Score, float32(j.scale), float32(0)
 	var lanes *float32
 	step := n
@@ -150,7 +150,7 @@ func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 
 // fetchBias prefetches the bias of the same keys for the item's next tile. After the last tile, it
 // prefetches the next block's bias for the first tile.
-func (isa *laneISA) fetchBias(j *job, t *laneTile, block, from, keys int) {
+func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	row := t.from + isa.lanes
 	if row >= t.seq.to {
 		row, from = t.seq.from, from+block
@@ -169,7 +169,7 @@ func (isa *laneISA) fetchBias(j *job, t *laneTile, block, from, keys int) {
 
 // loadBias sets x.bias to the bias of keys. It copies 16-bit elements, and rows that whole blocks
 // of the transposition would overrun.
-func (isa *laneISA) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
+func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
 	whole := from+isa.blocks(keys) <= b.Shape()[3] && (rows == isa.lanes || step == 0)
@@ -184,14 +184,14 @@ func (isa *laneISA) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int
 }
 
 // blocks rounds n up to whole blocks of transpose.
-func (isa *laneISA) blocks(n int) int { return ceilDiv(n, isa.block) * isa.block }
+func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.block }
 
 // biasStep is the distance between rows of copied bias. It is no power of two: such rows would
 // share cache lines.
 func biasStep(keys int) int { return keys + 16 }
 
 // drop zeroes dropped weights, after they have been summed.
-func (isa *laneISA) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
+func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return
 	}
@@ -201,7 +201,7 @@ func (isa *laneISA) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 }
 
 // numberRows sets x.numbers to the row numbers that dropout hashes.
-func (isa *laneISA) numberRows(j *job, t *laneTile, x *laneScratch) {
+func (isa *laneRoutines) numberRows(j *job, t *laneTile, x *laneScratch) {
 	for i := range x.numbers {
 		x.numbers[i] = uint32(j.args.Origin.Row + t.from + i)
 	}

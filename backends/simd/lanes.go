@@ -9,17 +9,17 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// laneISA holds the routines of an instruction set for kernels with query rows in the lanes of two
+// laneRoutines holds the routines of an instruction set for kernels with query rows in the lanes of two
 // or four vectors. The declarations document the routines.
 //
 // Arguments of routines escape, as calls go through variables: pass workspace or the caller's
 // memory.
-type laneISA struct {
-	keys      int  // keys of a block of a forward pass
-	looks     bool // without opmasks, addValues checks V for NaN and infinity under masks
-	fwdPace   pace
-	shortPace pace // of a forward pass by attendTile
-	bwdPace   pace
+type laneRoutines struct {
+	keys         int  // keys of a block of a forward pass
+	checksFinite bool // without opmasks, addValues checks V for NaN and infinity under masks
+	fwdPace      pace
+	shortPace    pace // of a forward pass by attendTile
+	bwdPace      pace
 
 	convertRoutines
 	forwardRoutines
@@ -97,7 +97,7 @@ var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 
 
 // wild reports whether x, [dim][lanes], may hold NaN or infinity: whether a lane's sum of squares
 // does.
-func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
+func (isa *laneRoutines) wild(x []float32, dim int, sums []float32) bool {
 	isa.dots(&sums[0], &x[0], &x[0], dim)
 	for _, sum := range sums {
 		if !(sum <= math.MaxFloat32) {

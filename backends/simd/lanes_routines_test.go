@@ -35,7 +35,7 @@ func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int)
 
 // Every score must be its dot product, and the maximum that of all and of what it was.
 func TestScores(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(600) {
 			keys, dim := 1+r.IntN(40), 1+r.IntN(70)
@@ -57,7 +57,7 @@ func TestScores(t *testing.T) {
 }
 
 func TestProducts(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		lanes := isa.lanes
 		for trial := range trials(600) {
 			rows, n := 1+r.IntN(30), 1+r.IntN(40)
@@ -97,7 +97,7 @@ func TestProducts(t *testing.T) {
 }
 
 func TestAddValues(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for trial := range trials(600) {
 			keys, vdim := 1+r.IntN(40), 1+r.IntN(40)
@@ -126,7 +126,7 @@ func TestAddValues(t *testing.T) {
 // The weights are powers of 2 of what lies below the maximum, l their sum, and alpha what the
 // maximum before is to the new one.
 func TestWeights(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(1000) {
 			keys, scale := 1+r.IntN(40), float32(r.Float64()*3)
@@ -164,7 +164,7 @@ func TestWeights(t *testing.T) {
 }
 
 func TestMaskScores(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(500) {
 			keys := 1 + r.IntN(20)
@@ -187,7 +187,7 @@ func TestMaskScores(t *testing.T) {
 }
 
 func TestTransposeAndPanels(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(300) {
 			padded := 16 * (1 + r.IntN(5))
@@ -223,7 +223,7 @@ func TestTransposeAndPanels(t *testing.T) {
 
 // The conversions of vectors are those of package half, to the bit, but for the payload of a NaN.
 func TestConversions(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {
 			n := isa.convert + r.IntN(40)
 			bits, wide := make([]uint16, n), newFenced(n)
@@ -266,7 +266,7 @@ func TestConversions(t *testing.T) {
 
 // A row that sees one key has dP equal to delta, to the bit: then its gradients are 0.
 func TestDotsAreScores(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(300) {
 			dim := 1 + r.IntN(100)
@@ -283,7 +283,7 @@ func TestDotsAreScores(t *testing.T) {
 }
 
 func TestGradients(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(500) {
 			rows, step, scale := 1+r.IntN(20), n+r.IntN(9), float32(r.Float64())

@@ -20,7 +20,7 @@ func BenchmarkLimits(b *testing.B) {
 	for _, isa := range []struct {
 		peakLoop
 		tier  tier
-		lanes *laneISA
+		lanes *laneRoutines
 	}{
 		{loopAVX512, avx512, &avx512Lanes},
 		{loopAVX2, avx2, &avx2Lanes},

@@ -29,15 +29,15 @@ func newKeySum(ws *pool.Arena, lanes, vdim int) keySum {
 	return keySum{all: x, o: x[:vdim*lanes], l: x[vdim*lanes:]}
 }
 
-// meet ends the tile's run if a run begins at key k, the first of a block.
-func (isa *laneISA) meet(j *job, t *laneTile, factors []float32, k int) {
+// flushRun ends the tile's run if a run begins at key k, the first of a block.
+func (isa *laneRoutines) flushRun(j *job, t *laneTile, factors []float32, k int) {
 	if t.run > 0 && k%t.run == 0 {
 		isa.endRun(j, t, factors)
 	}
 }
 
 // endRun adds the current run, unless empty, to the past ones.
-func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
+func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	if !t.begun {
 		return
 	}
@@ -58,7 +58,7 @@ func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
 }
 
 // endKeys leaves O and l of all keys in t.
-func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
+func (isa *laneRoutines) endKeys(j *job, t *laneTile, factors []float32) {
 	if t.past.begun {
 		isa.endRun(j, t, factors)
 		t.keySum = t.past
@@ -70,7 +70,7 @@ func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
 
 // begin sets the empty tile t to n query rows that have seen no key. Its O has vdim rows and is not
 // set; the caller sets Q. block is the number of keys of a block.
-func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
+func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneRoutines, seq *seqTile, from, n, vdim, block int) {
 	t.seq, t.from, t.n, t.run = *seq, from, n, j.runKeys(block)
 	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.Take(isa.lanes)
 	clear(t.l)
@@ -102,8 +102,8 @@ func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
 	return s
 }
 
-// meetRow ends the current run if row, counted over all heads, belongs to another.
-func (isa *laneISA) meetRow(s *gradSum, row int) {
+// flushRowRun ends the current run if row, counted over all heads, belongs to another.
+func (isa *laneRoutines) flushRowRun(s *gradSum, row int) {
 	if run := row / gradRun; s.past != nil && run != s.run {
 		isa.addSum(&s.past[0], &s.all[0], len(s.all)/isa.lanes, &ones[0])
 		clear(s.all)
@@ -112,7 +112,7 @@ func (isa *laneISA) meetRow(s *gradSum, row int) {
 }
 
 // endRows leaves dK and dV of all rows in s.all.
-func (isa *laneISA) endRows(s *gradSum) {
+func (isa *laneRoutines) endRows(s *gradSum) {
 	if s.past != nil {
 		isa.addSum(&s.all[0], &s.past[0], len(s.all)/isa.lanes, &ones[0])
 	}

@@ -31,14 +31,14 @@ func planFor(p flashkit.Problem, pass flashkit.Pass, workers int, make func(*pla
 }
 
 // simulateForward returns what part of their time workers of such speeds are idle.
-func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
+func simulateForward(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassForward, len(speeds), isa.planForward)
 	j.cutRows()
 	return simulateItems(j, isa.lanes, speeds)
 }
 
 // simulateTiles does the same for the items of planTiles.
-func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
+func simulateTiles(_ *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassForward, len(speeds), fwdAMXBF16Plan)
 	j.cutRows()
 	return simulateItems(j, pairLanes, speeds)
@@ -65,7 +65,7 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 
 // simulateBackward does the same for the blocks of keys, whose last fifth of
 // each tile waits for the block before.
-func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
+func simulateBackward(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassBackward, len(speeds), isa.planBackward)
 	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
@@ -129,7 +129,7 @@ func mixed(workers int) []float64 {
 func TestBalance(t *testing.T) {
 	simulations := []struct {
 		name    string
-		of      func(isa *laneISA, p flashkit.Problem, speeds []float64) float64
+		of      func(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64
 		speeds  func(workers int) []float64
 		problem string
 		upTo    int // workers
@@ -157,7 +157,7 @@ func TestBalance(t *testing.T) {
 	for _, s := range simulations {
 		p, err := flashkit.ParseProblem(s.problem)
 		require.NoError(t, err)
-		for _, isa := range []*laneISA{{convertRoutines: convertRoutines{lanes: 32}}, {convertRoutines: convertRoutines{lanes: 16}}} {
+		for _, isa := range []*laneRoutines{{convertRoutines: convertRoutines{lanes: 32}}, {convertRoutines: convertRoutines{lanes: 16}}} {
 			worst, at := math.Inf(-1), 0
 			for workers := 1; workers <= s.upTo; workers++ {
 				if x := s.of(isa, p, s.speeds(workers)); x > worst {

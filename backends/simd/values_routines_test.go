@@ -11,7 +11,7 @@ import (
 // addValues must leave out the values that a mask hides, finite or not, in every column of V.
 func TestAddValuesMasked(t *testing.T) {
 	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(1000) {
 			keys, vdim := 1+r.IntN(40), 1+r.IntN(40)
