@@ -147,7 +147,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	}
 	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
 	isa.addWildRows(j, &x.keyBlock, &y, dq, step)
-	j.passed[item].Store(at + 1)
+	j.progress[item].Store(at + 1)
 }
 
 // wholePanels returns the keys of the panels that all rows of the tile see, independent of the size

@@ -226,4 +226,4 @@ func (j *job) waitForBias(t biasTurn) bool {
 	return t.item < 0 || j.waitFor(j.Items+t.item, int64(t.at))
 }
 
-func (j *job) passBias(item int, at int64) { j.passed[j.Items+item].Store(at + 1) }
+func (j *job) passBias(item int, at int64) { j.progress[j.Items+item].Store(at + 1) }

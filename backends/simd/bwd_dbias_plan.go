@@ -65,8 +65,8 @@ func (pl *plan) biasGradFloats(lanes int) int {
 	return 0
 }
 
-// progress returns the number of counters for the blocks.
-func (pl *plan) progress(blocks int) int {
+// counterCount returns the number of counters for the blocks.
+func (pl *plan) counterCount(blocks int) int {
 	if kind := pl.biasKind(); kind == pairBias || kind == rowBias {
 		return 2 * blocks
 	}

@@ -44,11 +44,11 @@ func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena,
 		tiles, blocks := j.work[0], j.work[1]
 		j.cutBlocks()
 		j.Shared.Reserve(j.plan.shared)
-		if len(j.passed) < j.counters {
-			j.passed = make([]atomic.Int64, j.counters)
+		if len(j.progress) < j.counters {
+			j.progress = make([]atomic.Int64, j.counters)
 		}
 		for i := range j.counters {
-			j.passed[i].Store(0)
+			j.progress[i].Store(0)
 		}
 		j.Hold(j.workers, tiles, blocks)
 		j.parallel(ctx, prepare, tiles)
@@ -166,7 +166,7 @@ func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScor
 			if x.predecessor = j.predecessor(x, item); !tilesFirst {
 				x.predecessor = j.predecessorOf(x, item, h)
 			}
-			j.passed[item].Store(int64(at))
+			j.progress[item].Store(int64(at))
 		}
 		isa.flushRowRun(sum, at*rows)
 		add(h, t, int64(at))
@@ -191,7 +191,7 @@ func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScor
 	}
 	isa.endRows(sum)
 	if !j.Canceled() { // a canceled item must not release its successors: earlier items may still add to dQ
-		j.passed[item].Store(math.MaxInt64)
+		j.progress[item].Store(math.MaxInt64)
 	}
 	j.clearGradKeys(&x.seqTile)
 }
@@ -257,7 +257,7 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	}
 	isa.addRows(j, x, &y, dq, step, x.from, x.to, group)
 	isa.addWildRows(j, x, &y, dq, step)
-	j.passed[item].Store(at + 1)
+	j.progress[item].Store(at + 1)
 }
 
 // addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV.

@@ -42,7 +42,7 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	if lo < hi {
 		queries(lo, hi)
 	}
-	j.passed[item].Store(at + 1)
+	j.progress[item].Store(at + 1)
 }
 
 // hidesPart reports whether a mask hides from head h all keys of the part that contains key k.

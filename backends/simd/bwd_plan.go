@@ -96,7 +96,7 @@ func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
 	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
-	pl.counters, pl.tables = pl.progress(blocks), 2
+	pl.counters, pl.tables = pl.counterCount(blocks), 2
 }
 
 // cutBlocks fills the tables of tiles of query rows and of blocks of keys.

@@ -21,9 +21,9 @@ type job struct {
 	unit  float64 // scale of the scores: scale, or 1 if adjust has applied it
 	base2 float32 // unit * log2(e)
 
-	run    func(j *job, ws *pool.Arena, item int)
-	others []otherHeads   // per worker: decode items whose first head is done
-	passed []atomic.Int64 // progress of each item that later items wait for
+	run      func(j *job, ws *pool.Arena, item int)
+	others   []otherHeads   // per worker: decode items whose first head is done
+	progress []atomic.Int64 // progress of each item that later items wait for
 
 	pool *pool.Pool
 }

@@ -69,14 +69,14 @@ func simulateBackward(isa *laneRoutines, p flashkit.Problem, speeds []float64) f
 	j := planFor(p, flashkit.PassBackward, len(speeds), isa.planBackward)
 	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
-	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
-	for item := range passed {
+	progress := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
+	for item := range progress {
 		x := keyRange{predecessor: -1}
 		x.findKeys(j, item)
 		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
 		if at := j.predecessor(&x, item); at >= 0 {
-			before = passed[at]
+			before = progress[at]
 		}
 		first, end := j.visited(&x.seqTile)
 		worker := earliest(free)
@@ -91,7 +91,7 @@ func simulateBackward(isa *laneRoutines, p flashkit.Problem, speeds []float64) f
 			}
 			own[t] = now
 		}
-		free[worker], passed[item] = now, own
+		free[worker], progress[item] = now, own
 	}
 	return idle(busy, free, speeds)
 }
