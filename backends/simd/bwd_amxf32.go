@@ -58,7 +58,7 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 		o.load(&f.O, y.QBatch, y.h, first, n, row)
 		o.toLanes(lanes, o.plane())
 		planeDots(s, &do, 0, n, lanes, o.plane(), top)
-		addWildDots(s, &do.tensorRows, &o.tensorRows, row)
+		addOutlierDots(s, &do.tensorRows, &o.tensorRows, row)
 		for i := range n {
 			x.delta[at+i] = s[i*pairLanes+i]
 		}
@@ -90,7 +90,7 @@ type planeGrads struct {
 	p, ds           []uint32  // a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
 	top, row, sum   []float32 // [lanes], unused maxima; one row of any tensor; scratch of planeSums
-	wild            bool      // dS of the tile has outliers
+	outliers        bool      // dS of the tile has outliers
 	kPlane, vPlane  int       // words between planes of K and V
 	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
@@ -131,10 +131,10 @@ func bwdAMXF32Block(j *job, ws *pool.Arena, item int) {
 		k.toPairs(x.kPairs[at*dim/2:], x.kPlane)
 		v.load(&f.V, x.KVBatch, x.g, x.K0+r, n, x.row)
 		v.toLanes(x.vLanes[at*vdim/2:], x.vPlane)
-		x.k.wild, x.v.wild = x.k.wild || k.wild, x.v.wild || v.wild
+		x.k.outliers, x.v.outliers = x.k.outliers || k.outliers, x.v.outliers || v.outliers
 	}
-	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.k.wild}
-	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.v.wild}
+	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, outliers: x.k.outliers}
+	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, outliers: x.v.outliers}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	rows := ws.Take(pairLanes * max(dim, vdim))
 	x.store(j, &f.DK, x.dk, rows, ones[:])
@@ -147,7 +147,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
 	n := min(j.rows, x.N-from)
-	x.wild, x.now.k, x.now.n = false, x.from, 0
+	x.outliers, x.now.k, x.now.n = false, x.from, 0
 	x.q.load(&f.Q, x.QBatch, h, x.Q0+from, n, x.row)
 	x.h, x.row0 = h, from
 	x.q.toColumns(x.qColumns, x.pairs)
@@ -184,10 +184,10 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 		return
 	}
 	pairs := (x.now.n + 1) / 2
-	tame := x.gradients(j, y, 0, pairs/2, x.next.s, &x.q, n, x.kLanes[at*x.q.step/2:], x.kPlane)
-	tame = x.gradients(j, y, pairs/2, pairs, x.next.dp, &x.do, n, x.vLanes[at*x.do.step/2:], x.vPlane) && tame
-	x.next.addWild(x)
-	x.addSums(j, y, tame)
+	fits := x.gradients(j, y, 0, pairs/2, x.next.s, &x.q, n, x.kLanes[at*x.q.step/2:], x.kPlane)
+	fits = x.gradients(j, y, pairs/2, pairs, x.next.dp, &x.do, n, x.vLanes[at*x.do.step/2:], x.vPlane) && fits
+	x.next.addOutliers(x)
+	x.addSums(j, y, fits)
 	x.now, x.next = x.next, x.now
 }
 
@@ -204,8 +204,8 @@ func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	}
 	planePairsAMXBF16(&x.p[0], 4*x.pPlane, &now.s[0], (n+1)/2)
 	planePairsAMXBF16(&x.ds[0], 4*x.pPlane, &now.dp[0], (n+1)/2)
-	tame := splitRowsAMXBF16(&x.dsRows[now.lo*step+at], step, 4*x.dsPlane, &now.dp[0], pairLanes, pairLanes, n)
-	x.addSums(j, y, tame)
+	fits := splitRowsAMXBF16(&x.dsRows[now.lo*step+at], step, 4*x.dsPlane, &now.dp[0], pairLanes, pairLanes, n)
+	x.addSums(j, y, fits)
 	now.n = 0
 }
 
@@ -216,7 +216,7 @@ func (x *planeGrads) dots(s *scorePanel) {
 	x.score.fetchSome()
 	planeDots(s.dp, &x.do, s.lo, s.n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
 	x.score.fetchSome()
-	s.addWild(x)
+	s.addOutliers(x)
 }
 
 // addLast adds the last panel of the tile.
@@ -224,8 +224,8 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 	if x.now.n == 0 {
 		return
 	}
-	tame := x.gradients(j, y, 0, (x.now.n+1)/2, x.next.s, &x.q, 0, x.kLanes, 0)
-	x.addSums(j, y, tame)
+	fits := x.gradients(j, y, 0, (x.now.n+1)/2, x.next.s, &x.q, 0, x.kLanes, 0)
+	x.addSums(j, y, fits)
 }
 
 // gradients computes the pairs [from, to) of rows of P and dS. Interleaved, it sets next to the dot
@@ -239,7 +239,7 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 }
 
 // addSums adds the current panel, unless empty, to dK and dV.
-func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
+func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
 	if n == 0 {
@@ -251,12 +251,12 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 		clear(x.ds[i*x.pPlane+pairs*pairLanes : i*x.pPlane+filled*pairLanes])
 	}
 	q, do, dk, dv := x.q.part(lo, n), x.do.part(lo, n), x.dk[at*x.q.step:], x.dv[at*x.do.step:]
-	if !tame {
-		x.wild = true
+	if !fits {
+		x.outliers = true
 		if !x.score.on {
 			now.gradients(j, y)
 		}
-		now.eachWildGradient(func(r, i int, ds float32) {
+		now.eachOutlierGradient(func(r, i int, ds float32) {
 			for plane := range planes {
 				halves(x.ds)[2*(plane*x.pPlane+r/2*pairLanes+i)+r%2] = 0
 				x.dsRows[2*plane*x.dsPlane+(lo+r)*step+at+i] = 0
@@ -267,17 +267,17 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 		})
 	}
 	planeSumsAMXBF16(&dv[0], pairLanes, &halves(x.doColumns)[lo], x.do.size, 4*x.do.plane(), &x.p[0], pairLanes, 4*x.pPlane, p.VDim, pairLanes, filled, &x.sum[0])
-	addWildSums(dv, &do, x.p, x.pPlane, now.masks, x.row)
+	addOutlierSums(dv, &do, x.p, x.pPlane, now.masks, x.row)
 	planeSumsAMXBF16(&dk[0], pairLanes, &halves(x.qColumns)[lo], x.q.size, 4*x.q.plane(), &x.ds[0], pairLanes, 4*x.pPlane, p.Dim, pairLanes, filled, &x.sum[0])
-	addWildSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
+	addOutlierSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addWild adds the outliers' share to S and dP.
-func (s *scorePanel) addWild(x *planeGrads) {
+// addOutliers adds the outliers' share to S and dP.
+func (s *scorePanel) addOutliers(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
-	addWildDots(s.s, &q, &kPart, x.row)
-	addWildDots(s.dp, &do, &vPart, x.row)
+	addOutlierDots(s.s, &q, &kPart, x.row)
+	addOutlierDots(s.dp, &do, &vPart, x.row)
 }
 
 // gradients turns S and dP into P and dS.
@@ -285,10 +285,10 @@ func (s *scorePanel) gradients(j *job, y *tileStats) {
 	gradientsAVX512(&s.s[0], &s.dp[0], &s.dp[0], pairLanes, &s.masks[0], s.n, &y.lse[s.lo], &y.delta[s.lo], float32(j.scale))
 }
 
-// eachWildGradient calls f for the outliers of dS, which is in s.dp.
-func (s *scorePanel) eachWildGradient(f func(r, i int, ds float32)) {
+// eachOutlierGradient calls f for the outliers of dS, which is in s.dp.
+func (s *scorePanel) eachOutlierGradient(f func(r, i int, ds float32)) {
 	for at, ds := range s.dp[:s.n*pairLanes] {
-		if isWild32(ds) {
+		if isOutlier(ds) {
 			f(at/pairLanes, at%pairLanes, ds)
 		}
 	}
@@ -306,15 +306,15 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 		for c := 0; c < p.Dim; c += pairLanes {
 			planeSumsAMXBF16(&dq[c], dqStep, &x.dsRows[at], step, 4*x.dsPlane, &x.kPairs[at/2*dim+c], dim, 4*x.kPlane, x.q.n, min(pairLanes, p.Dim-c), pairs, &x.sum[0])
 		}
-		x.addWildQueries(j, y, dq, dqStep, from, to)
+		x.addOutlierQueries(j, y, dq, dqStep, from, to)
 	}
 }
 
-// addWildQueries adds the outliers' share of the keys [lo, hi), at most planeSumKeys, to dQ of the
+// addOutlierQueries adds the outliers' share of the keys [lo, hi), at most planeSumKeys, to dQ of the
 // tile. So the order of sums does not depend on the size of blocks.
-func (x *planeGrads) addWildQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
+func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
-	for k := lo; k < hi && x.wild; k += pairLanes {
+	for k := lo; k < hi && x.outliers; k += pairLanes {
 		rows, n := x.panelRows(x.row0, x.q.n, k)
 		if !x.setMasks(x.now.masks, x.h, x.row0+rows, n, k) {
 			continue
@@ -325,14 +325,14 @@ func (x *planeGrads) addWildQueries(j *job, y *tileStats, dq []float32, dqStep, 
 		} else {
 			x.now.gradients(j, y)
 		}
-		x.now.eachWildGradient(func(r, i int, ds float32) {
+		x.now.eachOutlierGradient(func(r, i int, ds float32) {
 			for c := range p.Dim {
 				dq[(rows+r)*dqStep+c] += ds * x.k.element(k-x.from+i, c)
 			}
 		})
 	}
 	seen := x.k.part(at, hi-lo)
-	seen.eachWild(x.row, func(key, c int, v float32) {
+	seen.eachOutlier(x.row, func(key, c int, v float32) {
 		for r := range x.q.n {
 			if j.sees(&x.seqTile, x.h, x.row0+r, lo+key) {
 				dq[r*dqStep+c] += planeSum(x.dsRows, 2*x.dsPlane, r*step+at+key) * v

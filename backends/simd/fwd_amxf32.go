@@ -122,13 +122,13 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 // some pairs; hidden: the mask does.
 func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
-	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
-	masked := edge || hidden || wild || v.wild // the maximum lacks the outliers
+	k, v, outliers := x.k.part(at, keys), x.v.part(at, keys), x.k.outliers || t.rows.outliers
+	masked := edge || hidden || outliers || v.outliers // the maximum lacks the outliers
 	x.setMasks(&t.laneTile, from, keys, edge || masked && !hidden, hidden)
 	top, _ := x.beginScores(&t.laneTile, keys, masked)
 	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)
-	if wild {
-		addWildDots(x.s, &k, &t.rows, x.row)
+	if outliers {
+		addOutlierDots(x.s, &k, &t.rows, x.row)
 	}
 	avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
 	hideLast(x.s, keys)
@@ -146,5 +146,5 @@ func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, h
 		}
 	}
 	planeValuesAMXBF16(&t.o[0], &x.vColumns[at/2], planeBlock/2, 4*x.v.plane(), &x.p[0], 4*pPlane, filled, x.v.step, t.alpha(x.factors), &x.s[0])
-	addWildSums(t.o, &v, x.p, pPlane, x.masks, x.row)
+	addOutlierSums(t.o, &v, x.p, pPlane, x.masks, x.row)
 }

@@ -37,15 +37,15 @@ func fitsAMXF32(p flashkit.Problem) string {
 	return ""
 }
 
-// isWild32 reports whether x is an outlier.
-func isWild32(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
+// isOutlier reports whether x is an outlier.
+func isOutlier(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
 
 // tensorRows is n rows of a head of a tensor.
 type tensorRows struct {
 	t        *flashkit.Tensor
 	b, h, at int
 	n        int
-	wild     bool           // some may be outliers
+	outliers bool           // some may be outliers
 	pages    *flashkit.Call // set for keys of sequence b in pages
 }
 
@@ -71,9 +71,9 @@ func (x *tensorRows) element(r, c int) float32 {
 	return y[0]
 }
 
-// eachWild calls f for the outliers. row has room for one row.
-func (x *tensorRows) eachWild(row []float32, f func(r, c int, y float32)) {
-	if !x.wild {
+// eachOutlier calls f for the outliers. row has room for one row.
+func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
+	if !x.outliers {
 		return
 	}
 	row = row[:x.t.Shape()[3]]
@@ -81,35 +81,35 @@ func (x *tensorRows) eachWild(row []float32, f func(r, c int, y float32)) {
 		at, _ := x.run(r)
 		load(row, x.t, at)
 		for c, y := range row {
-			if isWild32(y) {
+			if isOutlier(y) {
 				f(r, c, y)
 			}
 		}
 	}
 }
 
-// addWildDots adds to s[r][i] the outliers' share of the dot product of row r of a and row i of b.
+// addOutlierDots adds to s[r][i] the outliers' share of the dot product of row r of a and row i of b.
 // b is in the lanes.
-func addWildDots(s []float32, a, b *tensorRows, row []float32) {
-	a.eachWild(row, func(r, c int, y float32) {
+func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
+	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range b.n {
 			s[r*pairLanes+i] += y * b.element(i, c)
 		}
 	})
-	b.eachWild(row, func(i, c int, y float32) {
+	b.eachOutlier(row, func(i, c int, y float32) {
 		for r := range a.n {
-			if z := a.element(r, c); !isWild32(z) {
+			if z := a.element(r, c); !isOutlier(z) {
 				s[r*pairLanes+i] += y * z
 			}
 		}
 	})
 }
 
-// addWildSums adds to sum[c][i] the outliers' share of the product of a, transposed, and weights,
+// addOutlierSums adds to sum[c][i] the outliers' share of the product of a, transposed, and weights,
 // planes of pairs [n/2][lanes]. It adds only where bit i of the row's mask is set.
-func addWildSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
+func addOutlierSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
 	w := halves(weights)
-	a.eachWild(row, func(r, c int, y float32) {
+	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range pairLanes {
 			if masks[r]>>i&1 != 0 {
 				sum[c*pairLanes+i] += planeSum(w, 2*plane, 2*(r/2*pairLanes+i)+r%2) * y
@@ -162,14 +162,14 @@ func (x *planeRows) split(rows tensorRows, row []float32) {
 		at, n := x.run(i)
 		if t.DType() == flashkit.Float32 {
 			if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &t.Float32s()[at], rowStep(t), dim, n) {
-				x.wild = true
+				x.outliers = true
 			}
 			i += n
 			continue
 		}
 		avx512Lanes.load(row[:dim], t, at)
 		if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &row[0], dim, dim, 1) {
-			x.wild = true
+			x.outliers = true
 		}
 		i++
 	}

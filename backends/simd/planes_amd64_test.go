@@ -19,7 +19,7 @@ func TestSplitRows(t *testing.T) {
 		t.Skip(reason)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0x1p58, -math.MaxFloat32}
+	outliers := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0x1p58, -math.MaxFloat32}
 	for n := 1; n < 70; n++ {
 		src := make([]float32, n)
 		for i := range src {
@@ -28,7 +28,7 @@ func TestSplitRows(t *testing.T) {
 		out := -1
 		if n%3 == 0 {
 			out = r.IntN(n)
-			src[out] = wild[n/3%len(wild)]
+			src[out] = outliers[n/3%len(outliers)]
 		}
 		dst := make([]uint16, planes*n)
 		require.Equal(t, out < 0, splitRowsAMXBF16(&dst[0], n, 2*n, &src[0], n, n, 1), "n %d", n)
