@@ -81,7 +81,7 @@ type tileItem struct {
 	pairs []uint32  // [2][16][32], of V
 	p     []uint16  // [weightRows][weightStep]; each 8 rows have one plane after the other
 	sum   []float32 // [2*tileQueries][vdim], likewise
-	wild  []float32 // a row of V, widened
+	vRow  []float32 // a row of V, widened
 	idle  []float32 // unused rows, [decodePad][oStep]
 }
 
@@ -117,7 +117,7 @@ func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
 	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
 	x.pairs, x.p = takeWords(ws, 4*tileQueries*tileQueries), halves(takeWords(ws, weightRows*weightStep/2))
-	x.sum, x.wild, x.idle = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
+	x.sum, x.vRow, x.idle = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
 	x.setScores(&avx512Lanes, j, ws, &x.itemOfKeys)
 	rows := halves(takeWords(ws, tileQueries*words))
 	for at := 0; at < x.rows; at += tileQueries {
@@ -166,14 +166,14 @@ func (x *tileItem) addValues(j *job, block seenKeys) {
 	v, step, ahead := x.blockRows(j, &j.args.V, block, x.v)
 	for from := block.row; from < block.row+block.rows; from += tileQueries {
 		n := min(tileQueries, block.row+block.rows-from)
-		var tame [2]bool
+		var noNaN [2]bool
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
-			tame[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
+			noNaN[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
 		}
 		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, ahead)
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
-			if !tame[i] || !x.addSums(from+at, rows, sum, vdim) {
+			if !noNaN[i] || !x.addSums(from+at, rows, sum, vdim) {
 				x.addWild(j, block, from+at, rows, sum)
 			}
 		}
@@ -211,8 +211,8 @@ func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 		for key := range weights {
 			if x.sees(&block, r-block.row, key) {
 				batch, row := x.place(j, block.from+key)
-				avx512Lanes.load(x.wild, v, v.Offset(batch, x.g, row))
-				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.idle, &weights[key], unsafe.Pointer(&x.wild[0]), vdim)
+				avx512Lanes.load(x.vRow, v, v.Offset(batch, x.g, row))
+				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.idle, &weights[key], unsafe.Pointer(&x.vRow[0]), vdim)
 			}
 		}
 	}
