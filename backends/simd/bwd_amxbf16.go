@@ -175,11 +175,11 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	dk, dv := x.dk[at*dim:], x.dv[at*vdim:]
 	addProductAMXBF16(&dv[0], pairLanes, &halves(x.do.columns)[lo], 2*x.do.step, &x.p[0], pairLanes, vdim, pairLanes, filled)
 	addProductAMXBF16(&dk[0], pairLanes, &halves(x.q.columns)[lo], 2*x.q.step, &x.ds[0], pairLanes, dim, pairLanes, filled)
-	if x.do.wild {
-		x.do.addWild(dv, lo, n, x.p, x.masks)
+	if x.do.nonFinite {
+		x.do.addNonFinite(dv, lo, n, x.p, x.masks)
 	}
-	if x.q.wild {
-		x.q.addWild(dk, lo, n, x.ds, x.masks)
+	if x.q.nonFinite {
+		x.q.addNonFinite(dk, lo, n, x.ds, x.masks)
 	}
 }
 
@@ -260,10 +260,10 @@ func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int
 			addProductAMXBF16(&dq[0], dqStep, &x.dsRows[from], step, &x.k.pairs[from/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, (to-from)/2)
 		}
 	}
-	if !x.k.wild {
+	if !x.k.nonFinite {
 		return
 	}
-	x.k.eachWild(at, min(keys, x.k.n-at), func(key, c int, v float32) {
+	x.k.eachNonFinite(at, min(keys, x.k.n-at), func(key, c int, v float32) {
 		for r := range y.n {
 			if j.sees(&x.seqTile, y.h, y.from+r, x.from+at+key) {
 				dq[r*dqStep+c] += half.FromBF16(x.dsRows[r*step+at+key]) * v

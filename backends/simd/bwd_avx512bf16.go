@@ -85,8 +85,8 @@ func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
 		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.KVBatch, x.g, x.K0+k, n)
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.KVBatch, x.g, x.K0+k, n)
 	}
-	if pairRows(x.kPairs, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from); x.tamed {
-		tamePairs(x.kPairs)
+	if pairRows(x.kPairs, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from); x.cleared {
+		clearNonFinite(x.kPairs)
 	}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	scalar.Scale(x.dk, float32(j.scale))
@@ -119,9 +119,9 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, n, x.q)
 		y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, n, x.do)
 	}
-	if isa.shield(j, &x.keyBlock, &y); y.tamed {
-		tamePairs(x.qPairs)
-		tamePairs(x.doPairs)
+	if isa.setOperands(j, &x.keyBlock, &y); y.cleared {
+		clearNonFinite(x.qPairs)
+		clearNonFinite(x.doPairs)
 	}
 	x.score.setTile(j, &x.keyRange, h, from, n)
 	for k := x.from; k < x.to; k += pairLanes {
@@ -146,7 +146,7 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		}
 	}
 	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
-	isa.addWildRows(j, &x.keyBlock, &y, dq, step)
+	isa.addNonFiniteRows(j, &x.keyBlock, &y, dq, step)
 	j.progress[item].Store(at + 1)
 }
 
@@ -188,7 +188,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	}
 	if !y.whole {
 		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group)
-		avx512Lanes.addWildKeys(j, &x.keyBlock, y, k, lo, hi)
+		avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 		return
 	}
 	n := y.to - y.from // lo is 0 and hi is n
@@ -202,7 +202,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	whole, masked := addProductTAVX512BF16, addProductTMaskedAVX512BF16
 	addPairs(whole, masked, x.dv[at*pad(p.VDim):], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
 	addPairs(whole, masked, x.dk[at*pad(p.Dim):], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)
-	avx512Lanes.addWildKeys(j, &x.keyBlock, y, k, lo, hi)
+	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
 // addPairs calls a product of pairs for all columns, one vector of lanes at a time. b is

@@ -71,7 +71,7 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	isa.clearSums(j, &x, &y, t)
 	q, do, o := ws.Take(lanes*pad(p.Dim)), ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
 	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
-	x.wild[0] = 0
+	x.nonFinite[0] = 0
 	for r := y.from; r < y.to; r += lanes {
 		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
 		isa.transposed(do, buf, &f.DO, y.QBatch, y.h, row, n)
@@ -83,8 +83,8 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 			continue // no pair is hidden, so wild is not read
 		}
 		isa.transposed(q, buf, &f.Q, y.QBatch, y.h, row, n)
-		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {
-			x.wild[0] = 1
+		if isa.nonFinite(q, p.Dim, sums) || isa.nonFinite(do, p.VDim, sums) {
+			x.nonFinite[0] = 1
 		}
 	}
 	j.sumDSink(&x, &y)
@@ -95,22 +95,22 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 type keyBlock struct {
 	keyRange
 	gradSum
-	k      []float32 // its keys, as rows
-	kStep  int
-	kT, vT []float32 // [panels][padded dim][lanes]
-	wild   bool      // some key is NaN or infinite
-	q, do  []float32 // copies of a tile of query rows, if needed
-	s, dp  []float32 // [rows][lanes]
-	ds     []float32 // [rows][dsStep]
-	masks  []uint32  // [rows]
-	mask   rowMask
-	tameQ  []float32 // Q and dO of a tile with 0 for NaN and infinity
-	tameDO []float32
-	row    []float32 // one row of any tensor
-	tamed  bool      // k has 0 for NaN and infinity
-	top    []float32 // [lanes], unused maxima
-	score  gradScore
-	ahead  ahead
+	k         []float32 // its keys, as rows
+	kStep     int
+	kT, vT    []float32 // [panels][padded dim][lanes]
+	nonFinite bool      // some key is NaN or infinite
+	q, do     []float32 // copies of a tile of query rows, if needed
+	s, dp     []float32 // [rows][lanes]
+	ds        []float32 // [rows][dsStep]
+	masks     []uint32  // [rows]
+	mask      rowMask
+	finiteQ   []float32 // Q and dO of a tile with 0 for NaN and infinity
+	finiteDO  []float32
+	row       []float32 // one row of any tensor
+	cleared   bool      // k has 0 for NaN and infinity
+	top       []float32 // [lanes], unused maxima
+	score     gradScore
+	ahead     ahead
 }
 
 // newBlock loads the keys of an item. Under score features, dS is multiplied by the factor by.
@@ -129,7 +129,7 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 	}
 	if p.Score.Mask {
 		x.mask, x.row = isa.newRowMask(j, ws), ws.Take(max(dim, vdim))
-		x.tameQ, x.tameDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
+		x.finiteQ, x.finiteDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
 	}
 	rows := ws.Take(j.keys * dim)
 	x.k, x.kStep = isa.rows(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
@@ -138,10 +138,10 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
 		isa.transposed(panel, buf, &f.K, x.KVBatch, x.g, x.K0+k, n)
 		isa.transposed(x.vT[(k-x.from)*vdim:], buf, &f.V, x.KVBatch, x.g, x.K0+k, n)
-		x.wild = x.wild || isa.wild(panel, p.Dim, x.top)
+		x.nonFinite = x.nonFinite || isa.nonFinite(panel, p.Dim, x.top)
 	}
-	if x.tamed = x.wild && p.Score.Mask; x.tamed {
-		x.k, x.kStep = isa.tameRows(rows, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
+	if x.cleared = x.nonFinite && p.Score.Mask; x.cleared {
+		x.k, x.kStep = isa.finiteRows(rows, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
 	}
 	return x
 }
@@ -211,10 +211,10 @@ type rowTile struct {
 	tileStats
 	h, from, to int
 	queryRows
-	tame  queryRows // operands of dK and dV
-	tamed bool      // tame has 0 for NaN and infinity
-	whole bool      // every row sees every key of the block
-	group int       // rows or keys per product, unless whole
+	finite  queryRows // operands of dK and dV
+	cleared bool      // finite has 0 for NaN and infinity
+	whole   bool      // every row sees every key of the block
+	group   int       // rows or keys per product, unless whole
 }
 
 type queryRows struct {
@@ -233,7 +233,7 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	y.whole = x.from >= allFrom && x.to <= allUntil
 	y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, x.q)
 	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
-	isa.shield(j, x, &y)
+	isa.setOperands(j, x, &y)
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	before := x.predecessor
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
@@ -256,7 +256,7 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 		group = j.rows
 	}
 	isa.addRows(j, x, &y, dq, step, x.from, x.to, group)
-	isa.addWildRows(j, x, &y, dq, step)
+	isa.addNonFiniteRows(j, x, &y, dq, step)
 	j.progress[item].Store(at + 1)
 }
 
@@ -281,7 +281,7 @@ func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) 
 		group = lanes
 	}
 	isa.addKeys(j, x, y, k, keys, group)
-	isa.addWildKeys(j, x, y, k, lo, hi)
+	isa.addNonFiniteKeys(j, x, y, k, lo, hi)
 }
 
 // bwdFinish sums the chains and writes dQ of a tile of query rows.

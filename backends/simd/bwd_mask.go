@@ -124,8 +124,8 @@ func (j *job) predecessorOf(x *keyRange, item, h int) int {
 // isFinite reports whether x is neither NaN nor infinite.
 func isFinite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
-// tameRows returns n rows in dst, with 0 for NaN and infinity.
-func (isa *laneRoutines) tameRows(dst []float32, t *flashkit.Tensor, b, h, r, n int) (rows []float32, step int) {
+// finiteRows returns n rows in dst, with 0 for NaN and infinity.
+func (isa *laneRoutines) finiteRows(dst []float32, t *flashkit.Tensor, b, h, r, n int) (rows []float32, step int) {
 	step = pad(t.Shape()[3])
 	isa.loadRows(dst, step, t, b, h, r, n)
 	for i, x := range dst[:n*step] {
@@ -136,8 +136,8 @@ func (isa *laneRoutines) tameRows(dst []float32, t *flashkit.Tensor, b, h, r, n 
 	return dst, step
 }
 
-// eachWild calls f for the NaN and infinite elements of n rows of t. row has room for one row.
-func (isa *laneRoutines) eachWild(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
+// eachNonFinite calls f for the NaN and infinite elements of n rows of t. row has room for one row.
+func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
 	row = row[:t.Shape()[3]]
 	for r := range n {
 		isa.load(row, t, t.Offset(b, h, from+r))
@@ -149,26 +149,26 @@ func (isa *laneRoutines) eachWild(row []float32, t *flashkit.Tensor, b, h, from,
 	}
 }
 
-// shield sets the operands of dK and dV, and the rows or keys per product at the edges of the band.
-func (isa *laneRoutines) shield(j *job, x *keyBlock, y *rowTile) {
-	y.tame, y.group = y.queryRows, edgeGroup
+// setOperands sets the operands of dK and dV, and the rows or keys per product at the edges of the band.
+func (isa *laneRoutines) setOperands(j *job, x *keyBlock, y *rowTile) {
+	y.finite, y.group = y.queryRows, edgeGroup
 	switch {
 	case !j.p.Score.Mask:
-		if y.wild[0] != 0 || x.wild {
+		if y.nonFinite[0] != 0 || x.nonFinite {
 			y.group = 1
 		}
-	case y.wild[0] != 0:
+	case y.nonFinite[0] != 0:
 		f, n := j.args, y.to-y.from
-		y.tamed = true
-		y.tame.q, y.tame.qStep = isa.tameRows(x.tameQ, &f.Q, x.QBatch, y.h, x.Q0+y.from, n)
-		y.tame.do, y.tame.doStep = isa.tameRows(x.tameDO, &f.DO, x.QBatch, y.h, x.Q0+y.from, n)
+		y.cleared = true
+		y.finite.q, y.finite.qStep = isa.finiteRows(x.finiteQ, &f.Q, x.QBatch, y.h, x.Q0+y.from, n)
+		y.finite.do, y.finite.doStep = isa.finiteRows(x.finiteDO, &f.DO, x.QBatch, y.h, x.Q0+y.from, n)
 	}
 }
 
-// addWildKeys adds to dV and dK of a panel, from key k on, the NaN and infinite elements of rows
+// addNonFiniteKeys adds to dV and dK of a panel, from key k on, the NaN and infinite elements of rows
 // [lo, hi).
-func (isa *laneRoutines) addWildKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) {
-	if !y.tamed {
+func (isa *laneRoutines) addNonFiniteKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) {
+	if !y.cleared {
 		return
 	}
 	f, at, dim, vdim, step := j.args, k-x.from, pad(j.p.Dim), pad(j.p.VDim), dsStep(&j.plan)
@@ -177,20 +177,20 @@ func (isa *laneRoutines) addWildKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi 
 			add(bits.TrailingZeros32(left))
 		}
 	}
-	isa.eachWild(x.row, &f.DO, x.QBatch, y.h, x.Q0+y.from+lo, hi-lo, func(r, c int, v float32) {
+	isa.eachNonFinite(x.row, &f.DO, x.QBatch, y.h, x.Q0+y.from+lo, hi-lo, func(r, c int, v float32) {
 		each(r, func(i int) { x.dv[(at+i)*vdim+c] += x.s[(lo+r)*isa.lanes+i] * v })
 	})
-	isa.eachWild(x.row, &f.Q, x.QBatch, y.h, x.Q0+y.from+lo, hi-lo, func(r, c int, v float32) {
+	isa.eachNonFinite(x.row, &f.Q, x.QBatch, y.h, x.Q0+y.from+lo, hi-lo, func(r, c int, v float32) {
 		each(r, func(i int) { x.dk[(at+i)*dim+c] += x.ds[(lo+r)*step+at+i] * v })
 	})
 }
 
-// addWildRows adds to dQ of the tile the NaN and infinite elements of the block's keys.
-func (isa *laneRoutines) addWildRows(j *job, x *keyBlock, y *rowTile, dq []float32, step int) {
-	if !x.tamed {
+// addNonFiniteRows adds to dQ of the tile the NaN and infinite elements of the block's keys.
+func (isa *laneRoutines) addNonFiniteRows(j *job, x *keyBlock, y *rowTile, dq []float32, step int) {
+	if !x.cleared {
 		return
 	}
-	isa.eachWild(x.row, &j.args.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, func(key, c int, v float32) {
+	isa.eachNonFinite(x.row, &j.args.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, func(key, c int, v float32) {
 		for r := range y.to - y.from {
 			if j.sees(&x.seqTile, y.h, y.from+r, x.from+key) {
 				dq[r*step+c] += x.ds[r*dsStep(&j.plan)+key] * v

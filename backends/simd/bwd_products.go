@@ -49,9 +49,9 @@ func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group
 		_, hi := x.Queries(k + c + rows - 1)
 		if lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from; lo < hi {
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*pad(p.VDim):], pad(p.VDim),
-				x.s[lo*lanes+c:], lanes, y.tame.do[lo*y.tame.doStep:], y.tame.doStep, rows, hi-lo, p.VDim)
+				x.s[lo*lanes+c:], lanes, y.finite.do[lo*y.finite.doStep:], y.finite.doStep, rows, hi-lo, p.VDim)
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*pad(p.Dim):], pad(p.Dim),
-				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.tame.q[lo*y.tame.qStep:], y.tame.qStep, rows, hi-lo, p.Dim)
+				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.finite.q[lo*y.finite.qStep:], y.finite.qStep, rows, hi-lo, p.Dim)
 		}
 	}
 }

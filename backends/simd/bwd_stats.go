@@ -10,11 +10,11 @@ import (
 
 // tileStats is the backward pass's state of a tile of query rows.
 type tileStats struct {
-	lse   []float32 // [rows]; MaxFloat32 for a row without weights
-	delta []float32 // [rows], dO·O - dLSE
-	wild  []float32 // [1], not 0 if Q or dO may be NaN or infinite and some pair is hidden
-	sink  []float32 // [2], a float64's bits: the tile's share of dSink
-	dq    []float32 // [copies][dqRows][padded dim]
+	lse       []float32 // [rows]; MaxFloat32 for a row without weights
+	delta     []float32 // [rows], dO·O - dLSE
+	nonFinite []float32 // [1], not 0 if Q or dO may be NaN or infinite and some pair is hidden
+	sink      []float32 // [2], a float64's bits: the tile's share of dSink
+	dq        []float32 // [copies][dqRows][padded dim]
 }
 
 // gathered returns a sum of dQ of tile t of query head h, and the distance of its rows. The sums of

@@ -174,7 +174,7 @@ func (x *tileItem) addValues(j *job, block seenKeys) {
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
 			if !noNaN[i] || !x.addSums(from+at, rows, sum, vdim) {
-				x.addWild(j, block, from+at, rows, sum)
+				x.addNonFinite(j, block, from+at, rows, sum)
 			}
 		}
 	}
@@ -197,9 +197,9 @@ func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addWild is addSums row by row. Rows with NaN weights or non-finite sums are recomputed by
+// addNonFinite is addSums row by row. Rows with NaN weights or non-finite sums are recomputed by
 // vectors, over the keys that each row sees.
-func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
+func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {
 		weights := x.s[r*decodeStep:][:block.n]

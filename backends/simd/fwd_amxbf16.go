@@ -113,8 +113,8 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 // some pairs; hidden: the mask does.
 func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
-	if edge || x.adjusts || x.v.wild || hidden && !x.mask.ofKeys {
-		x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)
+	if edge || x.adjusts || x.v.nonFinite || hidden && !x.mask.ofKeys {
+		x.setMasks(&t.laneTile, from, keys, edge || x.v.nonFinite, hidden)
 	}
 	k, words := &x.k[at*x.kStep], pairWords(j.p.Dim)
 	copy(x.top, t.m)
@@ -137,8 +137,8 @@ func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 	}
 	clear(x.pPairs[pairs*pairLanes : filled*pairLanes])
 	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(j.p.VDim), t.alpha(x.factors), &x.s[0])
-	if x.v.wild {
-		x.v.addWild(t.o, at, keys, x.pPairs, x.masks)
+	if x.v.nonFinite {
+		x.v.addNonFinite(t.o, at, keys, x.pPairs, x.masks)
 	}
 }
 

@@ -142,9 +142,9 @@ func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 		return
 	}
 	x.addPairs(j, t, from, keys)
-	if x.v.wild {
+	if x.v.nonFinite {
 		x.setMasks(&t.laneTile, from, keys, true, hidden)
-		x.v.addWild(t.o, from-x.even, keys, x.pPairs, x.masks)
+		x.v.addNonFinite(t.o, from-x.even, keys, x.pPairs, x.masks)
 	}
 }
 

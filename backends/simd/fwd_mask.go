@@ -168,7 +168,7 @@ func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) 
 		n, vdim = 1, n*vdim
 	}
 	for r := range n {
-		if isa.wild(v[r*step:][:vdim], vdim/isa.lanes, sums) {
+		if isa.nonFinite(v[r*step:][:vdim], vdim/isa.lanes, sums) {
 			return false
 		}
 	}

@@ -95,9 +95,9 @@ func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointe
 // ones are neutral factors for up to 32 lanes.
 var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
-// wild reports whether x, [dim][lanes], may hold NaN or infinity: whether a lane's sum of squares
+// nonFinite reports whether x, [dim][lanes], may hold NaN or infinity: whether a lane's sum of squares
 // does.
-func (isa *laneRoutines) wild(x []float32, dim int, sums []float32) bool {
+func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 	isa.dots(&sums[0], &x[0], &x[0], dim)
 	for _, sum := range sums {
 		if !(sum <= math.MaxFloat32) {

@@ -149,12 +149,12 @@ func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (
 
 // packedRows is rows of a tensor, packed in pairs, and transposed on demand.
 type packedRows struct {
-	of      halfRows // the plain rows
-	n       int      // number of rows
-	wild    bool     // some element is NaN or infinite; pairs hold 0 for it
-	pairs   []uint32 // [n/2][dim], padded to whole steps of rows
-	columns []uint32 // [dim][step]
-	step    int
+	of        halfRows // the plain rows
+	n         int      // number of rows
+	nonFinite bool     // some element is NaN or infinite; pairs hold 0 for it
+	pairs     []uint32 // [n/2][dim], padded to whole steps of rows
+	columns   []uint32 // [dim][step]
+	step      int
 }
 
 // newPackedRows allocates room for rows, a multiple of tileStep. Routines read pairs beyond the
@@ -171,20 +171,20 @@ func packedFloats(dim, rows int) int { return pairFloats(dim, rows) + upToTiles(
 func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) { x.pack(rowsOf(t, b, h, r, n)) }
 
 func (x *packedRows) pack(rows halfRows) {
-	x.of, x.n, x.wild = rows, rows.n, false
+	x.of, x.n, x.nonFinite = rows, rows.n, false
 	if x.n == 0 { // a sequence without keys
 		return
 	}
 	n, dim, filled := x.n, rows.dim, upToTiles(x.n)/2
 	rows.pair(x.pairs)
 	clear(x.pairs[(n+1)/2*dim : filled*dim])
-	x.wild = !finiteAMXBF16(&rows.rows[0], rows.step, dim, n)
-	if !x.wild {
+	x.nonFinite = !finiteAMXBF16(&rows.rows[0], rows.step, dim, n)
+	if !x.nonFinite {
 		return
 	}
 	packed := halves(x.pairs[:filled*dim])
 	for i, y := range packed {
-		if isWild(y) {
+		if isNonFinite(y) {
 			packed[i] = 0
 		}
 	}
@@ -195,25 +195,25 @@ func (x *packedRows) transpose() {
 	transposeColumns(x.columns, x.step, halves(x.pairs), 2*x.of.dim, x.of.dim, upToTiles(x.n)/2)
 }
 
-// isWild reports whether a bf16 is NaN or infinite.
-func isWild(x uint16) bool { return x&0x7f80 == 0x7f80 }
+// isNonFinite reports whether a bf16 is NaN or infinite.
+func isNonFinite(x uint16) bool { return x&0x7f80 == 0x7f80 }
 
-// eachWild calls f for the elements of rows [from, from+n) that are NaN or infinite.
-func (x *packedRows) eachWild(from, n int, f func(r, c int, y float32)) {
+// eachNonFinite calls f for the elements of rows [from, from+n) that are NaN or infinite.
+func (x *packedRows) eachNonFinite(from, n int, f func(r, c int, y float32)) {
 	for r := range n {
 		for c, y := range x.of.rows[(from+r)*x.of.step:][:x.of.dim] {
-			if isWild(y) {
+			if isNonFinite(y) {
 				f(r, c, half.FromBF16(y))
 			}
 		}
 	}
 }
 
-// addWild adds to sum[c][i] the products of NaN and infinite elements with weights [n/2][lanes],
+// addNonFinite adds to sum[c][i] the products of NaN and infinite elements with weights [n/2][lanes],
 // where bit i of the row's mask is set.
-func (x *packedRows) addWild(sum []float32, from, n int, weights, masks []uint32) {
+func (x *packedRows) addNonFinite(sum []float32, from, n int, weights, masks []uint32) {
 	w := halves(weights)
-	x.eachWild(from, n, func(r, c int, y float32) {
+	x.eachNonFinite(from, n, func(r, c int, y float32) {
 		for i := range pairLanes {
 			if masks[r]>>i&1 != 0 {
 				sum[c*pairLanes+i] += half.FromBF16(w[2*(r/2*pairLanes+i)+r%2]) * y
@@ -222,11 +222,11 @@ func (x *packedRows) addWild(sum []float32, from, n int, weights, masks []uint32
 	})
 }
 
-// tamePairs sets NaN and infinite elements to 0.
-func tamePairs(pairs []uint32) {
+// clearNonFinite sets NaN and infinite elements to 0.
+func clearNonFinite(pairs []uint32) {
 	packed := halves(pairs)
 	for i, x := range packed {
-		if isWild(x) {
+		if isNonFinite(x) {
 			packed[i] = 0
 		}
 	}
