@@ -70,7 +70,7 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [maxGroup]pairTile
+	var group [maxTiles]pairTile
 	x.compute(j, ws, group[:0])
 }
 

@@ -27,7 +27,7 @@ func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 		isa.fwdHeads(j, ws, &x, &at)
 		return
 	}
-	var group [maxGroup]laneTile
+	var group [maxTiles]laneTile
 	isa.fwdTiles(j, ws, &x, &at, group[:0])
 }
 

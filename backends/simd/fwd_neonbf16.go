@@ -83,7 +83,7 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [maxGroup]quadTile
+	var group [maxTiles]quadTile
 	x.compute(j, ws, group[:0])
 }
 

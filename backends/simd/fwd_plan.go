@@ -9,7 +9,7 @@ import (
 
 const (
 	itemRows       = 256 // query rows of an item
-	maxGroup       = 16  // tiles of an item
+	maxTiles       = 16  // tiles of an item
 	itemsPerWorker = 8
 )
 
