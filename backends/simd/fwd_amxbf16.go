@@ -77,23 +77,23 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [tileItemRows / pairLanes]pairTile
-	x.compute(j, ws, group[:0])
+	var tiles [tileItemRows / pairLanes]pairTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. group is empty, with capacity for the tiles.
-func (x *tileScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
+// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
-		group = group[:len(group)+1]
-		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
+		tiles = tiles[:len(tiles)+1]
+		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
 	}
-	j.blocksOf(x.laneRange, tileBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
-		t := &group[i]
+	j.blocksOf(x.laneRange, tileBlock, len(tiles), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
+		t := &tiles[i]
 		avx512Lanes.flushRun(j, &t.laneTile, x.factors, x.lo)
 		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.processKeys(j, t, from, keys, edge, hidden) })
 	})
-	for t := range group {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }

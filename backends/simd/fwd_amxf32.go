@@ -77,23 +77,23 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [tileItemRows / pairLanes]planeTile
-	x.compute(j, ws, group[:0])
+	var tiles [tileItemRows / pairLanes]planeTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. group is empty, with capacity for the tiles.
-func (x *planeScratch) compute(j *job, ws *pool.Arena, group []planeTile) {
+// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (x *planeScratch) compute(j *job, ws *pool.Arena, tiles []planeTile) {
 	for r := x.from; r < x.to; r += pairLanes {
-		group = group[:len(group)+1]
-		x.begin(j, ws, &group[len(group)-1], r, min(pairLanes, x.to-r))
+		tiles = tiles[:len(tiles)+1]
+		x.begin(j, ws, &tiles[len(tiles)-1], r, min(pairLanes, x.to-r))
 	}
-	j.blocksOf(x.laneRange, planeBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
-		t := &group[i]
+	j.blocksOf(x.laneRange, planeBlock, len(tiles), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
+		t := &tiles[i]
 		avx512Lanes.flushRun(j, &t.laneTile, x.factors, x.lo)
 		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.processKeys(j, t, from, keys, edge, hidden) })
 	})
-	for t := range group {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }

@@ -70,32 +70,32 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [maxTiles]pairTile
-	x.compute(j, ws, group[:0])
+	var tiles [maxTiles]pairTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. group is empty, with capacity for the tiles.
-func (x *pairScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
+// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
-		group = group[:len(group)+1]
-		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
+		tiles = tiles[:len(tiles)+1]
+		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))
-		for t := range group {
+		for t := range tiles {
 			if j.Canceled() {
 				return
 			}
-			t := &group[t]
+			t := &tiles[t]
 			avx512Lanes.flushRun(j, &t.laneTile, x.factors, lo)
 			avx512Lanes.eachPart(j, &t.laneTile, &x.laneScratch, 2, 2, func(from, keys int, edge, hidden bool) {
 				x.processKeys(j, t, from, keys, edge, hidden)
 			})
 		}
 	}
-	for t := range group {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }

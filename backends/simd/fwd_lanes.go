@@ -27,8 +27,8 @@ func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 		isa.fwdHeads(j, ws, &x, &at)
 		return
 	}
-	var group [maxTiles]laneTile
-	isa.fwdTiles(j, ws, &x, &at, group[:0])
+	var tiles [maxTiles]laneTile
+	isa.fwdTiles(j, ws, &x, &at, tiles[:0])
 }
 
 // fwdHeads computes a tile of each head of an item.
@@ -41,29 +41,29 @@ func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *la
 	}
 }
 
-// fwdTiles computes the tiles of an item. group is empty, with capacity for the tiles.
-func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, group []laneTile) {
+// fwdTiles computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
 	if isa.isShort(j, at) {
-		isa.fwdShort(j, ws, x, at, &group[:1][0])
+		isa.fwdShort(j, ws, x, at, &tiles[:1][0])
 		return
 	}
 	for r := at.from; r < at.to; r += isa.lanes {
-		group = group[:len(group)+1]
-		isa.beginTile(j, ws, &group[len(group)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))
+		tiles = tiles[:len(tiles)+1]
+		isa.beginTile(j, ws, &tiles[len(tiles)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))
 	}
 	for lo := at.first; lo < at.last; lo = x.hi {
 		isa.loadBlock(j, x, at, lo)
 		isa.queueNextBlock(j, &x.ahead, at, x.hi)
-		for t := range group {
+		for t := range tiles {
 			if j.Canceled() {
 				return
 			}
-			isa.flushRun(j, &group[t], x.factors, lo)
-			isa.accumulate(j, &group[t], x)
+			isa.flushRun(j, &tiles[t], x.factors, lo)
+			isa.accumulate(j, &tiles[t], x)
 		}
 	}
-	for t := range group {
-		isa.finish(j, &group[t], x)
+	for t := range tiles {
+		isa.finish(j, &tiles[t], x)
 	}
 	j.clearRows(&at.seqTile)
 }

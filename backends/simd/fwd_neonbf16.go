@@ -83,32 +83,32 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [maxTiles]quadTile
-	x.compute(j, ws, group[:0])
+	var tiles [maxTiles]quadTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. group is empty, with capacity for the tiles.
-func (x *quadScratch) compute(j *job, ws *pool.Arena, group []quadTile) {
+// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (x *quadScratch) compute(j *job, ws *pool.Arena, tiles []quadTile) {
 	lanes := neonLanes.lanes
 	for r := x.from; r < x.to; r += lanes {
-		group = group[:len(group)+1]
-		x.begin(j, ws, &group[len(group)-1], r, min(lanes, x.to-r))
+		tiles = tiles[:len(tiles)+1]
+		x.begin(j, ws, &tiles[len(tiles)-1], r, min(lanes, x.to-r))
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, neonLanes.blockEnd(&x.laneRange, lo))
-		for t := range group {
+		for t := range tiles {
 			if j.Canceled() {
 				return
 			}
-			t := &group[t]
+			t := &tiles[t]
 			neonLanes.flushRun(j, &t.laneTile, x.factors, lo)
 			neonLanes.eachPart(j, &t.laneTile, &x.laneScratch, quad, 1, func(from, keys int, edge, hidden bool) {
 				x.processKeys(j, t, from, keys, edge, hidden)
 			})
 		}
 	}
-	for t := range group {
-		neonLanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		neonLanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }

@@ -117,8 +117,8 @@ func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.planRows(pl, tileItemRows)
 	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
-	items := func(group int) int { return heads * pl.rowTiles(group*pairLanes) }
-	most := func(group int) int { return ceilDiv(items(group), pl.workers) * (group + packing) }
+	items := func(tiles int) int { return heads * pl.rowTiles(tiles*pairLanes) }
+	most := func(tiles int) int { return ceilDiv(items(tiles), pl.workers) * (tiles + packing) }
 	best := pl.tilesPerItem
 	for g := pl.tilesPerItem + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
