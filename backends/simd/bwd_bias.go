@@ -34,7 +34,7 @@ type biasTile struct {
 	from, to  int  // rows
 	k0, k1    int
 	run, past []float32 // [rows][keys], in runs of portableRun rows
-	met       int       // rows in the run
+	runRows   int       // rows in the run
 }
 
 // biasTile writes one tile of a repeated DBias: the sum over sequences, then heads, then query
@@ -115,9 +115,9 @@ func (t *biasTile) endOf(rows int) {
 	if !t.rowSum {
 		rows = 1
 	}
-	if t.met += rows; t.met >= portableRun {
+	if t.runRows += rows; t.runRows >= portableRun {
 		addRun(t.past, t.run)
-		t.met = 0
+		t.runRows = 0
 	}
 }
 

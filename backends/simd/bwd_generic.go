@@ -62,10 +62,10 @@ func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	if first < last {
 		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
 	}
-	group, met := p.Heads/p.KVHeads, 0
+	group, runRows := p.Heads/p.KVHeads, 0
 	for h := t.g * group; first < last && h < (t.g+1)*group; h++ {
 		for q0 := first; q0 < last; q0 += tileQ {
-			if met += tileQ; met%portableRun == 0 {
+			if runRows += tileQ; runRows%portableRun == 0 {
 				addRun(past, run)
 			}
 			q1 := min(q0+tileQ, last)
