@@ -80,13 +80,13 @@ func seenRows(p *flashkit.Problem) int {
 func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	seen := seenRows(p)
 	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
-	met := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
+	sum := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
-			met += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
+			sum += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
 		}
 	}
-	return float64(p.Batch*p.Heads) * min(met, float64(n)*float64(m))
+	return float64(p.Batch*p.Heads) * min(sum, float64(n)*float64(m))
 }
 
 // readKeys returns the keys that tiles of the given number of rows read, over all heads.
