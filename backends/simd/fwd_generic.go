@@ -45,7 +45,7 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	}
 	x.endRun()
 	for i := range x.rows {
-		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.met[i] || l == 0 { // else O and LSE stay
+		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE stay
 			j.endRow(&x.seqTile, x.from+i, x.m[i], l, o)
 		}
 	}
@@ -60,7 +60,7 @@ type fwdRows struct {
 	qStep           int
 	sums            []float32 // o and l of each row, of the current run, then of past runs
 	m               [tileQ]float64
-	met             [tileQ]bool // the row has seen a key
+	seesKeys        [tileQ]bool // the row has seen a key
 	kv              kvTile
 	s               scorer
 
@@ -119,7 +119,7 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	if len(keys) == 0 {
 		return rowWeights{}
 	}
-	x.met[i] = true
+	x.seesKeys[i] = true
 	w := x.w[i%2*len(x.w)/2:][:len(keys)]
 	scalar.Dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
 	row, sum := x.row(i), float32(0)
