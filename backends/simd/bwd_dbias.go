@@ -59,8 +59,8 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// met stores or sums the dBias that panel received.
-func (g *biasGrad) met(j *job, t *gradScore, x *keyRange, k, lo, n int) {
+// storePanel stores or sums the dBias that panel received.
+func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
 	case ownBias:

@@ -171,7 +171,7 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	kept := g.keeps(j, x, k, lo, n)
 	g.isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, uncap, db)
 	if db != nil {
-		g.db.met(j, g, x, k, lo, n)
+		g.db.storePanel(j, g, x, k, lo, n)
 	}
 }
 
