@@ -62,9 +62,9 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	return rows
 }
 
-// queueNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last tiles
+// fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last tiles
 // of a block, it also queues dK, dV, and K and V of the worker's likely next block.
-func (isa *laneRoutines) queueNextTile(j *job, x *keyBlock, h, t int) {
+func (isa *laneRoutines) fetchNextTile(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // enough tiles to prefetch dK, dV, K and V
 	p, f := &j.p, j.args
 	first, _ := j.visited(&x.seqTile)

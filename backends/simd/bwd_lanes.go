@@ -237,7 +237,7 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	before := x.predecessor
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
-	isa.queueNextTile(j, x, h, t)
+	isa.fetchNextTile(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
 		if j.Canceled() {
 			return

@@ -53,7 +53,7 @@ func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *la
 	}
 	for lo := at.first; lo < at.last; lo = x.hi {
 		isa.loadBlock(j, x, at, lo)
-		isa.queueNextBlock(j, &x.ahead, at, x.hi)
+		isa.fetchNextBlock(j, &x.ahead, at, x.hi)
 		for t := range tiles {
 			if j.Canceled() {
 				return

@@ -19,7 +19,7 @@ func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {
 // t.
 func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
-	isa.queueNextBlock(j, &x.ahead, at, at.last)
+	isa.fetchNextBlock(j, &x.ahead, at, at.last)
 	free := ws.Free
 	for r := at.from; r < at.to; r += isa.lanes {
 		if j.Canceled() {

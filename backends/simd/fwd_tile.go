@@ -82,10 +82,10 @@ func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int
 	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
-// queueNextBlock queues prefetches for after the block that ends at key k: the item's next block, or the
+// fetchNextBlock queues prefetches for after the block that ends at key k: the item's next block, or the
 // worker's likely next item. Before the last block it also queues the rows of O. It skips small
 // items, which finish sooner than the prefetches.
-func (isa *laneRoutines) queueNextBlock(j *job, a *ahead, item *laneRange, k int) {
+func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
 	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
