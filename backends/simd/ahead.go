@@ -49,8 +49,9 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 	a.n++
 }
 
-// take returns the address of the next bytes to prefetch, about as many as scores prefetches for n
-// rows. If none are left it returns rows. The address always holds a whole float32.
+// take returns the address of the next bytes to prefetch, and advances by the bytes that scores
+// prefetches for n rows. If none are left it returns rows. The address always holds a whole
+// float32.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {

@@ -10,7 +10,7 @@ import (
 // bwd_amxbf16 is bwd_avx512bf16 with AMX, in the same blocks, panels, tiles and order:
 //
 //	for each panel:
-//		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO as they lie
+//		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO in place
 //		P  = exp(scale * S - LSE); dS = P (dP - delta)
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
@@ -37,7 +37,6 @@ func bwdAMXBF16Times(pl *plan) [3]timedPhase {
 	return bwdTilePace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
-// wideFloats returns the workspace of dS before a separate rounding, under features.
 func (pl *plan) wideFloats() int {
 	if !pl.featured() {
 		return 0
@@ -49,7 +48,6 @@ func (pl *plan) wideFloats() int {
 // rows of a tile do not share cache lines.
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
-// bwdAMXBF16Prepare sets the stats of a tile of query rows, and its dQ to 0.
 func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
@@ -73,7 +71,6 @@ func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// gradBlock is the workspace and state of one item.
 type gradBlock struct {
 	gradPanels
 	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
@@ -127,8 +124,6 @@ type packedTile struct {
 	qStep, doStep int
 }
 
-// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
-// of all blocks.
 func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), h: h, from: t * j.rows, n: min(j.rows, x.N-t*j.rows)}
@@ -145,8 +140,8 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV. It
-// takes whole steps of the rows that see a key.
+// addPanel computes P and dS of whole steps of the rows that see keys from k on, and adds to dK and
+// dV.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
@@ -183,8 +178,8 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	}
 }
 
-// dots sets s and dp to the dot products of n rows of the tile, from row r on, with the panel at
-// key at of the block.
+// dots sets s and dp to the dot products of rows [r, r+n) of the tile with the panel at key at of
+// the block.
 func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])

@@ -42,7 +42,6 @@ func bwdAMXF32Times(pl *plan) [3]timedPhase {
 	return pace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
-// bwdAMXF32Prepare sets the stats of a tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
@@ -75,7 +74,6 @@ func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
 
-// planeGrads is the workspace and state of one item.
 type planeGrads struct {
 	gradPanels
 	k, v            tensorRows
@@ -141,8 +139,6 @@ func bwdAMXF32Block(j *job, ws *pool.Arena, item int) {
 	x.store(j, &f.DV, x.dv, rows, ones[:])
 }
 
-// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
-// of all blocks.
 func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
@@ -219,7 +215,6 @@ func (x *planeGrads) dots(s *scorePanel) {
 	s.addOutliers(x)
 }
 
-// addLast adds the last panel of the tile.
 func (x *planeGrads) addLast(j *job, y *tileStats) {
 	if x.now.n == 0 {
 		return

@@ -38,7 +38,6 @@ func bwdAVX512BF16Times(pl *plan) [3]timedPhase {
 	return pace.backward(pl.call, pairLanes, edgeGroup, avx512Lanes.cut(pl))
 }
 
-// bwdAVX512BF16Prepare sets the stats of a tile of query rows.
 func bwdAVX512BF16Prepare(j *job, ws *pool.Arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.Reset()
@@ -103,8 +102,6 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	avx512Lanes.storeSums(j, &x, &y)
 }
 
-// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
-// of all blocks.
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	p, f, isa := &j.p, j.args, &avx512Lanes
 	from := t * j.rows
@@ -165,7 +162,6 @@ func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
 	return x.to, x.to
 }
 
-// addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV.
 func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	p, q, do, h := &j.p, &j.args.Q, &j.args.DO, y.h
 	lo, hi := avx512Lanes.seen(j, &x.keyBlock, y, k, keys)

@@ -207,8 +207,8 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	return turn
 }
 
-// place returns the index of tile t of head c among the tiles of a block with n rows, or the index
-// of the head if t is negative.
+// place returns the index of tile t of head c among a block's tiles of n rows. If t is negative it
+// returns the index of the head.
 func (j *job) place(n, c, t int) int {
 	switch tiles := ceilDiv(n, j.rows); {
 	case t < 0:
@@ -220,7 +220,7 @@ func (j *job) place(n, c, t int) int {
 	}
 }
 
-// Progress counters of dBias follow those for dQ.
+// Progress counters of dBias follow the counters of dQ.
 
 func (j *job) waitForBias(t biasTurn) bool {
 	return t.item < 0 || j.waitFor(j.Items+t.item, int64(t.at))

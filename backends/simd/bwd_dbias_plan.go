@@ -39,8 +39,8 @@ func (pl *plan) biasSums() int {
 	return 0
 }
 
-// biasRuns reports whether dBias is summed in runs, as many blocks add to it. 16-bit gradients need
-// none.
+// biasRuns reports whether dBias is summed in runs because many blocks add to it. 16-bit gradients
+// need none.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {

@@ -32,7 +32,7 @@ func runBwdGeneric(ctx context.Context, j *job) {
 	j.parallel(ctx, bwdGenericItem, j.work[0])
 }
 
-// bwdGenericItem runs an item. Those of a repeated DBias come first: they are the longest.
+// bwdGenericItem runs an item. Items of a repeated DBias come first: they are the longest.
 func bwdGenericItem(j *job, ws *pool.Arena, item int) {
 	x := &j.portable
 	var t seqTile
@@ -50,7 +50,6 @@ func bwdGenericItem(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// keyGradients writes dK and dV of one tile of keys.
 func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	p, f, n := &j.p, j.args, t.to-t.from
 	var x gradPairs
@@ -145,7 +144,6 @@ func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	j.clearGradRows(&t)
 }
 
-// planBwdGeneric plans a call of bwd_generic.
 func planBwdGeneric(pl *plan) {
 	x, p, biasFloats := &pl.portable, &pl.p, 0.0
 	switch pl.biasKind() {

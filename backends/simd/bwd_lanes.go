@@ -80,7 +80,7 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
 		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
 		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
-			continue // no pair is hidden, so wild is not read
+			continue // no pair is hidden: nonFinite is not read
 		}
 		isa.transposed(q, buf, &f.Q, y.QBatch, y.h, row, n)
 		if isa.nonFinite(q, p.Dim, sums) || isa.nonFinite(do, p.VDim, sums) {
@@ -196,7 +196,6 @@ func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScor
 	j.clearGradKeys(&x.seqTile)
 }
 
-// storeBlock writes dK and dV.
 func (isa *laneRoutines) storeBlock(j *job, x *keyBlock) {
 	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
 	for k := x.from; k < x.to && !j.Canceled(); k += isa.lanes {
@@ -211,8 +210,8 @@ type rowTile struct {
 	tileStats
 	h, from, to int
 	queryRows
-	finite  queryRows // operands of dK and dV
-	cleared bool      // finite has 0 for NaN and infinity
+	finite  queryRows // operands of dK and dV: as Q and dO, but finite
+	cleared bool      // NaN and infinity are 0 in finite
 	whole   bool      // every row sees every key of the block
 	group   int       // rows or keys per product, unless whole
 }

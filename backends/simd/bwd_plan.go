@@ -105,7 +105,6 @@ func (pl *plan) cutBlocks() {
 	pl.cutTiles(&pl.byKey, false, pl.keys, items.Order{Heads: pl.p.KVHeads, LongestFirst: true})
 }
 
-// bwdTimes predicts the time of a planned call.
 func (isa *laneRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
 }
@@ -205,7 +204,6 @@ func (isa *laneRoutines) statsSize(pl *plan) int {
 	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
 }
 
-// statsRows returns the rows of a tile's stats, in whole lanes.
 func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
 
 // copySize returns the floats of a tile's sum of dQ in workspace.
@@ -231,7 +229,6 @@ func (pl *plan) maskedFloats(dim, vdim int) int {
 	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
 }
 
-// maskFloats returns the workspace of a rowMask.
 func (pl *plan) maskFloats() int {
 	if !pl.p.Score.Mask {
 		return 0
@@ -242,7 +239,6 @@ func (pl *plan) maskFloats() int {
 // featured reports whether features change scores or weights.
 func (pl *plan) featured() bool { return adjusts(pl.call) || pl.p.Score.Dropout != 0 }
 
-// scoreFloats returns the workspace of a gradScore.
 func (pl *plan) scoreFloats(lanes int) int {
 	s, floats := &pl.p.Score, 0
 	if s.Bias {

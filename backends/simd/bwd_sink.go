@@ -27,7 +27,6 @@ func (j *job) sumDSink(x *tileStats, y *seqTile) {
 	x.sink[0], x.sink[1] = math.Float32frombits(uint32(bits)), math.Float32frombits(uint32(bits>>32))
 }
 
-// storeDSink writes dSink.
 func (isa *laneRoutines) storeDSink(j *job) {
 	t := &j.args.DSink
 	if t.IsZero() {

@@ -48,7 +48,6 @@ func (pl *plan) sumsOf(m int) int {
 	return min(pl.chains, ceilDiv(m, chainKeys))
 }
 
-// addChains adds the other sums to the first.
 func (isa *laneRoutines) addChains(j *job, x *tileStats, y *seqTile, t int) {
 	sums := j.sumsOf(y.M)
 	if sums <= 1 || y.from == y.to {

@@ -14,7 +14,7 @@ import (
 // the price of one, which suits large groups of heads.
 //
 //	for each block of keys:
-//		S = K Qᵀ                            K as it lies, Q in pairs; transposed to [rows][keys]
+//		S = K Qᵀ                            K in place, Q in pairs; transposed to [rows][keys]
 //		P = exp(S - max)                    in float32, as decode_avx512 has it
 //		O += P V                            rows of P in two planes of bf16, pairs of keys of V
 //
@@ -43,8 +43,8 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Times predicts the time of reading the keys plus that of the arithmetic; they hardly
-// overlap.
+// decodeAMXBF16Times predicts the time of reading the keys plus the time of the arithmetic; they
+// hardly overlap.
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 	const page = 300 // for the start of a page of K and one of V, whose rows are copied
 	t, c := &amxDecode.pace, pl.call
@@ -60,7 +60,6 @@ func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 
 func decodeAMXBF16Plan(pl *plan) { pl.planDecode(1, decodeAMXBF16Floats(pl.call)) }
 
-// decodeAMXBF16Floats returns the workspace of an item.
 func decodeAMXBF16Floats(c *flashkit.Call) int {
 	rows := c.Heads / c.KVHeads * c.QLen
 	_, oStep := decodeSteps(&c.Problem)
@@ -108,7 +107,6 @@ func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 	amxDecode.endItem(j, &x.decodeSums, x.idle)
 }
 
-// setItem packs the query rows of an item.
 func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	p, q := &j.p, &j.args.Q
 	x.decodeSums.setItem(j, ws, item, 0)

@@ -43,7 +43,6 @@ func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *j
 	}
 }
 
-// planDecodeLanes plans a call of a decodeRoutines.
 func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
 // holdOthers reserves the state of heads that take turns.
@@ -85,7 +84,6 @@ func (x *decodeItem) head(i int) *decodeHead {
 	return &x.others[i-1]
 }
 
-// decodeFloats returns the workspace of an item.
 func decodeFloats(c *flashkit.Call) int {
 	rows := c.Heads / c.KVHeads * c.QLen
 	qStep, oStep := decodeSteps(&c.Problem)
@@ -135,7 +133,6 @@ func (isa *decodeRoutines) chunks(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// setItem loads the query rows of an item.
 func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 	h := &x.one
 	if j.decode.turns > 1 {
@@ -162,7 +159,6 @@ func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item i
 	}
 }
 
-// loadQueries loads the query rows of a head.
 func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
 	q := &j.args.Q
 	h.q = ws.Take((h.rows + decodePad) * h.qStep)
@@ -255,7 +251,6 @@ func (isa *decodeRoutines) addKey(as flashkit.DType, o, idle []float32, weight *
 	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &idle[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
 }
 
-// onePlace is the table of places of one row.
 var onePlace [1]int
 
 func allFinite(x []float32) bool {

@@ -5,7 +5,7 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 // decode_neonfhm is decode_neon with binary16 products, without widening, in the same chunks.
-// Products are exact, so scores equal those from widened elements. Weights are rounded to binary16.
+// Products are exact, so scores equal decode_neon's. Weights are rounded to binary16.
 var neonFHMDecode = decodeRoutines{
 	laneRoutines: &neonLanes, rows: 2, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),

@@ -43,7 +43,6 @@ func scoreFloats(c *flashkit.Call, rows int) int {
 	return n + rows + 3*decodeWidest + words + 1
 }
 
-// setScores prepares the rows of an item.
 func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *itemOfKeys) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) {
@@ -105,7 +104,6 @@ func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *see
 	return some != 0
 }
 
-// setBits sets bit i of row to keys[i].
 func (f *decodeScores) setBits(isa *laneRoutines, row []uint32, keys []bool) {
 	whole := len(keys) / isa.lanes
 	if whole > 0 {
@@ -172,7 +170,6 @@ func (f *decodeScores) sees(block *seenKeys, r, key int) bool {
 	return block.seen[r*f.words+key/lanes]>>(key%lanes)&1 != 0
 }
 
-// loadBias loads the biases of a block.
 func (f *decodeScores) loadBias(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	t, last := &j.args.Bias, -1
 	for r := range block.rows {

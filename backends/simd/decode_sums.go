@@ -41,7 +41,6 @@ func (x *decodeSums) setItem(j *job, ws *pool.Arena, item, turn int) (turns int)
 	return turns
 }
 
-// begin begins the current chunk.
 func (x *decodeSums) begin() {
 	if x.isSplit() {
 		x.m, x.o = x.result(x.at)
@@ -53,7 +52,6 @@ func (x *decodeSums) begin() {
 	}
 }
 
-// end ends the current chunk.
 func (x *decodeSums) end(isa *laneRoutines, j *job) {
 	for r, l := range x.l {
 		x.o[r*x.oStep+x.lColumn] = l

@@ -12,7 +12,7 @@ import (
 // fwd_amxbf16 is fwd_avx512bf16 with AMX, in the same tiles. A product multiplies 16 rows of 32
 // bf16 by 16 columns of 32 bf16 and adds to float32.
 //
-//	S = K Qᵀ          K is read as it lies, Q is [dim/2][lanes] of pairs
+//	S = K Qᵀ          K is read in place, Q is [dim/2][lanes] of pairs
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        V is transposed for each item, [vdim][keys/2] of pairs
 //
@@ -20,7 +20,6 @@ import (
 
 const tileItemRows = 1024 // query rows of an item: more than itemRows, as packing weighs more against faster products
 
-// fwdAMXBF16Plan plans a call.
 func fwdAMXBF16Plan(pl *plan) {
 	pl.planTiles()
 	p := &pl.p
@@ -34,8 +33,6 @@ func fwdAMXBF16Times(pl *plan) [3]timedPhase {
 	return fwdTilePace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
-// tileScratch is the workspace that the query tiles of an item share, with the current block of
-// keys.
 type tileScratch struct {
 	laneScratch
 	laneRange
@@ -73,7 +70,7 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
 	}
 	if j.tilesPerItem == 1 {
-		var one [1]pairTile // clearing many tiles would slow a short item
+		var one [1]pairTile
 		x.compute(j, ws, one[:0])
 		return
 	}
@@ -98,7 +95,6 @@ func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// load makes the keys [lo, hi) the current block.
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -109,8 +105,7 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
-// some pairs; hidden: the mask does.
+// processKeys adds keys to the tile; see partsOf.
 func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	if edge || x.adjusts || x.v.nonFinite || hidden && !x.mask.ofKeys {

@@ -19,7 +19,6 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
 const planeBlock = 128 // keys of a block
 
-// fwdAMXF32Plan plans a call.
 func fwdAMXF32Plan(pl *plan) {
 	pl.planTiles()
 	p := &pl.p
@@ -44,8 +43,6 @@ type planeTile struct {
 	q    []uint32 // [planes][dim/2][lanes]
 }
 
-// planeScratch is the workspace that the query tiles of an item share, with the current block of
-// keys.
 type planeScratch struct {
 	laneScratch
 	laneRange
@@ -73,7 +70,7 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
 	if j.tilesPerItem == 1 {
-		var one [1]planeTile // clearing many tiles would slow a short item
+		var one [1]planeTile
 		x.compute(j, ws, one[:0])
 		return
 	}
@@ -81,7 +78,6 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
 func (x *planeScratch) compute(j *job, ws *pool.Arena, tiles []planeTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
@@ -98,7 +94,6 @@ func (x *planeScratch) compute(j *job, ws *pool.Arena, tiles []planeTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// begin sets the empty tile t to n query rows, loaded and packed.
 func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) {
 	t.laneTile.begin(j, ws, &avx512Lanes, &x.seqTile, from, n, upToTiles(j.p.VDim), planeBlock)
 	t.q = takeWords(ws, planeWords(pairLanes, j.p.Dim))
@@ -107,7 +102,6 @@ func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) 
 	t.rows = x.q.tensorRows
 }
 
-// load makes the keys [lo, hi) the current block.
 func (x *planeScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -118,8 +112,7 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
-// some pairs; hidden: the mask does.
+// processKeys adds keys to the tile; see partsOf.
 func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	k, v, outliers := x.k.part(at, keys), x.v.part(at, keys), x.k.outliers || t.rows.outliers

@@ -7,7 +7,7 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // fwd_avx512bf16 is fwd_avx512 with VDPBF16PS, in the same tiles. A product adds two pairs of bf16
 // to a float32.
 //
-//	S = K Qᵀ          pairs of columns; K is read as it lies, Q is [dim/2][lanes]
+//	S = K Qᵀ          pairs of columns; K is read in place, Q is [dim/2][lanes]
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        pairs of keys; V is packed for each item, [keys/2][vdim]
 //
@@ -16,7 +16,6 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // with widened rows of V. Keys that a mask hides get weight 0; NaN and infinite elements of V are
 // packed as 0 and added separately.
 
-// fwdAVX512BF16Plan plans a call.
 func fwdAVX512BF16Plan(pl *plan) {
 	avx512Lanes.planRows(pl, itemRows)
 	p := &pl.p
@@ -37,7 +36,6 @@ type pairTile struct {
 	qPairs []uint32 // [dim/2][lanes]
 }
 
-// pairScratch is the workspace that the tiles of an item share.
 type pairScratch struct {
 	laneScratch
 	laneRange
@@ -66,7 +64,7 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, pairLanes, keys, 2)
 	if j.tilesPerItem == 1 {
-		var one [1]pairTile // clearing many tiles would slow a short item
+		var one [1]pairTile
 		x.compute(j, ws, one[:0])
 		return
 	}
@@ -74,7 +72,6 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
 func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
@@ -108,7 +105,6 @@ func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, bloc
 	pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)
 }
 
-// load makes the keys [lo, hi) the current block.
 func (x *pairScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi, x.even = lo, hi, lo&^1
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -123,8 +119,7 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
-// some pairs; hidden: the mask does.
+// processKeys adds keys to the tile; see eachPart.
 func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	p, masked := &j.p, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)

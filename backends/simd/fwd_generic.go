@@ -88,7 +88,6 @@ func (x *fwdRows) begin(j *job, ws *pool.Arena) {
 	x.s.setHead(&t.Seq, t.b, t.h)
 }
 
-// row returns the sums of row i.
 func (x *fwdRows) row(i int) []float32 { return x.sums[i*2*(x.vdim+1):][:2*(x.vdim+1)] }
 
 // o returns the sum of the values of row i over the current run.
@@ -243,7 +242,6 @@ func (pl *plan) planPortable() {
 	pl.rows, x.queryItems = tileQ, pl.p.Heads*pl.rowTiles(tileQ)
 }
 
-// planFwdGeneric plans a call of fwd_generic.
 func planFwdGeneric(pl *plan) {
 	pl.planPortable()
 	x := &pl.portable

@@ -31,7 +31,6 @@ func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 	isa.fwdTiles(j, ws, &x, &at, tiles[:0])
 }
 
-// fwdHeads computes a tile of each head of an item.
 func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRange) {
 	free := ws.Free
 	for end := min(at.h+j.headsPerItem, j.p.Heads); at.h < end; at.h++ {

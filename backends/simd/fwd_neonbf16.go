@@ -10,7 +10,7 @@ import (
 // fwd_neonbf16 is fwd_neon with BFMMLA, in the same tiles. The instruction adds the products of two
 // rows of four bf16 with two rows of four to 2 x 2 sums of float32.
 //
-//	S = K Qᵀ          fours of columns; K is read as it lies, Q is packed for each tile
+//	S = K Qᵀ          fours of columns; K is read in place, Q is packed for each tile
 //	P = exp(S - max)  in float32, then rounded to fours of keys, [keys/4][lanes][4]
 //	Oᵀ += Vᵀ P        fours of keys; V is packed for each item, [keys/4][vdim][4]
 //
@@ -23,7 +23,6 @@ const quad = 4 // elements of a row in a product
 // upToQuads rounds columns of packed rows up to whole vectors.
 func upToQuads(dim int) int { return (dim + 7) &^ 7 }
 
-// fwdNEONBF16Plan plans a call.
 func fwdNEONBF16Plan(pl *plan) {
 	neonLanes.planRows(pl, itemRows)
 	p, lanes, keys := &pl.p, neonLanes.lanes, neonLanes.keys
@@ -49,7 +48,6 @@ type quadTile struct {
 	queries []uint16 // [dim/8][2][8][2][4]
 }
 
-// quadScratch is the workspace that the tiles of an item share.
 type quadScratch struct {
 	laneScratch
 	laneRange
@@ -79,7 +77,7 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, lanes, keys, quad)
 	if j.tilesPerItem == 1 {
-		var one [1]quadTile // clearing many tiles would slow a short item
+		var one [1]quadTile
 		x.compute(j, ws, one[:0])
 		return
 	}
@@ -87,7 +85,6 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
 func (x *quadScratch) compute(j *job, ws *pool.Arena, tiles []quadTile) {
 	lanes := neonLanes.lanes
 	for r := x.from; r < x.to; r += lanes {
@@ -113,7 +110,6 @@ func (x *quadScratch) compute(j *job, ws *pool.Arena, tiles []quadTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// begin sets the empty tile t to n query rows, loaded and packed.
 func (x *quadScratch) begin(j *job, ws *pool.Arena, t *quadTile, from, n int) {
 	dim, lanes := j.p.Dim, neonLanes.lanes
 	t.laneTile.begin(j, ws, &neonLanes, &x.seqTile, from, n, pad(j.p.VDim), neonLanes.keys)
@@ -138,7 +134,6 @@ func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
 	return halfRows{dst, dim, dim, n}
 }
 
-// load makes the keys [lo, hi) the current block.
 func (x *quadScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi, x.base = lo, hi, lo&^(quad-1)
 	if x.mask.ofKeys && !x.mask.read(j, &neonLanes, &x.seqTile, 0, 1, lo, hi) {
@@ -163,8 +158,7 @@ func (x *quadScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
-// some pairs; hidden: the mask does.
+// processKeys adds keys to the tile; see eachPart.
 func (x *quadScratch) processKeys(j *job, t *quadTile, from, keys int, edge, hidden bool) {
 	vdim, lanes, masked := j.p.VDim, neonLanes.lanes, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)

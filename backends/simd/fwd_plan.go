@@ -66,7 +66,6 @@ func (isa *laneRoutines) takesWhole(pl *plan) bool {
 	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
 }
 
-// fwdTimes predicts the time of a planned call.
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }

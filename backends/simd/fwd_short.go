@@ -8,7 +8,7 @@ import (
 )
 
 // If a tile's keys are one block that all its rows see, attendTile computes the whole tile. Its
-// bits equal those of the separate routines, so a short sequence has the same bits in any batch.
+// bits equal the separate routines' bits, so a short sequence has the same bits in any batch.
 
 // isShort reports whether the keys of an item are one block, and attendTile may take its tiles.
 func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {

@@ -28,7 +28,6 @@ type job struct {
 	pool *pool.Pool
 }
 
-// newJob returns a job for c.
 func (b *Backend) newJob(c *flashkit.Call) *job {
 	j := b.last.Swap(nil)
 	if j == nil {
@@ -54,7 +53,6 @@ func (j *job) parallel(ctx context.Context, run func(*job, *pool.Arena, int), wo
 	j.Queue.Run(ctx, j.pool, j, j.workers, work)
 }
 
-// Item computes an item.
 func (j *job) Item(ws *pool.Arena, item int) { j.run(j, ws, item) }
 
 // count returns a number of floats as an int, saturated: a call without tensors may describe more

@@ -4,8 +4,7 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// vectorKernels returns the kernels in assembly, including those for instructions that this CPU
-// lacks.
+// vectorKernels returns the kernels in assembly, even if this CPU lacks their instructions.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
 		b.kernel("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.planForward, avx512Lanes.fwdTimes, forward(avx512Lanes.fwdItem)),

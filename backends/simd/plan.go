@@ -72,7 +72,6 @@ func planned(c *flashkit.Call, make func(*plan)) *plan {
 	return pl
 }
 
-// forget returns pl to the pool.
 func (pl *plan) forget() {
 	pl.call = nil
 	plans.Put(pl)

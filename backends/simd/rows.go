@@ -30,7 +30,7 @@ func rowStep(t *flashkit.Tensor) int {
 	return t.Strides()[2]
 }
 
-// load widens the row of t that begins at offset from.
+// load widens the row of t at offset from.
 func load(dst []float32, t *flashkit.Tensor, from int) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -46,7 +46,7 @@ func load(dst []float32, t *flashkit.Tensor, from int) {
 	}
 }
 
-// store rounds src into the row of t that begins at offset to.
+// store rounds src into the row of t at offset to.
 func store(t *flashkit.Tensor, to int, src []float32) {
 	switch t.DType() {
 	case flashkit.Float32:

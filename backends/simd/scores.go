@@ -40,7 +40,6 @@ type scorer struct {
 	z     [tileK]float32 // factors of dropout
 }
 
-// begin prepares for the tiles of a call.
 func (x *scorer) begin(j *job) {
 	x.score, x.args, x.scale = j.p.Score, j.args, j.scale
 	for i := range x.z {
@@ -51,7 +50,6 @@ func (x *scorer) begin(j *job) {
 	}
 }
 
-// setHead prepares for rows of query head h of sequence b.
 func (x *scorer) setHead(s *flashkit.Seq, b, h int) {
 	x.b, x.h, x.diagonal = b, h, s.Diagonal
 	if x.score.ALiBi {
@@ -83,7 +81,6 @@ func (j *job) earlierLSE(b, h, row int) float64 {
 	return float64(ends.Logit(t.Float32s()[t.Offset(b, h, row)]))
 }
 
-// setRow prepares for row i of the sequence.
 func (x *scorer) setRow(i int) {
 	x.row = i
 	if x.score.Bias {
@@ -193,7 +190,6 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	return z
 }
 
-// kvTile is K and V of a tile of keys.
 type kvTile struct {
 	k, v         []float32
 	kStep, vStep int

@@ -22,7 +22,7 @@ type Backend struct {
 	poisoned atomic.Bool // tests: see Poison
 }
 
-// An Option changes what New returns.
+// An Option configures the backend that New returns.
 type Option func(*pool.Pool)
 
 // Workers limits the goroutines of a call, including the caller's. It limits the helpers of all

@@ -22,7 +22,6 @@ func (pl *plan) cutTiles(t *items.Table, rows bool, size int, o items.Order) {
 	t.Arrange()
 }
 
-// tableBytes returns the bytes of the tables.
 func (pl *plan) tableBytes() float64 {
 	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(items.Span{}))
 }

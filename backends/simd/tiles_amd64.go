@@ -33,8 +33,8 @@ func crowded(c pace, workers int) pace {
 }
 
 // blocksOf calls load for each block of up to size keys that an item's rows see, then accumulate
-// for each of n tiles, until the call is canceled. Blocks begin and end at multiples of tileStep,
-// or end with the sequence.
+// for each of n tiles. It stops when the call is canceled. Blocks begin and end at multiples of
+// tileStep, or end with the sequence.
 func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumulate func(tile int)) {
 	if at.first >= at.last {
 		return
@@ -97,7 +97,7 @@ func (x *keyMask) tilePart(from, to int) (until, hides int) {
 	return until, hides
 }
 
-// showAll sets visible for those of the keys [from, to) that the mask shows to all rows.
+// showAll sets visible for the keys within [from, to) that the mask shows to all rows.
 func (x *keyMask) showAll(from, to int) {
 	for k := from; k < to; {
 		end, hides := x.segment(k)
