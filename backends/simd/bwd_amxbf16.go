@@ -116,7 +116,6 @@ func bwdAMXBF16Block(j *job, ws *pool.Arena, item int) {
 	x.store(j, &f.DV, x.dv, rows, ones[:])
 }
 
-// packedTile is a tile of query rows, as a block of keys visits it.
 type packedTile struct {
 	tileStats
 	h, from, n    int
@@ -193,7 +192,7 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	if g.halves != nil {
 		halves = &g.halves[r*g.biasStep+at]
 	}
-	if !g.adjusts || bias != nil && n%2 == 1 { // shapedDots processes rows in pairs
+	if !g.adjusts || bias != nil && n%2 == 1 { // products take rows in pairs
 		x.dots(y, r, at, n, words, vwords)
 		if g.adjusts {
 			avx512Lanes.adjust(&x.s[0], pairLanes, n, &x.top[0], uncap, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
@@ -226,8 +225,7 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, uncap)
 }
 
-// gradRows is the number of rows whose P and dS are computed in float32 and rounded while they are
-// in L1.
+// gradRows is the rows whose P and dS are rounded from float32 while in L1.
 const gradRows = 64
 
 // wideGradients is gradients of n rows from row i on, in float32 first, for dBias.
@@ -243,7 +241,7 @@ func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	narrowRowsAVX512BF16(&x.dsRows[r*step+k-x.from], &x.wide[0], step, n)
 }
 
-// addQueries adds keys keys from key at on to dQ of the tile.
+// addQueries adds keys [at, at+keys) of the block to dQ of the tile.
 func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
 	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
 	for from, to := at, 0; from < at+keys; from = to {

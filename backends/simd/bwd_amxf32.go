@@ -93,7 +93,6 @@ type planeGrads struct {
 	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
 
-// scorePanel is S and dP of a panel.
 type scorePanel struct {
 	k, lo, n int       // the first key; the first row, and the rows
 	s, dp    []float32 // [rows][lanes]
@@ -205,7 +204,6 @@ func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	now.n = 0
 }
 
-// dots sets S and dP of a panel.
 func (x *planeGrads) dots(s *scorePanel) {
 	at := s.k - x.from
 	planeDots(s.s, &x.q, s.lo, s.n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
@@ -224,8 +222,8 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 }
 
 // gradients computes the pairs [from, to) of rows of P and dS. Interleaved, it sets next to the dot
-// products of n rows of a, for the next panel, with the rows in lanes. It reports whether dS has no
-// outliers.
+// products of n rows of a, for the next panel, with the rows in lanes. It reports whether planes
+// can hold P and dS.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -289,7 +287,6 @@ func (s *scorePanel) eachOutlierGradient(f func(r, i int, ds float32)) {
 	}
 }
 
-// addQueries adds the keys [lo, hi) to dQ of the tile.
 func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, dim := &j.p, tileDSStep(&j.plan), x.q.step
 	for from, to := lo, 0; from < hi; from = to {

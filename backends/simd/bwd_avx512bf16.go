@@ -57,7 +57,6 @@ func bwdAVX512BF16Prepare(j *job, ws *pool.Arena, item int) {
 	j.sumDSink(&x, &y)
 }
 
-// pairBlock is a keyBlock whose products are of pairs.
 type pairBlock struct {
 	keyBlock
 	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
@@ -92,7 +91,6 @@ func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
 
-// bwdAVX512BF16Finish writes dQ of a tile of query rows.
 func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)

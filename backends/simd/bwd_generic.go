@@ -96,7 +96,6 @@ func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	j.clearGradKeys(&t)
 }
 
-// rowsSeen returns the query rows that see some key of the tile.
 func (t *seqTile) rowsSeen() (first, last int) {
 	if t.from == t.to {
 		return 0, 0

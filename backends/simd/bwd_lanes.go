@@ -91,7 +91,6 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// keyBlock is the workspace and state of one item.
 type keyBlock struct {
 	keyRange
 	gradSum
@@ -113,7 +112,7 @@ type keyBlock struct {
 	ahead     ahead
 }
 
-// newBlock loads the keys of an item. Under score features, dS is multiplied by the factor by.
+// newBlock loads the keys of an item. Under score features, dS is multiplied by by.
 func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
@@ -146,7 +145,6 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 	return x
 }
 
-// bwdBlock writes dK and dV of a block of keys and adds to dQ.
 func (isa *laneRoutines) bwdBlock(j *job, ws *pool.Arena, item int) {
 	x := isa.newBlock(j, ws, item, j.scale)
 	x.score.parts = ceilDiv(j.rows, fetchRows)
@@ -205,7 +203,6 @@ func (isa *laneRoutines) storeBlock(j *job, x *keyBlock) {
 	}
 }
 
-// rowTile is a tile of query rows, as a block of keys visits it.
 type rowTile struct {
 	tileStats
 	h, from, to int

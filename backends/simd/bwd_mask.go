@@ -14,7 +14,6 @@ import (
 // and infinite elements of the other operand count as 0, and are added separately for the rows that
 // see them.
 
-// rowMask hides keys from the rows of a tile.
 type rowMask struct {
 	isa  *laneRoutines
 	t    *flashkit.Tensor // nil without a mask
@@ -121,7 +120,6 @@ func (j *job) predecessorOf(x *keyRange, item, h int) int {
 	}
 }
 
-// isFinite reports whether x is neither NaN nor infinite.
 func isFinite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
 // finiteRows returns n rows in dst, with 0 for NaN and infinity.

@@ -23,7 +23,6 @@ func (x *gradPairs) begin(j *job, ws *pool.Arena) {
 	x.s.begin(j)
 }
 
-// setRows loads the query rows [from, to) of head h.
 func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.rows.load(j, t.QBatch, h, t.Q0+from, to-from)
 	x.s.setHead(t, b, h)
@@ -50,7 +49,7 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	return keys, prob, ds
 }
 
-// A gradTile is a tile of query rows with the operands of its gradients.
+// gradTile is a tile of query rows with the operands of its gradients.
 type gradTile struct {
 	dim, vdim int
 	q, do     []float32
@@ -70,7 +69,6 @@ func newGradTile(j *job, ws *pool.Arena) gradTile {
 	}
 }
 
-// load fills t with n rows of query head h, from row r on.
 func (t *gradTile) load(j *job, b, h, r, n int) {
 	f := j.args
 	t.q, t.qStep = view(&f.Q, b, h, r, n, t.qBuf)
@@ -130,7 +128,6 @@ func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	}
 }
 
-// dotInHalves is dotsInHalves of one row.
 func dotInHalves(x, y []float32) float32 {
 	half := len(x) / 2 &^ 3
 	return scalar.Dot(x[:half], y[:half]) + scalar.Dot(x[half:], y[half:])

@@ -16,8 +16,7 @@ type gradPanels struct {
 	score   gradScore
 }
 
-// newGradPanels returns the panels of an item. Under score features, dS is multiplied by the factor
-// by.
+// newGradPanels returns the panels of an item, with dS multiplied by by under features.
 func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
@@ -45,8 +44,8 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	j.progress[item].Store(at + 1)
 }
 
-// hidesPart reports whether a mask hides from head h all keys of the part that contains key k.
-// Parts have keys keys, a power of 2, and no block is smaller.
+// hidesPart reports whether a mask hides from head h the whole part that contains key k. Parts have
+// the given number of keys, a power of 2; no block is smaller.
 func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
 	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }

@@ -18,7 +18,6 @@ const (
 	edgeGroup = 8   // rows of a register tile, masked together at an edge of the band
 )
 
-// planBackward plans the tiles of query rows and the blocks of keys.
 func (isa *laneRoutines) planBackward(pl *plan) {
 	pl.planLanes()
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
@@ -26,7 +25,7 @@ func (isa *laneRoutines) planBackward(pl *plan) {
 		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
-// planLanes plans blocks for products of vectors.
+// planLanes plans blocks for vector products.
 func (pl *plan) planLanes() {
 	rows := bwdRows
 	if max(pl.p.Dim, pl.p.VDim) > bwdNarrow {
@@ -91,7 +90,6 @@ func mostSeen(p *flashkit.Problem) int {
 	return min(seen, p.KVLen)
 }
 
-// setBlocks sets the items of planned tiles and blocks, their workspace, and the shared workspace.
 func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
 	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
@@ -99,7 +97,6 @@ func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	pl.counters, pl.tables = pl.counterCount(blocks), 2
 }
 
-// cutBlocks fills the tables of tiles of query rows and of blocks of keys.
 func (pl *plan) cutBlocks() {
 	pl.cutTiles(&pl.byRow, true, pl.rows, items.Order{Heads: pl.p.Heads, Turns: 1})
 	pl.cutTiles(&pl.byKey, false, pl.keys, items.Order{Heads: pl.p.KVHeads, LongestFirst: true})
@@ -109,7 +106,6 @@ func (isa *laneRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
 }
 
-// cut returns the partition of a planned call.
 func (isa *laneRoutines) cut(pl *plan) bwdCut {
 	return bwdCut{pl.rows, pl.keys, pl.work[0].Items, pl.work[1].Items, isa.copies(pl) > 0}
 }
@@ -199,7 +195,6 @@ func (isa *laneRoutines) copies(pl *plan) int {
 	return pl.sums()
 }
 
-// statsSize returns the floats of a tile's stats.
 func (isa *laneRoutines) statsSize(pl *plan) int {
 	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
 }
@@ -213,7 +208,6 @@ func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
 // cache lines.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
-// gradFloats returns the workspace of a gradSum.
 func (pl *plan) gradFloats(dim, vdim int) int {
 	if pl.rowRuns(pl.p.QLen) {
 		return 2 * pl.keys * (dim + vdim)
@@ -236,7 +230,6 @@ func (pl *plan) maskFloats() int {
 	return pl.rows
 }
 
-// featured reports whether features change scores or weights.
 func (pl *plan) featured() bool { return adjusts(pl.call) || pl.p.Score.Dropout != 0 }
 
 func (pl *plan) scoreFloats(lanes int) int {

@@ -100,7 +100,6 @@ func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
 	}
 }
 
-// flushKeyRun ends the run of dQ of a tile if a block of keys begins another.
 func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t int) {
 	if !j.beginsRun(keys.from) {
 		return

@@ -35,7 +35,7 @@ type timedPhase struct {
 }
 
 // uneven returns a phase whose items share the time equal evenly. The longest item has the fraction
-// most of the time other.
+// most of other.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
@@ -75,8 +75,8 @@ func seenRows(p *flashkit.Problem) int {
 	return max(0, end-first)
 }
 
-// pairs returns the pairs of rows and keys, over all heads, that tiles of rows x keys compute.
-// Tiles include padding and pairs outside the band.
+// pairs returns the pairs of rows and keys, over all heads, that tiles of rows x keys compute, with
+// padding and pairs outside the band.
 func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	seen := seenRows(p)
 	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
@@ -101,8 +101,8 @@ func readRows(p *flashkit.Problem, step, keys int) float64 {
 	return pairs(p, step, keys) / float64(keys)
 }
 
-// rowElements and keyElements return the elements of Q and O, and of K and V, rounded up to whole
-// vectors of lanes.
+// rowElements and keyElements return the elements of Q and O, and of K and V, in whole vectors of
+// lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
@@ -146,8 +146,7 @@ func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	return [3]timedPhase{f}
 }
 
-// ofSequences returns the phase of all sequences: their sum, or one phase if their lengths are
-// equal.
+// ofSequences returns the phase of all sequences.
 func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase) timedPhase {
 	p := call.Problem
 	if equalLengths(call) {
@@ -165,7 +164,7 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 	return sum
 }
 
-// forwardOf is forward of equal sequences. feature is the features' cost per pair.
+// forwardOf is forward of equal sequences, with the features' cost per pair.
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
@@ -199,7 +198,7 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
-// backwardOf is backward of equal sequences. feature is the features' cost per pair.
+// backwardOf is backward of equal sequences, with the features' cost per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
 	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)

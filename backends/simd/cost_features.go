@@ -76,7 +76,6 @@ func pairsSeen(c *flashkit.Call) float64 {
 	return float64(c.Heads) * float64(c.Area())
 }
 
-// rowsAndKeys returns the query rows and keys of all heads.
 func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 	if equalLengths(c) {
 		return float64(c.Batch * c.Heads * c.QLen), float64(c.Batch * c.KVHeads * c.KVLen)

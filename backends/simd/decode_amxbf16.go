@@ -69,7 +69,6 @@ func decodeAMXBF16Floats(c *flashkit.Call) int {
 		sumFloats(rows, oStep) + scoreFloats(c, rows)
 }
 
-// tileItem is the state of some chunks of the keys of a KV head.
 type tileItem struct {
 	decodeSums
 	decodeScores
@@ -158,7 +157,6 @@ func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []u
 	return buf, step, 0
 }
 
-// addValues adds P V of a block to O.
 func (x *tileItem) addValues(j *job, block seenKeys) {
 	vdim, wide, keys := j.p.VDim, upToTiles(j.p.VDim), upToTiles(block.n)
 	v, step, ahead := x.blockRows(j, &j.args.V, block, x.v)

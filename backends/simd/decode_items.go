@@ -8,7 +8,6 @@ type itemOfKeys struct {
 	from, to int
 }
 
-// setSplit sets x to the split of sequence b.
 func (x *itemOfKeys) setSplit(j *job, b int) {
 	if j.sequences() == 1 {
 		x.kvSplit = j.decode.one

@@ -67,7 +67,6 @@ type decodeItem struct {
 	before []float32 // O before a block with hidden keys
 }
 
-// decodeHead is the state of a KV head of an item.
 type decodeHead struct {
 	decodeSums
 	decodeScores
@@ -246,7 +245,6 @@ func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsaf
 	}
 }
 
-// addKey adds one row of V, times its weight, to a row of O.
 func (isa *decodeRoutines) addKey(as flashkit.DType, o, idle []float32, weight *float32, v unsafe.Pointer, dim int) {
 	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &idle[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
 }

@@ -21,7 +21,6 @@ type decodePlan struct {
 	one      kvSplit // of the last sequence, or of all if they are equal
 }
 
-// decodeShape is the sizes that all splits of a call share.
 type decodeShape struct {
 	kvHeads  int
 	group    int // query heads of a KV head
@@ -73,7 +72,7 @@ const (
 	chunkBytes    = 1 << 17 // least bytes of K and V
 	chunkRows     = 8       // least keys per query row
 	longestChunk  = 32 * decodeBlock
-	resultsOfHead = 1 << 18 // most floats; K and V may repeat few keys without end
+	resultsOfHead = 1 << 18 // most floats; a page table may repeat few keys without end
 )
 
 func newDecodeShape(c *flashkit.Call) decodeShape {
@@ -124,7 +123,6 @@ func (pl *plan) planDecode(most, floats int) {
 	pl.work, pl.shared = [2]pool.Phase{{Items: all.Items, Floats: floats}, {Items: all.Merges, Floats: merge}}, all.Results
 }
 
-// cutDecode fills the table of chunks of a planned call.
 func (pl *plan) cutDecode() {
 	t := &pl.byKey
 	t.Reset(items.Order{LongestFirst: true}, 0, pl.sequences())
@@ -142,7 +140,6 @@ func (pl *plan) splitOf(b int) *kvSplit {
 	return &pl.decode.one
 }
 
-// splitSequence sets d to the split of sequence b.
 func (pl *plan) splitSequence(d *kvSplit, b int) {
 	c := pl.call
 	d.decodeShape, d.Seq, d.b, d.heads = pl.decode.decodeShape, c.Seq(b), b, c.KVHeads*pl.alike()
@@ -181,7 +178,7 @@ func seenOf(s *flashkit.Seq) (first, last int) {
 	return first, max(first, last)
 }
 
-// setChunk cuts the keys into chunks of at least keys keys, in whole blocks.
+// setChunk cuts the keys into chunks of whole blocks, with at least the given keys.
 func (d *kvSplit) setChunk(keys int) {
 	d.chunk, d.chunks = max(1, ceilDiv(keys, decodeBlock))*decodeBlock, 1
 	if n := d.last - d.first; n > d.chunk {
@@ -192,7 +189,6 @@ func (d *kvSplit) setChunk(keys int) {
 // isSplit reports whether several items share the chunks of a head and their results are merged.
 func (d *kvSplit) isSplit() bool { return d.run < d.chunks }
 
-// merged returns the rows per item of the merge.
 func (d *kvSplit) merged() int {
 	const floats = 4096 // least floats of results
 	return max(1, floats/(d.chunks*d.oStep))

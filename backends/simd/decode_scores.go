@@ -27,7 +27,6 @@ type decodeScores struct {
 	words  int // of the keys of a block
 }
 
-// scoreFloats returns the workspace of the scores of the given rows.
 func scoreFloats(c *flashkit.Call, rows int) int {
 	const fewest = 16 // lanes
 	words, n := decodeBlock/fewest, 0
@@ -161,7 +160,6 @@ func subtractDistances(s []float32, slope float32, at int) {
 	}
 }
 
-// sees reports whether row r of a block sees a key of it.
 func (f *decodeScores) sees(block *seenKeys, r, key int) bool {
 	if block.seen == nil {
 		return true
@@ -184,7 +182,6 @@ func (f *decodeScores) loadBias(isa *laneRoutines, j *job, x *itemOfKeys, block 
 	}
 }
 
-// drop zeroes the weights that dropout drops.
 func (f *decodeScores) drop(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	if j.p.Score.Dropout == 0 {
 		return

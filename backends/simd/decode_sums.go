@@ -24,7 +24,6 @@ type decodeSums struct {
 	by   []float32 // [lanes], factors
 }
 
-// sumFloats returns the workspace of the sums of the given rows.
 func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWidest }
 
 // setItem initializes x for an item's KV head number turn. It returns the number of heads that take
@@ -67,7 +66,6 @@ func (x *decodeSums) end(isa *laneRoutines, j *job) {
 	}
 }
 
-// reach ends chunks until chunk is the current one.
 func (x *decodeSums) reach(isa *laneRoutines, j *job, chunk int) {
 	for x.at < chunk {
 		x.end(isa, j)
@@ -143,7 +141,6 @@ func (isa *decodeRoutines) merge(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// clearRow clears row r of O and LSE, which is padding.
 func (x *itemOfKeys) clearRow(j *job, r int) {
 	h, i := x.queryOf(x.g, r)
 	clearRows(&j.args.O, x.QBatch, h, x.Q0+i, x.Q0+i+1)
@@ -216,7 +213,6 @@ func mergeOthers(o []float32, m, l, sink, before, keep float64, past []float32) 
 	return top + math.Log(sum)
 }
 
-// weightOf returns e^(x-top).
 func weightOf(x, top float64) float64 {
 	if d := x - top; d != 0 {
 		return math.Exp(d)

@@ -52,7 +52,6 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	j.clearRows(&x.seqTile)
 }
 
-// fwdRows is a tile of query rows with their maxima and sums.
 type fwdRows struct {
 	seqTile
 	rows, dim, vdim int
@@ -69,7 +68,6 @@ type fwdRows struct {
 	w    []float32 // [2][keys]
 }
 
-// rowWeights is the weights of a row and their keys in the tile.
 type rowWeights struct {
 	keys []int
 	w    []float32
@@ -90,10 +88,8 @@ func (x *fwdRows) begin(j *job, ws *pool.Arena) {
 
 func (x *fwdRows) row(i int) []float32 { return x.sums[i*2*(x.vdim+1):][:2*(x.vdim+1)] }
 
-// o returns the sum of the values of row i over the current run.
 func (x *fwdRows) o(i int) []float32 { return x.row(i)[:x.vdim] }
 
-// total returns the sums of row i over past runs.
 func (x *fwdRows) total(i int) (o []float32, l float32) {
 	past := x.row(i)[x.vdim+1:]
 	return past[:x.vdim], past[x.vdim]
@@ -148,7 +144,6 @@ func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	}
 }
 
-// keysSeen returns the keys that some row of the tile sees.
 func (t *seqTile) keysSeen() (first, last int) {
 	if t.from == t.to {
 		return 0, 0
@@ -223,7 +218,6 @@ func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 	j.storeLSE(t.QBatch, t.h, t.Q0+i, float32(lse))
 }
 
-// storeLSE writes the LSE of row i of head h, if requested.
 func (j *job) storeLSE(b, h, i int, lse float32) {
 	if t := &j.args.LSE; !t.IsZero() {
 		t.Float32s()[t.Offset(b, h, i)] = lse

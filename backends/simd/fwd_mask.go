@@ -29,7 +29,7 @@ type keyMask struct {
 	step    int                                 // keys per product, which takes all of them or none
 	from    int                                 // first key of the first group
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
-	visible []uint32                            // [keys] bit r: row r sees the key; set in groups that are hidden in part
+	visible []uint32                            // [keys] bit r: row r sees the key; set in groups hidden in part
 	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
 	seen    [tileBlock/maskGroup + 1]uint32     // of each group, the keys that all rows see
 
@@ -115,8 +115,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part returns the end, at most to, of the keys from from on that the mask hides to the same
-// extent, and that extent.
+// part returns the first range of [from, to) that the mask hides to the same extent: it ends at
+// until.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {
@@ -157,9 +157,8 @@ func (x *keyMask) hides(to int) bool {
 	return false
 }
 
-// finite reports whether n rows of values hold neither NaN nor infinity, judged by their squares.
-// Then weights of 0 hide them. It checks once per item, where addValues checks once per tile. sums
-// is scratch.
+// finite reports whether n rows of values have finite squares, so that weights of 0 hide them. It
+// checks once per item; addValues checks once per tile. sums is scratch.
 func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if vdim%isa.lanes != 0 {
 		return false

@@ -41,7 +41,6 @@ func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would idle workers
 }
 
-// setItems sets the items of planned rows and their workspace, in floats per tile and per item.
 func (pl *plan) setItems(perTile, perItem int) {
 	pl.work[0] = pool.Phase{Items: pl.headGroups() * pl.rowTiles(pl.rows), Floats: pl.tilesPerItem*perTile + perItem}
 }
@@ -99,7 +98,6 @@ func (pl *plan) runKeys(block int) int {
 	return 0
 }
 
-// sumFloats returns the workspace of a tile's sums and maxima.
 func (pl *plan) sumFloats(lanes, vdim, block int) int {
 	if pl.runKeys(block) == 0 {
 		return lanes * (vdim + 2)

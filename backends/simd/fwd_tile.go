@@ -36,7 +36,7 @@ type laneTile struct {
 	pastM   []float32
 }
 
-// laneScratch is the workspace that the tiles of an item share, with the current block of keys.
+// laneScratch is the workspace of an item's tiles, with the current block of keys.
 type laneScratch struct {
 	lo, hi       int
 	k, v         []float32
@@ -181,7 +181,6 @@ func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	}
 }
 
-// finish divides by l, transposes back and writes the rows of the tile.
 func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	o, b, h, row := &j.args.O, t.seq.QBatch, t.seq.h, t.seq.Q0+t.from
 	isa.endKeys(j, t, x.factors)

@@ -47,7 +47,7 @@ type gradScore struct {
 	parts     int         // parts of a panel's dot products, with a fetchSome after each
 }
 
-// newGradScore returns a gradScore that multiplies dS by the factor by.
+// newGradScore returns a gradScore with dS multiplied by by.
 func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
@@ -143,7 +143,6 @@ func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (uncap, bias, lanes
 	return uncap, bias, lanes
 }
 
-// distance returns the distance of row lo of the tile from key k.
 func (g *gradScore) distance(x *keyRange, k, lo int) float32 {
 	return float32(g.from + lo + x.Diagonal - k)
 }
@@ -175,7 +174,7 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	}
 }
 
-// again recomputes P and dS, and stores dS in dp.
+// recompute repeats gradients, and stores dS in dp.
 func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
 	kind := g.db.kind
 	g.db.kind = noBias // dBias already includes these pairs
@@ -183,7 +182,6 @@ func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32
 	g.db.kind = kind
 }
 
-// laneNumbers counts the lanes from 0.
 var laneNumbers = func() (x [32]float32) {
 	for i := range x {
 		x[i] = float32(i)

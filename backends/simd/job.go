@@ -22,7 +22,7 @@ type job struct {
 	base2 float32 // unit * log2(e)
 
 	run      func(j *job, ws *pool.Arena, item int)
-	others   []otherHeads   // per worker: decode items whose first head is done
+	others   []otherHeads   // further heads of decode items that take turns, one entry per worker
 	progress []atomic.Int64 // progress of each item that later items wait for
 
 	pool *pool.Pool

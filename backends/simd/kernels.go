@@ -63,7 +63,6 @@ func (b *Backend) kernel(name string, missing func() string, refuses func(flashk
 	}
 }
 
-// forward returns the run of a kernel with items of query rows.
 func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutRows()

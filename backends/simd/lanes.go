@@ -82,7 +82,6 @@ func laneMask(from, to, n int) uint32 {
 	return uint32(1<<to - 1<<from)
 }
 
-// takeWords returns workspace as n words.
 func takeWords(ws *pool.Arena, n int) []uint32 { return asWords(ws.Take(n)) }
 
 func takeInts(ws *pool.Arena, n int) []int {

@@ -37,7 +37,6 @@ func fitsAMXF32(p flashkit.Problem) string {
 	return ""
 }
 
-// isOutlier reports whether x is an outlier.
 func isOutlier(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
 
 // tensorRows is n rows of a head of a tensor.
@@ -58,7 +57,6 @@ func (x *tensorRows) run(r int) (at, n int) {
 	return at, min(n, x.n-r)
 }
 
-// part returns n of the rows from row from on.
 func (x tensorRows) part(from, n int) tensorRows {
 	x.at, x.n = x.at+from, n
 	return x
@@ -127,7 +125,7 @@ func planeSum(x []uint16, plane, at int) float32 {
 type planeRows struct {
 	tensorRows
 	size int // capacity in rows, a multiple of tileStep
-	step int // elements of a row, rounded up
+	step int
 	rows []uint16
 }
 

@@ -57,13 +57,11 @@ func (x *scorer) setHead(s *flashkit.Seq, b, h int) {
 	}
 }
 
-// slopeOf returns the slope of query head h of sequence b.
 func slopeOf(args *flashkit.Args, b, h int) float32 {
 	t := &args.Slopes
 	return ends.Slope(t.Float32s()[t.Repeated(b, h, 0)])
 }
 
-// sinkOf returns the sink of a head, or -Inf.
 func (j *job) sinkOf(h int) float64 {
 	if !j.p.Score.Sink {
 		return math.Inf(-1)
@@ -200,7 +198,6 @@ func newKVTile(j *job, ws *pool.Arena) kvTile {
 	return kvTile{kBuf: ws.Take(j.portable.keys * j.p.Dim), vBuf: ws.Take(j.portable.keys * j.p.VDim)}
 }
 
-// load fills x with n keys of KV head g of sequence b, from key k0 on.
 func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
 	if j.p.Page == 0 {
 		x.k, x.kStep = view(&j.args.K, t.KVBatch, g, t.K0+k0, n, x.kBuf)

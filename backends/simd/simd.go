@@ -51,7 +51,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// Poison fills the workspace of all later calls with NaN, at the begin of each call and item.
+// Poison fills the workspace of all later calls with NaN, at the start of each call and item.
 // Package conformance uses it, see conformance.Poisoner, to find kernels that read stale workspace.
 // Results keep their bits, and calls get slower.
 func (b *Backend) Poison() { b.poisoned.Store(true) }

@@ -81,10 +81,8 @@ func tilesOf(n, room, size int) int {
 	return ceilDiv(n, size)
 }
 
-// rowTiles returns the tiles of query rows of one head of every sequence.
 func (pl *plan) rowTiles(size int) int { return pl.sideTiles(size, true) }
 
-// keyTiles returns the tiles of keys of one head of every sequence.
 func (pl *plan) keyTiles(size int) int { return pl.sideTiles(size, false) }
 
 func (pl *plan) sideTiles(size int, rows bool) int {
@@ -104,7 +102,6 @@ type seqTile struct {
 	from, to, end int
 }
 
-// tileOf returns an empty tile of sequence b, query head h and KV head g.
 func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
 
 // setRows sets t to up to n query rows. The last tile includes the padding.
@@ -123,8 +120,8 @@ func (t *seqTile) setKeys(pl *plan, from, n int) {
 	}
 }
 
-// findRows sets t to the query rows of an item, of its first head. It returns the tile's number in
-// that head.
+// findRows sets t to the query rows of an item's first head. It returns the tile's number in that
+// head.
 func (t *seqTile) findRows(pl *plan, item int) (tile int) {
 	b, head, tile := pl.byRow.Find(item)
 	h := head * pl.headsPerItem
@@ -133,7 +130,6 @@ func (t *seqTile) findRows(pl *plan, item int) (tile int) {
 	return tile
 }
 
-// findKeys sets t to the keys of an item.
 func (t *seqTile) findKeys(pl *plan, item int) {
 	b, g, tile := pl.byKey.Find(item)
 	t.b, t.h, t.g, t.Seq = b, 0, g, pl.call.Seq(b)
