@@ -112,7 +112,7 @@ type keyBlock struct {
 	ahead     ahead
 }
 
-// newBlock loads the keys of an item. Under score features, dS is multiplied by by.
+// newBlock loads the keys of an item. Under score features, dS is scaled by the factor by.
 func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)

@@ -16,7 +16,7 @@ type gradPanels struct {
 	score   gradScore
 }
 
-// newGradPanels returns the panels of an item, with dS multiplied by by under features.
+// newGradPanels returns the panels of an item, with dS scaled by the factor by under features.
 func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)

@@ -47,7 +47,7 @@ type gradScore struct {
 	parts     int         // parts of a panel's dot products, with a fetchSome after each
 }
 
-// newGradScore returns a gradScore with dS multiplied by by.
+// newGradScore returns a gradScore with dS scaled by the factor by.
 func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
