@@ -138,7 +138,7 @@ func newGradientCall(isa *laneRoutines, r *rand.Rand) *gradientCall {
 	}
 	c.lse, c.delta = numbers(rows, func() float32 { return 10 * r.Float32() }), numbers(rows, func() float32 { return float32(r.NormFloat64()) })
 	for i := range c.s.x {
-		if r.IntN(16) == 0 { // a weight about as small as those that are not flushed
+		if r.IntN(16) == 0 { // a weight near the smallest normal number
 			c.s.x[i] = (c.lse[i/n] - float32(126*math.Ln2+r.NormFloat64()*1e-5)) / c.unit
 		}
 		w := math.Exp(c.exponent(c.s.x[i], i/n))

@@ -44,8 +44,7 @@ const (
 	margin    = 40         // elements on either side of an output
 )
 
-// A fenced is an output of n elements, with what is untouched around it and, where rows
-// lie further apart than they are wide, between them.
+// fenced is an output of n elements within memory that must stay untouched, also between rows.
 type fenced struct{ all, x []float32 }
 
 func newFenced(n int) fenced {
@@ -56,8 +55,8 @@ func newFenced(n int) fenced {
 	return fenced{all, all[margin:][:n]}
 }
 
-// requireFence fails if anything was written but in rows of so many elements, step
-// elements apart.
+// requireFence fails if anything was written outside rows of the given elements, step elements
+// apart.
 func (f *fenced) requireFence(t *testing.T, wide, step int) {
 	t.Helper()
 	for i, x := range f.all {
@@ -93,7 +92,7 @@ func flushed(x float32) float64 {
 	return float64(x)
 }
 
-// lost returns x if it is denormal, else 0: what those that flush it lose.
+// lost returns x if it is denormal, else 0: the loss of a routine that flushes it.
 func lost(x float32) float64 {
 	if flushed(x) == 0 {
 		return float64(x)
@@ -200,7 +199,7 @@ func newAdjustment(isa *laneRoutines, r *rand.Rand) *adjustment {
 	return a
 }
 
-// first returns the first element of what may be nil.
+// first returns the address of the first element, or nil.
 func first[T any](x []T) *T {
 	if len(x) == 0 {
 		return nil
@@ -208,9 +207,9 @@ func first[T any](x []T) *T {
 	return &x[0]
 }
 
-// want returns the score that is made of x, and the cap's derivative, both with a likely error.
-// That of the derivative is relative: near the cap it is what is left of the gradients. A
-// denormal may be read as it is or as 0, which is another error.
+// want returns the score of x and the cap's derivative, both with a likely error. The derivative's
+// error is relative: near the cap little is left of the gradients. A denormal may be read as it is
+// or as 0, which is another error.
 func (a *adjustment) want(x float32, row, i int) (s, err, uncap, uncapErr float64) {
 	s = float64(a.scale) * flushed(x)
 	denormal := math.Abs(float64(a.scale) * lost(x))

@@ -21,8 +21,8 @@ func normals(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// requireSum fails unless got is the sum of the products of n pairs of numbers, within what the
-// roundings of so many sums may be.
+// requireSum fails unless got is the sum of the products of n pairs of numbers, within the
+// roundings of n sums.
 func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int) (a, b float32), what string, at ...any) {
 	t.Helper()
 	sum, size := from, math.Abs(from)
@@ -33,7 +33,8 @@ func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int)
 	requireThat(t, math.Abs(sum-float64(got)) <= size*float64(n+4)*0x1p-24, what+": %g, want %g", append(at, got, sum)...)
 }
 
-// Every score must be its dot product, and the maximum that of all and of what it was.
+// Every score must be its dot product. The maximum must be the largest of all scores and its
+// previous value.
 func TestScores(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
@@ -123,8 +124,8 @@ func TestAddValues(t *testing.T) {
 	})
 }
 
-// The weights are powers of 2 of what lies below the maximum, l their sum, and alpha what the
-// maximum before is to the new one.
+// The weights are powers of 2 of the scores less the maximum, l their sum, and alpha the power of
+// the previous maximum less the new one.
 func TestWeights(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
@@ -221,7 +222,7 @@ func TestTransposeAndPanels(t *testing.T) {
 	})
 }
 
-// The conversions of vectors are those of package half, to the bit, but for the payload of a NaN.
+// The vector conversions equal package half's, to the bit, except the payload of a NaN.
 func TestConversions(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What makes random words of the seed counts from the origin: both are on one line.
+// Code that makes random words from the seed counts from the origin: both are on one line.
 func TestSeedGoesWithOrigin(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

@@ -12,8 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// Three planes must hold a float32 to the last bit, and what they leave out must
-// be reported.
+// Three planes must hold a float32 to the last bit, and outliers must be reported.
 func TestSplitRows(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
@@ -45,8 +44,8 @@ func TestSplitRows(t *testing.T) {
 	}
 }
 
-// The planes of a pair of rows hold both to the last bit, but for what is below the smallest
-// normal number. A NaN stays one.
+// The planes of a pair of rows hold both to the last bit, except below the smallest normal number.
+// A NaN stays one.
 func TestPlanePairs(t *testing.T) {
 	if reason := avx512.missing(); reason != "" {
 		t.Skip(reason)

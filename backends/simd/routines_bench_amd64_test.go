@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// BenchmarkRoutines measures what routines take for each vector of scores, at least: those
-// of features, beside those that every call takes, at head dims of 64 and 128. Other work
-// on the machine disturbs a time of a microsecond only now and then.
+// BenchmarkRoutines measures the minimum time of routines per vector of scores: of features, and of
+// the routines in every call, at head dims of 64 and 128. Other work on the machine rarely disturbs
+// a time of a microsecond.
 func BenchmarkRoutines(b *testing.B) {
 	for _, x := range []struct {
 		name string

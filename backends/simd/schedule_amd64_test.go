@@ -13,10 +13,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The schedules are simulated for more workers than a machine at hand has, with
-// times in units of what one key costs one tile of query rows. A tile costs
-// some keys more for loading, transposing and storing. The figures come from the
-// slope and the intercept of BenchmarkTileCosts.
+// The schedules are simulated for many workers, in units of the time of one key in one tile of
+// query rows. A tile costs some keys more for loading, transposing and storing. The figures come
+// from the slope and the intercept of BenchmarkTileCosts.
 const (
 	fwdTileCost = 50
 	bwdTileCost = 35 // of a block of keys, for each tile that it visits
@@ -30,7 +29,7 @@ func planFor(p flashkit.Problem, pass flashkit.Pass, workers int, make func(*pla
 	})
 }
 
-// simulateForward returns what part of their time workers of such speeds are idle.
+// simulateForward returns the idle fraction of workers with the given speeds.
 func simulateForward(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassForward, len(speeds), isa.planForward)
 	j.cutRows()
@@ -114,8 +113,7 @@ func idle(busy float64, free, speeds []float64) float64 {
 	return 1 - busy/(end*sum)
 }
 
-// equal and mixed are the speeds of workers; of those of a server that others use,
-// too, some share their cores.
+// equal and mixed are the speeds of workers; on a shared server, some share their cores.
 func equal(workers int) []float64 { return slices.Repeat([]float64{1}, workers) }
 
 func mixed(workers int) []float64 {
