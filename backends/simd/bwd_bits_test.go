@@ -71,7 +71,7 @@ const (
 	full  // all sequences have full length, and no lengths are given
 )
 
-// number returns the index of sequence b's element in an argument.
+// number returns the pseudorandom value of an element of an argument of sequence b.
 func (s *batchTrial) number(name string, b, h, i, c int) float32 {
 	x := s.seed
 	for _, y := range []int{len(name), int(name[0]), int(name[len(name)-1]), b, h, i, c} {

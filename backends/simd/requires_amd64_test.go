@@ -25,7 +25,7 @@ var tierFeatures = map[string][]string{
 // further features. Instructions that the assembler lacks are written as data, and belong to
 // AVX512-BF16 or AMX-BF16.
 func TestInstructionsBelongToTheirTier(t *testing.T) {
-	const maxBytes = 200 << 10 // of code, few enough to review
+	const maxBytes = 200 << 10 // of generated code
 	files, err := filepath.Glob("*_amd64.s")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

@@ -21,7 +21,7 @@ func moreProcs(t *testing.T, n int) {
 	t.Cleanup(func() { setProcs(before) })
 }
 
-// A backend and a call limit the goroutines, and items that wait for each other get them all.
+// A backend and a call limit the goroutines, and items that wait for each other run on all of them.
 func TestWorkers(t *testing.T) {
 	moreProcs(t, 5)
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
