@@ -33,7 +33,6 @@ var wordy = map[string]float64{
 	"backends/simd":                       20.28,
 	"backends/simd/_asm":                  19.97,
 	"backends/simd/_asm/neon":             18.48,
-	"backends/simd/internal/pool":         3.42,
 	"backends/wasm":                       25.01,
 	"backends/wasm/kernel":                20.74,
 	"backends/wasm/peers":                 45.47,
