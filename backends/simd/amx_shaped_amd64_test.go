@@ -88,7 +88,7 @@ func (x *shaping) want() (s, top []float32) {
 	return s, top
 }
 
-// shapedScores has the bits of the products, adjust and masks in sequence.
+// shapedScores has the bits of products, score features and masks in sequence.
 func TestShapedScores(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)

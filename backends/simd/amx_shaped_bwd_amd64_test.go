@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// shapedDots equals the products and adjust in sequence, within the error of a cap's exponentials.
+// shapedDots equals products and score features in sequence, within the error of a cap's exponentials.
 func TestShapedDots(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)

@@ -73,7 +73,7 @@ func unsplit(row, buf []float32, n int) {
 	}
 }
 
-// weigh is weights for any number of keys: it pads each row to whole vectors.
+// weigh computes the weights of any number of keys: it pads each row to whole vectors.
 func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
 	for r := range rows {
 		for i := keys; i < pad(keys); i++ {

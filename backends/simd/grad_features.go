@@ -23,7 +23,7 @@ type gradScore struct {
 	adjusts bool // some feature changes scores
 
 	scale   float32 // softmax scale
-	unit    float32 // softmax scale, or 1 if adjust has applied it
+	unit    float32 // softmax scale, or 1 if score features have applied it
 	by      float32 // factor of dS
 	softcap float32
 	slope   float32

@@ -18,7 +18,7 @@ type job struct {
 	plan
 	args  *flashkit.Args
 	scale float64 // softmax scale
-	unit  float64 // scale of the scores: scale, or 1 if adjust has applied it
+	unit  float64 // scale of the scores: scale, or 1 if score features have applied it
 	base2 float32 // unit * log2(e)
 
 	run      func(j *job, ws *pool.Arena, item int)
