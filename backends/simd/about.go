@@ -2,14 +2,14 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// widest is the head dim that kernels of vectors take. Each worker keeps hundreds of
-// rows, so with few rows that are wider the workspace would be far beyond the tensors.
+// widest is the largest head dim of the kernels in assembly. Each worker keeps hundreds of rows, so
+// few wider rows would need far more workspace than tensors.
 const widest = 1 << 13
 
-// decodeRows is the most query rows of a KV head that decode kernels take.
+// decodeRows is the most query rows per KV head in decode kernels.
 const decodeRows = 64
 
-// What the kernels in assembly require of a machine.
+// Requirements of the kernels in assembly.
 const (
 	onAVX512     = "amd64 with AVX-512 F, BW, DQ and VL"
 	onAVX512BF16 = "amd64 with AVX-512 F, BW, DQ, VL and BF16"
@@ -20,8 +20,8 @@ const (
 	onNEONBF16   = "arm64 with FEAT_BF16"
 )
 
-// evenOdd is the order of the sums of kernels that add up the even elements of a head and
-// the odd ones, whatever the width of their vectors.
+// evenOdd names the summation order of kernels that add even and odd elements of a head separately,
+// whatever their vector width.
 const evenOdd = "even and odd"
 
 var (
@@ -31,15 +31,14 @@ var (
 	notBF16  = allTypes[:2]
 )
 
-// The features of all kernels of a pass, by name: a kernel that is first to have a new one
-// adds it in its row.
+// Features of all kernels of a pass. The first kernel with a new feature adds it in its own row.
 const (
 	bwdFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
 		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	fwdFeatures = bwdFeatures | flashkit.FeaturePage | flashkit.FeatureCarry
 )
 
-// abouts are the kernels without their functions, the same ones on every platform.
+// abouts are the kernels without their functions, the same on every platform.
 var abouts = [...]flashkit.Kernel{
 	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},

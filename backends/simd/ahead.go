@@ -8,27 +8,27 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An ahead is a queue of spans to prefetch into L2 while scores are computed. What
-// was added last is prefetched first.
+// ahead is a stack of spans to prefetch into L2 while scores are computed. The last span added is
+// the first prefetched.
 type ahead struct {
 	spans [8]span
 	n     int
-	kept  int // of them
+	kept  int // spans that clear keeps
 }
 
-// A span is bytes in a row, of which so many are taken.
+// span is a range of bytes, of which the first taken have been prefetched.
 type span struct {
 	from         unsafe.Pointer
 	bytes, taken int
 }
 
-// clear forgets all but what is kept.
+// clear drops the spans that are not kept.
 func (a *ahead) clear() { a.n = a.kept }
 
-// keep keeps what there is, to come when nothing else is asked for.
+// keep keeps the current spans, to be prefetched last.
 func (a *ahead) keep() { a.kept = a.n }
 
-// add adds n rows of t, from row r on. They must lie side by side; others are left out.
+// add pushes rows [r, r+n) of a head of t, unless there are gaps between them.
 func (a *ahead) add(t *flashkit.Tensor, b, h, r, n int) {
 	dim := t.Shape()[3]
 	if n <= 0 || rowStep(t) != dim {
@@ -49,8 +49,9 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 	a.n++
 }
 
-// take returns where the next bytes lie, about as many as scores fetches with so many
-// rows, or else where rows do: always a float32 that is wholly in memory.
+// take returns the address of the next bytes to prefetch, and advances by the bytes that scores
+// prefetches for n rows. If none are left it returns rows. The address always holds a whole
+// float32.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {
@@ -62,10 +63,10 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	return rows
 }
 
-// lookBehind names what comes after tile t of head h. During the last tiles of a block it adds dK and dV, and the keys
-// of what is likely the worker's next block.
-func (isa *laneISA) lookBehind(j *job, x *keyBlock, h, t int) {
-	const tilesBefore = 8 // so many tiles' scores fetch all of that
+// fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last tiles
+// of a block, it also queues dK, dV, and K and V of the worker's likely next block.
+func (isa *laneRoutines) fetchNextTile(j *job, x *keyBlock, h, t int) {
+	const tilesBefore = 8 // enough tiles to prefetch dK, dV, K and V
 	p, f := &j.p, j.args
 	first, _ := j.visited(&x.seqTile)
 	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// BenchmarkTileRoutines measures what the routines of a forward pass with tiles take for each
-// vector of scores, at least, each by itself: a tile of query rows and a block of keys.
+// BenchmarkTileRoutines measures the minimum time of each forward routine with tiles per vector of
+// scores, on a tile of query rows and a block of keys.
 func BenchmarkTileRoutines(b *testing.B) {
 	if why := amxbf16().missing(); why != "" {
 		b.Skip(why)

@@ -88,7 +88,7 @@ func (x *shaping) want() (s, top []float32) {
 	return s, top
 }
 
-// shapedScores does to the bit what the products, scoreMod and masks do one after the other.
+// shapedScores has the bits of products, score features and masks in sequence.
 func TestShapedScores(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
@@ -114,7 +114,7 @@ func TestShapedScores(t *testing.T) {
 	}
 }
 
-// bitsOf returns the bits of numbers, those of any NaN alike.
+// bitsOf returns the bits of numbers, with one pattern for all NaN.
 func bitsOf(x []float32) []uint32 {
 	bits := make([]uint32, len(x))
 	for i, y := range x {

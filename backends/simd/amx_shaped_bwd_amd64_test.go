@@ -13,8 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// shapedDots does what the products and scoreMod do one after the other, but for what a cap of
-// exponentials is off by.
+// shapedDots equals products and score features in sequence, within the error of a cap's exponentials.
 func TestShapedDots(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
@@ -74,7 +73,7 @@ func requireNear(t *testing.T, want, got float32, bound float64, name string) {
 	require.True(t, want == got || math.Abs(float64(want-got)) <= bound, "%g, want %g: %s", got, want, name)
 }
 
-// shapedGradients rounds what gradientsOf computes.
+// shapedGradients rounds gradientsOf's result.
 func TestShapedGradients(t *testing.T) {
 	if reason := avx512bf16.missing(); reason != "" {
 		t.Skip(reason)

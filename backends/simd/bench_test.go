@@ -14,10 +14,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores,
-// and compare causal with full times to see what skipping the masked half saves.
-// (With -cpu 1,2 the testing package times the first case at the wrong width.)
-// FLASHKIT_BENCH, problem names with commas, replaces the problems.
+// Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores. Compare causal
+// with full times to see the gain of skipping the masked half. (With -cpu 1,2 the testing package
+// times the first case at the wrong width.) FLASHKIT_BENCH, problem names with commas, replaces the
+// problems.
 func BenchmarkKernels(b *testing.B) {
 	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
 		b.ReportAllocs()
@@ -46,9 +46,9 @@ func eachKernel(b *testing.B, f func(b *testing.B, c *call, k flashkit.Kernel)) 
 	}
 }
 
-// BenchmarkTileCosts measures, for the simulated schedules, what a tile of query
-// rows costs beside its keys, in units of one key: the intercept over the slope of
-// the time of few and many keys. Run it with GOMAXPROCS=1.
+// BenchmarkTileCosts measures the fixed cost of a tile of query rows, in units of one key, for the
+// simulated schedules: the intercept over the slope of the times of few and many keys. Run it with
+// GOMAXPROCS=1.
 func BenchmarkTileCosts(b *testing.B) {
 	for _, x := range []struct {
 		kernel    string

@@ -127,9 +127,8 @@ func compareBits(t *testing.T, r *rand.Rand, k flashkit.Kernel, p flashkit.Probl
 	return compared
 }
 
-// gradientsAlone gives sequence b alone what the backward pass reads and writes beside it,
-// and a bias that repeats as that of the batch does: gradients of what repeats may be added
-// up in an order of their own.
+// gradientsAlone gives sequence b alone the other inputs and outputs of the backward pass, and a
+// bias that repeats as in the batch: gradients of a repeated bias may be summed in another order.
 func (s *sample) gradientsAlone(r *rand.Rand, one *sample, b int) {
 	of := func(t *flashkit.Tensor, n int, at func(t *flashkit.Tensor, b, h, i int) int) (x flashkit.Tensor) {
 		if t.IsZero() {

@@ -7,23 +7,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// bwd_amxbf16 computes what bwd_avx512bf16 computes, in the same blocks, panels,
-// tiles and order, with AMX:
+// bwd_amxbf16 is bwd_avx512bf16 with AMX, in the same blocks, panels, tiles and order:
 //
 //	for each panel:
-//		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO as they lie
+//		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO in place
 //		P  = exp(scale * S - LSE); dS = P (dP - delta)
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// Keys are in the lanes of all but dQ. Q and dO are transposed once for a tile, dKᵀ
-// and dVᵀ once at the end. P and dS are float32, then rounded; the scale of dS comes
-// at the end. delta is the diagonal of dO Oᵀ: summed by the instruction of dP in its
-// order, so that a row that sees one key has dS = 0.
+// Keys are in the lanes except for dQ. Q and dO are transposed once per tile, dKᵀ and dVᵀ once at
+// the end. P and dS are float32, then rounded; dS is scaled at the end. delta is the diagonal of dO
+// Oᵀ, summed by dP's instruction in dP's order, so that a row that sees one key has dS = 0.
 //
-// What a row does not see has the weight 0 in P and dS.
+// Hidden pairs have weight 0 in P and dS.
 
-const tileRowsBwd = 256 // query rows of a tile: products have few calls, and sums stay in tiles
+const tileRowsBwd = 256 // query rows of a tile: few calls of products, whose sums stay in tile registers
 
 func bwdAMXBF16Plan(pl *plan) {
 	p := &pl.p
@@ -39,7 +37,6 @@ func bwdAMXBF16Times(pl *plan) [3]timedPhase {
 	return bwdTilePace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
-// wideFloats returns the workspace of dS before it is rounded, where that is a step of its own.
 func (pl *plan) wideFloats() int {
 	if !pl.featured() {
 		return 0
@@ -47,11 +44,10 @@ func (pl *plan) wideFloats() int {
 	return gradRows * tileDSStep(pl)
 }
 
-// tileDSStep is the distance between rows of dS: whole cache lines, and no power of
-// two, so that the rows of a tile do not fall on the same ones.
+// tileDSStep is the distance between rows of dS: whole cache lines, and no power of two, so that
+// rows of a tile do not share cache lines.
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
-// bwdAMXBF16Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
@@ -75,19 +71,18 @@ func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// A gradBlock is the workspace and the state of one item.
 type gradBlock struct {
 	gradPanels
 	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
 	k                  packedRows
-	q, do              packedRows // a tile
+	q, do              packedRows // of the current tile
 	qBuf, doBuf        []uint16
 	s, dp              []float32 // [rows][lanes]
 	p, ds              []uint32  // a panel, [rows/2][lanes]
 	dsRows             []uint16  // [rows][tileDSStep]
-	wide               []float32 // [gradRows][tileDSStep], a part of a panel of dS where features make it
-	masks              []uint32  // [rows], the keys of a panel that a row sees
-	top                []float32 // [lanes], of no use
+	wide               []float32 // [gradRows][tileDSStep], part of a panel of float32 dS under features
+	masks              []uint32  // [rows], the visible keys of each row in a panel
+	top                []float32 // [lanes], unused maxima
 }
 
 func bwdAMXBF16Block(j *job, ws *pool.Arena, item int) {
@@ -121,7 +116,6 @@ func bwdAMXBF16Block(j *job, ws *pool.Arena, item int) {
 	x.store(j, &f.DV, x.dv, rows, ones[:])
 }
 
-// A packedTile is a tile of query rows on its way through a block of keys.
 type packedTile struct {
 	tileStats
 	h, from, n    int
@@ -129,8 +123,6 @@ type packedTile struct {
 	qStep, doStep int
 }
 
-// addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
 func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), h: h, from: t * j.rows, n: min(j.rows, x.N-t*j.rows)}
@@ -147,8 +139,8 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes P and dS of a tile and the keys from k on, and adds to their
-// dK and dV. Of the rows it takes whole steps, and only those that see a key.
+// addPanel computes P and dS of whole steps of the rows that see keys from k on, and adds to dK and
+// dV.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
@@ -177,22 +169,22 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	dk, dv := x.dk[at*dim:], x.dv[at*vdim:]
 	addProductAMXBF16(&dv[0], pairLanes, &halves(x.do.columns)[lo], 2*x.do.step, &x.p[0], pairLanes, vdim, pairLanes, filled)
 	addProductAMXBF16(&dk[0], pairLanes, &halves(x.q.columns)[lo], 2*x.q.step, &x.ds[0], pairLanes, dim, pairLanes, filled)
-	if x.do.wild {
-		x.do.addWild(dv, lo, n, x.p, x.masks)
+	if x.do.nonFinite {
+		x.do.addNonFinite(dv, lo, n, x.p, x.masks)
 	}
-	if x.q.wild {
-		x.q.addWild(dk, lo, n, x.ds, x.masks)
+	if x.q.nonFinite {
+		x.q.addNonFinite(dk, lo, n, x.ds, x.masks)
 	}
 }
 
-// dots sets s and dp to the dot products of n rows of the tile, from row r on, and of the
-// panel that is at a place of the block.
+// dots sets s and dp to the dot products of rows [r, r+n) of the tile with the panel at key at of
+// the block.
 func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 }
 
-// shapedDots is dots with scores in s, as features make them.
+// shapedDots is dots, with score features applied to s.
 func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
 	g, k := &x.score, x.from+at
 	softcapGrad, bias, lanes := g.operands(j, &x.keyRange, k, r)
@@ -200,7 +192,7 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	if g.halves != nil {
 		halves = &g.halves[r*g.biasStep+at]
 	}
-	if !g.adjusts || bias != nil && n%2 == 1 { // products go on to an even row
+	if !g.adjusts || bias != nil && n%2 == 1 { // products take rows in pairs
 		x.dots(y, r, at, n, words, vwords)
 		if g.adjusts {
 			avx512Lanes.scoreMod(&x.s[0], pairLanes, n, &x.top[0], softcapGrad, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
@@ -213,8 +205,8 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	g.fetchSome()
 }
 
-// gradients makes P and dS of the scores of n rows of a panel, from row lo on, where features
-// change them, rounded to pairs and rows.
+// gradients computes P and dS of n rows of a panel, from row lo on, under features, rounded to
+// pairs and rows.
 func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	g, step, pairs := &x.score, tileDSStep(&j.plan), (n+1)/2
 	if g.db.kind != noBias {
@@ -233,11 +225,10 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, softcapGrad)
 }
 
-// gradRows is how many rows' P and dS are made in float32 at a time, and rounded while they are in
-// the first-level cache.
+// gradRows is the rows whose P and dS are rounded from float32 while in L1.
 const gradRows = 64
 
-// wideGradients is gradients of n rows from the i-th on, in float32 first, for dBias.
+// wideGradients is gradients of n rows from row i on, in float32 first, for dBias.
 func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	step, r, s, pairs := tileDSStep(&j.plan), lo+i, x.s[i*pairLanes:], (n+1)/2
 	x.score.gradientsOf(j, &x.keyRange, k, r, n, i, s, x.dp[i*pairLanes:], x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
@@ -250,8 +241,7 @@ func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	narrowRowsAVX512BF16(&x.dsRows[r*step+k-x.from], &x.wide[0], step, n)
 }
 
-// addQueries adds what so many keys, from a given one on, contribute to dQ of the
-// tile.
+// addQueries adds keys [at, at+keys) of the block to dQ of the tile.
 func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
 	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
 	for from, to := at, 0; from < at+keys; from = to {
@@ -263,10 +253,10 @@ func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int
 			addProductAMXBF16(&dq[0], dqStep, &x.dsRows[from], step, &x.k.pairs[from/2*p.Dim], p.Dim, upToTiles(y.n), dqStep, (to-from)/2)
 		}
 	}
-	if !x.k.wild {
+	if !x.k.nonFinite {
 		return
 	}
-	x.k.eachWild(at, min(keys, x.k.n-at), func(key, c int, v float32) {
+	x.k.eachNonFinite(at, min(keys, x.k.n-at), func(key, c int, v float32) {
 		for r := range y.n {
 			if j.sees(&x.seqTile, y.h, y.from+r, x.from+at+key) {
 				dq[r*dqStep+c] += half.FromBF16(x.dsRows[r*step+at+key]) * v

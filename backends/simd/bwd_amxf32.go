@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 computes what bwd_avx512 computes, in the order of bwd_amxbf16, with the
-// products of fwd_amxf32: each of float32 as six of bf16.
+// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, in the order of bwd_amxbf16: a float32
+// product is six bf16 products.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -14,12 +14,11 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// A product is summed apart, then added. K and V are packed once for a block, Q and
-// dO for every tile and block: hence blocks are large. delta is the diagonal of dO Oᵀ,
-// summed as dP is.
+// Each product is summed separately, then added. K and V are packed once per block, Q and dO per
+// tile and block: hence large blocks. delta is the diagonal of dO Oᵀ, summed like dP.
 
-// The rows of a tile and the keys of a block, up to a head dim of 128. dQ is summed
-// apart for planeSumKeys, whatever a block has.
+// The rows of a tile and the keys of a block, up to a head dim of 128. dQ sums planeSumKeys keys at
+// a time, independent of the block.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
 func bwdAMXF32Plan(pl *plan) {
@@ -43,7 +42,6 @@ func bwdAMXF32Times(pl *plan) [3]timedPhase {
 	return pace.backward(pl.call, pairLanes, tileStep, avx512Lanes.cut(pl))
 }
 
-// bwdAMXF32Prepare sets the stats of one tile of query rows, and its dQ to 0.
 func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	p, f := &j.p, j.args
 	var y seqTile
@@ -59,7 +57,7 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 		o.load(&f.O, y.QBatch, y.h, first, n, row)
 		o.toLanes(lanes, o.plane())
 		planeDots(s, &do, 0, n, lanes, o.plane(), top)
-		addWildDots(s, &do.tensorRows, &o.tensorRows, row)
+		addOutlierDots(s, &do.tensorRows, &o.tensorRows, row)
 		for i := range n {
 			x.delta[at+i] = s[i*pairLanes+i]
 		}
@@ -70,37 +68,35 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// planeDots sets s to the products of n rows of a, from a given one on, and those in
-// lanes, planes of [step/2][lanes].
+// planeDots sets s to the dot products of rows [from, from+n) of a with the rows in lanes, planes
+// of [step/2][lanes].
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
 
-// A planeGrads is the workspace and the state of one item.
 type planeGrads struct {
 	gradPanels
 	k, v            tensorRows
 	kLanes, vLanes  []uint32  // [planes][panels][dim/2][lanes]
 	kPairs          []uint32  // [planes][keys/2][dim]
-	q, do           planeRows // a tile
+	q, do           planeRows // of the current tile
 	h, row0         int       // its head and first row
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
 	pairs           []uint32 // one plane of [rows/2][dim]
 	now, next       scorePanel
 	p, ds           []uint32  // a panel, [planes][rows/2][lanes]
-	dsRows          []uint16  // [planes][rows][tileDSStep]
-	top, row, sum   []float32 // [lanes], of no use; a row of any tensor; scratch of planeSums
-	wild            bool      // the tile has dS that planes cannot hold
-	kPlane, vPlane  int       // words from plane to plane of K and V
-	pPlane, dsPlane int       // of P, of rows of dS
+	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
+	top, row, sum   []float32 // [lanes], unused maxima; one row of any tensor; scratch of planeSums
+	outliers        bool      // dS of the tile has outliers
+	kPlane, vPlane  int       // words between planes of K and V
+	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
 
-// A scorePanel is S and dP of a panel.
 type scorePanel struct {
-	k, lo, n int       // the first key, the rows of the tile
+	k, lo, n int       // the first key; the first row, and the rows
 	s, dp    []float32 // [rows][lanes]
-	masks    []uint32  // [rows], the keys that a row sees
+	masks    []uint32  // [rows], the visible keys of each row
 }
 
 func newScorePanel(j *job, ws *pool.Arena) scorePanel {
@@ -132,23 +128,21 @@ func bwdAMXF32Block(j *job, ws *pool.Arena, item int) {
 		k.toPairs(x.kPairs[at*dim/2:], x.kPlane)
 		v.load(&f.V, x.KVBatch, x.g, x.K0+r, n, x.row)
 		v.toLanes(x.vLanes[at*vdim/2:], x.vPlane)
-		x.k.wild, x.v.wild = x.k.wild || k.wild, x.v.wild || v.wild
+		x.k.outliers, x.v.outliers = x.k.outliers || k.outliers, x.v.outliers || v.outliers
 	}
-	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.k.wild}
-	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, wild: x.v.wild}
+	x.k = tensorRows{t: &f.K, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, outliers: x.k.outliers}
+	x.v = tensorRows{t: &f.V, b: x.KVBatch, h: x.g, at: x.K0 + x.from, n: x.to - x.from, outliers: x.v.outliers}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	rows := ws.Take(pairLanes * max(dim, vdim))
 	x.store(j, &f.DK, x.dk, rows, ones[:])
 	x.store(j, &f.DV, x.dv, rows, ones[:])
 }
 
-// addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
 func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
 	n := min(j.rows, x.N-from)
-	x.wild, x.now.k, x.now.n = false, x.from, 0
+	x.outliers, x.now.k, x.now.n = false, x.from, 0
 	x.q.load(&f.Q, x.QBatch, h, x.Q0+from, n, x.row)
 	x.h, x.row0 = h, from
 	x.q.toColumns(x.qColumns, x.pairs)
@@ -157,15 +151,14 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	x.score.setTile(j, &x.keyRange, h, from, n)
 	x.eachPanel(j, item, from, n, at, func(k int) { x.addPanel(j, &y, k) }, func(lo, hi int) {
 		x.addLast(j, &y)
-		avx512Lanes.meetKeys(j, &y, &x.keyRange, h, t)
+		avx512Lanes.flushKeyRun(j, &y, &x.keyRange, h, t)
 		dq, step := avx512Lanes.gathered(j, &y, &x.seqTile, h, t, j.chain(&x.keyRange))
 		x.addQueries(j, &y, dq, step, lo, hi)
 	})
 }
 
-// addPanel computes S and dP of the tile and the keys from k on, and meanwhile P and dS
-// of the panel before, which it adds to dK and dV. Of the rows it takes whole steps, and
-// only those that see a key.
+// addPanel computes S and dP of the tile for the keys from k on. Interleaved, it computes P and dS
+// of the panel before and adds them to dK and dV. It takes whole steps of the rows that see a key.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
@@ -186,14 +179,14 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 		return
 	}
 	pairs := (x.now.n + 1) / 2
-	tame := x.gradients(j, y, 0, pairs/2, x.next.s, &x.q, n, x.kLanes[at*x.q.step/2:], x.kPlane)
-	tame = x.gradients(j, y, pairs/2, pairs, x.next.dp, &x.do, n, x.vLanes[at*x.do.step/2:], x.vPlane) && tame
-	x.next.addWild(x)
-	x.addSums(j, y, tame)
+	fits := x.gradients(j, y, 0, pairs/2, x.next.s, &x.q, n, x.kLanes[at*x.q.step/2:], x.kPlane)
+	fits = x.gradients(j, y, pairs/2, pairs, x.next.dp, &x.do, n, x.vLanes[at*x.do.step/2:], x.vPlane) && fits
+	x.next.addOutliers(x)
+	x.addSums(j, y, fits)
 	x.now, x.next = x.next, x.now
 }
 
-// addFeatured adds the next panel where features change P and dS, which are float32 first.
+// addFeatured adds the next panel under features, with P and dS in float32 first.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)
@@ -206,33 +199,31 @@ func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	}
 	planePairsAMXBF16(&x.p[0], 4*x.pPlane, &now.s[0], (n+1)/2)
 	planePairsAMXBF16(&x.ds[0], 4*x.pPlane, &now.dp[0], (n+1)/2)
-	tame := splitRowsAMXBF16(&x.dsRows[now.lo*step+at], step, 4*x.dsPlane, &now.dp[0], pairLanes, pairLanes, n)
-	x.addSums(j, y, tame)
+	fits := splitRowsAMXBF16(&x.dsRows[now.lo*step+at], step, 4*x.dsPlane, &now.dp[0], pairLanes, pairLanes, n)
+	x.addSums(j, y, fits)
 	now.n = 0
 }
 
-// dots sets S and dP of a panel.
 func (x *planeGrads) dots(s *scorePanel) {
 	at := s.k - x.from
 	planeDots(s.s, &x.q, s.lo, s.n, x.kLanes[at*x.q.step/2:], x.kPlane, x.top)
 	x.score.fetchSome()
 	planeDots(s.dp, &x.do, s.lo, s.n, x.vLanes[at*x.do.step/2:], x.vPlane, x.top)
 	x.score.fetchSome()
-	s.addWild(x)
+	s.addOutliers(x)
 }
 
-// addLast adds the last panel of the tile.
 func (x *planeGrads) addLast(j *job, y *tileStats) {
 	if x.now.n == 0 {
 		return
 	}
-	tame := x.gradients(j, y, 0, (x.now.n+1)/2, x.next.s, &x.q, 0, x.kLanes, 0)
-	x.addSums(j, y, tame)
+	fits := x.gradients(j, y, 0, (x.now.n+1)/2, x.next.s, &x.q, 0, x.kLanes, 0)
+	x.addSums(j, y, fits)
 }
 
-// gradients computes the pairs [from, to) of rows of P and dS, and meanwhile sets next
-// to the products of n rows of a, of the next panel, and those in lanes. It says
-// whether planes can hold all.
+// gradients computes the pairs [from, to) of rows of P and dS. Interleaved, it sets next to the dot
+// products of n rows of a, for the next panel, with the rows in lanes. It reports whether planes
+// can hold P and dS.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -240,8 +231,8 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 		&next[0], &a.rows[x.next.lo*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n)
 }
 
-// addSums adds the panel to dK and dV, if there is any.
-func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
+// addSums adds the current panel, unless empty, to dK and dV.
+func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
 	if n == 0 {
@@ -253,12 +244,12 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 		clear(x.ds[i*x.pPlane+pairs*pairLanes : i*x.pPlane+filled*pairLanes])
 	}
 	q, do, dk, dv := x.q.part(lo, n), x.do.part(lo, n), x.dk[at*x.q.step:], x.dv[at*x.do.step:]
-	if !tame {
-		x.wild = true
+	if !fits {
+		x.outliers = true
 		if !x.score.on {
 			now.gradients(j, y)
 		}
-		now.eachWildGradient(func(r, i int, ds float32) {
+		now.eachOutlierGradient(func(r, i int, ds float32) {
 			for plane := range planes {
 				halves(x.ds)[2*(plane*x.pPlane+r/2*pairLanes+i)+r%2] = 0
 				x.dsRows[2*plane*x.dsPlane+(lo+r)*step+at+i] = 0
@@ -269,35 +260,33 @@ func (x *planeGrads) addSums(j *job, y *tileStats, tame bool) {
 		})
 	}
 	planeSumsAMXBF16(&dv[0], pairLanes, &halves(x.doColumns)[lo], x.do.size, 4*x.do.plane(), &x.p[0], pairLanes, 4*x.pPlane, p.VDim, pairLanes, filled, &x.sum[0])
-	addWildSums(dv, &do, x.p, x.pPlane, now.masks, x.row)
+	addOutlierSums(dv, &do, x.p, x.pPlane, now.masks, x.row)
 	planeSumsAMXBF16(&dk[0], pairLanes, &halves(x.qColumns)[lo], x.q.size, 4*x.q.plane(), &x.ds[0], pairLanes, 4*x.pPlane, p.Dim, pairLanes, filled, &x.sum[0])
-	addWildSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
+	addOutlierSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addWild adds to S and dP what planes leave out.
-func (s *scorePanel) addWild(x *planeGrads) {
+// addOutliers adds the outliers' share to S and dP.
+func (s *scorePanel) addOutliers(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
-	addWildDots(s.s, &q, &kPart, x.row)
-	addWildDots(s.dp, &do, &vPart, x.row)
+	addOutlierDots(s.s, &q, &kPart, x.row)
+	addOutlierDots(s.dp, &do, &vPart, x.row)
 }
 
-// gradients sets S and dP to P and dS.
+// gradients turns S and dP into P and dS.
 func (s *scorePanel) gradients(j *job, y *tileStats) {
 	gradientsAVX512(&s.s[0], &s.dp[0], &s.dp[0], pairLanes, &s.masks[0], s.n, &y.lse[s.lo], &y.delta[s.lo], float32(j.scale))
 }
 
-// eachWildGradient calls f for the elements of dS, which is where dP was, that planes
-// cannot hold.
-func (s *scorePanel) eachWildGradient(f func(r, i int, ds float32)) {
+// eachOutlierGradient calls f for the outliers of dS, which is in s.dp.
+func (s *scorePanel) eachOutlierGradient(f func(r, i int, ds float32)) {
 	for at, ds := range s.dp[:s.n*pairLanes] {
-		if isWild32(ds) {
+		if isOutlier(ds) {
 			f(at/pairLanes, at%pairLanes, ds)
 		}
 	}
 }
 
-// addQueries adds what the keys [lo, hi) contribute to dQ of the tile.
 func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, dim := &j.p, tileDSStep(&j.plan), x.q.step
 	for from, to := lo, 0; from < hi; from = to {
@@ -309,33 +298,33 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 		for c := 0; c < p.Dim; c += pairLanes {
 			planeSumsAMXBF16(&dq[c], dqStep, &x.dsRows[at], step, 4*x.dsPlane, &x.kPairs[at/2*dim+c], dim, 4*x.kPlane, x.q.n, min(pairLanes, p.Dim-c), pairs, &x.sum[0])
 		}
-		x.addWildQueries(j, y, dq, dqStep, from, to)
+		x.addOutlierQueries(j, y, dq, dqStep, from, to)
 	}
 }
 
-// addWildQueries adds to dQ of the tile what planes leave out of the keys [lo, hi), a part of
-// planeSumKeys: so the order of sums does not depend on how many keys a block has.
-func (x *planeGrads) addWildQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
+// addOutlierQueries adds the outliers' share of the keys [lo, hi), at most planeSumKeys, to dQ of the
+// tile. So the order of sums does not depend on the size of blocks.
+func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
-	for k := lo; k < hi && x.wild; k += pairLanes {
+	for k := lo; k < hi && x.outliers; k += pairLanes {
 		rows, n := x.panelRows(x.row0, x.q.n, k)
 		if !x.setMasks(x.now.masks, x.h, x.row0+rows, n, k) {
 			continue
 		}
 		x.now.k, x.now.lo, x.now.n = k, rows, n
 		if x.dots(&x.now); x.score.on {
-			x.score.again(j, &x.keyRange, k, rows, n, x.now.s, x.now.dp, x.now.masks, y.lse[rows:], y.delta[rows:])
+			x.score.recompute(j, &x.keyRange, k, rows, n, x.now.s, x.now.dp, x.now.masks, y.lse[rows:], y.delta[rows:])
 		} else {
 			x.now.gradients(j, y)
 		}
-		x.now.eachWildGradient(func(r, i int, ds float32) {
+		x.now.eachOutlierGradient(func(r, i int, ds float32) {
 			for c := range p.Dim {
 				dq[(rows+r)*dqStep+c] += ds * x.k.element(k-x.from+i, c)
 			}
 		})
 	}
 	seen := x.k.part(at, hi-lo)
-	seen.eachWild(x.row, func(key, c int, v float32) {
+	seen.eachOutlier(x.row, func(key, c int, v float32) {
 		for r := range x.q.n {
 			if j.sees(&x.seqTile, x.h, x.row0+r, lo+key) {
 				dq[r*dqStep+c] += planeSum(x.dsRows, 2*x.dsPlane, r*step+at+key) * v

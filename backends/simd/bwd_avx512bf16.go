@@ -7,9 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// bwd_avx512bf16 computes what bwd_avx512 computes, in the same blocks, panels,
-// tiles and order, with VDPBF16PS: each product is of two pairs of bf16, added to
-// a float32.
+// bwd_avx512bf16 is bwd_avx512 with VDPBF16PS, in the same blocks, panels, tiles and order. A
+// product adds two pairs of bf16 to a float32.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  pairs of columns of Q and dO
@@ -17,16 +16,15 @@ import (
 //		dV += Pᵀ dO; dK += dSᵀ Q               pairs of rows of Q and dO
 //	dQ += dS K                                 pairs of keys
 //
-// P and dS are float32, then rounded; the scale of dS comes at the end. Q and dO
-// are read as they lie in the first two products, and packed by rows for the
-// others. K and V are packed once for a block: by columns, and K by rows. delta is
-// summed by the same instruction in the same order as dP, so that a row that sees
-// one key has dS = 0.
+// P and dS are float32, then rounded; dS is scaled at the end. The first two products read Q and dO
+// in place, the others packed by rows. K and V are packed once per block: by columns, and K also by
+// rows. delta is summed by dP's instruction in dP's order, so that a row that sees one key has dS =
+// 0.
 //
-// A pair is one product, so the last three are taken in panels that all rows of
-// the tile see. At the edges of the band they are those of bwd_avx512, in float32.
+// A pair is one product, so the last three products take panels that all rows of the tile see. At
+// the edges of the band they are bwd_avx512's, in float32.
 
-// bwdAVX512BF16Plan is planBackward with what blocks of keys need beyond it.
+// bwdAVX512BF16Plan is planBackward with workspace for packed blocks of keys.
 func bwdAVX512BF16Plan(pl *plan) {
 	p := &pl.p
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
@@ -40,7 +38,6 @@ func bwdAVX512BF16Times(pl *plan) [3]timedPhase {
 	return pace.backward(pl.call, pairLanes, edgeGroup, avx512Lanes.cut(pl))
 }
 
-// bwdAVX512BF16Prepare sets the stats of one tile of query rows.
 func bwdAVX512BF16Prepare(j *job, ws *pool.Arena, item int) {
 	avx512Lanes.bwdPrepare(j, ws, item)
 	ws.Reset()
@@ -60,12 +57,11 @@ func bwdAVX512BF16Prepare(j *job, ws *pool.Arena, item int) {
 	j.sumDSink(&x, &y)
 }
 
-// A pairBlock is a keyBlock whose products are of pairs.
 type pairBlock struct {
 	keyBlock
 	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
 	kPairs             []uint32 // [keys/2][dim]
-	qPairs, doPairs    []uint32 // a tile, [rows/2][dim]
+	qPairs, doPairs    []uint32 // of the current tile, [rows/2][dim]
 	pPairs, dsPairs    []uint32 // a panel, [rows/2][lanes]
 	ds16               []uint16 // [rows][dsStep]
 }
@@ -87,15 +83,14 @@ func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
 		pairColumns(x.kColumns[at*words:][:pairLanes*words], buf[:pairLanes*words], &f.K, x.KVBatch, x.g, x.K0+k, n)
 		pairColumns(x.vColumns[at*vwords:][:pairLanes*vwords], buf[:pairLanes*vwords], &f.V, x.KVBatch, x.g, x.K0+k, n)
 	}
-	if pairRows(x.kPairs, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from); x.tamed {
-		tamePairs(x.kPairs)
+	if pairRows(x.kPairs, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from); x.cleared {
+		clearNonFinite(x.kPairs)
 	}
 	avx512Lanes.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { x.addTile(j, item, h, t, at) })
 	scalar.Scale(x.dk, float32(j.scale))
 	avx512Lanes.storeBlock(j, &x.keyBlock)
 }
 
-// bwdAVX512BF16Finish writes dQ of one tile of query rows.
 func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -105,8 +100,6 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	avx512Lanes.storeSums(j, &x, &y)
 }
 
-// addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	p, f, isa := &j.p, j.args, &avx512Lanes
 	from := t * j.rows
@@ -121,9 +114,9 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, n, x.q)
 		y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, n, x.do)
 	}
-	if isa.shield(j, &x.keyBlock, &y); y.tamed {
-		tamePairs(x.qPairs)
-		tamePairs(x.doPairs)
+	if isa.setOperands(j, &x.keyBlock, &y); y.cleared {
+		clearNonFinite(x.qPairs)
+		clearNonFinite(x.doPairs)
 	}
 	x.score.setTile(j, &x.keyRange, h, from, n)
 	for k := x.from; k < x.to; k += pairLanes {
@@ -148,12 +141,12 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		}
 	}
 	isa.addRows(j, &x.keyBlock, &y, dq, step, wholeTo, x.to, y.group)
-	isa.addWildRows(j, &x.keyBlock, &y, dq, step)
-	j.passed[item].Store(at + 1)
+	isa.addNonFiniteRows(j, &x.keyBlock, &y, dq, step)
+	j.progress[item].Store(at + 1)
 }
 
-// wholePanels returns the keys of the panels that all rows of the tile see. They
-// do not depend on how many panels a block has.
+// wholePanels returns the keys of the panels that all rows of the tile see, independent of the size
+// of blocks.
 func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
 	_, to = x.Keys(y.from)
 	from, _ = x.Keys(y.to - 1)
@@ -167,14 +160,12 @@ func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
 	return x.to, x.to
 }
 
-// addPanel computes P and dS of a tile and the keys from k on, and adds to their
-// dK and dV.
 func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	p, q, do, h := &j.p, &j.args.Q, &j.args.DO, y.h
 	lo, hi := avx512Lanes.seen(j, &x.keyBlock, y, k, keys)
 	at := k - x.from
 	if lo >= hi {
-		for r := 0; y.whole && r < y.to-y.from; r++ { // which a mask hides
+		for r := 0; y.whole && r < y.to-y.from; r++ { // the mask hides the panel
 			clear(x.ds16[r*dsStep(&j.plan)+at:][:pairLanes])
 		}
 		return
@@ -191,7 +182,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	}
 	if !y.whole {
 		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group)
-		avx512Lanes.addWildKeys(j, &x.keyBlock, y, k, lo, hi)
+		avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 		return
 	}
 	n := y.to - y.from // lo is 0 and hi is n
@@ -205,11 +196,11 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	whole, masked := addProductTAVX512BF16, addProductTMaskedAVX512BF16
 	addPairs(whole, masked, x.dv[at*pad(p.VDim):], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
 	addPairs(whole, masked, x.dk[at*pad(p.Dim):], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)
-	avx512Lanes.addWildKeys(j, &x.keyBlock, y, k, lo, hi)
+	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
-// addPairs calls a product of pairs for all columns, as many at a time as there
-// are lanes. b is [pairs][columns].
+// addPairs calls a product of pairs for all columns, one vector of lanes at a time. b is
+// [pairs][columns].
 func addPairs[T uint16 | uint32](
 	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),
 	masked func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int, columns uint32),

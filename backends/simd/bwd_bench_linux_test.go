@@ -43,9 +43,8 @@ func cpuTime(b *testing.B) float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / float64(time.Second)
 }
 
-// BenchmarkBackwardPrices measures what each feature costs over the plain call: the
-// median of ratios of calls in turns, of CPU time. FLASHKIT_BENCH names the problem, FLASHKIT_KERNEL
-// the kernel.
+// BenchmarkBackwardPrices measures the cost of each feature over the plain call: the median of
+// ratios of CPU time, calls in turns. FLASHKIT_BENCH names the problem, FLASHKIT_KERNEL the kernel.
 func BenchmarkBackwardPrices(b *testing.B) {
 	name := os.Getenv("FLASHKIT_BENCH")
 	if name == "" {

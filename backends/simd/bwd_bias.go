@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// scatter writes x to the elements of t that lie the given numbers beyond the first.
+// scatter writes x to the elements of t at the offsets first+at[i].
 func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -27,18 +27,18 @@ func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 	}
 }
 
-// A biasTile is rows and keys of one head of one batch of DBias. A dimension of length 1
-// stands for all that it repeats over.
+// biasTile is rows and keys of one head of one batch of DBias. A dimension of length 1 stands for
+// all that share it.
 type biasTile struct {
-	rowSum    bool // over all query rows
+	rowSum    bool // summed over all query rows
 	from, to  int  // rows
 	k0, k1    int
 	run, past []float32 // [rows][keys], in runs of portableRun rows
-	met       int       // rows of the run
+	runRows   int       // rows in the run
 }
 
-// biasTile writes one tile of a DBias that repeats: the sum over sequences, then heads,
-// then query rows.
+// biasTile writes one tile of a repeated DBias: the sum over sequences, then heads, then query
+// rows.
 func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
@@ -75,8 +75,8 @@ func (j *job) biasTile(ws *pool.Arena, item int) {
 	}
 }
 
-// addBias adds what query head h of sequence b has for the tile. It reports false if the
-// call was canceled.
+// addBias adds dBias of query head h of sequence b to the tile. It reports false if the call was
+// canceled.
 func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bool {
 	k1, keys := min(t.k1, seq.M), t.k1-t.k0
 	first, _ := seq.Queries(t.k0)
@@ -110,19 +110,18 @@ func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bo
 	return true
 }
 
-// endOf ends the run when an element of the tile has got as much as a run has.
+// endOf ends the run once an element of the tile has portableRun terms.
 func (t *biasTile) endOf(rows int) {
 	if !t.rowSum {
 		rows = 1
 	}
-	if t.met += rows; t.met >= portableRun {
+	if t.runRows += rows; t.runRows >= portableRun {
 		addRun(t.past, t.run)
-		t.met = 0
+		t.runRows = 0
 	}
 }
 
-// sinkGradient writes DSink of head h: minus the sum of delta, each times the weight
-// that the sink has in its row.
+// sinkGradient writes DSink of head h: minus the sum over rows of delta times the sink's weight.
 func (j *job) sinkGradient(ws *pool.Arena, h int) {
 	c, f := j.call, j.args
 	sink := j.sinkOf(h)

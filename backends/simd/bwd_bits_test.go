@@ -17,16 +17,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// The gradients of a sequence depend on its own lengths and numbers, and on what the
-// problem says of all: not on the other sequences, their lengths, how they lie, what the
-// tensors have place for, or who computes them.
+// The gradients of a sequence depend on its own lengths and numbers, and on the call's problem.
+// They do not depend on other sequences, on layout, padding or workers.
 
 // A batchTrial is sequences whose numbers follow from a seed and from where they belong.
 type batchTrial struct {
-	p    flashkit.Problem // QLen and KVLen are what padded tensors have place for
+	p    flashkit.Problem // QLen and KVLen are the capacity of padded tensors
 	n, m []int
 	seed uint64
-	size map[string]float32 // of the numbers of an argument, 1 if nothing is said
+	size map[string]float32 // of the numbers of an argument, 1 by default
 
 	// Of biases and masks. A mask hides whole blocks of rows and keys.
 	bias    flashkit.DType
@@ -35,7 +34,7 @@ type batchTrial struct {
 	density float32
 }
 
-// shape returns the shape of a bias or a mask of so many sequences, rows and keys.
+// shape returns the shape of a bias or a mask with the given sequences, rows and keys.
 func (s *batchTrial) shape(x [4]int) [4]int {
 	for d := range s.shared {
 		if s.shared[d] {
@@ -60,7 +59,7 @@ func (s *batchTrial) sees(b, h, i, j int) bool {
 	return s.of("Mask", b, h, i/s.block[0], j/s.block[1]) < s.density
 }
 
-// A form is how sequences lie.
+// form is a layout of sequences.
 type form int
 
 const (
@@ -69,10 +68,10 @@ const (
 	padded
 	packed
 	mixed // packed rows, padded keys
-	full  // no sequence is shorter than it may be, and nothing says so
+	full  // all sequences have full length, and no lengths are given
 )
 
-// number is that of an element of an argument of sequence b.
+// number returns the pseudorandom value of an element of an argument of sequence b.
 func (s *batchTrial) number(name string, b, h, i, c int) float32 {
 	x := s.seed
 	for _, y := range []int{len(name), int(name[0]), int(name[len(name)-1]), b, h, i, c} {
@@ -86,7 +85,7 @@ func (s *batchTrial) number(name string, b, h, i, c int) float32 {
 	return y
 }
 
-// args returns the arguments of the sequences from b0 up to b1, those of a form.
+// args returns the arguments of the sequences from b0 up to b1 in a form.
 func (s *batchTrial) args(b0, b1 int, f form) (flashkit.Problem, *flashkit.Args, func(name string, b, i int) (batch, row int)) {
 	p, place := s.p, s.p
 	p.Ragged = f != alone && f != full
@@ -182,7 +181,7 @@ func argument(a *flashkit.Args, name string) *flashkit.Tensor {
 	panic("no argument " + name)
 }
 
-// run returns the bits of the gradients of sequence b, computed with those from b0 to b1.
+// run returns the bits of the gradients of sequence b, computed with sequences b0 to b1.
 func (s *batchTrial) run(t *testing.T, k flashkit.Kernel, b0, b1 int, f form) (all []map[string][]uint32) {
 	p, a, at := s.args(b0, b1, f)
 	require.NoError(t, k.Compute(t.Context(), p, a), s.String())
@@ -208,8 +207,7 @@ func (s *batchTrial) run(t *testing.T, k flashkit.Kernel, b0, b1 int, f form) (a
 	return all
 }
 
-// addBiasBits adds those of dBias and dSink: of sequence b where it has a dBias of its own,
-// else of all.
+// addBiasBits adds the bits of dBias and dSink: of sequence b if it has its own dBias, else of all.
 func (s *batchTrial) addBiasBits(p flashkit.Problem, a *flashkit.Args, bits map[string][]uint32, b, sequences int) {
 	add := func(name string, t *flashkit.Tensor, at int) {
 		bits[name] = append(bits[name], math.Float32bits(float32(get(t, at))))
@@ -244,7 +242,7 @@ func (s *batchTrial) String() string {
 	return fmt.Sprintf("%v n=%v m=%v seed=%d size=%v bias=%v shared=%v block=%v density=%v", s.p, s.n, s.m, s.seed, s.size, s.bias, s.shared, s.block, s.density)
 }
 
-// newBatchTrial draws sequences of up to so many rows and keys, most of them short.
+// newBatchTrial draws sequences of up to the given rows and keys, most of them short.
 func newBatchTrial(r *rand.Rand, p flashkit.Problem) *batchTrial {
 	s := &batchTrial{p: p, seed: r.Uint64(), size: map[string]float32{}}
 	length := func(most int) int {
@@ -321,8 +319,8 @@ func drawBatch(r *rand.Rand, dtype flashkit.DType, takes flashkit.Feature) flash
 	return p
 }
 
-// trials is how many trials of bits a test makes: FLASHKIT_TRIALS of them, or by how it
-// runs. Under the race detector and in an emulator calls are slow.
+// trials is the number of trials in a test of bits: FLASHKIT_TRIALS, or a default for the mode.
+// Under the race detector and in an emulator calls are slow.
 func trials(t *testing.T, few, short, long int) int {
 	n, err := strconv.Atoi(os.Getenv("FLASHKIT_TRIALS"))
 	switch {

@@ -7,23 +7,21 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// dBias of a pair is written by the block that computes it, if the pair has a bias of its
-// own. Where biases repeat, blocks of the same keys add to the same place one after the
-// other: those of one KV head after those of the head before, of one sequence after those
-// of the sequence before. Each waits until the one before has passed the tile, as in a
-// chain of dQ. So nothing is added atomically, and the bits are those of one worker.
+// If each pair has its own bias, the block that computes a pair writes its dBias. If biases repeat,
+// blocks of the same keys add to the same sum one after another: in the order of KV heads, then of
+// sequences. Each waits until the block before has passed the tile, as in a chain of dQ. So nothing
+// is added atomically, and the bits do not depend on the workers.
 //
-// A bias of all query rows is summed up in float64, in each block, and added when the
-// block ends.
+// For a bias that all query rows share, each block sums in float64 and adds when it ends.
 
-// A biasGrad is dBias of a tile of query rows and a block of keys.
+// biasGrad is dBias of a tile of query rows and a block of keys.
 type biasGrad struct {
 	kind  biasKind
 	lanes int
 	rows  int
-	db    []float32 // [rows][lanes], of a pairBias [panels][rows][lanes]
+	db    []float32 // [rows][lanes]; for pairBias [panels][rows][lanes]
 	sum   []float32 // [lanes]
-	sums  []float64 // [keys], of all rows so far
+	sums  []float64 // [keys], over all rows so far
 	seen  [maxPanels][2]int
 }
 
@@ -45,13 +43,13 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 // begin begins a tile.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns where dBias of n rows of a panel goes, from row lo of the tile on.
+// panel returns the destination of dBias of n rows of a panel, from row lo of the tile on, or nil.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {
 		return nil
 	}
 	seen := &g.seen[at/g.lanes]
-	if seen[1] != lo || lo == 0 { // else the rows follow those of the panel before
+	if seen[1] != lo || lo == 0 { // else these rows continue the panel's previous rows
 		seen[0] = lo
 	}
 	seen[1] = lo + n
@@ -61,8 +59,8 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// met takes what panel got.
-func (g *biasGrad) met(j *job, t *gradScore, x *keyRange, k, lo, n int) {
+// storePanel stores or sums the dBias that panel received.
+func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
 	case ownBias:
@@ -84,8 +82,8 @@ func (g *biasGrad) met(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	}
 }
 
-// endTile ends a tile, which is the t-th of the c-th head of the block of an item, in a
-// place among all tiles of the block.
+// endTile adds dBias of tile t of head c of an item's block. at is the tile's index in the order of
+// all blocks.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)
@@ -119,7 +117,7 @@ func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	j.passBias(item, at)
 }
 
-// clearUnseen writes zeros for the pairs of a tile that nobody sees.
+// clearUnseen zeros dBias of the pairs of a tile that the band hides.
 func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	d := &j.args.DBias
 	for k := x.from; k < x.to; k += g.db.lanes {
@@ -132,11 +130,10 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether no head by itself has anything of dBias.
+// sharesHeads reports whether no head has dBias of its own to add.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 
-// endHead adds a block's sums over all rows of the c-th head, or of all heads where these
-// share a bias.
+// endHead adds a block's sums over all rows of head c, or of all heads if they share a bias.
 func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	if g.db.kind != rowBias {
 		return
@@ -162,20 +159,19 @@ func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	j.passBias(item, int64(c))
 }
 
-// A biasTurn says when it is a block's turn to add to dBias.
+// biasTurn is the turn of a block to add to dBias.
 type biasTurn struct {
-	item, at       int // when an item, if it is not negative, has passed a place
-	number, before int // of the turn, and of the one before, negative if there is none
+	item, at       int // wait until item has passed at; no wait if item is negative
+	number, before int // of this turn, and of the previous one, negative if none
 }
 
-// beginsRun reports whether the turn is the first of a run.
+// beginsRun reports whether the turn begins a run after the first.
 func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
 
-// biasTurn returns the turn of the t-th tile of the c-th head of an item, or of the whole
-// head where t is negative.
+// biasTurn returns the turn of tile t of head c of an item, or of the whole head if t is negative.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
-	group, span := p.Heads/p.KVHeads, x.b // sequences take turns in the order of their items
+	group, span := p.Heads/p.KVHeads, x.b // sequences take turns in item order
 	if j.ragged {
 		span = j.byKey.Place(item)
 	}
@@ -211,8 +207,8 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	return turn
 }
 
-// place returns the place of the t-th tile of the c-th head, among all tiles of a block that n
-// rows have, or of the head among heads where t is negative.
+// place returns the index of tile t of head c among a block's tiles of n rows. If t is negative it
+// returns the index of the head.
 func (j *job) place(n, c, t int) int {
 	switch tiles := ceilDiv(n, j.rows); {
 	case t < 0:
@@ -224,10 +220,10 @@ func (j *job) place(n, c, t int) int {
 	}
 }
 
-// How far items have come with dBias is noted behind how far they have come with dQ.
+// Progress counters of dBias follow the counters of dQ.
 
 func (j *job) waitForBias(t biasTurn) bool {
 	return t.item < 0 || j.waitFor(j.Items+t.item, int64(t.at))
 }
 
-func (j *job) passBias(item int, at int64) { j.passed[j.Items+item].Store(at + 1) }
+func (j *job) passBias(item int, at int64) { j.progress[j.Items+item].Store(at + 1) }

@@ -5,13 +5,13 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 const (
-	biasRun   = 512 // blocks that are added up in one float32, before those of the next
-	maxPanels = 16  // of a block
-	biasPart  = 64  // keys of a rowBias that are written at a time
+	biasRun   = 512 // blocks that are summed in one float32 run
+	maxPanels = 16  // most panels of a block
+	biasPart  = 64  // keys of a rowBias that are stored at a time
 )
 
-// tilesFirst reports whether a block takes a tile of all heads before the next tile, as
-// they share biases. It must not depend on whether dBias is wanted.
+// tilesFirst reports whether a block visits a tile in all heads before the next tile, since the
+// heads share biases. It must not depend on whether dBias is requested.
 func (pl *plan) tilesFirst() bool {
 	if !pl.p.Score.Bias || pl.call.Args == nil {
 		return false
@@ -20,8 +20,8 @@ func (pl *plan) tilesFirst() bool {
 	return s[1] == 1 && s[2] != 1
 }
 
-// biasSums returns the floats of what dBias is summed up in beside its tensor, of all
-// workers: float64 for each key, float32 of a 16-bit tensor, or the runs before the one at hand.
+// biasSums returns the floats in which all workers sum dBias outside its tensor. They hold float64
+// per key, float32 for a 16-bit tensor, or past runs.
 func (pl *plan) biasSums() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias {
@@ -39,8 +39,8 @@ func (pl *plan) biasSums() int {
 	return 0
 }
 
-// biasRuns reports whether so many blocks add to dBias that they do so in runs.
-// Gradients of 16 bits need none.
+// biasRuns reports whether dBias is summed in runs because many blocks add to it. 16-bit gradients
+// need none.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {
@@ -65,15 +65,15 @@ func (pl *plan) biasGradFloats(lanes int) int {
 	return 0
 }
 
-// progress returns the number of counters for the blocks.
-func (pl *plan) progress(blocks int) int {
+// counterCount returns the number of counters for the blocks.
+func (pl *plan) counterCount(blocks int) int {
 	if kind := pl.biasKind(); kind == pairBias || kind == rowBias {
 		return 2 * blocks
 	}
 	return blocks
 }
 
-// biasItems returns how many items dBias has, before and after the blocks.
+// biasItems returns the items of dBias before and after the blocks.
 func (pl *plan) biasItems() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias && !pl.ragged && pl.p.Band == (flashkit.Band{}) {

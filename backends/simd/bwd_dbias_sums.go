@@ -9,15 +9,15 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A biasSum is where rows of a dBias that repeats are summed up, from one of them on.
+// biasSum is the sums of a repeated dBias, from one row and key on.
 type biasSum struct {
 	sum      []float32
 	step     int
-	past     []float32 // of the runs before, nil if all are one
+	past     []float32 // of past runs, nil if there is one run
 	pastStep int
 }
 
-// biasSum returns the place of keys from a given one on, of rows of a head of dBias.
+// biasSum returns the sums of keys from k on, and rows from row on, of a head of dBias.
 func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	t := &j.args.DBias
 	s := t.Shape()
@@ -33,7 +33,7 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	return x
 }
 
-// endRun adds the run at hand, of so many rows and keys, to those before it.
+// endRun adds the current run, of rows x keys, to the past runs.
 func (x *biasSum) endRun(rows, keys int) {
 	for r := range rows {
 		sum := x.sum[r*x.step:][:keys]
@@ -47,7 +47,7 @@ func (x *biasSum) endRun(rows, keys int) {
 // keySums returns the sums of a rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.Shared.All[:j.biasSums()]) }
 
-// biasItem returns the rows of an item, of a head of dBias.
+// biasItem returns the rows of an item, in one head of dBias.
 func (j *job) biasItem(item int) (b, h, from, to int) {
 	s := j.args.DBias.Shape()
 	per := ceilDiv(s[2], j.rows)
@@ -55,7 +55,7 @@ func (j *job) biasItem(item int) (b, h, from, to int) {
 	return item / per / s[1], item / per % s[1], from, min(from+j.rows, s[2])
 }
 
-// beginDBias sets dBias to 0 where blocks will add to it, and where no block will come.
+// beginDBias zeros dBias where blocks will add, and where no block will write.
 func (j *job) beginDBias(ctx context.Context) {
 	if n := j.biasItems(); n > 0 {
 		j.parallel(ctx, beginDBias, pool.Phase{Items: n})
@@ -90,8 +90,7 @@ func beginDBias(j *job, _ *pool.Arena, item int) {
 	}
 }
 
-// clearUnvisited writes zeros for the rows of a tile and the keys of all blocks that do not
-// visit it.
+// clearUnvisited zeros the rows [from, to) for the keys of the blocks that do not visit them.
 func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	begin := 0
 	for k := 0; k < x.M; k += j.keys {
@@ -106,7 +105,7 @@ func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	j.clearDBias(x, from, to, begin, x.M)
 }
 
-// clearDBias writes zeros for rows and keys of a head.
+// clearDBias zeros rows and keys of a head.
 func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 	t := &j.args.DBias
 	for i := from; i < to; i++ {
@@ -114,7 +113,7 @@ func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 	}
 }
 
-// endDBias writes what was summed up elsewhere.
+// endDBias writes dBias from sums outside its tensor.
 func (j *job) endDBias(ctx context.Context) {
 	if j.biasSums() > 0 {
 		j.parallel(ctx, endDBias, pool.Phase{Items: j.biasItems(), Floats: biasPart})

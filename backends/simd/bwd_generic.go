@@ -32,7 +32,7 @@ func runBwdGeneric(ctx context.Context, j *job) {
 	j.parallel(ctx, bwdGenericItem, j.work[0])
 }
 
-// bwdGenericItem runs an item. Those of a repeated DBias come first: they are the longest.
+// bwdGenericItem runs an item. Items of a repeated DBias come first: they are the longest.
 func bwdGenericItem(j *job, ws *pool.Arena, item int) {
 	x := &j.portable
 	var t seqTile
@@ -50,7 +50,6 @@ func bwdGenericItem(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// keyGradients writes dK and dV of one tile of keys.
 func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	p, f, n := &j.p, j.args, t.to-t.from
 	var x gradPairs
@@ -62,10 +61,10 @@ func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	if first < last {
 		x.keys.load(j, &t.Seq, t.b, t.g, t.from, n)
 	}
-	group, met := p.Heads/p.KVHeads, 0
+	group, runRows := p.Heads/p.KVHeads, 0
 	for h := t.g * group; first < last && h < (t.g+1)*group; h++ {
 		for q0 := first; q0 < last; q0 += tileQ {
-			if met += tileQ; met%portableRun == 0 {
+			if runRows += tileQ; runRows%portableRun == 0 {
 				addRun(past, run)
 			}
 			q1 := min(q0+tileQ, last)
@@ -97,7 +96,6 @@ func (j *job) keyGradients(ws *pool.Arena, t seqTile) {
 	j.clearGradKeys(&t)
 }
 
-// rowsSeen returns the query rows that see some key of the tile.
 func (t *seqTile) rowsSeen() (first, last int) {
 	if t.from == t.to {
 		return 0, 0
@@ -107,15 +105,14 @@ func (t *seqTile) rowsSeen() (first, last int) {
 	return first, last
 }
 
-// queryGradients writes dQ of one tile of query rows, and those rows of DBias
-// that are theirs alone.
+// queryGradients writes dQ of one tile of query rows, and their rows of DBias unless these repeat.
 func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	p, f, rows := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.portable.ownBias && i < t.end; i++ { // some of them are added to at once
+	for i := t.from; j.portable.ownBias && i < t.end; i++ { // pairs that the row sees are written below
 		clearElements(&f.DBias, f.DBias.Offset(t.b, t.h, i), f.DBias.Shape()[3])
 	}
 	first, last := t.keysSeen()
@@ -146,7 +143,6 @@ func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	j.clearGradRows(&t)
 }
 
-// planBwdGeneric plans a call of bwd_generic.
 func planBwdGeneric(pl *plan) {
 	x, p, biasFloats := &pl.portable, &pl.p, 0.0
 	switch pl.biasKind() {
@@ -171,9 +167,9 @@ func planBwdGeneric(pl *plan) {
 
 var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
-// bwdGenericTimes counts seven products for a pair: four in a tile of keys, three in one of
-// rows. A DBias that repeats takes two products more, and the scores once more. Where there
-// are few keys, their items are the longest.
+// bwdGenericTimes counts seven products per pair: four in a tile of keys, three in one of rows. A
+// repeated DBias takes two more, and the scores once more. With few keys, their items are the
+// longest.
 func bwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, x := &bwdGenericPace, pl.call, &pl.portable
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// What a mask hides may hold anything: it leaves no trace, not even in the last bit, in the
-// gradients of rows and keys that do not see it.
+// Hidden elements may hold anything. They leave no trace, not even in the last bit, in the
+// gradients of rows and keys that do not see them.
 func TestBackwardMaskHides(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -33,7 +33,7 @@ func TestBackwardMaskHides(t *testing.T) {
 	}
 }
 
-// checkHidden spoils a row or a key, and compares what does not see it.
+// checkHidden spoils a row or a key, and compares the gradients that do not depend on it.
 func (s *batchTrial) checkHidden(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 	s.p.QLen, s.p.KVLen = 200, 300
 	for b := range s.n {
@@ -116,8 +116,8 @@ func (s *batchTrial) checkHidden(t *testing.T, r *rand.Rand, k flashkit.Kernel) 
 	}
 }
 
-// A mask that hides nothing changes nothing, whatever the operands hold, but that what is
-// not finite may be so in another way.
+// A mask that hides nothing changes nothing, whatever the operands hold, except the kind of a
+// non-finite result.
 func TestBackwardMaskOfAll(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -11,10 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels bwd_avx512 and bwd_avx2 compute what bwd_generic computes, with
-// five products instead of seven. An item is a block of keys, cut into panels of
-// as many as there are lanes. It owns their dK and dV and walks the tiles of
-// query rows that see them, from the last one down:
+// The kernels bwd_avx512 and bwd_avx2 compute bwd_generic's result with five products instead of
+// seven. An item is a block of keys, cut into panels of one key per lane. It owns their dK and dV
+// and walks the tiles of query rows that see them, from the last one down:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  [rows][lanes], keys in the lanes
@@ -23,33 +22,33 @@ import (
 //		dV += Pᵀ dO; dK += dSᵀ Q               columns in the lanes
 //	dQ += dS K                                 columns in the lanes
 //
-// Only K and V of a block are transposed, once; all else is read as it lies.
+// K and V of a block are transposed once; all other operands are read in place.
 //
-// The blocks of a chain add to the same dQ. They do so in the order of the keys:
-// a block adds to a tile only after the block before it has passed that tile.
-// So nothing is added atomically, and the bits are those of one worker. Blocks
-// are taken in order, hence the lowest one never waits, and walking down keeps a
-// causal block behind the one before it, which has more rows to walk. A chain goes
-// at the pace of its slowest worker, so a problem of few heads has several for each.
+// The blocks of a chain add to the same dQ in the order of the keys: a block adds to a tile only
+// after its predecessor has. So nothing is added atomically, and the bits do not depend on the
+// workers. Blocks are taken in order, hence the lowest one never waits. Walking down keeps a causal
+// block behind its predecessor, which has more rows. A chain advances at its slowest worker's pace,
+// so a problem of few heads has several chains per head.
 //
-// At the edges of the band the products are cut into groups of edgeGroup rows,
-// each over what some row of it sees; the rest of a group has weight 0. Where an
-// operand is NaN or infinite the groups are single rows: 0 times NaN is NaN.
+// At the edges of the band, products are cut into groups of edgeGroup rows, over the keys that some
+// row of the group sees; hidden pairs have weight 0. If an operand is NaN or infinite the groups
+// are single rows: 0 times NaN is NaN.
 //
-// LSE and delta take two floats for each row. The first chain gathers dQ where it
-// belongs, if that is float32; every other one in float32 workspace of its size.
+// LSE and delta take two floats per row. A float32 dQ holds the first chain's sum; all other sums
+// are float32 workspace of its size.
 
-// backward returns the run of a kernel that computes tiles of query rows, blocks of keys, and tiles again.
-func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
+// backward returns the run of a kernel that prepares tiles of query rows, computes blocks of keys,
+// and finishes the tiles.
+func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
 		j.cutBlocks()
 		j.Shared.Reserve(j.plan.shared)
-		if len(j.passed) < j.counters {
-			j.passed = make([]atomic.Int64, j.counters)
+		if len(j.progress) < j.counters {
+			j.progress = make([]atomic.Int64, j.counters)
 		}
 		for i := range j.counters {
-			j.passed[i].Store(0)
+			j.progress[i].Store(0)
 		}
 		j.Hold(j.workers, tiles, blocks)
 		j.parallel(ctx, prepare, tiles)
@@ -63,8 +62,8 @@ func (isa *laneISA) backward(prepare, block, finish func(*job, *pool.Arena, int)
 	}
 }
 
-// bwdPrepare sets the stats of one tile of query rows, and its dQ to 0.
-func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
+// bwdPrepare sets the stats of a tile of query rows, and its dQ to 0.
+func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
 	t := y.findRows(&j.plan, item)
@@ -72,7 +71,7 @@ func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	isa.clearSums(j, &x, &y, t)
 	q, do, o := ws.Take(lanes*pad(p.Dim)), ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
 	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
-	x.wild[0] = 0
+	x.nonFinite[0] = 0
 	for r := y.from; r < y.to; r += lanes {
 		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
 		isa.transposed(do, buf, &f.DO, y.QBatch, y.h, row, n)
@@ -81,42 +80,40 @@ func (isa *laneISA) bwdPrepare(j *job, ws *pool.Arena, item int) {
 		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
 		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
 		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
-			continue // nothing is hidden, so nobody asks
+			continue // no pair is hidden: nonFinite is not read
 		}
 		isa.transposed(q, buf, &f.Q, y.QBatch, y.h, row, n)
-		if isa.wild(q, p.Dim, sums) || isa.wild(do, p.VDim, sums) {
-			x.wild[0] = 1
+		if isa.nonFinite(q, p.Dim, sums) || isa.nonFinite(do, p.VDim, sums) {
+			x.nonFinite[0] = 1
 		}
 	}
 	j.sumDSink(&x, &y)
 	j.clearGradRows(&y)
 }
 
-// A keyBlock is the workspace and the state of one item.
 type keyBlock struct {
 	keyRange
 	gradSum
-	k      []float32 // its keys, as rows
-	kStep  int
-	kT, vT []float32 // [panels][padded dim][lanes]
-	wild   bool      // its keys may hold what is not finite
-	q, do  []float32 // a tile of query rows, if they cannot be used where they lie
-	s, dp  []float32 // [rows][lanes]
-	ds     []float32 // [rows][dsStep]
-	masks  []uint32  // [rows]
-	mask   rowMask
-	tameQ  []float32 // a tile of query rows without what is not finite
-	tameDO []float32
-	row    []float32 // of any tensor
-	tamed  bool      // k is without what is not finite
-	top    []float32 // [lanes], of no use
-	score  gradScore
-	ahead  ahead
+	k         []float32 // its keys, as rows
+	kStep     int
+	kT, vT    []float32 // [panels][padded dim][lanes]
+	nonFinite bool      // some key is NaN or infinite
+	q, do     []float32 // copies of a tile of query rows, if needed
+	s, dp     []float32 // [rows][lanes]
+	ds        []float32 // [rows][dsStep]
+	masks     []uint32  // [rows]
+	mask      rowMask
+	finiteQ   []float32 // Q and dO of a tile with 0 for NaN and infinity
+	finiteDO  []float32
+	row       []float32 // one row of any tensor
+	cleared   bool      // k has 0 for NaN and infinity
+	top       []float32 // [lanes], unused maxima
+	score     gradScore
+	ahead     ahead
 }
 
-// newBlock loads the keys of an item. It multiplies dS by the given factor where features
-// make it.
-func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
+// newBlock loads the keys of an item. Under score features, dS is scaled by the factor by.
+func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
 	r := keyRange{predecessor: -1}
@@ -131,7 +128,7 @@ func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBl
 	}
 	if p.Score.Mask {
 		x.mask, x.row = isa.newRowMask(j, ws), ws.Take(max(dim, vdim))
-		x.tameQ, x.tameDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
+		x.finiteQ, x.finiteDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
 	}
 	rows := ws.Take(j.keys * dim)
 	x.k, x.kStep = isa.rows(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
@@ -140,37 +137,36 @@ func (isa *laneISA) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBl
 		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
 		isa.transposed(panel, buf, &f.K, x.KVBatch, x.g, x.K0+k, n)
 		isa.transposed(x.vT[(k-x.from)*vdim:], buf, &f.V, x.KVBatch, x.g, x.K0+k, n)
-		x.wild = x.wild || isa.wild(panel, p.Dim, x.top)
+		x.nonFinite = x.nonFinite || isa.nonFinite(panel, p.Dim, x.top)
 	}
-	if x.tamed = x.wild && p.Score.Mask; x.tamed {
-		x.k, x.kStep = isa.tameRows(rows, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
+	if x.cleared = x.nonFinite && p.Score.Mask; x.cleared {
+		x.k, x.kStep = isa.finiteRows(rows, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
 	}
 	return x
 }
 
-// bwdBlock writes dK and dV of a block of keys and adds its part of dQ.
-func (isa *laneISA) bwdBlock(j *job, ws *pool.Arena, item int) {
+func (isa *laneRoutines) bwdBlock(j *job, ws *pool.Arena, item int) {
 	x := isa.newBlock(j, ws, item, j.scale)
 	x.score.parts = ceilDiv(j.rows, fetchRows)
 	isa.walk(j, &x.keyRange, &x.gradSum, &x.score, item, func(h, t int, at int64) { isa.addTile(j, &x, item, h, t, at) })
 	isa.storeBlock(j, &x)
 }
 
-// walk calls add for the tiles of query rows that see keys of the block, in the
-// order of all blocks, of which at is the place.
-func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
+// walk calls add for the tiles of query rows that see keys of the block. All blocks have the same
+// order of tiles; at is the tile's index in it.
+func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
 	first, end := j.visited(&x.seqTile)
 	group, tilesFirst := j.p.Heads/j.p.KVHeads, j.tilesFirst()
-	rows := min(j.rows, upToTiles(x.N)) // of a tile, however many other sequences have
+	rows := min(j.rows, upToTiles(x.N)) // of a tile, independent of other sequences
 	visit := func(c, t int) {
 		h, at := x.g*group+c, j.place(x.N, c, t)
 		if t == end-1 && !(tilesFirst && c > 0) {
 			if x.predecessor = j.predecessor(x, item); !tilesFirst {
 				x.predecessor = j.predecessorOf(x, item, h)
 			}
-			j.passed[item].Store(int64(at))
+			j.progress[item].Store(int64(at))
 		}
-		isa.meetRow(sum, at*rows)
+		isa.flushRowRun(sum, at*rows)
 		add(h, t, int64(at))
 		score.endTile(j, x, item, c, t, int64(at))
 	}
@@ -181,7 +177,7 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 	}
 	c0 := 0
 	if x.N == 0 && score.db.sharesHeads(j) {
-		c0 = group - 1 // where there are no rows, nothing backs the number of heads
+		c0 = group - 1 // without rows, the number of heads is unbounded: do not loop over it
 	}
 	for c := c0; c < group; c++ {
 		h := x.g*group + c
@@ -192,14 +188,13 @@ func (isa *laneISA) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, it
 		score.endHead(j, x, item, c)
 	}
 	isa.endRows(sum)
-	if !j.Canceled() { // else whoever waits would add to dQ where earlier items still do
-		j.passed[item].Store(math.MaxInt64)
+	if !j.Canceled() { // a canceled item must not release its successors: earlier items may still add to dQ
+		j.progress[item].Store(math.MaxInt64)
 	}
 	j.clearGradKeys(&x.seqTile)
 }
 
-// storeBlock writes dK and dV.
-func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
+func (isa *laneRoutines) storeBlock(j *job, x *keyBlock) {
 	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
 	for k := x.from; k < x.to && !j.Canceled(); k += isa.lanes {
 		n, at := min(isa.lanes, x.to-k), k-x.from
@@ -208,15 +203,14 @@ func (isa *laneISA) storeBlock(j *job, x *keyBlock) {
 	}
 }
 
-// A rowTile is a tile of query rows on its way through a block of keys.
 type rowTile struct {
 	tileStats
 	h, from, to int
 	queryRows
-	tame  queryRows // for dK and dV
-	tamed bool      // these are without what is not finite
-	whole bool      // every row sees every key of the block
-	group int       // rows or keys of a product, where not whole
+	finite  queryRows // operands of dK and dV: as Q and dO, but finite
+	cleared bool      // NaN and infinity are 0 in finite
+	whole   bool      // every row sees every key of the block
+	group   int       // rows or keys per product, unless whole
 }
 
 type queryRows struct {
@@ -224,9 +218,9 @@ type queryRows struct {
 	qStep, doStep int
 }
 
-// addTile takes tile t of query head h into the block of an item. at is the
-// tile's place in the order of all blocks.
-func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
+// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
+// of all blocks.
+func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
 	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
@@ -235,11 +229,11 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	y.whole = x.from >= allFrom && x.to <= allUntil
 	y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, x.q)
 	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
-	isa.shield(j, x, &y)
+	isa.setOperands(j, x, &y)
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	before := x.predecessor
 	x.score.setTile(j, &x.keyRange, h, from, y.to-from)
-	isa.lookBehind(j, x, h, t)
+	isa.fetchNextTile(j, x, h, t)
 	for k := x.from; k < x.to; k += isa.lanes {
 		if j.Canceled() {
 			return
@@ -252,19 +246,18 @@ func (isa *laneISA) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	if !j.waitFor(before, at) {
 		return // canceled
 	}
-	isa.meetKeys(j, &y.tileStats, &x.keyRange, h, t)
+	isa.flushKeyRun(j, &y.tileStats, &x.keyRange, h, t)
 	group := y.group
 	if y.whole {
 		group = j.rows
 	}
 	isa.addRows(j, x, &y, dq, step, x.from, x.to, group)
-	isa.addWildRows(j, x, &y, dq, step)
-	j.passed[item].Store(at + 1)
+	isa.addNonFiniteRows(j, x, &y, dq, step)
+	j.progress[item].Store(at + 1)
 }
 
-// addPanel computes P and dS of a tile and the keys from k on, and adds to their
-// dK and dV.
-func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
+// addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV.
+func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	p, lanes := &j.p, isa.lanes
 	lo, hi := isa.seen(j, x, y, k, keys)
 	if lo >= hi {
@@ -284,11 +277,11 @@ func (isa *laneISA) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 		group = lanes
 	}
 	isa.addKeys(j, x, y, k, keys, group)
-	isa.addWildKeys(j, x, y, k, lo, hi)
+	isa.addNonFiniteKeys(j, x, y, k, lo, hi)
 }
 
-// bwdFinish adds up and writes dQ of one tile of query rows.
-func (isa *laneISA) bwdFinish(j *job, _ *pool.Arena, item int) {
+// bwdFinish sums the chains and writes dQ of a tile of query rows.
+func (isa *laneRoutines) bwdFinish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)

@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// Every combination of features, over several tiles and blocks, gives what the portable
-// kernel gives, which is held to the definition.
+// Every combination of features, over several tiles and blocks, matches the portable kernel, which
+// is tested against the definition.
 func TestBackwardFeaturesLikePortable(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

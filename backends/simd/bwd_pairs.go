@@ -23,7 +23,6 @@ func (x *gradPairs) begin(j *job, ws *pool.Arena) {
 	x.s.begin(j)
 }
 
-// setRows loads the query rows [from, to) of head h.
 func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.rows.load(j, t.QBatch, h, t.Q0+from, to-from)
 	x.s.setHead(t, b, h)
@@ -50,14 +49,14 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	return keys, prob, ds
 }
 
-// A gradTile is a tile of query rows with the operands of its gradients.
+// gradTile is a tile of query rows with the operands of its gradients.
 type gradTile struct {
 	dim, vdim int
 	q, do     []float32
 	qStep     int
 	doStep    int
 	lse       []float32
-	delta     []float32 // dO·O - dLSE, summed as dO·V is: where one key has all the weight they must cancel
+	delta     []float32 // dO·O - dLSE, summed in the order of dO·V: with one key of weight 1 they must cancel
 
 	qBuf, doBuf, oBuf []float32
 }
@@ -66,11 +65,10 @@ func newGradTile(j *job, ws *pool.Arena) gradTile {
 	p, rows := &j.p, j.portable.rows
 	return gradTile{
 		dim: p.Dim, vdim: p.VDim, lse: ws.Take(rows), delta: ws.Take(rows),
-		qBuf: ws.Take(rows * p.Dim), doBuf: ws.Take(rows * p.VDim), oBuf: ws.Take(min(rows, 1) * p.VDim), // without rows no memory backs a row
+		qBuf: ws.Take(rows * p.Dim), doBuf: ws.Take(rows * p.VDim), oBuf: ws.Take(min(rows, 1) * p.VDim), // without rows, no tensor bounds VDim
 	}
 }
 
-// load fills t with n rows of query head h, from row r on.
 func (t *gradTile) load(j *job, b, h, r, n int) {
 	f := j.args
 	t.q, t.qStep = view(&f.Q, b, h, r, n, t.qBuf)
@@ -85,12 +83,12 @@ func (t *gradTile) load(j *job, b, h, r, n int) {
 	}
 }
 
-// A pairMatrix holds P and dS of a tile, row by row, for sums over rows.
+// pairMatrix holds P and dS of a tile row by row, for sums over rows.
 type pairMatrix struct {
 	prob, ds []float32     // [rows][tileK]
 	seen     [tileQ]uint64 // a bit for each key
 
-	rows        [tileQ]int // of a column
+	rows        [tileQ]int // rows of a column
 	colP, colDS [tileQ]float32
 }
 
@@ -103,7 +101,7 @@ func (m *pairMatrix) setRow(i int, keys []int, prob, ds []float32) {
 	m.seen[i] = seen
 }
 
-// column returns those of the first n rows that see key c, and what they hold for it.
+// column returns the rows, among the first n, that see key c, and their P and dS.
 func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	k := 0
 	for i, seen := range m.seen[:n] {
@@ -115,11 +113,11 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	return m.rows[:k], m.colP[:k], m.colDS[:k]
 }
 
-// dotsInHalves is Dots of the halves of x and of rows, added up: dP, from which a delta is
-// subtracted that is about as large, keeps more digits.
+// dotsInHalves sums Dots of the two halves of x and rows. It keeps more digits of dP, from which a
+// delta of similar size is subtracted.
 func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	if len(at) == 0 {
-		return // nor rows
+		return // rows may be empty, too
 	}
 	var second [tileK]float32
 	half := len(x) / 2 &^ 3
@@ -130,7 +128,6 @@ func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	}
 }
 
-// dotInHalves is dotsInHalves of one row.
 func dotInHalves(x, y []float32) float32 {
 	half := len(x) / 2 &^ 3
 	return scalar.Dot(x[:half], y[:half]) + scalar.Dot(x[half:], y[half:])

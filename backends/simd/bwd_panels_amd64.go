@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A gradPanels is the keys of one item of a backward pass on tiles, and their dK and
-// dV, in panels of as many keys as there are lanes.
+// gradPanels is the keys of an item of a backward pass on tiles, with their dK and dV, in panels of
+// one key per lane.
 type gradPanels struct {
 	keyRange
 	gradSum // [panels][dim][lanes]
@@ -16,15 +16,15 @@ type gradPanels struct {
 	score   gradScore
 }
 
-// newGradPanels multiplies dS by the given factor where features make it.
+// newGradPanels returns the panels of an item, with dS scaled by the factor by under features.
 func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
-// eachPanel calls panel for the panels that the n rows of a tile see, and then queries
-// for their keys, in the order of all blocks, of which at is the tile's place.
+// eachPanel calls panel for the panels that the n rows of a tile see, then queries for their keys.
+// at is the tile's index in the order of all blocks.
 func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k int), queries func(lo, hi int)) {
 	first, _ := x.Keys(row)
 	_, last := x.Keys(row + n - 1)
@@ -41,17 +41,17 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	if lo < hi {
 		queries(lo, hi)
 	}
-	j.passed[item].Store(at + 1)
+	j.progress[item].Store(at + 1)
 }
 
-// hidesPart reports whether a mask hides from head h all keys of the part of a block in
-// which key k is. Parts are of so many keys, a power of 2, and no block is smaller.
+// hidesPart reports whether a mask hides from head h the whole part that contains key k. Parts have
+// the given number of keys, a power of 2; no block is smaller.
 func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
 	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }
 
-// panelRows returns which of the rows of a tile see the panel from key k on: the
-// first, rounded down to a step, and how many, in whole steps or to the last one.
+// panelRows returns the rows of a tile that see the panel from key k on: the first, rounded down to
+// a step, and their number, in whole steps or to the last row.
 func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	first, _ := x.Queries(k)
 	_, last := x.Queries(min(k+pairLanes, x.to) - 1)
@@ -59,8 +59,8 @@ func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	return lo, min(upToTiles(last-row), rows) - lo
 }
 
-// setMasks sets the masks of n rows of head h, and that of one more to nothing if the last
-// pair lacks it, for the panel from key k on. It reports whether some row sees some key.
+// setMasks sets the masks of n rows of head h for the panel from key k on. After an odd number of
+// rows it clears one more. It reports whether some row sees some key.
 func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	if n <= 0 {
 		return false
@@ -75,7 +75,7 @@ func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	return x.mask.hide(masks[:n], x.b, h, row, k)
 }
 
-// store writes dK or dV, from panels of columns in the lanes times by.
+// store writes dK or dV from panels, [columns][lanes], times by.
 func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float32) {
 	dim := t.Shape()[3]
 	padded := pad(dim)

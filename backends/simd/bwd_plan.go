@@ -10,40 +10,39 @@ import (
 
 const (
 	bwdRows   = 128 // query rows of a tile: each tile loads and stores the sums of dK and dV
-	bwdNarrow = 64  // head dim up to which Q and dO of bwdRows fit in the cache with those sums; else half the rows
-	bwdBlockK = 128 // keys of a block: their dK and dV stay in the second-level cache
+	bwdNarrow = 64  // largest head dim at which Q and dO of bwdRows fit in the cache with those sums; beyond it, half the rows
+	bwdBlockK = 128 // keys of a block: their dK and dV stay in L2
 	minBlockK = 64
 	chainKeys = 512 // neighboring keys whose blocks belong to one chain
-	minChains = 4   // of all heads of a sequence
-	edgeGroup = 8   // rows of a register tile, which meet an edge of the band together
+	minChains = 4   // least chains of all heads of a sequence
+	edgeGroup = 8   // rows of a register tile, masked together at an edge of the band
 )
 
-// planBackward plans the tiles of query rows and the blocks of keys.
-func (isa *laneISA) planBackward(pl *plan) {
+func (isa *laneRoutines) planBackward(pl *plan) {
 	pl.planLanes()
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
 	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
 		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
-// planLanes plans blocks for products of vectors.
+// planLanes plans blocks for vector products.
 func (pl *plan) planLanes() {
 	rows := bwdRows
 	if max(pl.p.Dim, pl.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
 	pl.planBlocks(rows, bwdBlockK, minBlockK)
-	pl.dqRows = min(pl.rows, pl.p.QLen) // products of vectors take no rows beyond the last
+	pl.dqRows = min(pl.rows, pl.p.QLen) // vector products need no padding rows
 }
 
-// planBlocks sets the rows of a tile, the keys of a block and the number of chains. A block has the largest of
-// 2*keys, keys, keys/2, ... least keys that keeps the workers busy.
+// planBlocks sets the rows of a tile, the keys of a block and the number of chains. A block has the
+// largest of 2*keys, keys, keys/2, ... least keys that keeps the workers busy.
 //
-// Large blocks read Q and dO and update dQ less often, which pays where these outgrow the
-// second-level cache; and they read longer rows of a bias. Small blocks balance better.
+// Large blocks read Q and dO and update dQ less often, which pays when these exceed L2. They also
+// read longer rows of a bias. Small blocks balance better.
 //
-// Bits depend neither on the size of blocks, since every sum adds least keys at a time in their order, nor on
-// the workers, since the chains do not.
+// Bits depend neither on the size of blocks, as every sum adds least keys at a time in order, nor
+// on the workers, as chains do not.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
@@ -71,15 +70,15 @@ func (pl *plan) evenBlocks(keys int) int {
 	return count(float64(pl.p.KVHeads) * sum / longest)
 }
 
-// balances reports whether blocks keep the workers busy for nine tenths of the time. Workers
-// may differ in speed, so each needs four blocks. Blocks of dense calls are equal, so that their last round
-// must be nearly whole, too.
+// balances reports whether blocks keep the workers busy for nine tenths of the time. Workers may
+// differ in speed, so each needs four blocks. Dense calls have equal blocks, so their last round
+// must be nearly full, too.
 func (pl *plan) balances(blocks int) bool {
 	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
 	return blocks >= 4*pl.workers && (whole || pl.ragged || pl.p.Band != (flashkit.Band{}))
 }
 
-// mostSeen returns how many keys a row sees at most.
+// mostSeen returns the most keys that a row sees.
 func mostSeen(p *flashkit.Problem) int {
 	seen := 1
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
@@ -91,34 +90,30 @@ func mostSeen(p *flashkit.Problem) int {
 	return min(seen, p.KVLen)
 }
 
-// setBlocks sets the items of planned tiles and blocks, their workspace, and what the workers share.
-func (isa *laneISA) setBlocks(pl *plan, perTile, perBlock int) {
+func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
 	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
-	pl.counters, pl.tables = pl.progress(blocks), 2
+	pl.counters, pl.tables = pl.counterCount(blocks), 2
 }
 
-// cutBlocks makes the tables of tiles of query rows and of blocks of keys.
 func (pl *plan) cutBlocks() {
 	pl.cutTiles(&pl.byRow, true, pl.rows, items.Order{Heads: pl.p.Heads, Turns: 1})
 	pl.cutTiles(&pl.byKey, false, pl.keys, items.Order{Heads: pl.p.KVHeads, LongestFirst: true})
 }
 
-// bwdTimes predicts the time of a planned call.
-func (isa *laneISA) bwdTimes(pl *plan) [3]timedPhase {
+func (isa *laneRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
 }
 
-// cut returns how a planned call is cut.
-func (isa *laneISA) cut(pl *plan) bwdCut {
+func (isa *laneRoutines) cut(pl *plan) bwdCut {
 	return bwdCut{pl.rows, pl.keys, pl.work[0].Items, pl.work[1].Items, isa.copies(pl) > 0}
 }
 
-// A keyRange is the keys of one item.
+// keyRange is the keys of one item.
 type keyRange struct {
 	seqTile
-	predecessor int // the item before it in the chain of the current head, negative if there is none
+	predecessor int // the item before it in the current head's chain; negative: none
 }
 
 // visited returns the tiles of query rows [first, end) that see keys of a block.
@@ -130,7 +125,7 @@ func (pl *plan) visited(x *seqTile) (first, end int) {
 	return lo / pl.rows, (hi-1)/pl.rows + 1
 }
 
-// after returns the head and the tile that follow tile t of head h in a block, if any.
+// after returns the head and tile that follow tile t of head h in a block, if any.
 func (pl *plan) after(x *keyRange, h, t int) (int, int, bool) {
 	first, end := pl.visited(&x.seqTile)
 	group := pl.p.Heads / pl.p.KVHeads
@@ -146,14 +141,14 @@ func (pl *plan) after(x *keyRange, h, t int) (int, int, bool) {
 	return h + 1, end - 1, !last
 }
 
-// chain returns the chain of a block of keys: chainKeys keys belong to the first chain, the next chainKeys to the
-// second, and after the last chain to the first again.
+// chain returns the chain of a block of keys. Ranges of chainKeys keys are dealt to the chains in
+// turn.
 func (pl *plan) chain(x *keyRange) int { return x.from / chainKeys % pl.chains }
 
-// predecessor returns the item of the block before block x in its chain, or a negative number.
+// predecessor returns the item of the previous block in the chain of block x, or a negative number.
 func (pl *plan) predecessor(x *keyRange, item int) int {
 	back := pl.keys
-	if x.from%chainKeys == 0 { // the first of its chain since the other chains had theirs
+	if x.from%chainKeys == 0 { // skip the keys of the other chains
 		back += (pl.chains - 1) * chainKeys
 	}
 	if x.from < back {
@@ -162,8 +157,8 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	return item - back/pl.keys*pl.byKey.Span(item).Turns // all heads of the span have a block before the next keys
 }
 
-// gradRun is the length of a run: query rows of dK and dV, keys of a chain of dQ.
-// Gradients of 16 bits need no runs.
+// gradRun is the length of a run: query rows of dK and dV, keys of a chain of dQ. 16-bit gradients
+// need no runs.
 const gradRun = 4096
 
 // rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs.
@@ -182,8 +177,8 @@ func (pl *plan) beginsRun(from int) bool {
 	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
 }
 
-// sums returns the number of sums of dQ: one for each chain, and where there are runs, another of the
-// runs before.
+// sums returns the number of sums of dQ: one per chain, and with runs another per chain for past
+// runs.
 func (pl *plan) sums() int {
 	if pl.keyRuns() {
 		return 2 * pl.chains
@@ -191,31 +186,28 @@ func (pl *plan) sums() int {
 	return pl.chains
 }
 
-// copies returns the number of sums of dQ in workspace: all but the first if that can be
-// dQ itself.
-func (isa *laneISA) copies(pl *plan) int {
+// copies returns the number of sums of dQ in workspace: all, or all but the first if dQ itself can
+// hold that one.
+func (isa *laneRoutines) copies(pl *plan) int {
 	if isa.directRows(pl.p.DType, pl.p.Dim) {
 		return pl.sums() - 1
 	}
 	return pl.sums()
 }
 
-// statsSize returns the floats of the stats of a tile.
-func (isa *laneISA) statsSize(pl *plan) int {
+func (isa *laneRoutines) statsSize(pl *plan) int {
 	return 2*statsRows(pl) + 16 + isa.copies(pl)*copySize(pl)
 }
 
-// statsRows returns the rows of a tile that have stats, in whole lanes.
 func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
 
-// copySize returns the floats of a sum of dQ of a tile in workspace.
+// copySize returns the floats of a tile's sum of dQ in workspace.
 func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
 
-// dsStep is the distance between rows of dS: no power of two, so that the rows
-// of a column do not fall on the same cache lines.
+// dsStep is the distance between rows of dS. It is no power of two: rows of a column would share
+// cache lines.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
-// gradFloats returns the workspace of a gradSum.
 func (pl *plan) gradFloats(dim, vdim int) int {
 	if pl.rowRuns(pl.p.QLen) {
 		return 2 * pl.keys * (dim + vdim)
@@ -223,7 +215,7 @@ func (pl *plan) gradFloats(dim, vdim int) int {
 	return pl.keys * (dim + vdim)
 }
 
-// maskedFloats returns the workspace of a block for a mask.
+// maskedFloats returns the workspace that a mask adds to a block.
 func (pl *plan) maskedFloats(dim, vdim int) int {
 	if !pl.p.Score.Mask {
 		return 0
@@ -231,7 +223,6 @@ func (pl *plan) maskedFloats(dim, vdim int) int {
 	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)
 }
 
-// maskFloats returns the workspace of a rowMask.
 func (pl *plan) maskFloats() int {
 	if !pl.p.Score.Mask {
 		return 0
@@ -239,10 +230,8 @@ func (pl *plan) maskFloats() int {
 	return pl.rows
 }
 
-// featured reports whether features change scores or weights.
 func (pl *plan) featured() bool { return adjusts(pl.call) || pl.p.Score.Dropout != 0 }
 
-// scoreFloats returns the workspace of a gradScore.
 func (pl *plan) scoreFloats(lanes int) int {
 	s, floats := &pl.p.Score, 0
 	if s.Bias {

@@ -4,9 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// seen returns which rows of the tile see some of the keys from k on, in whole
-// groups, for dQ, and sets their masks.
-func (isa *laneISA) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
+// seen sets the masks of the tile's rows for the keys from k on. It returns the rows that see some
+// of them, in whole groups, for dQ.
+func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
 	lo, _ = x.Queries(k)
 	_, hi = x.Queries(k + keys - 1)
 	lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from
@@ -25,8 +25,8 @@ func (isa *laneISA) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi i
 	return 0, 0
 }
 
-// setKeyMasks sets the masks of rows, from a given one on: which of the keys from k
-// on each sees, or all of them.
+// setKeyMasks sets the masks of rows from row on: the keys from k on that each sees, or all if
+// whole.
 func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {
@@ -40,8 +40,8 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 	}
 }
 
-// addKeys adds to dV and dK of the keys of a panel, from k on, group by group.
-func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
+// addKeys adds to dV and dK of a panel, from key k on, group by group.
+func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
 		rows := min(group, keys-c)
@@ -49,16 +49,15 @@ func (isa *laneISA) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int)
 		_, hi := x.Queries(k + c + rows - 1)
 		if lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from; lo < hi {
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*pad(p.VDim):], pad(p.VDim),
-				x.s[lo*lanes+c:], lanes, y.tame.do[lo*y.tame.doStep:], y.tame.doStep, rows, hi-lo, p.VDim)
+				x.s[lo*lanes+c:], lanes, y.finite.do[lo*y.finite.doStep:], y.finite.doStep, rows, hi-lo, p.VDim)
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*pad(p.Dim):], pad(p.Dim),
-				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.tame.q[lo*y.tame.qStep:], y.tame.qStep, rows, hi-lo, p.Dim)
+				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.finite.q[lo*y.finite.qStep:], y.finite.qStep, rows, hi-lo, p.Dim)
 		}
 	}
 }
 
-// addRows adds what the keys [from, to) contribute to dQ of the tile, group by group,
-// and as many keys at a time as a block has at least.
-func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
+// addRows adds the keys [from, to) to dQ of the tile, group by group, minBlockK keys at a time.
+func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
 	p := &j.p
 	for r := y.from; r < y.to; r += group {
 		rows := min(group, y.to-r)
@@ -76,8 +75,8 @@ func (isa *laneISA) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step,
 	}
 }
 
-// add calls a product for all columns, as many at a time as there are lanes.
-func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
+// add calls a product for all columns, one vector of lanes at a time.
+func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
 	for x := 0; x < columns; x += isa.lanes {
 		if columns-x < isa.lanes && masked != nil {
 			masked(&c[x], cStep, &a[0], aStep, &b[x], bStep, rows, n, laneMask(0, isa.lanes, columns-x))
@@ -87,18 +86,17 @@ func (isa *laneISA) add(whole productFunc, masked maskedProductFunc, c []float32
 	}
 }
 
-// direct reports whether rows of t can take the place of padded float32 rows.
-func (isa *laneISA) direct(t *flashkit.Tensor) bool {
+// direct reports whether rows of t can replace padded float32 rows.
+func (isa *laneRoutines) direct(t *flashkit.Tensor) bool {
 	return isa.directRows(t.DType(), t.Shape()[3])
 }
 
-func (isa *laneISA) directRows(t flashkit.DType, dim int) bool {
+func (isa *laneRoutines) directRows(t flashkit.DType, dim int) bool {
 	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
 }
 
-// rows returns n rows of head h of t, from row r on, as float32. They are in buf
-// if they cannot be used where they lie.
-func (isa *laneISA) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+// rows returns n rows of head h of t, from row r on, as float32, in place if direct, else in buf.
+func (isa *laneRoutines) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if isa.direct(t) {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
 	}

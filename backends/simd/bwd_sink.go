@@ -8,11 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// dSink of a head is minus the sum over rows of delta, each times the weight that the
-// sink has in its row. Tiles of query rows are summed as they are prepared, and then one
-// after the other, in float64: the order does not depend on the workers.
+// dSink of a head is minus the sum over rows of delta times the sink's weight. Tiles of query rows
+// are summed as they are prepared, then in order, in float64, so the result does not depend on the
+// workers.
 
-// sumDSink sets what a tile adds to dSink, from LSE and delta.
+// sumDSink sets a tile's share of dSink, from LSE and delta.
 func (j *job) sumDSink(x *tileStats, y *seqTile) {
 	if j.args.DSink.IsZero() {
 		return
@@ -27,15 +27,14 @@ func (j *job) sumDSink(x *tileStats, y *seqTile) {
 	x.sink[0], x.sink[1] = math.Float32frombits(uint32(bits)), math.Float32frombits(uint32(bits>>32))
 }
 
-// storeDSink writes dSink.
-func (isa *laneISA) storeDSink(j *job) {
+func (isa *laneRoutines) storeDSink(j *job) {
 	t := &j.args.DSink
 	if t.IsZero() {
 		return
 	}
 	batch := j.p.Batch
 	if j.rowTiles(j.rows) == 0 {
-		batch = 0 // however many nothing backs
+		batch = 0 // without rows, the batch is unbounded: do not loop over it
 	}
 	for h := range j.p.Heads {
 		sum := 0.0

@@ -8,18 +8,18 @@ import (
 	helpers "github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A tileStats is what the backward pass keeps of a tile of query rows.
+// tileStats is the backward pass's state of a tile of query rows.
 type tileStats struct {
-	lse   []float32 // [rows]; the largest float32 where a row has no weight anywhere
-	delta []float32 // [rows], dO·O - dLSE
-	wild  []float32 // [1], not 0 if Q or dO may hold what is not finite and some key is hidden from some row
-	sink  []float32 // [2], the bits of a float64: the sum that the tile adds to dSink
-	dq    []float32 // [copies][copied][padded dim]
+	lse       []float32 // [rows]; MaxFloat32 for a row without weights
+	delta     []float32 // [rows], dO·O - dLSE
+	nonFinite []float32 // [1], not 0 if Q or dO may be NaN or infinite and some pair is hidden
+	sink      []float32 // [2], a float64's bits: the tile's share of dSink
+	dq        []float32 // [copies][dqRows][padded dim]
 }
 
-// gathered returns where a sum of the rows of dQ of tile t of query head h lies, and their distance. The
-// sums of the chains come first.
-func (isa *laneISA) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
+// gathered returns a sum of dQ of tile t of query head h, and the distance of its rows. The sums of
+// chains come first.
+func (isa *laneRoutines) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
 	f := j.args
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
 		return f.DQ.Float32s()[f.DQ.Offset(s.QBatch, h, s.Q0+t*j.rows):], rowStep(&f.DQ)
@@ -28,7 +28,7 @@ func (isa *laneISA) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (d
 }
 
 // clearSums sets the sums of dQ of a tile to 0.
-func (isa *laneISA) clearSums(j *job, x *tileStats, y *seqTile, t int) {
+func (isa *laneRoutines) clearSums(j *job, x *tileStats, y *seqTile, t int) {
 	clear(x.dq)
 	if !isa.direct(&j.args.DQ) || y.from == y.to {
 		return
@@ -39,8 +39,8 @@ func (isa *laneISA) clearSums(j *job, x *tileStats, y *seqTile, t int) {
 	}
 }
 
-// sumsOf returns how many of the sums a sequence of m keys has. It must not add those of
-// others, which are 0: -0 + 0 is not -0.
+// sumsOf returns the number of sums of a sequence with m keys. Further sums are 0 and must not be
+// added: -0 + 0 is not -0.
 func (pl *plan) sumsOf(m int) int {
 	if m > gradRun*pl.chains {
 		return pl.sums()
@@ -48,8 +48,7 @@ func (pl *plan) sumsOf(m int) int {
 	return min(pl.chains, ceilDiv(m, chainKeys))
 }
 
-// addChains adds the other sums to the first.
-func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
+func (isa *laneRoutines) addChains(j *job, x *tileStats, y *seqTile, t int) {
 	sums := j.sumsOf(y.M)
 	if sums <= 1 || y.from == y.to {
 		return
@@ -62,16 +61,16 @@ func (isa *laneISA) addChains(j *job, x *tileStats, y *seqTile, t int) {
 	}
 }
 
-// stats returns the place of tile t of query head h of sequence b.
-func (isa *laneISA) stats(j *job, b, h, t int) tileStats {
+// stats returns the stats of tile t of query head h of sequence b.
+func (isa *laneRoutines) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
 	x := j.Shared.All[j.biasSums()+j.byRow.Index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
 	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+16:]}
 }
 
-// storeSums writes dQ of a tile that was gathered elsewhere.
-func (isa *laneISA) storeSums(j *job, x *tileStats, y *seqTile) {
+// storeSums writes dQ of a tile, if it was summed in workspace.
+func (isa *laneRoutines) storeSums(j *job, x *tileStats, y *seqTile) {
 	p, f := &j.p, j.args
 	if isa.direct(&f.DQ) || y.from == y.to {
 		return
@@ -79,7 +78,7 @@ func (isa *laneISA) storeSums(j *job, x *tileStats, y *seqTile) {
 	isa.storeRows(&f.DQ, y.QBatch, y.h, y.Q0+y.from, y.to-y.from, x.dq, pad(p.Dim))
 }
 
-// takeLSE sets lse to LSE of n rows, from row r on.
+// takeLSE sets lse to the LSE of n rows from row r on, with MaxFloat32 for -Inf.
 func (j *job) takeLSE(lse []float32, b, h, r, n int) {
 	t := &j.args.LSE
 	for i := range n {
@@ -101,8 +100,7 @@ func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
 	}
 }
 
-// meetKeys ends the run of dQ of a tile if a block of keys begins another.
-func (isa *laneISA) meetKeys(j *job, x *tileStats, keys *keyRange, h, t int) {
+func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t int) {
 	if !j.beginsRun(keys.from) {
 		return
 	}
@@ -115,11 +113,11 @@ func (isa *laneISA) meetKeys(j *job, x *tileStats, keys *keyRange, h, t int) {
 	}
 }
 
-// hasPassed reports whether an item, if there is one, has passed the place at.
-func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.passed[item].Load() > at }
+// hasPassed reports whether an item has passed index at. A negative item always has.
+func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.progress[item].Load() > at }
 
-// waitFor returns when the item before in the chain has passed the place at, or
-// false when the call is canceled. The first block of a chain has none before it.
+// waitFor waits until item before has passed index at, or returns false if the call is canceled. A
+// negative item never blocks.
 func (j *job) waitFor(before int, at int64) bool {
 	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.Canceled)
 }

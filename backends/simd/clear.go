@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// clearRows writes the rows of O and LSE that the sequence does not have.
+// clearRows zeros O and sets LSE to -Inf in the padding after the sequence's rows.
 func (j *job) clearRows(t *seqTile) {
 	clearRows(&j.args.O, t.QBatch, t.h, t.to, t.end)
 	for i := t.to; i < t.end; i++ {
@@ -15,8 +15,7 @@ func (j *job) clearRows(t *seqTile) {
 	}
 }
 
-// clearRows writes zeros to rows [from, to) of a head, which are padding: at once where they
-// lie together, and not by way of the caches.
+// clearRows zeros rows [from, to) of a head: at once if they are contiguous, and past the caches.
 func clearRows(t *flashkit.Tensor, b, h, from, to int) {
 	n, wide := to-from, t.Shape()[3]
 	if n > 1 && rowStep(t) == wide {
@@ -27,24 +26,24 @@ func clearRows(t *flashkit.Tensor, b, h, from, to int) {
 	}
 }
 
-// clearGradRows writes zeros to the rows of dQ that the sequence does not have.
+// clearGradRows zeros dQ in the padding after the sequence's rows.
 func (j *job) clearGradRows(t *seqTile) {
 	if !j.call.Traits.PackedQ {
 		clearRows(&j.args.DQ, t.QBatch, t.h, t.to, t.end)
 	}
 }
 
-// clearGradKeys writes zeros to the rows of dK and dV that the sequence does not have.
+// clearGradKeys zeros dK and dV in the padding after the sequence's keys.
 func (j *job) clearGradKeys(t *seqTile) {
 	clearRows(&j.args.DK, t.KVBatch, t.g, t.to, t.end)
 	clearRows(&j.args.DV, t.KVBatch, t.g, t.to, t.end)
 }
 
-// clearElements writes n zeros from the given element on.
+// clearElements zeros n elements from offset at on.
 func clearElements(t *flashkit.Tensor, at, n int) { clear(bytesOf(t, at, n)) }
 
-// bytesOf returns the memory of n elements from the given one on. Where there are none they
-// may begin anywhere: there is no memory behind them.
+// bytesOf returns the memory of n elements from offset at on, or nil if n is 0: then at may be out
+// of range.
 func bytesOf(t *flashkit.Tensor, at, n int) []byte {
 	switch {
 	case n <= 0:

@@ -4,8 +4,8 @@ package simd
 
 import "unsafe"
 
-// clearPadding writes zeros. Many of them go past the caches: nobody reads them soon, and a
-// line that goes by way of a cache is read first.
+// clearPadding zeros x. Large ranges bypass the caches: they are not read soon, and a cached store
+// would load each line first.
 func clearPadding(x []byte) {
 	const many, line = 1 << 16, 64
 	if len(x) < many {

@@ -7,8 +7,8 @@ import "github.com/flashkit-go/flashkit"
 // convertRoutines load rows as float32, transpose them into lanes, and store them.
 type convertRoutines struct {
 	lanes   int // query rows of a tile
-	block   int // rows and columns that transpose takes
-	convert int // elements that widen and narrow take at least
+	block   int // rows and columns of a block of transpose
+	convert int // least elements of widen and narrow
 
 	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
@@ -31,17 +31,16 @@ func (isa *convertRoutines) fromLanes(rows []float32, step int, src []float32, p
 	}
 }
 
-// transposed sets dst, [padded dim][lanes], to n rows of t, transposed, and 0 in
-// the lanes beyond them. It returns the rows, which are in buf if they cannot be
-// read where they lie.
+// transposed sets dst, [padded dim][lanes], to the transpose of n rows of t; further lanes are 0.
+// It returns the rows as wholeRows does.
 func (isa *convertRoutines) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	rows, step = isa.wholeRows(buf, t, b, h, from, n)
 	isa.toLanes(dst, rows, step, pad(t.Shape()[3]))
 	return rows, step
 }
 
-// wholeRows returns n rows of t, and in the lanes beyond them rows of 0, with a padded dim.
-// They are in buf if they cannot be read where they lie.
+// wholeRows returns n rows of t with a padded dim, and zero rows up to the number of lanes. It
+// copies them to buf unless they already have this layout.
 func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	dim := t.Shape()[3]
 	padded := pad(dim)
@@ -64,7 +63,7 @@ func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float
 	return buf, dim
 }
 
-// viewKeys is view of keys of a sequence, which may lie in pages.
+// viewKeys is view of keys of a sequence, paged or not.
 func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
 	if j.p.Page == 0 {
 		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)
@@ -81,12 +80,12 @@ func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, 
 	return buf, dim
 }
 
-// loadRows widens n rows of t to rows of step elements, the last of which become 0.
+// loadRows widens n rows of t to rows of step elements, padded with 0.
 func (isa *convertRoutines) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, r, n int) {
 	isa.loadRun(dst, step, t, t.Offset(b, h, r), n)
 }
 
-// loadRun is loadRows from the given element on.
+// loadRun is loadRows from offset at on.
 func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
 	dim, next := t.Shape()[3], rowStep(t)
 	if step == dim && next == dim {
@@ -100,7 +99,7 @@ func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor,
 	}
 }
 
-// storeRows narrows n rows that lie step elements apart to rows of t.
+// storeRows narrows n rows, step elements apart, to rows of t.
 func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []float32, step int) {
 	dim := t.Shape()[3]
 	if step == dim && rowStep(t) == dim {

@@ -8,45 +8,43 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A pace is what the parts of a kernel's work take on one core, in nanoseconds.
-// The figures are those of one server; package dispatch corrects the sum by what
-// it knows of the machine.
+// pace is the cost of a kernel's work on one core, in nanoseconds per unit. The figures come from
+// one server; package dispatch corrects their sum by its own measurements.
 type pace struct {
-	start   float64 // to begin and end an item's part: a tile, a block, or a row
+	start   float64 // beginning and ending a part of an item: a tile, a block or a row
 	flop    float64 // a floating point operation of a product, idle lanes included
-	pair    float64 // a row and a key: the exponential, and what goes with it
+	pair    float64 // a pair of a row and a key: mainly the exponential
 	element float64 // an element of a row that is loaded once, or stored
-	pack    float64 // one that an item loads again: of K or V forward, of Q or dO for a tile of them backward
-	widen   float64 // more, where that is of a 16-bit type
-	feature float64 // how many times as long as featureTimes says features take, forward
+	pack    float64 // an element loaded again per item: of K or V forward, of Q or dO per tile backward
+	widen   float64 // added to pack for an element of a 16-bit type
+	feature float64 // factor on featureTimes, forward
 }
 
-// What all kernels take, in nanoseconds.
+// Costs that all kernels share, in nanoseconds.
 const (
-	callTime = 500  // a call, before and after its phases
-	helpTime = 1100 // a helper, to come to a phase and to leave
-	tileTime = 280  // a backward tile of query rows, to prepare it, to visit it from a block, or to finish it
+	callTime = 500  // a call, outside its phases
+	helpTime = 1100 // a helper that joins a phase and leaves
+	tileTime = 280  // preparing, visiting or finishing a backward tile of query rows
 )
 
-// A timedPhase is items that run at the same time, and what they take.
+// timedPhase is the cost of items that may run in parallel.
 type timedPhase struct {
 	items       int
 	nanoseconds float64 // of all items
-	longest     float64 // of the longest one, where it takes more than others
+	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns the phase of items that have equal parts of the first time, and up to
-// the given part of the second.
+// uneven returns a phase whose items share the time equal evenly. The longest item has the fraction
+// most of other.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
 
-// crowding is how much longer everything takes where sixteen processors or more work:
-// two of them share a core, mostly, and all share the memory. It ranks no kernel of
-// the backend against another, but the processor against a device.
+// crowding is the slowdown, less 1, at 16 or more processors: most cores run two threads, and all
+// share the memory. It ranks the CPU against a device, never one CPU kernel against another.
 const crowding = .5
 
-// cost returns the time of a call: that of its phases, one after the other.
+// cost returns the time of a call whose phases run one after the other.
 func cost(c *flashkit.Call, phases ...timedPhase) time.Duration {
 	t, n := float64(callTime), pool.WorkersOf(c)
 	for _, f := range phases {
@@ -56,8 +54,8 @@ func cost(c *flashkit.Call, phases ...timedPhase) time.Duration {
 	return time.Duration(min(t, math.MaxInt64/2))
 }
 
-// time returns the nanoseconds of a phase on up to n workers. Items are whole, so the
-// workers that have one more than others count, and so does the longest item.
+// time returns the nanoseconds of a phase on up to n workers. Items are whole: the busiest worker
+// and the longest item bound the time.
 func (f timedPhase) time(n int) float64 {
 	if f.items <= 0 {
 		return 0
@@ -67,7 +65,7 @@ func (f timedPhase) time(n int) float64 {
 	return t + helpTime*float64(n-1)
 }
 
-// seenRows returns how many rows see a key.
+// seenRows returns the number of query rows that see a key.
 func seenRows(p *flashkit.Problem) int {
 	if p.KVLen == 0 {
 		return 0
@@ -77,35 +75,34 @@ func seenRows(p *flashkit.Problem) int {
 	return max(0, end-first)
 }
 
-// pairs returns how many rows and keys meet in all heads, if they are taken in
-// tiles of so many rows and so many keys: beyond the last ones, and beyond the
-// edges of the band, a tile computes what nobody sees.
+// pairs returns the pairs of rows and keys, over all heads, that tiles of rows x keys compute, with
+// padding and pairs outside the band.
 func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	seen := seenRows(p)
 	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
-	met := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
+	sum := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
-			met += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
+			sum += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
 		}
 	}
-	return float64(p.Batch*p.Heads) * min(met, float64(n)*float64(m))
+	return float64(p.Batch*p.Heads) * min(sum, float64(n)*float64(m))
 }
 
-// readKeys returns how many keys tiles of so many rows read in all heads.
+// readKeys returns the keys that tiles of the given number of rows read, over all heads.
 func readKeys(p *flashkit.Problem, rows, step int) float64 {
 	rows = max(1, min(rows, p.QLen))
 	return pairs(p, rows, step) / float64(rows)
 }
 
-// readRows returns how many rows blocks of so many keys read in all heads.
+// readRows returns the rows that blocks of the given number of keys read, over all heads.
 func readRows(p *flashkit.Problem, step, keys int) float64 {
 	keys = max(1, min(keys, p.KVLen))
 	return pairs(p, step, keys) / float64(keys)
 }
 
-// rowElements and keyElements return the elements of Q and O, and of K and V, with
-// as many rows and keys as fill the lanes.
+// rowElements and keyElements return the elements of Q and O, and of K and V, in whole vectors of
+// lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
@@ -114,8 +111,7 @@ func keyElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
-// converted returns x, of K and V or in a pass where all have one type, if that is not
-// float32, else 0.
+// converted returns x, a number of elements of K and V, or 0 if they are float32.
 func converted(p *flashkit.Problem, x float64) float64 {
 	if p.KVType() == flashkit.Float32 {
 		return 0
@@ -123,8 +119,8 @@ func converted(p *flashkit.Problem, x float64) float64 {
 	return x
 }
 
-// share returns the part of a head's pairs that the longest item has: n of so many
-// rows, and the keys that they see, or n of the keys, and the rows that see them.
+// share returns the largest item's fraction of a head's pairs. The item has n of the rows and the
+// keys that they see, or n of the keys and the rows that see them.
 func share(p *flashkit.Problem, n, of, across int) float64 {
 	n = min(n, of)
 	seen := n
@@ -138,9 +134,9 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// forward is the phase of a planned forward pass, whose items are
-// tiles of whole lanes. It takes keys in steps. Rows that share a key while it is in
-// cache load it once, be they of one item or of neighbors.
+// forward returns the phase of a planned forward pass whose items are tiles of whole lanes and take
+// keys in steps. sharing is the number of rows, of one item or its neighbors, that load a cached
+// key once.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
@@ -150,8 +146,7 @@ func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	return [3]timedPhase{f}
 }
 
-// ofSequences adds up the phases of the sequences of a call, or returns that of all if
-// they are equal.
+// ofSequences returns the phase of all sequences.
 func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase) timedPhase {
 	p := call.Problem
 	if equalLengths(call) {
@@ -169,7 +164,7 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 	return sum
 }
 
-// forwardOf is forward of equal sequences, with what features add to a pair.
+// forwardOf is forward of equal sequences, with the features' cost per pair.
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
@@ -178,8 +173,8 @@ func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, item
 	return uneven(items, tile, pair, share(p, rows, p.QLen, p.KVLen)/float64(max(1, heads)))
 }
 
-// backward is the phases of a backward pass in blocks of keys, which are in the lanes
-// and walk tiles of rows. edge is how many rows meet an edge of the band together.
+// backward returns the phases of a backward pass in blocks of keys, which are in the lanes and walk
+// tiles of rows. edge is the granularity, in rows, at the edges of the band.
 func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timedPhase {
 	if equalLengths(call) {
 		return c.backwardOf(&call.Problem, vectorTime(call), lanes, edge, f)
@@ -203,7 +198,7 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
-// backwardOf is backward of equal sequences, with what features add to a pair.
+// backwardOf is backward of equal sequences, with the features' cost per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
 	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)
@@ -216,11 +211,11 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	if !f.finish {
 		return [3]timedPhase{tile, blocks}
 	}
-	tile.nanoseconds /= 2 // the other half is at the end
+	tile.nanoseconds /= 2 // the last phase has the other half
 	return [3]timedPhase{tile, blocks, tile}
 }
 
-// A bwdCut says how a backward pass is cut.
+// bwdCut is the partition of a backward pass.
 type bwdCut struct {
 	rows, keys    int  // of a tile, of a block
 	tiles, blocks int  // of all heads

@@ -39,8 +39,8 @@ func lastItems(t *testing.T, name string, p flashkit.Problem) (items, workers in
 	return -1, 0
 }
 
-// timedPhases returns what every kernel predicts of a call with so many workers, 0 for as many
-// as it may have.
+// timedPhases returns every kernel's predictions for a call with the given workers; 0 means no
+// limit.
 func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 	f, b := p.Ask(flashkit.PassForward), p.Ask(flashkit.PassBackward)
 	f.Workers, b.Workers = workers, workers

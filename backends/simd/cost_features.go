@@ -2,12 +2,12 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// featureTimes is the time that each feature adds to a pair, in nanoseconds.
+// featureTimes is the time that each feature adds per pair, in nanoseconds.
 var featureTimes = [...]struct {
 	feature flashkit.Feature
 	pair    float64 // of the portable kernels
-	forward float64 // of the forward kernels in assembly; a pace has its own unit
-	keys    float64 // likewise, where a bias or mask is the same for all rows
+	forward float64 // of the forward kernels in assembly; pace.feature scales it
+	keys    float64 // likewise, if all rows share the bias or mask
 	vector  float64 // of the backward kernels in assembly
 }{
 	{flashkit.FeatureSoftcap, 25, .25, .25, .1},
@@ -17,8 +17,7 @@ var featureTimes = [...]struct {
 	{flashkit.FeatureDropout, 8, .15, .15, .085},
 }
 
-// forwardTime returns what the features of c add to a pair of the forward kernels in
-// assembly.
+// forwardTime returns the features' time per pair in the forward kernels in assembly.
 func forwardTime(c *flashkit.Call) (sum float64) {
 	asked := c.Features()
 	for i := range featureTimes {
@@ -34,7 +33,7 @@ func forwardTime(c *flashkit.Call) (sum float64) {
 	return sum
 }
 
-// repeats reports whether the bias, or mask, of c is the same for all rows.
+// repeats reports whether all rows share the bias or mask of c.
 func repeats(c *flashkit.Call, f flashkit.Feature) bool {
 	if c.Args == nil || c.QLen == 1 {
 		return false
@@ -42,8 +41,7 @@ func repeats(c *flashkit.Call, f flashkit.Feature) bool {
 	return f == flashkit.FeatureBias && c.Args.Bias.Shape()[2] == 1 || f == flashkit.FeatureMask && c.Args.Mask.Shape()[2] == 1
 }
 
-// vectorTime returns what the features of c add to a pair of the backward kernels in
-// assembly.
+// vectorTime returns the features' time per pair in the backward kernels in assembly.
 func vectorTime(c *flashkit.Call) (sum float64) {
 	asked := c.Features()
 	for i := range featureTimes {
@@ -59,7 +57,7 @@ func vectorTime(c *flashkit.Call) (sum float64) {
 	return sum
 }
 
-// pairTime returns what the features of c add to a pair of the portable kernels.
+// pairTime returns the features' time per pair in the portable kernels.
 func pairTime(c *flashkit.Call) (sum float64) {
 	asked := c.Features()
 	for _, f := range featureTimes {
@@ -70,7 +68,7 @@ func pairTime(c *flashkit.Call) (sum float64) {
 	return sum
 }
 
-// pairsSeen returns how many rows and keys meet in all heads and sequences of c.
+// pairsSeen returns the pairs of rows and keys in all heads and sequences of c.
 func pairsSeen(c *flashkit.Call) float64 {
 	if c.Args == nil { // equal lengths
 		return float64(c.Batch*c.Heads) * float64(c.Problem.Area())
@@ -78,7 +76,6 @@ func pairsSeen(c *flashkit.Call) float64 {
 	return float64(c.Heads) * float64(c.Area())
 }
 
-// rowsAndKeys returns how many query rows and keys there are, of all heads.
 func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 	if equalLengths(c) {
 		return float64(c.Batch * c.Heads * c.QLen), float64(c.Batch * c.KVHeads * c.KVLen)
@@ -90,8 +87,8 @@ func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 	return rows, keys
 }
 
-// longestPairs returns how many pairs the longest item of a ragged call has, which
-// takes n rows or keys of the longest sequence at a time: 0 where all are equal.
+// longestPairs returns the pairs of the largest item of a ragged call: n rows or keys of the
+// longest sequence. It returns 0 if all lengths are equal.
 func (pl *plan) longestPairs(n int, keys bool) float64 {
 	c, f := pl.call, &pl.portable
 	if c.Args == nil || !c.Ragged {
@@ -106,11 +103,11 @@ func (pl *plan) longestPairs(n int, keys bool) float64 {
 	return share(&p, n, of, across) * float64(p.Area())
 }
 
-// halfTime is what the portable kernels take to widen an element of f16, which
-// has its own exponent, in nanoseconds.
+// halfTime is the time, in nanoseconds, in which the portable kernels widen an element of f16,
+// which has its own exponent.
 const halfTime = 3
 
-// halfTimes returns the time to widen so many elements if they are of f16.
+// halfTimes returns the time to widen the elements if their type is f16.
 func halfTimes(t flashkit.DType, elements float64) float64 {
 	if t == flashkit.Float16 {
 		return elements * halfTime

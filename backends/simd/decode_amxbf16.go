@@ -10,30 +10,30 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// decode_amxbf16 computes what decode_avx512 computes, in the same chunks, with AMX. Its
-// products take 16 query rows at the price of one, so it is for groups of many heads.
+// decode_amxbf16 is decode_avx512 with AMX, in the same chunks. A product takes 16 query rows at
+// the price of one, which suits large groups of heads.
 //
 //	for each block of keys:
-//		S = K Qᵀ                            K as it lies, Q in pairs; transposed to [rows][keys]
+//		S = K Qᵀ                            K in place, Q in pairs; transposed to [rows][keys]
 //		P = exp(S - max)                    in float32, as decode_avx512 has it
 //		O += P V                            rows of P in two planes of bf16, pairs of keys of V
 //
-// The two planes hold 16 bits of P, so that rounding it is not what an error comes from.
-// What a product makes of NaN and infinities is not theirs alone, as a plane may be 0: what
-// a block adds to a row is taken once more, by the vectors of decode_avx512, where it is not finite.
+// Two planes hold 16 bits of P, so rounding P does not dominate the error. But a plane may be 0
+// where the weight is not, and 0 times infinity is NaN. So rows for which a block's sum is not
+// finite are recomputed by the vectors of decode_avx512.
 
-var amxDecode = decodeISA{
-	laneISA: &avx512Lanes, tails: true,
+var amxDecode = decodeRoutines{
+	laneRoutines: &avx512Lanes, tails: true,
 	pace:    pace{start: 330, flop: .001, pair: .72, widen: .091},
-	attend:  avx512Decode.attend, // of values that are not finite
+	attend:  avx512Decode.attend, // for non-finite values
 	weights: decodeWeightsAVX512,
 }
 
 const (
 	tileQueries  = 16                // query rows of a product
-	planeQueries = tileQueries / 2   // of one with P, in two planes
+	planeQueries = tileQueries / 2   // query rows of a product with P, in two planes
 	weightStep   = decodeBlock + 32  // elements from one row of P to the next
-	weightRows   = 2*tileQueries + 8 // of P: two tiles, and a third plane of the second one, of no use
+	weightRows   = 2*tileQueries + 8 // rows of P: two tiles, and an unused third plane of the second one
 )
 
 func fitsDecodeAMXBF16(p flashkit.Problem) string {
@@ -43,10 +43,10 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Times predicts the time of reading the keys and that of the arithmetic,
-// which hardly overlap.
+// decodeAMXBF16Times predicts the time of reading the keys plus the time of the arithmetic; they
+// hardly overlap.
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
-	const page = 300 // to go to a page of K and one of V, whose rows are copied
+	const page = 300 // for the start of a page of K and one of V, whose rows are copied
 	t, c := &amxDecode.pace, pl.call
 	dims, pair, pages := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.0
 	if c.Page > 0 {
@@ -60,7 +60,6 @@ func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 
 func decodeAMXBF16Plan(pl *plan) { pl.planDecode(1, decodeAMXBF16Floats(pl.call)) }
 
-// decodeAMXBF16Floats returns the workspace of an item.
 func decodeAMXBF16Floats(c *flashkit.Call) int {
 	rows := c.Heads / c.KVHeads * c.QLen
 	_, oStep := decodeSteps(&c.Problem)
@@ -70,25 +69,24 @@ func decodeAMXBF16Floats(c *flashkit.Call) int {
 		sumFloats(rows, oStep) + scoreFloats(c, rows)
 }
 
-// A tileItem is the state of some chunks of the keys of a KV head.
 type tileItem struct {
 	decodeSums
 	decodeScores
 	q       []uint32  // [rows/16][dim/2][16]
 	s       []float32 // [rows][decodeStep]
 	keys    []float32 // scores, [decodeBlock][16]
-	k, v    []uint16  // a block's rows, if they cannot be used where they lie
+	k, v    []uint16  // copies of a block's rows, if needed
 	pairs   []uint32  // [2][16][32], of V
-	p       []uint16  // [weightRows][weightStep], of each 8 rows one plane after the other
+	p       []uint16  // [weightRows][weightStep]; each 8 rows have one plane after the other
 	sum     []float32 // [2*tileQueries][vdim], likewise
-	wild    []float32 // a row of V, widened
-	scratch []float32 // [decodePad][oStep]
+	vRow    []float32 // a row of V, widened
+	scratch []float32 // unused rows, [decodePad][oStep]
 }
 
 func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 	var x tileItem
 	x.setItem(j, ws, item)
-	isa := avx512Decode.laneISA
+	isa := avx512Decode.laneRoutines
 	from, to := x.first+x.from*x.chunk, min(x.last, x.first+x.to*x.chunk)
 	for from < to && !j.Canceled() {
 		c := (from - x.first) / x.chunk
@@ -108,16 +106,15 @@ func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 	amxDecode.endItem(j, &x.decodeSums, x.scratch)
 }
 
-// setItem packs the query rows of an item.
 func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	p, q := &j.p, &j.args.Q
 	x.decodeSums.setItem(j, ws, item, 0)
-	x.block = decodeBlock // nothing of a block waits for the next one
+	x.block = decodeBlock // a block's work does not wait for the next block
 	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(x.rows, tileQueries))*tileQueries
 	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
 	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
 	x.pairs, x.p = takeWords(ws, 4*tileQueries*tileQueries), halves(takeWords(ws, weightRows*weightStep/2))
-	x.sum, x.wild, x.scratch = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
+	x.sum, x.vRow, x.scratch = ws.Take(4*tileQueries*vwords), ws.Take(p.VDim), ws.Take(decodePad*x.oStep)
 	x.setScores(&avx512Lanes, j, ws, &x.itemOfKeys)
 	rows := halves(takeWords(ws, tileQueries*words))
 	for at := 0; at < x.rows; at += tileQueries {
@@ -140,8 +137,8 @@ func (x *tileItem) score(j *job, block seenKeys) {
 	}
 }
 
-// blockRows returns the rows of a block, and how many bytes after them those of the next
-// block are, or 0 where they do not lie side by side.
+// blockRows returns the rows of a block, and the distance in bytes to the next block, or 0 if rows
+// are not contiguous.
 func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
 	dim := t.Shape()[3]
 	if j.p.Page == 0 {
@@ -160,28 +157,27 @@ func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []u
 	return buf, step, 0
 }
 
-// addValues adds to O what the weights make of the values of a block.
 func (x *tileItem) addValues(j *job, block seenKeys) {
 	vdim, wide, keys := j.p.VDim, upToTiles(j.p.VDim), upToTiles(block.n)
 	v, step, ahead := x.blockRows(j, &j.args.V, block, x.v)
 	for from := block.row; from < block.row+block.rows; from += tileQueries {
 		n := min(tileQueries, block.row+block.rows-from)
-		var tame [2]bool
+		var noNaN [2]bool
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
-			tame[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
+			noNaN[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
 		}
 		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, ahead)
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
-			if !tame[i] || !x.addSums(from+at, rows, sum, vdim) {
-				x.addWild(j, block, from+at, rows, sum)
+			if !noNaN[i] || !x.addSums(from+at, rows, sum, vdim) {
+				x.addNonFinite(j, block, from+at, rows, sum)
 			}
 		}
 	}
 }
 
-// splitWeights sets p to two planes of the weights of n rows, from a given one on, with 0
-// beyond the last key and in place of NaN. It reports whether there is none.
+// splitWeights sets p to two planes of the weights of rows [from, from+n), with 0 beyond the last
+// key and instead of NaN. It reports whether no weight is NaN.
 func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	s := x.s[from*decodeStep:]
 	for r := 0; r < n && pad(keys) < upToTiles(keys); r++ {
@@ -190,16 +186,16 @@ func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	return splitRowsAMXBF16(&p[0], weightStep, 2*planeQueries*weightStep, &s[0], decodeStep, upToTiles(keys), n)
 }
 
-// addSums adds sums of two planes to n rows of O, from a given one on, and reports true, if
-// all are finite.
+// addSums adds the sums of two planes to rows [from, from+n) of O, if all are finite. It reports
+// whether they are.
 func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addWild does so row by row, and takes those whose weights or sums are not finite once
-// more, by vectors, of the keys that the row sees.
-func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
+// addNonFinite is addSums row by row. Rows with NaN weights or non-finite sums are recomputed by
+// vectors, over the keys that each row sees.
+func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {
 		weights := x.s[r*decodeStep:][:block.n]
@@ -211,8 +207,8 @@ func (x *tileItem) addWild(j *job, block seenKeys, from, n int, sum []float32) {
 		for key := range weights {
 			if x.sees(&block, r-block.row, key) {
 				batch, row := x.place(j, block.from+key)
-				avx512Lanes.load(x.wild, v, v.Offset(batch, x.g, row))
-				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.scratch, &weights[key], unsafe.Pointer(&x.wild[0]), vdim)
+				avx512Lanes.load(x.vRow, v, v.Offset(batch, x.g, row))
+				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.scratch, &weights[key], unsafe.Pointer(&x.vRow[0]), vdim)
 			}
 		}
 	}

@@ -18,10 +18,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// BenchmarkDecode measures the decode kernels where K and V come from memory.
-// After each call it reads the same bytes with a loop that does nothing else, on
-// as many cores: %read is the kernel's rate as a fraction of that, by medians. FLASHKIT_BENCH, problem names with
-// commas, replaces the problems.
+// BenchmarkDecode measures the decode kernels with K and V in memory. After each call, a loop only
+// reads the same bytes on the same number of cores: %read is the kernel's rate as a fraction of the
+// loop's, by medians. FLASHKIT_BENCH, problem names with commas, replaces the problems.
 func BenchmarkDecode(b *testing.B) {
 	backend, read := New(), readPeakAVX2
 	if avx512.has {
@@ -70,7 +69,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// decodeCall returns arguments for p and the memory that K and V lie in.
+// decodeCall returns arguments for p and the memory of K and V.
 func decodeCall(p flashkit.Problem) (f *flashkit.Args, memory []byte) {
 	k := p.Batch * p.KVHeads * p.KVLen * p.Dim
 	words := make([]uint32, (k+k/p.Dim*p.VDim)*p.KVType().Size()/4)

@@ -4,9 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// times predicts the time of the arithmetic, of whole register tiles, and of
-// reading the keys, which overlap, and that of merging chunks.
-func (isa *decodeISA) times(pl *plan) [3]timedPhase {
+// times predicts the time of the chunks, the larger of arithmetic and memory, and of the merge.
+// Arithmetic counts whole register tiles.
+func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 	t, c := &isa.pace, pl.call
 	element := t.element
 	if c.KVType() != flashkit.Float32 {
@@ -19,7 +19,7 @@ func (isa *decodeISA) times(pl *plan) [3]timedPhase {
 	})
 }
 
-// decodePairTime returns what features add to a row and a key, in nanoseconds.
+// decodePairTime returns the features' time per row and key, in nanoseconds.
 func decodePairTime(c *flashkit.Call) (sum float64) {
 	asked := c.Features()
 	for _, f := range decodeFeatureTimes {
@@ -41,13 +41,13 @@ var decodeFeatureTimes = [...]struct {
 	{flashkit.FeatureDropout, 1},
 }
 
-// decodeTimes returns the phases of chunks and of merging them, where a row of an item takes so many
-// nanoseconds to begin and end, and a key of a sequence so many.
+// decodeTimes returns the phases of chunks and of their merge. start is the time to begin and end a
+// row of an item, key the time per key of a sequence, both in nanoseconds.
 func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]timedPhase) {
 	const (
-		item  = 600 // to begin and end it
-		step  = 45  // a row, for each block of keys
-		chunk = 60  // a row of a chunk, to add it to those before
+		item  = 600 // to begin and end an item
+		step  = 45  // a row, per block of keys
+		chunk = 60  // a row of a chunk, to merge it
 	)
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
@@ -65,8 +65,8 @@ func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]time
 	return f
 }
 
-// blocks returns the blocks of keys of a KV head. They are cut where the rows change:
-// at each edge of the band, once for each row.
+// blocks returns the blocks of keys of a KV head. They end where the rows that see them change:
+// once per row at each edge of the band.
 func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)

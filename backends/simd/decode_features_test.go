@@ -24,7 +24,7 @@ func drawDecode(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fla
 		p.Dim, p.VDim = 16<<r.IntN(3), 16<<r.IntN(3)
 	}
 	if p.Dim > 20 {
-		p.Scale = 0 // for scores that float32 says exactly enough
+		p.Scale = 0 // for scores that float32 represents exactly enough
 	}
 	if p.Band.Left() != flashkit.Unlimited {
 		shift := p.Band.Shifted()

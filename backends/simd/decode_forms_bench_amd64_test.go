@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeForms are what a plain call is compared with: how K and V lie, and what happens to scores.
+// decodeForms are compared with a plain call: layouts of K and V, and score features.
 var decodeForms = []string{
 	"-ragged", "-ragged-page1", "-ragged-page4", "-ragged-page16", "-ragged-page64", "-ragged-page256",
 	"-softcap30", "-alibi", "-bias", "-mask", "-sink", "-dropout0.1", "-carry",
@@ -82,7 +82,8 @@ func BenchmarkDecodeForms(b *testing.B) {
 	}
 }
 
-// sameMemory returns a tensor of the shape of t in the memory of x, which has as many elements.
+// sameMemory returns a tensor of the shape of t in the memory of x, which has the same number of
+// elements.
 func sameMemory(x, t *flashkit.Tensor) flashkit.Tensor {
 	s := t.Shape()
 	switch x.DType() {

@@ -99,7 +99,7 @@ func sparse(t testing.TB, bytes int64) []byte {
 	return m
 }
 
-// Keys may lie more than 4 GiB apart, in pages and not.
+// Keys may be more than 4 GiB apart, in pages and not.
 func TestDecodeOfFarKeys(t *testing.T) {
 	const keys, dim, gap = 5, 16, 1 << 28 // elements from one key, or page, to the next
 	memory := unsafe.Slice((*float32)(unsafe.Pointer(&sparse(t, 4*((keys-1)*gap+2*dim))[0])), (keys-1)*gap+2*dim)

@@ -21,7 +21,7 @@ type halfTile struct {
 	wide, narrow    []float32 // Q, [rows][step], and the same in 16 bits
 	k, v            []uint16  // [keys][dim]
 	p               []float32 // [rows][decodeStep]
-	at              []int     // where the rows of K and V lie
+	at              []int     // offsets of the rows of K and V
 }
 
 const halfTileStep, halfTileAhead = 96, 4 // of rows of Q and O; rows that prefetches run ahead
@@ -85,7 +85,8 @@ func TestHalvesAreAddedAsWidenedOnes(t *testing.T) {
 	}
 }
 
-// Those of bfloat16 likewise, but for the order of the sums: scores, and O with its even elements first.
+// The bfloat16 routines likewise, except for the order of the sums: scores, and O with its even
+// elements first.
 func TestBF16IsAddedAsWidened(t *testing.T) {
 	if !neonBF16.has {
 		t.Skip(neonBF16.lack)
@@ -114,7 +115,7 @@ func TestBF16IsAddedAsWidened(t *testing.T) {
 	}
 }
 
-// The kernels of more instructions are those that are chosen, where a processor has them.
+// On processors with more instructions, their kernels are chosen.
 func TestHalvesAreChosen(t *testing.T) {
 	for name, want := range map[string]string{
 		"b1-h32-g8-n1-m4096-d128-f16":  "simd/decode_neonfhm",

@@ -9,29 +9,30 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A decodeISA is an instruction set for kernels that have the head dim in the
-// lanes. The routines are documented where they are declared. They may be given
-// workspace and the caller's memory only, as those of a laneISA.
-type decodeISA struct {
-	*laneISA
+// decodeRoutines holds the routines of an instruction set for kernels with the head dim in the lanes.
+// The declarations document the routines. Their arguments must be workspace or the caller's memory,
+// as for laneRoutines.
+type decodeRoutines struct {
+	*laneRoutines
 	rows   int  // of a register tile
-	split  int  // elements of a bfloat16 vector, of which the even ones come first; 0 if they keep their order
+	split  int  // elements of a bfloat16 vector, stored even ones first; 0: original order
 	tails  bool // rows of 16-bit elements need not be whole vectors
-	halves bool // Q is read as K is, and O has weightUnit times the sums
-	pace   pace // element is a read of 4 bytes, widen one of 2
+	halves bool // Q has K's type, and O is scaled by weightUnit
+	pace   pace // element is the time of reading 4 bytes, widen of 2 bytes
 
-	attend  [3]attendFunc // by the type that K and V are read in
+	attend  [3]attendFunc // by the type in which K and V are read
 	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 }
 
 type attendFunc func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
 	o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// weightUnit is what routines of halves multiply weights with, that they are rounded to few bits less often.
+// weightUnit scales the weights in routines of halves, so that fewer of them are rounded as
+// denormals.
 const weightUnit = 1 << 15
 
-// fitsDecode limits the rows: with many of them memory is not what a call waits
-// for, and the state of a block no longer stays in the first-level cache.
+// fitsDecode limits the rows. With many rows a call is not bound by memory, and the state of a
+// block exceeds L1.
 func fitsDecode(t tier, p flashkit.Problem) string {
 	if reason := t.refuses(p); reason != "" {
 		return reason
@@ -42,9 +43,9 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
-// storage returns the type that K and V are read in: their own, unless they have
-// to be widened before.
-func (isa *decodeISA) storage(j *job) flashkit.DType {
+// storage returns the type in which K and V are read: their own, or float32 if they must be widened
+// first.
+func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	t := j.args.K.DType()
 	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
 		return flashkit.Float32
@@ -52,7 +53,7 @@ func (isa *decodeISA) storage(j *job) flashkit.DType {
 	return t
 }
 
-// split puts of each n elements of a row the even ones first.
+// split moves the even elements of each n to the front.
 func split(row, buf []float32, n int) {
 	for ; len(row) > 0; row = row[n:] {
 		copy(buf, row[:n])
@@ -62,7 +63,7 @@ func split(row, buf []float32, n int) {
 	}
 }
 
-// unsplit undoes the order of split.
+// unsplit reverses split.
 func unsplit(row, buf []float32, n int) {
 	for ; len(row) > 0; row = row[n:] {
 		copy(buf, row[:n])
@@ -72,8 +73,8 @@ func unsplit(row, buf []float32, n int) {
 	}
 }
 
-// weigh is weights for any number of keys: it fills the last vector of each row.
-func (isa *decodeISA) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
+// weigh computes the weights of any number of keys: it pads each row to whole vectors.
+func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
 	for r := range rows {
 		for i := keys; i < pad(keys); i++ {
 			s[r*decodeStep+i] = float32(math.Inf(-1))

@@ -1,6 +1,6 @@
 package simd
 
-// An itemOfKeys is the chunks [from, to) of a KV head.
+// itemOfKeys is the chunks [from, to) of a KV head.
 type itemOfKeys struct {
 	kvSplit
 	g        int
@@ -8,7 +8,6 @@ type itemOfKeys struct {
 	from, to int
 }
 
-// setSplit makes x one of sequence b.
 func (x *itemOfKeys) setSplit(j *job, b int) {
 	if j.sequences() == 1 {
 		x.kvSplit = j.decode.one
@@ -17,7 +16,8 @@ func (x *itemOfKeys) setSplit(j *job, b int) {
 	j.splitSequence(&x.kvSplit, b)
 }
 
-// setItem makes x the chunks of an item, of the KV head whose turn it is, and returns how many take turns.
+// setItem sets x to the chunks of an item's KV head number turn. It returns the number of heads
+// that take turns.
 func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
 	s := j.byKey.Span(item)
 	x.setSplit(j, s.B)
@@ -27,8 +27,8 @@ func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
 	return min(x.turns, x.heads-first)
 }
 
-// setRows makes x the chunks of all heads of a sequence. It returns where their results begin, and which of
-// their rows the item merges.
+// setRows sets x to the chunks of all heads of a sequence. It returns the start of their results,
+// and the rows [from, to) that the item merges.
 func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	s := j.byKey.MergeSpan(item)
 	x.setSplit(j, s.B)
@@ -37,8 +37,8 @@ func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	return s.Results, from, min(from+n, x.heads*x.written)
 }
 
-// setHead makes x the chunks of a head of its sequence, or of all equal sequences, whose results begin
-// at the given float.
+// setHead sets x to the chunks of a head of its sequence, or of all equal sequences. results is the
+// start of the results.
 func (x *itemOfKeys) setHead(j *job, results, head int) {
 	if head >= j.p.KVHeads { // of equal sequences
 		x.b = head / j.p.KVHeads
@@ -50,23 +50,24 @@ func (x *itemOfKeys) setHead(j *job, results, head int) {
 	}
 }
 
-// result returns m and O with l, [rows][oStep], of a chunk.
+// result returns m and O, [rows][oStep] with l, of a chunk.
 func (x *itemOfKeys) result(chunk int) (m, o []float32) {
 	part := x.results[chunk*x.part:][:x.part]
 	return part[:x.rows], part[x.part-x.rows*x.oStep:]
 }
 
-// A seenKeys is a block of keys that the band lets the same rows see.
+// seenKeys is a block of keys that the band shows to the same rows.
 type seenKeys struct {
 	from, n   int
 	row, rows int
 	s         []float32 // [rows][decodeStep], scores and then weights
-	seen      []uint32  // [rows][words], a bit for each key, where a mask hides some of them
-	head      int       // of its item
-	kAt, vAt  *int      // where its rows of K and V are
+	seen      []uint32  // [rows][words], a bit per key, if a mask hides some
+	head      int       // head number in the item
+	kAt, vAt  *int      // offsets of the rows of K and V
 }
 
-// cut returns the keys from a given one on, up to the first that other rows see.
+// cut returns the block that begins at key from. It ends at the latest before key to, or where the
+// rows that see the keys change.
 func (d *kvSplit) cut(from, to int) seenKeys {
 	first, last := d.Queries(from)
 	to = min(to, from+d.block)

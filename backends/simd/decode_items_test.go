@@ -25,8 +25,8 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	return j
 }
 
-// Every chunk of every head belongs to one item, and every row of a head whose chunks are shared out
-// to one that merges; long items come first, and no result is that of two chunks.
+// Every chunk of every head belongs to one item, and every row of a split head to one merging item.
+// Long items come first, and no two chunks share a result.
 func TestDecodeItems(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 300 {

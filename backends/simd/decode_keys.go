@@ -10,37 +10,38 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A keyRows is the rows of K or V of a KV head. They are read where they lie, unless they
-// have to be widened: then a block of them is copied.
+// keyRows is the rows of K or V of a KV head, read in place. A block of rows that must be widened
+// is copied.
 type keyRows struct {
 	t        *flashkit.Tensor
-	first    unsafe.Pointer // KV head 0's row of the first key, or of page 0; nil if rows are widened
+	first    unsafe.Pointer // the first key's row, or page 0's, of KV head 0; nil if rows are widened
 	headStep int            // bytes from one KV head to the next
 	bytes    int            // of a row
 	step     int            // bytes from one row to the next
-	tiles    int            // keys that prefetches run ahead
-	ahead    int            // the same in bytes; 0: the places say where
-	page     int            // keys of a page; 0: not paged
+	tiles    int            // prefetch distance in keys
+	ahead    int            // prefetch distance in bytes; 0: take the addresses from places
+	page     int            // keys of a page; 0 without pages
 	pages    []int32        // of the sequence
 	pageStep int            // bytes from one page to the next
-	table    []int          // bytes from a block's first row to the others, but in pages
-	at       [2]places      // bytes from the first row to those in pages; a block and the one before have one each
-	buf      []float32      // room for the rows of a block
+	table    []int          // offsets of a block's rows from its first, unless in pages
+	at       [2]places      // offsets of rows in pages: of the current block and of the one before
+	buf      []float32      // widened rows of a block
 }
 
-// A places is where the rows of a block are, and those of what comes after it.
+// places are the offsets of a block's rows, and of the rows to prefetch after them.
 type places struct {
-	last  []int // of the last head that takes turns: then come the next block's of the first one
-	other []int // of one before it: then come the next one's
+	last  []int // of the last head: the next block of the first head follows
+	other []int // of an earlier head: the next head follows
 }
 
-// Prefetches that run ahead by less bytes come late; by a page of memory, they wait for one
-// another where others use the memory, too. Half a register tile more than whole tiles. Those of
-// pages have no stream of the processor's own beside them, and run further ahead. They may come more
-// than once, the last time nearestKeys before the first: a table has as many places before its own.
+// Prefetch distances. Shorter ones come late; one of a memory page makes prefetches wait for one
+// another while others use the memory. Distances in keys are whole register tiles and a half. Rows
+// in pages run further ahead, since the hardware prefetcher does not follow them. Their prefetches
+// may repeat, the last time nearestKeys before the first row, so tables have nearestKeys entries in
+// front.
 const aheadBytes, aheadPaged, tileKeys, nearestKeys = 3072, 6144, 4, 16
 
-// aheadKeys returns how many rows of so many bytes prefetches run ahead.
+// aheadKeys returns the prefetch distance in rows, for rows of the given bytes.
 func aheadKeys(bytes, page int) int {
 	const longRow = 1024
 	switch {
@@ -54,7 +55,7 @@ func aheadKeys(bytes, page int) int {
 
 // keyFloats returns the workspace of the rows of K or V.
 func keyFloats(c *flashkit.Call, dim int) int {
-	const floats = 2 // of a place
+	const floats = 2 // of an int
 	if c.Page == 0 {
 		return decodeBlock * (dim + floats)
 	}
@@ -62,10 +63,10 @@ func keyFloats(c *flashkit.Call, dim int) int {
 	return decodeBlock*dim + tables*floats*placesOf(aheadKeys(2*dim, c.Page))
 }
 
-// placesOf returns the length of a table of places of rows, of which so many are prefetched ahead.
+// placesOf returns the length of a table of places with a prefetch distance of ahead rows.
 func placesOf(ahead int) int { return nearestKeys + decodeBlock + ahead + tileKeys }
 
-// set makes r the rows of t that an item reads.
+// set sets r to the rows of t that an item reads.
 func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor) {
 	dim, size := t.Shape()[3], x.as.Size()
 	r.t, r.bytes, r.step, r.page, r.buf = t, dim*size, rowStep(t)*size, j.p.Page, ws.Take(decodeBlock*dim)
@@ -104,9 +105,9 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 	}
 }
 
-// setStrided sets the places of rows that are step bytes apart: every block has the same.
+// setStrided sets the offsets of rows step bytes apart, which all blocks share.
 func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
-	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // 0 would mean that the table has places of later blocks
+	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // not 0: the table has no later blocks
 	r.table = takeInts(ws, decodeBlock)[:keys]
 	place := 0
 	for i := range r.table {
@@ -115,8 +116,8 @@ func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
 	}
 }
 
-// block returns the row of a KV head that a block's places count from.
-func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) unsafe.Pointer {
+// block returns the base address of the block's offsets.
+func (r *keyRows) block(isa *laneRoutines, j *job, h *itemOfKeys, keys seenKeys) unsafe.Pointer {
 	switch {
 	case r.first == nil:
 		r.widen(isa, j, h, keys.from, keys.n)
@@ -127,7 +128,7 @@ func (r *keyRows) block(isa *laneISA, j *job, h *itemOfKeys, keys seenKeys) unsa
 	return unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)
 }
 
-// inPages reports whether rows are read in pages, so that each block has places of its own.
+// inPages reports whether rows are read in pages, so that each block has its own places.
 func (r *keyRows) inPages() bool { return r.page > 0 && r.first != nil }
 
 func (p *places) of(isLast bool) *int {
@@ -137,7 +138,8 @@ func (p *places) of(isLast bool) *int {
 	return &p.other[nearestKeys]
 }
 
-// find finds the rows of a block, and of those after it, up to the last key, for so many heads.
+// find sets the places of a block's rows and of the rows to prefetch, up to key last, for the given
+// number of heads.
 func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	r.at[0], r.at[1] = r.at[1], r.at[0]
 	before, at := r.at[0].last[:nearestKeys], r.at[0].last[nearestKeys:][:keys.n+r.tiles+tileKeys]
@@ -146,7 +148,7 @@ func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	for i := range before {
 		before[i] = at[0]
 	}
-	for i := n; i < len(at); i++ { // there is none to prefetch
+	for i := n; i < len(at); i++ { // no row is left to prefetch
 		at[i] = at[n-1]
 	}
 	if heads == 1 {
@@ -161,7 +163,7 @@ func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	}
 }
 
-// locate sets at to where rows are, from a given key on.
+// locate sets at to the offsets of rows from the given key on.
 func (r *keyRows) locate(at []int, key int) {
 	page, row := key/r.page, key%r.page
 	for ; len(at) > 0; page, row = page+1, 0 {
@@ -175,8 +177,8 @@ func (r *keyRows) locate(at []int, key int) {
 	}
 }
 
-// widen widens n rows, from a given key on, to the buffer.
-func (r *keyRows) widen(isa *laneISA, j *job, x *itemOfKeys, from, n int) {
+// widen widens rows [from, from+n) into the buffer.
+func (r *keyRows) widen(isa *laneRoutines, j *job, x *itemOfKeys, from, n int) {
 	dim := r.t.Shape()[3]
 	for buf, end := r.buf, from+n; from < end; {
 		run := end - from
@@ -189,7 +191,7 @@ func (r *keyRows) widen(isa *laneISA, j *job, x *itemOfKeys, from, n int) {
 	}
 }
 
-// place returns the batch, or the page, and the row in it where a key lies.
+// place returns the batch, or page, of a key, and its row there.
 func (x *itemOfKeys) place(j *job, key int) (batch, row int) {
 	if j.p.Page == 0 {
 		return x.KVBatch, x.K0 + key

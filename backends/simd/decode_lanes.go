@@ -10,10 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels decode_avx512 and decode_avx2 are for few query rows. Their time
-// is that of reading K and V, so they read them once. The query heads that share
-// a KV head are rows of one problem, r = i*group + h for row i of head h of the
-// group. For each KV head and each chunk of the keys that any row sees,
+// The kernels decode_avx512 and decode_avx2 take few query rows and are bound by memory, so they
+// read K and V once. The query heads that share a KV head are rows of one problem: r = i*group + h
+// for row i of head h of the group. For each KV head and each chunk of visible keys,
 //
 //	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
 //	for each block of keys that the same rows see, and these rows:
@@ -21,17 +20,14 @@ import (
 //		P, a = exp(unit * (S-m)), exp(unit * (a-m))
 //		l = a*l + sum(P); o = a*o + drop(P) V
 //
-// and then the chunks of a head are added up in their order. (Dao et al. 2023, Flash-Decoding.)
+// and then the chunks of a head are merged in order. (Dao et al. 2023, Flash-Decoding.)
 //
-// The head dim is in the lanes. A band hides a key from whole rows, and the rows
-// that see it are neighbors: blocks are cut where the rows change, so nothing is
-// masked, and a row that does not see a key never meets it. The scores of a block
-// and the values of the block before are computed in turns, four keys each, so
-// that K and V keep coming whatever is computed.
+// The head dim is in the lanes. A band hides a key from whole rows, and the rows that see it are
+// neighbors. So blocks end where these rows change, and need no mask for the band. Scores of a
+// block alternate with values of the block before, four keys each, so that memory stays busy.
 //
-// How keys are cut into chunks depends on the sequence alone, and chunks are added up in
-// their order: the bits do not depend on the number of workers, nor on what else is in
-// the batch.
+// The chunks depend on the sequence alone and are merged in order, so the bits depend neither on
+// the number of workers nor on the batch.
 
 // decode returns the run of a kernel that computes chunks and merges them.
 func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *job) {
@@ -47,10 +43,9 @@ func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *j
 	}
 }
 
-// planDecodeLanes plans a call of a decodeISA.
 func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
-// holdOthers reserves the heads that take turns, where some do.
+// holdOthers reserves the state of heads that take turns.
 func (j *job) holdOthers(work pool.Phase) {
 	if j.decode.turns == 1 {
 		return
@@ -60,26 +55,25 @@ func (j *job) holdOthers(work pool.Phase) {
 	}
 }
 
-// A decodeItem is some chunks of the keys of a KV head, or of some.
+// decodeItem is some chunks of a KV head, or of several that take turns.
 type decodeItem struct {
 	one     decodeHead
-	others  *otherHeads    // that take turns with it
+	others  *otherHeads    // further heads that take turns
 	turns   int            // heads
-	as      flashkit.DType // that K and V are read in
-	s       [2][]float32   // [rows][decodeStep]; a block and the one before have one each
+	as      flashkit.DType // the type in which K and V are read
+	s       [2][]float32   // [rows][decodeStep], of the current block and of the one before
 	k, v    keyRows
-	scratch []float32 // [decodePad][oStep]
-	before  []float32 // O before the values of a block that hides some of its keys
+	scratch []float32 // unused rows, [decodePad][oStep]
+	before  []float32 // O before a block with hidden keys
 }
 
-// A decodeHead is the state of a KV head of an item.
 type decodeHead struct {
 	decodeSums
 	decodeScores
 	q []float32 // [rows][qStep]
 }
 
-// The otherHeads are those that may take turns with a first one. They are kept from call to call.
+// otherHeads are the heads after the first that take turns. Jobs keep them between calls.
 type otherHeads [decodeTurns - 1]decodeHead
 
 func (x *decodeItem) head(i int) *decodeHead {
@@ -89,7 +83,6 @@ func (x *decodeItem) head(i int) *decodeHead {
 	return &x.others[i-1]
 }
 
-// decodeFloats returns the workspace of an item.
 func decodeFloats(c *flashkit.Call) int {
 	rows := c.Heads / c.KVHeads * c.QLen
 	qStep, oStep := decodeSteps(&c.Problem)
@@ -101,7 +94,7 @@ func decodeFloats(c *flashkit.Call) int {
 	return n
 }
 
-func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
+func (isa *decodeRoutines) chunks(j *job, ws *pool.Arena, item int) {
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
 	first, chunk := x.one.first, x.one.chunk
@@ -117,17 +110,17 @@ func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
 		for i := range x.turns {
 			block, h := keys, x.head(i)
 			block.head = i
-			if !h.mask(isa.laneISA, j, &h.itemOfKeys, &block) {
+			if !h.mask(isa.laneRoutines, j, &h.itemOfKeys, &block) {
 				continue
 			}
 			x.find(&block, !found)
 			found = true
 			block.s, x.s[0], x.s[1] = x.s[0], x.s[1], x.s[0]
 			isa.step(j, &x, block, before)
-			h.reach(isa.laneISA, j, c)
-			h.adjust(isa.laneISA, j, &h.itemOfKeys, &block)
+			h.reach(isa.laneRoutines, j, c)
+			h.adjust(isa.laneRoutines, j, &h.itemOfKeys, &block)
 			isa.weigh(block.s, block.rows, block.n, &h.m[block.row], &h.l[block.row], j.base2, &h.o[block.row*h.oStep], h.oStep)
-			h.drop(isa.laneISA, j, &h.itemOfKeys, &block)
+			h.drop(isa.laneRoutines, j, &h.itemOfKeys, &block)
 			before = block
 		}
 	}
@@ -139,8 +132,7 @@ func (isa *decodeISA) chunks(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// setItem loads the query rows of an item.
-func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
+func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 	h := &x.one
 	if j.decode.turns > 1 {
 		x.others = &j.others[ws.Slot]
@@ -161,13 +153,12 @@ func (isa *decodeISA) setItem(x *decodeItem, j *job, ws *pool.Arena, item int) {
 			*h = decodeHead{}
 			h.setItem(j, ws, item, i)
 		}
-		h.setScores(isa.laneISA, j, ws, &h.itemOfKeys)
+		h.setScores(isa.laneRoutines, j, ws, &h.itemOfKeys)
 		isa.loadQueries(x, h, j, ws)
 	}
 }
 
-// loadQueries loads the query rows of a head.
-func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
+func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
 	q := &j.args.Q
 	h.q = ws.Take((h.rows + decodePad) * h.qStep)
 	clear(h.q)
@@ -186,9 +177,9 @@ func (isa *decodeISA) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool
 	}
 }
 
-// step computes the scores of one block and takes the values of the one before
-// into O. Either may have no keys.
-func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
+// step computes the scores of block next and adds the values of block before to O. Either may be
+// empty.
+func (isa *decodeRoutines) step(j *job, x *decodeItem, next, before seenKeys) {
 	of, past := x.head(next.head), x.head(before.head)
 	if before.seen != nil {
 		copy(x.before, past.o)
@@ -196,10 +187,10 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	var k, v unsafe.Pointer
 	var s, w *float32
 	if next.n > 0 {
-		k, s = x.k.block(isa.laneISA, j, &of.itemOfKeys, next), &next.s[0]
+		k, s = x.k.block(isa.laneRoutines, j, &of.itemOfKeys, next), &next.s[0]
 	}
 	if before.n > 0 {
-		v, w = x.v.block(isa.laneISA, j, &past.itemOfKeys, before), &before.s[0]
+		v, w = x.v.block(isa.laneRoutines, j, &past.itemOfKeys, before), &before.s[0]
 	}
 	p, q, o := &j.p, &of.q[next.row*of.qStep], &past.o[before.row*past.oStep]
 	isa.attend[x.as](s, (*byte)(k), next.kAt, x.k.ahead, q, of.qStep, p.Dim, next.rows, next.n,
@@ -209,7 +200,7 @@ func (isa *decodeISA) step(j *job, x *decodeItem, next, before seenKeys) {
 	}
 }
 
-// find sets where the rows of a block are. Heads that take turns with the same block find them once.
+// find sets the places of a block's rows. Heads that take turns with the same block share them.
 func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	if !x.k.inPages() {
 		keys.kAt, keys.vAt = &x.k.table[0], &x.v.table[0]
@@ -230,9 +221,9 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	}
 }
 
-// repair takes the values of a block again for rows whose sums are not finite: those that a row
-// does not see have weighed 0, which is no weight beside what is not finite. The places of V count from v.
-func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
+// repair recomputes the rows of O that are not finite after a masked block: weight 0 times NaN or
+// infinity is NaN. It adds only the keys that a row sees. v is the base of the offsets of V.
+func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]
 	isa.dots(&past.top[0], &o[0], &o[0], len(o)/isa.lanes)
@@ -254,12 +245,10 @@ func (isa *decodeISA) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Poi
 	}
 }
 
-// addKey adds one row of V, times its weight, to a row of O.
-func (isa *decodeISA) addKey(as flashkit.DType, o, scratch []float32, weight *float32, v unsafe.Pointer, dim int) {
+func (isa *decodeRoutines) addKey(as flashkit.DType, o, scratch []float32, weight *float32, v unsafe.Pointer, dim int) {
 	isa.attend[as](nil, nil, nil, 0, nil, 0, 0, 0, 0, &o[0], len(o), &scratch[0], weight, (*byte)(v), &onePlace[0], aheadBytes, dim, 1, 1, 0)
 }
 
-// onePlace is the table of places of one row.
 var onePlace [1]int
 
 func allFinite(x []float32) bool {

@@ -4,10 +4,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// decode_neonfhm computes what decode_neon computes, in the same chunks, with products of binary16 as
-// it lies. Each is exact, so scores are those of widened elements. Weights are rounded to binary16.
-var neonFHMDecode = decodeISA{
-	laneISA: &neonLanes, rows: 2, tails: true, halves: true,
+// decode_neonfhm is decode_neon with binary16 products, without widening, in the same chunks.
+// Products are exact, so scores equal decode_neon's. Weights are rounded to binary16.
+var neonFHMDecode = decodeRoutines{
+	laneRoutines: &neonLanes, rows: 2, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
 
 	attend:  [3]attendFunc{flashkit.Float16: attendF16NEONFHM},

@@ -7,57 +7,56 @@ import (
 )
 
 const (
-	decodeBlock = 128 // keys of a block, at most
+	decodeBlock = 128 // most keys of a block
 	decodeStep  = 144 // elements from one row of scores to the next
-	decodePad   = 3   // rows beyond the last that a register tile may reach
+	decodePad   = 3   // rows past the last that a register tile may touch
 
-	decodeWidest = 32 // elements of a vector, at most
+	decodeWidest = 32 // most elements of a vector
 )
 
-// A decodePlan is the part of kernels for few query rows: split KV.
+// decodePlan is the plan of kernels for few query rows: split-KV.
 type decodePlan struct {
 	decodeShape
-	itemKeys int     // of an item, about
-	one      kvSplit // of the last sequence: of all sequences if they are equal
+	itemKeys int     // keys of an item, approximately
+	one      kvSplit // of the last sequence, or of all if they are equal
 }
 
-// A decodeShape holds the sizes that all splits of a call share.
 type decodeShape struct {
 	kvHeads  int
-	group    int // query heads of one
-	turns    int // KV heads of an item, whose blocks take turns
-	shortest int // chunk, in keys
+	group    int // query heads of a KV head
+	turns    int // KV heads of an item that take turns, block by block
+	shortest int // least keys of a chunk
 	qStep    int // from one row of Q to the next
-	lColumn  int // where l is in a row of O, beyond its end
+	lColumn  int // column of l in a row of O, after the values
 	oStep    int // from one row of O to the next
 }
 
-// A kvSplit cuts the keys of a sequence into chunks, and shares these out to items. The chunks follow
-// from the sequence alone, since their sums round; the items may follow from anything.
+// kvSplit cuts the keys of a sequence into chunks and assigns them to items. Chunks depend on the
+// sequence alone, since their sums round; items may depend on anything.
 type kvSplit struct {
 	decodeShape
 	flashkit.Seq
-	b           int // the sequence, or the first of all
+	b           int // the sequence, or 0 for all
 	heads       int // KV heads, of all sequences if they are equal
 	rows        int // query rows of a KV head
-	written     int // these and those of padding
+	written     int // query rows with padding
 	first, last int // keys that any row sees
 	chunk       int // keys of a chunk
-	block       int // of a block, at most
+	block       int // most keys of a block
 	chunks      int // of a KV head, at least one
 	run         int // chunks of an item
-	part        int // floats of the result of a chunk: m, then O
+	part        int // floats of a chunk's result: m, then O
 }
 
-// KV heads take turns where pages are short: rows of a page lie beside the rows of other
-// heads, so that the next head finds the addresses of its pages known.
+// KV heads take turns if pages are short: rows of different heads in a page are adjacent, so the
+// next head's page addresses are already translated.
 const (
 	decodeTurns = 8
-	turnRows    = 64      // of all of them, at most
-	turnBytes   = 1 << 15 // of a head's rows in a page, or more are no gain
+	turnRows    = 64      // most rows of all heads that take turns
+	turnBytes   = 1 << 15 // bytes of a head's rows in a page, from which on turns gain nothing
 )
 
-// decodeTurnsOf returns the KV heads that may take turns.
+// decodeTurnsOf returns the most KV heads that take turns.
 func decodeTurnsOf(c *flashkit.Call) int {
 	if c.Page == 0 || c.Page*max(c.Dim, c.VDim)*c.KVType().Size() >= turnBytes {
 		return 1
@@ -65,15 +64,15 @@ func decodeTurnsOf(c *flashkit.Call) int {
 	return max(1, min(decodeTurns, c.KVHeads, turnRows/max(1, c.Heads/c.KVHeads*c.QLen)))
 }
 
-// The limits of chunks. They are long, since each ends with sums that are added up, unless
-// that makes too few of them for many workers, and still long beside their result. A sum
-// of very many keys would keep few digits.
+// Limits of chunks. Chunks are long because each ends with a merge, unless too few would be left
+// for many workers. They are long compared with their results, too. A sum of too many keys would
+// lose digits.
 const (
-	chunksEnough  = 64      // of all heads of a sequence
-	chunkBytes    = 1 << 17 // of keys and values, at least
-	chunkRows     = 8       // keys for each query row, at least
+	chunksEnough  = 64      // chunks of all heads of a sequence
+	chunkBytes    = 1 << 17 // least bytes of K and V
+	chunkRows     = 8       // least keys per query row
 	longestChunk  = 32 * decodeBlock
-	resultsOfHead = 1 << 18 // floats, at most: K and V may repeat few keys without end
+	resultsOfHead = 1 << 18 // most floats; a page table may repeat few keys without end
 )
 
 func newDecodeShape(c *flashkit.Call) decodeShape {
@@ -84,19 +83,19 @@ func newDecodeShape(c *flashkit.Call) decodeShape {
 	}
 }
 
-// decodeSteps returns the distance between rows of Q, and of O, in workspace.
+// decodeSteps returns the distance between rows of Q, and between rows of O, in workspace.
 func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
 	return ceilDiv(p.Dim, decodeWidest) * decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest + decodeWidest
 }
 
-// planDecode chooses the keys of an item: few enough that many workers have items. Where there are
-// enough heads, each is an item, for then no results of chunks need to be kept. Up to
-// most KV heads take turns in an item. floats is the workspace of an item.
+// planDecode sets the keys of an item so that many workers have items. With enough heads, each item
+// is a head, and no results are kept for a merge. Up to most KV heads take turns in an item. floats
+// is the workspace of an item.
 func (pl *plan) planDecode(most, floats int) {
 	const (
 		enough = 128
-		fewest = 2       // of a worker, where heads take turns
-		afford = 1 << 24 // floats of all results, in shorter items than need be
+		fewest = 2       // least items per worker with turns
+		afford = 1 << 24 // most floats of all results, in items shorter than necessary
 	)
 	c, d := pl.call, &pl.decode
 	d.decodeShape = newDecodeShape(c)
@@ -111,7 +110,7 @@ func (pl *plan) planDecode(most, floats int) {
 	d.turns = max(1, min(most, decodeTurnsOf(c), chunks/(fewest*pl.workers)))
 	heads := float64(c.Batch) * float64(c.KVHeads)
 	d.itemKeys = ceilDiv(keys, enough)
-	parts := float64(c.Batch)*chunksEnough + float64(keys)/longestChunk + heads // or fewer
+	parts := float64(c.Batch)*chunksEnough + float64(keys)/longestChunk + heads // an upper bound
 	if parts*float64(d.group*c.QLen)*float64(d.oStep) <= afford {
 		d.itemKeys = min(d.itemKeys, longestChunk)
 	}
@@ -124,7 +123,6 @@ func (pl *plan) planDecode(most, floats int) {
 	pl.work, pl.shared = [2]pool.Phase{{Items: all.Items, Floats: floats}, {Items: all.Merges, Floats: merge}}, all.Results
 }
 
-// cutDecode makes the table of chunks of a planned call.
 func (pl *plan) cutDecode() {
 	t := &pl.byKey
 	t.Reset(items.Order{LongestFirst: true}, 0, pl.sequences())
@@ -134,7 +132,7 @@ func (pl *plan) cutDecode() {
 	t.Arrange()
 }
 
-// splitOf returns the split of sequence b, until the next call.
+// splitOf returns the split of sequence b, valid until the next call.
 func (pl *plan) splitOf(b int) *kvSplit {
 	if pl.sequences() > 1 {
 		pl.splitSequence(&pl.decode.one, b)
@@ -142,7 +140,6 @@ func (pl *plan) splitOf(b int) *kvSplit {
 	return &pl.decode.one
 }
 
-// splitSequence sets d to the split of sequence b.
 func (pl *plan) splitSequence(d *kvSplit, b int) {
 	c := pl.call
 	d.decodeShape, d.Seq, d.b, d.heads = pl.decode.decodeShape, c.Seq(b), b, c.KVHeads*pl.alike()
@@ -159,7 +156,7 @@ func (pl *plan) splitSequence(d *kvSplit, b int) {
 	}
 	d.block = decodeBlock
 	if keys <= decodeBlock {
-		d.block /= 2 // values are those of the block before, so one alone would wait
+		d.block /= 2 // half: values trail scores by a block, so one block alone would not overlap
 	}
 	if d.run = d.chunks; d.turns*keys > pl.decode.itemKeys {
 		run := max(1, ceilDiv(pl.decode.itemKeys, d.turns*d.chunk))
@@ -167,7 +164,7 @@ func (pl *plan) splitSequence(d *kvSplit, b int) {
 	}
 }
 
-// keysOfChunk returns about how many keys a chunk has, of a sequence with the given rows and keys.
+// keysOfChunk returns the approximate keys of a chunk, for the given rows and keys of a sequence.
 func (s *decodeShape) keysOfChunk(rows, keys int) int {
 	return min(longestChunk, max(1, chunkRows*rows, s.shortest, ceilDiv(s.kvHeads*keys, chunksEnough)))
 }
@@ -181,7 +178,7 @@ func seenOf(s *flashkit.Seq) (first, last int) {
 	return first, max(first, last)
 }
 
-// setChunk cuts the keys into chunks of at least the given keys, in whole blocks.
+// setChunk cuts the keys into chunks of whole blocks, with at least the given keys.
 func (d *kvSplit) setChunk(keys int) {
 	d.chunk, d.chunks = max(1, ceilDiv(keys, decodeBlock))*decodeBlock, 1
 	if n := d.last - d.first; n > d.chunk {
@@ -189,16 +186,15 @@ func (d *kvSplit) setChunk(keys int) {
 	}
 }
 
-// isSplit reports whether several items share the chunks of a head, whose results are then merged.
+// isSplit reports whether several items share the chunks of a head and their results are merged.
 func (d *kvSplit) isSplit() bool { return d.run < d.chunks }
 
-// merged returns the rows that an item merges.
 func (d *kvSplit) merged() int {
-	const floats = 4096 // of results, at least
+	const floats = 4096 // least floats of results
 	return max(1, floats/(d.chunks*d.oStep))
 }
 
-// span returns the items of the sequence, with its own counts. A tile is a run of chunks.
+// span returns the items of the sequence. A tile is a run of chunks.
 func (d *kvSplit) span() items.Span {
 	s := items.Span{B: d.b, Heads: ceilDiv(d.heads, d.turns), Tiles: 1, Length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {
@@ -210,5 +206,5 @@ func (d *kvSplit) span() items.Span {
 	return s
 }
 
-// queryOf returns the query head, and its row, of row r of KV head g.
+// queryOf returns the query head and row of row r of KV head g.
 func (d *kvSplit) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }

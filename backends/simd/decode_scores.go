@@ -12,22 +12,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A decodeScores is what an item needs for scores that more happens to than a scale, for
-// masks and for dropout. A plain call has none of it. Rows of a block are rows of scores, with
-// its keys side by side, so the routines of tiles take them lanes by lanes.
+// decodeScores is an item's workspace for score features, mask and dropout. It is empty in a plain
+// call. A row of scores has its keys side by side, so the tile routines take its vectors of lanes
+// as rows.
 type decodeScores struct {
-	bias   []float32   // [rows][decodeStep], of a block
+	bias   []float32   // [rows][decodeStep], of the current block
 	slopes []float32   // [rows]
-	places []float32   // [lanes], those of keys before the first, in units of lanes
-	top    []float32   // [lanes], of no use
-	seen   [2][]uint32 // [rows][words]; a block and the one before have one each
+	places []float32   // [lanes], negative key offsets in units of lanes
+	top    []float32   // [lanes], unused maxima
+	seen   [2][]uint32 // [rows][words], of the current block and of the one before
 	bools  []bool      // [lanes]
 	kept   []uint32    // [words+1]
 	below  uint32
 	words  int // of the keys of a block
 }
 
-// scoreFloats returns the workspace of the scores of so many rows.
 func scoreFloats(c *flashkit.Call, rows int) int {
 	const fewest = 16 // lanes
 	words, n := decodeBlock/fewest, 0
@@ -43,8 +42,7 @@ func scoreFloats(c *flashkit.Call, rows int) int {
 	return n + rows + 3*decodeWidest + words + 1
 }
 
-// setScores prepares for the rows of an item.
-func (f *decodeScores) setScores(isa *laneISA, j *job, ws *pool.Arena, x *itemOfKeys) {
+func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *itemOfKeys) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) {
 		return
@@ -75,9 +73,9 @@ func (f *decodeScores) setScores(isa *laneISA, j *job, ws *pool.Arena, x *itemOf
 	}
 }
 
-// mask sets the bits of the keys of a block that its rows see, if these are not all. It reports
-// whether any row sees any key.
-func (f *decodeScores) mask(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) bool {
+// mask sets the bits of the visible keys of a block, unless all are visible. It reports whether any
+// row sees any key.
+func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
 	t := &j.args.Mask
 	if !j.p.Score.Mask {
 		return true
@@ -105,8 +103,7 @@ func (f *decodeScores) mask(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys
 	return some != 0
 }
 
-// setBits sets a bit for each of a row's keys that is true.
-func (f *decodeScores) setBits(isa *laneISA, row []uint32, keys []bool) {
+func (f *decodeScores) setBits(isa *laneRoutines, row []uint32, keys []bool) {
 	whole := len(keys) / isa.lanes
 	if whole > 0 {
 		isa.maskBits(&row[0], &keys[0], isa.lanes, whole)
@@ -117,14 +114,15 @@ func (f *decodeScores) setBits(isa *laneISA, row []uint32, keys []bool) {
 	}
 }
 
-// adjust makes the scores of a block those that the softmax is of, -Inf where a mask hides a key.
-func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+// adjust applies score features to the dot products of a block, and sets masked scores to -Inf.
+func (f *decodeScores) adjust(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	score := &j.p.Score
 	if score.Bias {
 		f.loadBias(isa, j, x, block)
 	}
 	if adjusts(j.call) {
-		// The keys of a row, lanes by lanes, are rows to the routine: distances are in units of so many keys.
+		// To the routine, each vector of lanes of a row's keys is a row, so distances are in units
+		// of lanes.
 		unit, words := float32(isa.lanes), ceilDiv(block.n, isa.lanes)
 		bias, places := (*float32)(nil), (*float32)(nil)
 		if score.ALiBi {
@@ -136,7 +134,7 @@ func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKe
 				bias = &f.bias[r*decodeStep]
 			}
 			slope := f.slopes[block.row+r]
-			steep := math.Abs(float64(slope)) > math.MaxFloat32/float64(unit) // it has no number in that unit
+			steep := math.Abs(float64(slope)) > math.MaxFloat32/float64(unit) // the slope overflows in that unit
 			if steep {
 				slope = 0
 			}
@@ -154,15 +152,14 @@ func (f *decodeScores) adjust(isa *laneISA, j *job, x *itemOfKeys, block *seenKe
 	}
 }
 
-// subtractDistances takes the slope times the distance off the scores of a row's keys, the
-// first of which is at the given place, counted from the row's diagonal.
+// subtractDistances subtracts slope times distance from the scores of a row's keys. at is the first
+// key's offset from the row's diagonal.
 func subtractDistances(s []float32, slope float32, at int) {
 	for key := range s {
 		s[key] -= float32(float64(slope) * math.Abs(float64(at+key)))
 	}
 }
 
-// sees reports whether row r of a block sees a key of it.
 func (f *decodeScores) sees(block *seenKeys, r, key int) bool {
 	if block.seen == nil {
 		return true
@@ -171,8 +168,7 @@ func (f *decodeScores) sees(block *seenKeys, r, key int) bool {
 	return block.seen[r*f.words+key/lanes]>>(key%lanes)&1 != 0
 }
 
-// loadBias loads the biases of a block.
-func (f *decodeScores) loadBias(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+func (f *decodeScores) loadBias(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	t, last := &j.args.Bias, -1
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)
@@ -186,13 +182,12 @@ func (f *decodeScores) loadBias(isa *laneISA, j *job, x *itemOfKeys, block *seen
 	}
 }
 
-// drop sets to 0 the weights of a block that dropout drops.
-func (f *decodeScores) drop(isa *laneISA, j *job, x *itemOfKeys, block *seenKeys) {
+func (f *decodeScores) drop(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) {
 	if j.p.Score.Dropout == 0 {
 		return
 	}
 	o := &j.args.Origin
-	before := block.from % 8 // keys whose random words come with those of the first
+	before := block.from % 8 // keys before from that share its random words
 	words := ceilDiv(before+block.n, isa.lanes)
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)

@@ -11,23 +11,23 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// The state of the rows of a decode kernel: m, l and o of the chunk at hand, and of those before it
-// where the item has all of them. Otherwise each chunk's are kept, for rows to be merged.
+// decodeSums is the state of the rows of a decode kernel: m, l and o of the current chunk. An item
+// with all chunks of a head also has the sums of past chunks; otherwise each chunk's result is kept
+// for the merge.
 type decodeSums struct {
 	itemOfKeys
-	at   int       // the chunk at hand
+	at   int       // the current chunk
 	m, l []float32 // [rows]
 	o    []float32 // [rows][oStep]
-	allM []float32 // of the chunks before
-	all  []float32 // with l in its column, as o has it when a chunk ends
-	by   []float32 // [lanes]
+	allM []float32 // of past chunks
+	all  []float32 // of past chunks; a column holds l, as in o at the end of a chunk
+	by   []float32 // [lanes], factors
 }
 
-// sumFloats returns the workspace of the sums of so many rows.
 func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWidest }
 
-// setItem makes x that of an item that has seen no key, of the KV head whose turn it is, and returns how
-// many take turns.
+// setItem initializes x for an item's KV head number turn. It returns the number of heads that take
+// turns.
 func (x *decodeSums) setItem(j *job, ws *pool.Arena, item, turn int) (turns int) {
 	turns = x.itemOfKeys.setItem(j, item, turn)
 	x.l, x.by = ws.Take(x.rows), ws.Take(decodeWidest)
@@ -40,7 +40,6 @@ func (x *decodeSums) setItem(j *job, ws *pool.Arena, item, turn int) (turns int)
 	return turns
 }
 
-// begin begins the chunk at hand.
 func (x *decodeSums) begin() {
 	if x.isSplit() {
 		x.m, x.o = x.result(x.at)
@@ -52,8 +51,7 @@ func (x *decodeSums) begin() {
 	}
 }
 
-// end ends it.
-func (x *decodeSums) end(isa *laneISA, j *job) {
+func (x *decodeSums) end(isa *laneRoutines, j *job) {
 	for r, l := range x.l {
 		x.o[r*x.oStep+x.lColumn] = l
 	}
@@ -68,8 +66,7 @@ func (x *decodeSums) end(isa *laneISA, j *job) {
 	}
 }
 
-// reach ends chunks until the given one is at hand.
-func (x *decodeSums) reach(isa *laneISA, j *job, chunk int) {
+func (x *decodeSums) reach(isa *laneRoutines, j *job, chunk int) {
 	for x.at < chunk {
 		x.end(isa, j)
 		x.at++
@@ -77,9 +74,9 @@ func (x *decodeSums) reach(isa *laneISA, j *job, chunk int) {
 	}
 }
 
-// addChunk adds o, which it changes, and its l, of one chunk to those of the chunks before, and
-// returns the maximum of both.
-func (isa *laneISA) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
+// addChunk adds o, with l, of one chunk to the sums of past chunks, and returns the larger maximum.
+// It overwrites o.
+func (isa *laneRoutines) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
 	rows := len(o) / isa.lanes
 	switch {
 	case m == allM:
@@ -102,10 +99,10 @@ func setAll(x []float32, to float32) {
 	}
 }
 
-// endItem ends the last chunk, and writes the rows of O and LSE if the item has all chunks.
-func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
-	x.reach(isa.laneISA, j, x.to-1)
-	x.end(isa.laneISA, j)
+// endItem ends the last chunk, and writes O and LSE if the item has all chunks.
+func (isa *decodeRoutines) endItem(j *job, x *decodeSums, buf []float32) {
+	x.reach(isa.laneRoutines, j, x.to-1)
+	x.end(isa.laneRoutines, j)
 	if x.isSplit() {
 		return
 	}
@@ -118,8 +115,8 @@ func (isa *decodeISA) endItem(j *job, x *decodeSums, buf []float32) {
 	}
 }
 
-// merge adds up the chunks of rows and writes O and LSE.
-func (isa *decodeISA) merge(j *job, ws *pool.Arena, item int) {
+// merge merges the chunks of rows and writes O and LSE.
+func (isa *decodeRoutines) merge(j *job, ws *pool.Arena, item int) {
 	var x itemOfKeys
 	results, from, to := x.setRows(j, item)
 	all, buf, by := ws.Take(x.oStep), ws.Take(x.oStep), ws.Take(decodeWidest)
@@ -144,15 +141,14 @@ func (isa *decodeISA) merge(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// clearRow writes row r of O and LSE, which the sequence does not have.
 func (x *itemOfKeys) clearRow(j *job, r int) {
 	h, i := x.queryOf(x.g, r)
 	clearRows(&j.args.O, x.QBatch, h, x.Q0+i, x.Q0+i+1)
 	j.storeLSE(x.QBatch, h, x.Q0+i, float32(math.Inf(-1)))
 }
 
-// endRow divides once and writes row r of O, which has l in its column, and of LSE.
-func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
+// endRow divides row r of O by l, held in column lColumn, and writes O and LSE.
+func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
 	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
 		whole := x.lColumn
@@ -170,14 +166,14 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)
 	switch {
 	case p.Score.Sink || p.Carry:
-		sink, before := j.besideKeys(x.QBatch, h, i)
+		sink, before := j.otherLogits(x.QBatch, h, i)
 		if !p.Score.Sink && l == 0 && !math.IsInf(before, -1) {
 			return // O and LSE stay
 		}
 		if p.Carry {
 			load(buf, &j.args.O, at)
 		}
-		lse = addBeside(o, j.unit*float64(m), float64(l), sink, before, j.keep(), buf)
+		lse = mergeOthers(o, j.unit*float64(m), float64(l), sink, before, j.keep(), buf)
 	case l == 0: // no key, or none with a score above -Inf
 		clear(o)
 	default:
@@ -188,18 +184,18 @@ func (isa *decodeISA) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []f
 	j.storeLSE(x.QBatch, h, i, float32(lse))
 }
 
-// keep returns the factor of the weights that dropout leaves.
+// keep returns the dropout factor of the kept weights.
 func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 
-// besideKeys returns the logarithms of the weights that a row has beside those of its keys: of the
-// sink, and of the keys of earlier calls.
-func (j *job) besideKeys(b, h, i int) (sink, before float64) {
+// otherLogits returns the logits of a row's weights other than its keys': of the sink, and of the
+// earlier keys.
+func (j *job) otherLogits(b, h, i int) (sink, before float64) {
 	return j.sinkOf(h), j.earlierLSE(b, h, i)
 }
 
-// addBeside sets o to the quotient of a row whose keys have the sums o and l, of weights relative to
-// that of the logarithm m. Beside these there are a sink and the past O of earlier keys. It returns LSE.
-func addBeside(o []float32, m, l, sink, before, keep float64, past []float32) float64 {
+// mergeOthers merges o and l, relative to the logit m, with the sink and the earlier keys' O in past.
+// It sets o to the quotient and returns LSE.
+func mergeOthers(o []float32, m, l, sink, before, keep float64, past []float32) float64 {
 	top := max(m, sink, before)
 	if math.IsInf(top, -1) && l == 0 {
 		clear(o)
@@ -217,7 +213,6 @@ func addBeside(o []float32, m, l, sink, before, keep float64, past []float32) fl
 	return top + math.Log(sum)
 }
 
-// weightOf returns e^(x-top).
 func weightOf(x, top float64) float64 {
 	if d := x - top; d != 0 {
 		return math.Exp(d)

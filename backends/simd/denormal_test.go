@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkDenormal shows what denormal inputs cost the vector kernels: compare
-// with the ordinary ones. The portable kernels leave them to the processor.
+// BenchmarkDenormal shows the cost of denormal inputs in the vector kernels: compare with the
+// ordinary ones. The portable kernels leave them to the processor.
 func BenchmarkDenormal(b *testing.B) {
 	c := newCall(b, "b1-h1-g1-n512-m512-d64-f32")
 	for _, by := range []struct {

@@ -46,7 +46,7 @@ func (x dropping) drops(row uint32, key int) bool {
 }
 
 func TestDropWeights(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		rows := make([]uint32, isa.lanes)
 		for range trials(2000) {
 			x, n := newDropping(r), isa.lanes
@@ -76,7 +76,7 @@ func TestDropWeights(t *testing.T) {
 }
 
 func TestKeepKeys(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {
 			x, rows := newDropping(r), 1+r.IntN(9)
 			row, key := r.IntN(1<<r.IntN(33)), r.IntN(1<<r.IntN(40))&^7
@@ -106,7 +106,7 @@ type gradientCall struct {
 	masks, kept             []uint32
 }
 
-func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
+func newGradientCall(isa *laneRoutines, r *rand.Rand) *gradientCall {
 	n, rows := isa.lanes, 1+r.IntN(9)
 	c := &gradientCall{rows: rows, dsStep: n + r.IntN(2)*r.IntN(40), unit: 1, scale: float32(r.NormFloat64()), keep: 1 / float32(1-r.Float64())}
 	if r.IntN(2) == 0 {
@@ -138,7 +138,7 @@ func newGradientCall(isa *laneISA, r *rand.Rand) *gradientCall {
 	}
 	c.lse, c.delta = numbers(rows, func() float32 { return 10 * r.Float32() }), numbers(rows, func() float32 { return float32(r.NormFloat64()) })
 	for i := range c.s.x {
-		if r.IntN(16) == 0 { // a weight about as small as those that are not flushed
+		if r.IntN(16) == 0 { // a weight near the smallest normal number
 			c.s.x[i] = (c.lse[i/n] - float32(126*math.Ln2+r.NormFloat64()*1e-5)) / c.unit
 		}
 		w := math.Exp(c.exponent(c.s.x[i], i/n))
@@ -192,7 +192,7 @@ func (c *gradientCall) want(s, dp float32, row, i, lanes int) (want, errs [3]flo
 }
 
 func TestGradientsOf(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(1000) {
 			c, n := newGradientCall(isa, r), isa.lanes
 			in := slices.Clone(c.s.x)

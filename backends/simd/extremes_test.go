@@ -11,10 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Extremes are inputs at the ends of what a float32 can say. Where the right
-// answer does not depend on the order of the sums, every kernel must give the
-// portable one's: NaN where it has NaN, the same infinities, and near it where
-// it is finite.
+// Extremes are inputs at the ends of float32's range. Where the right answer does not depend on the
+// order of the sums, every kernel must match the portable one: NaN, the same infinities, and nearby
+// finite numbers.
 var extremes = []struct {
 	name        string
 	fill        func(a *operands)
@@ -91,7 +90,7 @@ var extremes = []struct {
 	{name: "NaN", fill: func(a *operands) { a.scaleAll(nan32) }},
 }
 
-// large returns 1e30, or in f16 what leaves room for sums.
+// large returns 1e30, or for f16 a number that leaves room for sums.
 func (a *operands) large() float32 {
 	if a.p.DType == flashkit.Float16 {
 		return 0x1p10
@@ -175,10 +174,10 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// closeTo is how far from the portable kernel's a number may be: relative is of
-// the largest number around it, absolute is below what the type resolves. The
-// vector kernels take a number below the smallest normal one, 2^-126, for 0, and
-// a gradient here is a sum of up to 2^8 products with such a number.
+// closeTo is the allowed distance from the portable kernel's number: relative to the largest number
+// around it, or absolute below the type's resolution. The vector kernels flush numbers below the
+// smallest normal one, 2^-126, to 0. A gradient here is a sum of up to 2^8 products with such a
+// number.
 var closeTo = map[flashkit.DType]struct{ relative, absolute float64 }{
 	flashkit.Float32:  {1e-4, 0x1p-118},
 	flashkit.Float16:  {4e-3, 0x1p-24},

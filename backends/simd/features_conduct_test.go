@@ -38,7 +38,7 @@ func memoryOf(list []*flashkit.Tensor) (bits []uint32) {
 	return bits
 }
 
-// backwardFeatures are what both passes take.
+// backwardFeatures are the features of both passes.
 const backwardFeatures = flashkit.AllFeatures &^ flashkit.ForwardFeatures
 
 func TestFeaturesGiveTheSameBitsForAnyNumberOfWorkers(t *testing.T) {
@@ -125,8 +125,8 @@ func TestCancelFeaturesMidway(t *testing.T) {
 	}
 }
 
-// What a problem claims beyond its tensors, a length or a number of heads that no memory
-// backs, takes neither memory nor time.
+// A problem's claims beyond its tensors, a length or a number of heads without memory, take neither
+// memory nor time.
 func TestClaimsCostNothing(t *testing.T) {
 	const huge = math.MaxInt >> 24
 	f32 := func(b, h, n, d int) flashkit.Tensor { return flashkit.F32(make([]float32, b*h*n*d), b, h, n, d) }
@@ -187,7 +187,7 @@ func TestClaimsCostNothing(t *testing.T) {
 	}
 }
 
-// A row that sees no key now keeps what it holds, to the bit, in decode kernels too.
+// A row that sees no key now keeps its contents, to the bit, in decode kernels too.
 func TestCarryKeepsRowsThatSeeNoKey(t *testing.T) {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 2, Dim: 2, VDim: 2, Carry: true, Band: flashkit.Causal()}
 	for _, k := range simd.New().Kernels() {

@@ -14,12 +14,12 @@ import (
 // A testedISA is an instruction set of lanes and its name.
 type testedISA struct {
 	name string
-	isa  *laneISA
+	isa  *laneRoutines
 	tier tier
 }
 
 // eachLaneISA runs a test of routines for the instruction sets that this machine has.
-func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneISA, r *rand.Rand)) {
+func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneRoutines, r *rand.Rand)) {
 	for _, x := range testedISAs {
 		t.Run(x.name, func(t *testing.T) {
 			if reason := x.tier.missing(); reason != "" {
@@ -44,8 +44,7 @@ const (
 	margin    = 40         // elements on either side of an output
 )
 
-// A fenced is an output of n elements, with what is untouched around it and, where rows
-// lie further apart than they are wide, between them.
+// fenced is an output of n elements within memory that must stay untouched, also between rows.
 type fenced struct{ all, x []float32 }
 
 func newFenced(n int) fenced {
@@ -56,8 +55,8 @@ func newFenced(n int) fenced {
 	return fenced{all, all[margin:][:n]}
 }
 
-// requireFence fails if anything was written but in rows of so many elements, step
-// elements apart.
+// requireFence fails if anything was written outside rows of the given elements, step elements
+// apart.
 func (f *fenced) requireFence(t *testing.T, wide, step int) {
 	t.Helper()
 	for i, x := range f.all {
@@ -93,7 +92,7 @@ func flushed(x float32) float64 {
 	return float64(x)
 }
 
-// lost returns x if it is denormal, else 0: what those that flush it lose.
+// lost returns x if it is denormal, else 0: the loss of a routine that flushes it.
 func lost(x float32) float64 {
 	if flushed(x) == 0 {
 		return float64(x)
@@ -126,7 +125,7 @@ func requireThat(t *testing.T, ok bool, format string, args ...any) {
 // The hyperbolic tangent of scoreMod has the sign of its argument, is at most 1, and is
 // within three units in the last place over all exponents.
 func TestTanh(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		x, s, top := make([]float32, n), make([]float32, n), make([]float32, n)
 		for range trials(40000) {
@@ -164,7 +163,7 @@ type adjustment struct {
 }
 
 // newAdjustment makes one with random features.
-func newAdjustment(isa *laneISA, r *rand.Rand) *adjustment {
+func newAdjustment(isa *laneRoutines, r *rand.Rand) *adjustment {
 	n := isa.lanes
 	a := &adjustment{rows: 1 + r.IntN(9), step: n + r.IntN(3)*r.IntN(30), scale: float32(math.Exp(4*r.Float64() - 3))}
 	a.s, a.top = newFenced((a.rows-1)*a.step+n), make([]float32, n)
@@ -200,7 +199,7 @@ func newAdjustment(isa *laneISA, r *rand.Rand) *adjustment {
 	return a
 }
 
-// first returns the first element of what may be nil.
+// first returns the address of the first element, or nil.
 func first[T any](x []T) *T {
 	if len(x) == 0 {
 		return nil
@@ -208,9 +207,9 @@ func first[T any](x []T) *T {
 	return &x[0]
 }
 
-// want returns the score that is made of x, and the cap's derivative, both with a likely error.
-// That of the derivative is relative: near the cap it is what is left of the gradients. A
-// denormal may be read as it is or as 0, which is another error.
+// want returns the score of x and the cap's derivative, both with a likely error. The derivative's
+// error is relative: near the cap little is left of the gradients. A denormal may be read as it is
+// or as 0, which is another error.
 func (a *adjustment) want(x float32, row, i int) (s, err, softcapGrad, uncapErr float64) {
 	s = float64(a.scale) * flushed(x)
 	denormal := math.Abs(float64(a.scale) * lost(x))
@@ -235,7 +234,7 @@ func (a *adjustment) want(x float32, row, i int) (s, err, softcapGrad, uncapErr 
 }
 
 func TestAdjust(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(1500) {
 			a, n := newAdjustment(isa, r), isa.lanes
 			in, top := slices.Clone(a.s.x), slices.Clone(a.top)
@@ -268,7 +267,7 @@ func TestAdjust(t *testing.T) {
 }
 
 func TestMaskBits(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {
 			rows, step := 1+r.IntN(9), r.IntN(2)*(isa.lanes-5+r.IntN(20))
 			mask, got := make([]bool, (rows-1)*step+isa.lanes), newFenced(rows)

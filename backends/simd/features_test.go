@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// A number is what the reference expects, and the sum of the magnitudes that make it,
-// of which the error of a float32 sum is a small part.
+// number is the reference's result, and the sum of the magnitudes of its terms. The error of a
+// float32 sum is a small part of that sum.
 type number struct{ x, size float64 }
 
 func (n *number) add(x, size float64) { n.x += x; n.size += size }
@@ -22,7 +22,7 @@ func (n *number) add(x, size float64) { n.x += x; n.size += size }
 type pair struct {
 	key                int
 	score, softcapGrad float64
-	z                  float64 // what dropout leaves of the weight
+	z                  float64 // dropout factor of the weight
 }
 
 // pairs returns the pairs of a row: the definition, in float64.
@@ -75,7 +75,7 @@ func random(seed uint64, b, h, i, j int) uint32 {
 	return uint32(c[j%4]) >> (j % 8 / 4 * 16) & 0xffff
 }
 
-// forward returns what O and LSE of a row must be, given what they hold.
+// forward returns the expected O and LSE of a row, given their previous contents.
 func (s *sample) forward(b, h, i int) (o []number, lse float64) {
 	p, a := &s.p, &s.args
 	o = make([]number, p.VDim)
@@ -110,8 +110,7 @@ func (s *sample) forward(b, h, i int) (o []number, lse float64) {
 	return o, m + math.Log(l)
 }
 
-// want collects what a tensor must hold, by place in its memory. What it does not name must
-// not be written.
+// want collects the expected elements of a tensor, by offset. Other elements must not be written.
 type want struct {
 	t    *flashkit.Tensor
 	list map[int]*number
@@ -137,7 +136,7 @@ func (w *want) rows(b, n int) {
 	}
 }
 
-// check compares a tensor with what it must hold, to within so much of the magnitudes.
+// check compares a tensor with its expected elements, within a fraction of the magnitudes.
 func (w *want) check(t *testing.T, name, about string, precision float64) {
 	t.Helper()
 	rounding := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[w.t.DType()]
@@ -180,7 +179,7 @@ func (s *sample) startCarry(r *rand.Rand) {
 	}
 }
 
-// expectForward returns what O and LSE must be after the forward pass.
+// expectForward returns the expected O and LSE of the forward pass.
 func (s *sample) expectForward() (o, lse *want) {
 	a := &s.args
 	o, lse = wanted(&a.O), wanted(&a.LSE)
@@ -206,7 +205,7 @@ func (s *sample) expectForward() (o, lse *want) {
 	return o, lse
 }
 
-// expectBackward returns what the gradients must be, given O and LSE.
+// expectBackward returns the expected gradients, given O and LSE.
 func (s *sample) expectBackward() map[string]*want {
 	p, a := &s.p, &s.args
 	dq, dk, dv, db, ds := wanted(&a.DQ), wanted(&a.DK), wanted(&a.DV), wanted(&a.DBias), wanted(&a.DSink)
@@ -296,8 +295,8 @@ func (s *sample) rowGradients(b, h, i int, dq, dk, dv, db, ds *want) {
 // digits is the precision of kernels in float32 where scores are of the usual size.
 const digits = 3e-6
 
-// precise returns a precision for the sample's scores: their roundings grow with them,
-// and end as much in the weights.
+// precise returns a precision for the sample's scores: their roundings grow with them, and carry
+// over to the weights.
 func (s *sample) precise(digits float64) float64 {
 	return digits * max(1, s.p.SoftmaxScale()*math.Sqrt(float64(s.p.Dim)))
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// BenchmarkFractions measures the kernels, and right after each call what the processor
-// does at most at the clock that it then has: medians. Its problems are those of
-// BenchmarkKernels.
+// BenchmarkFractions measures the kernels and, right after each call, the processor's peak at its
+// current clock: medians. It uses the problems of BenchmarkKernels.
 func BenchmarkFractions(b *testing.B) {
 	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
 		var rates, peaks, fractions []float64
@@ -36,9 +35,8 @@ func BenchmarkFractions(b *testing.B) {
 	})
 }
 
-// BenchmarkCores measures how many times as fast as one core all of them are, and how many
-// times as fast at multiply-adds alone: medians of turns, each of which measures all four.
-// Its problems are those of BenchmarkKernels.
+// BenchmarkCores measures the speedup of all cores over one, and the same for multiply-adds alone:
+// medians of turns, each of which measures all four. It uses the problems of BenchmarkKernels.
 func BenchmarkCores(b *testing.B) {
 	all := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(all)

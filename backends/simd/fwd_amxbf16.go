@@ -9,18 +9,17 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// fwd_amxbf16 computes what fwd_avx512bf16 computes, in the same tiles, with AMX:
-// each product is of 16 rows of 32 bf16 by 16 columns of as many, added to float32.
+// fwd_amxbf16 is fwd_avx512bf16 with AMX, in the same tiles. A product multiplies 16 rows of 32
+// bf16 by 16 columns of 32 bf16 and adds to float32.
 //
-//	S = K Qᵀ          K is read as it lies, Q is [dim/2][lanes] of pairs
+//	S = K Qᵀ          K is read in place, Q is [dim/2][lanes] of pairs
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        V is transposed for each item, [vdim][keys/2] of pairs
 //
-// At the edges of the band rows give the keys that they do not see the weight 0.
+// At the edges of the band, keys that a row does not see get weight 0.
 
-const tileItemRows = 1024 // query rows of an item: packing costs more beside faster products
+const tileItemRows = 1024 // query rows of an item: more than itemRows, as packing weighs more against faster products
 
-// fwdAMXBF16Plan plans a call.
 func fwdAMXBF16Plan(pl *plan) {
 	pl.planTiles()
 	p := &pl.p
@@ -34,20 +33,18 @@ func fwdAMXBF16Times(pl *plan) [3]timedPhase {
 	return fwdTilePace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
-// A tileScratch is the workspace that the query tiles of an item share, with the
-// block of keys at hand.
 type tileScratch struct {
 	laneScratch
 	laneRange
 	k      []uint16
 	kBuf   []uint16
 	v      packedRows
-	vPages []uint16 // place for its rows if they lie in pages
+	vPages []uint16 // copies of V's rows from pages
 	pPairs []uint32 // [half of the keys of a block][lanes]
 	buf    []uint32 // rows of Q
 
 	biasPairs []uint32 // [half of the keys of a block][lanes]
-	biasRows  []uint32 // place for rows of it that must be copied
+	biasRows  []uint32 // copies of bias rows, if needed
 }
 
 func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
@@ -73,32 +70,31 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
 	}
 	if j.tilesPerItem == 1 {
-		var one [1]pairTile // a short item has no time to clear many
+		var one [1]pairTile
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [tileItemRows / pairLanes]pairTile
-	x.compute(j, ws, group[:0])
+	var tiles [tileItemRows / pairLanes]pairTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item, in the place of a group.
-func (x *tileScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
+// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
-		group = group[:len(group)+1]
-		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
+		tiles = tiles[:len(tiles)+1]
+		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
 	}
-	j.blocksOf(x.laneRange, tileBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
-		t := &group[i]
-		avx512Lanes.meet(j, &t.laneTile, x.factors, x.lo)
-		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.absorbPart(j, t, from, keys, edge, hidden) })
+	j.blocksOf(x.laneRange, tileBlock, len(tiles), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
+		t := &tiles[i]
+		avx512Lanes.flushRun(j, &t.laneTile, x.factors, x.lo)
+		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.processKeys(j, t, from, keys, edge, hidden) })
 	})
-	for t := range group {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }
 
-// load makes the keys [lo, hi) the block at hand.
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -109,12 +105,11 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
-func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
+// processKeys adds keys to the tile; see partsOf.
+func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
-	if edge || x.adjusts || x.v.wild || hidden && !x.mask.ofKeys {
-		x.setMasks(&t.laneTile, from, keys, edge || x.v.wild, hidden)
+	if edge || x.adjusts || x.v.nonFinite || hidden && !x.mask.ofKeys {
+		x.setMasks(&t.laneTile, from, keys, edge || x.v.nonFinite, hidden)
 	}
 	k, words := &x.k[at*x.kStep], pairWords(j.p.Dim)
 	copy(x.top, t.m)
@@ -137,13 +132,13 @@ func (x *tileScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidd
 	}
 	clear(x.pPairs[pairs*pairLanes : filled*pairLanes])
 	addValuesAMXBF16(&t.o[0], &x.v.columns[at/2], x.v.step, &x.pPairs[0], filled, upToTiles(j.p.VDim), t.alpha(x.factors), &x.s[0])
-	if x.v.wild {
-		x.v.addWild(t.o, at, keys, x.pPairs, x.masks)
+	if x.v.nonFinite {
+		x.v.addNonFinite(t.o, at, keys, x.pPairs, x.masks)
 	}
 }
 
-// shapedScores sets the scores of keys, from a given one on, that features or masks change.
-// Those that a bias in float32 changes are made of their dot products afterwards.
+// shapedScores sets the scores of keys from key from on, under features or masks. With a float32
+// bias they are dot products first.
 func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
 	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
@@ -171,8 +166,8 @@ func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked b
 		float32(j.scale), score.Softcap, bias, lanes, slope, float32(from-t.from-t.seq.Diagonal))
 }
 
-// maskLast hides the key that an odd number of them lacks. Where nothing is masked the others
-// are seen.
+// maskLast hides the padding key after an odd number of keys. Unless masked, all other keys are
+// visible.
 func (x *tileScratch) maskLast(keys int, masked bool) {
 	if !masked {
 		for i := range keys {
@@ -184,8 +179,7 @@ func (x *tileScratch) maskLast(keys int, masked bool) {
 	}
 }
 
-// pairBias transposes the bias of keys, which is of 16 bits, in pairs of keys. One that all
-// rows share is so for the tiles of an item.
+// pairBias transposes the 16-bit bias of keys to pairs of keys.
 func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	b, n := &j.args.Bias, upToTiles(keys)
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -202,7 +196,7 @@ func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	avx512Lanes.fetchBias(j, t, tileBlock, from, keys)
 }
 
-// hideLast hides the key that an odd number of them lacks.
+// hideLast hides the padding key after an odd number of keys.
 func hideLast(s []float32, keys int) {
 	if keys%2 == 0 {
 		return

@@ -4,10 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwd_amxf32 computes what fwd_avx512 computes, in the tiles of fwd_amxbf16, with
-// AMX: a float32 is the sum of three bf16, and a product of float32 six products
-// of bf16, added to float32 from the smallest on. What is left out is below half a
-// unit in the last place.
+// fwd_amxf32 is fwd_avx512 with AMX, in the tiles of fwd_amxbf16. A float32 is the sum of three
+// bf16. A product of float32 is six products of bf16, added to float32, smallest first. The omitted
+// products are below half a unit in the last place.
 //
 //	S = K Qᵀ          planes of K, of rows; of Q, [dim/2][lanes] of pairs
 //	P = exp(S - max)  in float32, then in planes of pairs of keys, [keys/2][lanes]
@@ -15,12 +14,11 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //
 // K and V are packed for each item.
 //
-// Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype
-// for higher-precision computations, 2019.
+// Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype for
+// higher-precision computations, 2019.
 
 const planeBlock = 128 // keys of a block
 
-// fwdAMXF32Plan plans a call.
 func fwdAMXF32Plan(pl *plan) {
 	pl.planTiles()
 	p := &pl.p
@@ -36,17 +34,15 @@ func fwdAMXF32Times(pl *plan) [3]timedPhase {
 	return pace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
-const pPlane = planeBlock/2*pairLanes + planePad // of P
+const pPlane = planeBlock/2*pairLanes + planePad // words between planes of P
 
-// A planeTile is a laneTile whose Q is in planes of pairs.
+// planeTile is a laneTile whose Q is in planes of pairs.
 type planeTile struct {
 	laneTile
 	rows tensorRows
 	q    []uint32 // [planes][dim/2][lanes]
 }
 
-// A planeScratch is the workspace that the query tiles of an item share, with the
-// block of keys at hand.
 type planeScratch struct {
 	laneScratch
 	laneRange
@@ -74,32 +70,30 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
 	if j.tilesPerItem == 1 {
-		var one [1]planeTile // a short item has no time to clear many
+		var one [1]planeTile
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [tileItemRows / pairLanes]planeTile
-	x.compute(j, ws, group[:0])
+	var tiles [tileItemRows / pairLanes]planeTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item, in the place of a group.
-func (x *planeScratch) compute(j *job, ws *pool.Arena, group []planeTile) {
+func (x *planeScratch) compute(j *job, ws *pool.Arena, tiles []planeTile) {
 	for r := x.from; r < x.to; r += pairLanes {
-		group = group[:len(group)+1]
-		x.begin(j, ws, &group[len(group)-1], r, min(pairLanes, x.to-r))
+		tiles = tiles[:len(tiles)+1]
+		x.begin(j, ws, &tiles[len(tiles)-1], r, min(pairLanes, x.to-r))
 	}
-	j.blocksOf(x.laneRange, planeBlock, len(group), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
-		t := &group[i]
-		avx512Lanes.meet(j, &t.laneTile, x.factors, x.lo)
-		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.absorbPart(j, t, from, keys, edge, hidden) })
+	j.blocksOf(x.laneRange, planeBlock, len(tiles), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
+		t := &tiles[i]
+		avx512Lanes.flushRun(j, &t.laneTile, x.factors, x.lo)
+		j.partsOf(&t.laneTile, &x.laneScratch, func(from, keys int, edge, hidden bool) { x.processKeys(j, t, from, keys, edge, hidden) })
 	})
-	for t := range group {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }
 
-// begin makes t, which is empty, n query rows, loaded and packed.
 func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) {
 	t.laneTile.begin(j, ws, &avx512Lanes, &x.seqTile, from, n, upToTiles(j.p.VDim), planeBlock)
 	t.q = takeWords(ws, planeWords(pairLanes, j.p.Dim))
@@ -108,7 +102,6 @@ func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) 
 	t.rows = x.q.tensorRows
 }
 
-// load makes the keys [lo, hi) the block at hand.
 func (x *planeScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -119,17 +112,16 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
-func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hidden bool) {
+// processKeys adds keys to the tile; see partsOf.
+func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
-	k, v, wild := x.k.part(at, keys), x.v.part(at, keys), x.k.wild || t.rows.wild
-	masked := edge || hidden || wild || v.wild // the maximum of wild scores lacks something
+	k, v, outliers := x.k.part(at, keys), x.v.part(at, keys), x.k.outliers || t.rows.outliers
+	masked := edge || hidden || outliers || v.outliers // the maximum lacks the outliers
 	x.setMasks(&t.laneTile, from, keys, edge || masked && !hidden, hidden)
 	top, _ := x.beginScores(&t.laneTile, keys, masked)
 	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)
-	if wild {
-		addWildDots(x.s, &k, &t.rows, x.row)
+	if outliers {
+		addOutlierDots(x.s, &k, &t.rows, x.row)
 	}
 	avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, 0, keys, masked)
 	hideLast(x.s, keys)
@@ -147,5 +139,5 @@ func (x *planeScratch) absorbPart(j *job, t *planeTile, from, keys int, edge, hi
 		}
 	}
 	planeValuesAMXBF16(&t.o[0], &x.vColumns[at/2], planeBlock/2, 4*x.v.plane(), &x.p[0], 4*pPlane, filled, x.v.step, t.alpha(x.factors), &x.s[0])
-	addWildSums(t.o, &v, x.p, pPlane, x.masks, x.row)
+	addOutlierSums(t.o, &v, x.p, pPlane, x.masks, x.row)
 }

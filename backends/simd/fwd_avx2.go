@@ -3,8 +3,8 @@
 package simd
 
 // avx2Lanes has the routines of fwd_avx2 and bwd_avx2: 16 query rows, or keys, in the lanes.
-var avx2Lanes = laneISA{
-	keys: 192, looks: true,
+var avx2Lanes = laneRoutines{
+	keys: 192, checksFinite: true,
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	shortPace: pace{start: 275, flop: .0093, pair: .16, element: .05, widen: .29, pack: .1, feature: 1.2},
 	bwdPace:   pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},

@@ -3,7 +3,7 @@
 package simd
 
 // avx512Lanes has the routines of fwd_avx512 and bwd_avx512: 32 query rows, or keys, in the lanes.
-var avx512Lanes = laneISA{
+var avx512Lanes = laneRoutines{
 	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
 	shortPace: pace{start: 200, flop: .0058, pair: .14, element: .06, widen: .22, pack: .1, feature: .8},

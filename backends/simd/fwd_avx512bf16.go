@@ -4,19 +4,18 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwd_avx512bf16 computes what fwd_avx512 computes, in the same tiles, with
-// VDPBF16PS: each product is of two pairs of bf16, added to a float32.
+// fwd_avx512bf16 is fwd_avx512 with VDPBF16PS, in the same tiles. A product adds two pairs of bf16
+// to a float32.
 //
-//	S = K Qᵀ          pairs of columns; K is read as it lies, Q is [dim/2][lanes]
+//	S = K Qᵀ          pairs of columns; K is read in place, Q is [dim/2][lanes]
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        pairs of keys; V is packed for each item, [keys/2][vdim]
 //
-// A pair of keys is one product, so the rows of a tile must see both or neither.
-// At the edges of the band, where they do not, P stays in float32 and O gets the
-// masked product of fwd_avx512, with those rows of V widened. What a mask hides has the
-// weight 0, and what is not finite is then packed as 0 and added apart.
+// A pair of keys is one product, so the rows of a tile must see both or neither. At the edges of
+// the band, where they do not, P stays in float32. O then gets the masked product of fwd_avx512
+// with widened rows of V. Keys that a mask hides get weight 0; NaN and infinite elements of V are
+// packed as 0 and added separately.
 
-// fwdAVX512BF16Plan plans a call.
 func fwdAVX512BF16Plan(pl *plan) {
 	avx512Lanes.planRows(pl, itemRows)
 	p := &pl.p
@@ -31,20 +30,19 @@ func fwdAVX512BF16Times(pl *plan) [3]timedPhase {
 	return pace.forward(pl, pairLanes, 2, itemRows)
 }
 
-// A pairTile is a laneTile whose Q is in pairs.
+// pairTile is a laneTile whose Q is in pairs.
 type pairTile struct {
 	laneTile
 	qPairs []uint32 // [dim/2][lanes]
 }
 
-// A pairScratch is the workspace that the tiles of an item share.
 type pairScratch struct {
 	laneScratch
 	laneRange
-	k              halfRows   // of the block, from the even key even on
+	k              halfRows   // K of the block, from key even on
 	v              packedRows // likewise
 	even           int
-	kPages, vPages []uint16 // place for them if they lie in pages
+	kPages, vPages []uint16 // copies of their rows from pages
 	pPairs         []uint32 // [half of the keys of a block][lanes]
 	buf            []uint32 // rows of Q
 }
@@ -66,49 +64,47 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, pairLanes, keys, 2)
 	if j.tilesPerItem == 1 {
-		var one [1]pairTile // a short item has no time to clear many
+		var one [1]pairTile
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [maxGroup]pairTile
-	x.compute(j, ws, group[:0])
+	var tiles [maxTiles]pairTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item, in the place of a group.
-func (x *pairScratch) compute(j *job, ws *pool.Arena, group []pairTile) {
+func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
-		group = group[:len(group)+1]
-		group[len(group)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
+		tiles = tiles[:len(tiles)+1]
+		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))
-		for t := range group {
+		for t := range tiles {
 			if j.Canceled() {
 				return
 			}
-			t := &group[t]
-			avx512Lanes.meet(j, &t.laneTile, x.factors, lo)
+			t := &tiles[t]
+			avx512Lanes.flushRun(j, &t.laneTile, x.factors, lo)
 			avx512Lanes.eachPart(j, &t.laneTile, &x.laneScratch, 2, 2, func(from, keys int, edge, hidden bool) {
-				x.absorbPart(j, t, from, keys, edge, hidden)
+				x.processKeys(j, t, from, keys, edge, hidden)
 			})
 		}
 	}
-	for t := range group {
-		avx512Lanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }
 
-// begin makes t, which is empty, n query rows, loaded and packed. Its O has vdim rows, and
-// blocks are of so many keys. buf has place for the rows.
+// begin sets the empty tile t to n query rows, loaded and packed. Its O has vdim rows. block is the
+// number of keys of a block; buf has room for the rows.
 func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
 	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
 	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
 	pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)
 }
 
-// load makes the keys [lo, hi) the block at hand.
 func (x *pairScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi, x.even = lo, hi, lo&^1
 	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
@@ -123,9 +119,8 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
-func (x *pairScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidden bool) {
+// processKeys adds keys to the tile; see eachPart.
+func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	p, masked := &j.p, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)
 	top, step := x.beginScores(&t.laneTile, keys, masked)
@@ -142,13 +137,13 @@ func (x *pairScratch) absorbPart(j *job, t *pairTile, from, keys int, edge, hidd
 		return
 	}
 	x.addPairs(j, t, from, keys)
-	if x.v.wild {
+	if x.v.nonFinite {
 		x.setMasks(&t.laneTile, from, keys, true, hidden)
-		x.v.addWild(t.o, from-x.even, keys, x.pPairs, x.masks)
+		x.v.addNonFinite(t.o, from-x.even, keys, x.pPairs, x.masks)
 	}
 }
 
-// addPairs adds P V of keys. Where rows do not see a key its weight is 0, and V finite.
+// addPairs adds P V of keys. Hidden pairs have weight 0, and packed V is finite.
 func (x *pairScratch) addPairs(j *job, t *pairTile, from, keys int) {
 	vdim, pairs := j.p.VDim, (keys+1)/2
 	if keys%2 == 1 {

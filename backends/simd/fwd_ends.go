@@ -9,23 +9,23 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// The sink of a head and, with Carry, the result of earlier keys are taken in at the end of
-// a row, when its maximum m and its sum l are known: relative to the largest of m, the sink
-// and the earlier LSE, in float64. So is what dropout multiplies weights by.
+// A row ends with its sink and, with Carry, the result of earlier keys. Both are merged once m and
+// l are known, in float64, relative to the largest of m, sink and earlier LSE. The factor of
+// dropout is applied there too.
 
-// ends reports whether rows end with more than a division by l.
+// ends reports whether rows may end with more than a division by l.
 func (pl *plan) ends() bool {
 	s := &pl.p.Score
 	return s.Sink || s.Bias || s.Dropout != 0 || pl.p.Carry
 }
 
-// sinkReach is how far above the maximum a sink may be to be added to l as it is: LSE is the
-// maximum plus the logarithm of l, and small beside both where the sink is far above.
+// sinkReach is the largest distance of a sink above the row maximum at which l may take it
+// directly. LSE is the maximum plus ln(l), and loses digits if a distant sink dominates both.
 const sinkReach = 4
 
-// endTile sets x.top to the LSE of the rows of the tile, x.factors to what their O is
-// multiplied by and, with Carry, x.scratchMax to what O of the earlier keys is.
-func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
+// endTile sets x.top to the LSE of the tile's rows and x.factors to the factors of their O. With
+// Carry, it sets x.hidden to the factors of the earlier keys' O.
+func (isa *laneRoutines) endTile(j *job, t *laneTile, x *laneScratch) {
 	sink, exact := j.sinkOf(t.seq.h), j.p.Carry
 	if j.p.Score.Sink && !exact {
 		for i, m := range t.m[:t.n] {
@@ -43,7 +43,7 @@ func (isa *laneISA) endTile(j *job, t *laneTile, x *laneScratch) {
 		}
 	}
 	for i, l := range t.l[:t.n] {
-		if l == 0 { // no key has a weight, and 0 times what V holds may be NaN
+		if l == 0 { // no key has a weight, and 0 times a value may be NaN
 			isa.clearLane(t.o, i)
 		}
 	}
@@ -60,7 +60,7 @@ func (j *job) earlier(t *laneTile, i int) float64 {
 	return j.earlierLSE(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i)
 }
 
-// endLane is endTile of row i, unless the sink has been added to l.
+// endLane is endTile of row i, unless l already includes the sink.
 func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	m, before := j.unit*float64(t.m[i]), j.earlier(t, i)
 	top := max(m, before, sink)
@@ -74,7 +74,7 @@ func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	x.factors[i], x.scratchMax[i] = float32(float64(weight)/l), float32(float64(carried)/l)
 }
 
-// relative returns x - top, and 0 where both are the same infinity.
+// relative returns x - top, or 0 if both are the same infinity.
 func relative(x, top float64) float64 {
 	if x == top {
 		return 0
@@ -82,15 +82,15 @@ func relative(x, top float64) float64 {
 	return x - top
 }
 
-func (isa *laneISA) clearLane(o []float32, i int) {
+func (isa *laneRoutines) clearLane(o []float32, i int) {
 	for ; i < len(o); i += isa.lanes {
 		o[i] = 0
 	}
 }
 
-// storeCarried writes n rows that have met keys, padded elements apart, and adds O of the
-// earlier keys first. A row that has met none stays as it is, to the bit.
-func (isa *laneISA) storeCarried(j *job, t *laneTile, x *laneScratch, padded int) {
+// storeCarried writes the tile's rows, padded elements apart, after adding O of the earlier keys. A
+// row without new weights keeps its bits.
+func (isa *laneRoutines) storeCarried(j *job, t *laneTile, x *laneScratch, padded int) {
 	o := &j.args.O
 	for i := range t.n {
 		at, row := o.Offset(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i), x.rows[i*padded:][:padded]

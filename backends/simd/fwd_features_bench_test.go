@@ -15,13 +15,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// featureCosts are the features by themselves, with what they are usually given.
+// featureCosts are the single features with typical arguments.
 var featureCosts = []struct {
 	name    string
 	feature flashkit.Feature
 	keys    bool    // bias or mask repeats over rows
 	hides   float64 // part of the pairs, or of the keys
-	run     int     // how many of these lie together
+	run     int     // length of a run of them
 }{
 	{name: "alibi", feature: flashkit.FeatureALiBi},
 	{name: "sink", feature: flashkit.FeatureSink},
@@ -34,9 +34,8 @@ var featureCosts = []struct {
 	{name: "mask-of-keys-holes", feature: flashkit.FeatureMask, keys: true, hides: .1, run: 1},
 }
 
-// BenchmarkForwardFeatures measures each feature beside a plain call of the same kernel, in
-// turns. FLASHKIT_BENCH names other
-// problems, with commas.
+// BenchmarkForwardFeatures measures each feature against a plain call of the same kernel, in turns.
+// FLASHKIT_BENCH names other problems, with commas.
 func BenchmarkForwardFeatures(b *testing.B) {
 	names := os.Getenv("FLASHKIT_BENCH")
 	if names == "" {
@@ -82,7 +81,7 @@ func drawArgs(r *rand.Rand, p flashkit.Problem, ofKeys bool) *flashkit.Args {
 	return args
 }
 
-// drawMask hides a part of what there is, some together.
+// drawMask hides a part of the pairs, some in runs.
 func drawMask(r *rand.Rand, mask flashkit.Tensor, part float64, run int) {
 	on := true
 	for i := range mask.Bools() {

@@ -25,8 +25,8 @@ func forwards(p *flashkit.Problem) (list []flashkit.Kernel) {
 	return list
 }
 
-// precisionOf is what O of a kernel may be off, of the magnitudes that make it: scores of
-// the vector kernels are float32, and some have weights of 16 bits.
+// precisionOf returns the allowed error of a kernel's O, relative to the magnitudes of its terms.
+// Scores of the vector kernels are float32, and some weights have 16 bits.
 func precisionOf(k *flashkit.Kernel) float64 {
 	switch {
 	case strings.HasSuffix(k.Name, "bf16"):
@@ -77,7 +77,7 @@ func TestForwardFeatures(t *testing.T) {
 	})
 }
 
-// A sink, and an LSE of earlier keys, may lie far above or below the scores.
+// A sink, and an LSE of earlier keys, may be far above or below the scores.
 func TestSinkAndCarryFarAway(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	far := []float64{math.Inf(-1), -1e4, -200, -70, -3, 0, 3, 50, 59, 61, 70, 90, 200, 1e4}
@@ -126,7 +126,7 @@ func TestForwardMaskHidesKeys(t *testing.T) {
 			continue
 		}
 		key, group := r.IntN(s.m[b]), p.Heads/p.KVHeads
-		shared := func(c, h int) bool { // pages may be those of several sequences
+		shared := func(c, h int) bool { // sequences may share pages
 			return len(s.table) > 0 && c != b && h/group == g && slices.Contains(s.table[c], s.table[b][key/p.Page])
 		}
 		for _, k := range forwards(&p) {

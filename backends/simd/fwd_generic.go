@@ -18,10 +18,9 @@ import (
 //		l += sum(w); o += w·V, in runs of portableRun keys, without dropped weights
 //	O[i] = o / l; LSE[i] = m + ln(l)
 //
-// (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An
-// item is one tile of query rows of one head. Every row walks exactly the keys
-// that it sees, so a masked key costs nothing and cannot leak. Rows go in pairs: two rows
-// that see the same keys load V once.
+// (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An item is one tile of
+// query rows of one head. Each row walks exactly the keys that it sees: masked keys cost nothing
+// and cannot leak. Two rows that see the same keys load V once.
 func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	var x fwdRows
 	x.findRows(&j.plan, item)
@@ -46,22 +45,21 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	}
 	x.endRun()
 	for i := range x.rows {
-		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.met[i] || l == 0 { // else O and LSE stay
+		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE stay
 			j.endRow(&x.seqTile, x.from+i, x.m[i], l, o)
 		}
 	}
 	j.clearRows(&x.seqTile)
 }
 
-// fwdRows is a tile of query rows with their maxima and sums.
 type fwdRows struct {
 	seqTile
 	rows, dim, vdim int
 	q               []float32
 	qStep           int
-	sums            []float32 // o and l of each row, of the run at hand, then of those before
+	sums            []float32 // o and l of each row, of the current run, then of past runs
 	m               [tileQ]float64
-	met             [tileQ]bool // the row has seen a key
+	seesKeys        [tileQ]bool // the row has seen a key
 	kv              kvTile
 	s               scorer
 
@@ -70,7 +68,6 @@ type fwdRows struct {
 	w    []float32 // [2][keys]
 }
 
-// rowWeights holds the weights of a row, and the numbers of their keys in the tile.
 type rowWeights struct {
 	keys []int
 	w    []float32
@@ -89,13 +86,10 @@ func (x *fwdRows) begin(j *job, ws *pool.Arena) {
 	x.s.setHead(&t.Seq, t.b, t.h)
 }
 
-// row returns the sums of row i.
 func (x *fwdRows) row(i int) []float32 { return x.sums[i*2*(x.vdim+1):][:2*(x.vdim+1)] }
 
-// o returns the sum of the values of row i over the run at hand.
 func (x *fwdRows) o(i int) []float32 { return x.row(i)[:x.vdim] }
 
-// total returns the sums of row i over the runs that have ended.
 func (x *fwdRows) total(i int) (o []float32, l float32) {
 	past := x.row(i)[x.vdim+1:]
 	return past[:x.vdim], past[x.vdim]
@@ -108,8 +102,8 @@ func (x *fwdRows) endRun() {
 	}
 }
 
-// weigh returns the weights of row i for the keys [k0, k1), and adds them to l. A row beyond
-// the tile has none. The weights are valid until the next row of the same parity.
+// weigh returns the weights of row i for the keys [k0, k1), and adds them to l. A row beyond the
+// tile has none. The weights are valid until the next row of the same parity.
 func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	if i == x.rows {
 		return rowWeights{}
@@ -120,7 +114,7 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	if len(keys) == 0 {
 		return rowWeights{}
 	}
-	x.met[i] = true
+	x.seesKeys[i] = true
 	w := x.w[i%2*len(x.w)/2:][:len(keys)]
 	scalar.Dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
 	row, sum := x.row(i), float32(0)
@@ -134,8 +128,8 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	return rowWeights{keys, w}
 }
 
-// addValues adds the weighted rows of V to o of rows i and i+1: to both at once as long as
-// they have the same keys.
+// addValues adds the weighted rows of V to o of rows i and i+1, to both at once for their common
+// first keys.
 func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	n := min(len(first.keys), len(second.keys)) &^ 3
 	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {
@@ -150,7 +144,6 @@ func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	}
 }
 
-// keysSeen returns the keys that some row of the tile sees.
 func (t *seqTile) keysSeen() (first, last int) {
 	if t.from == t.to {
 		return 0, 0
@@ -181,9 +174,9 @@ func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 	return m
 }
 
-// accumulate turns the scores s into weights w relative to the running maximum m, raising
-// m first and rescaling the sums where s tops it. It returns the new m and the sum of the
-// weights, whose error is that of O and LSE in every element.
+// accumulate turns the scores s into weights w relative to the running maximum m. It first raises m
+// and rescales the sums if a score exceeds m. It returns the new m and the sum of the weights,
+// whose error enters every element of O and LSE.
 func accumulate(w []float32, s []float64, m float64, sums []float32) (top float64, sum float32) {
 	top = m
 	for _, x := range s {
@@ -196,7 +189,7 @@ func accumulate(w []float32, s []float64, m float64, sums []float32) (top float6
 	}
 	shift := top
 	if math.IsInf(top, -1) {
-		shift = 0 // every score so far is -Inf or NaN: exp must give 0 or NaN, not exp(-Inf + Inf)
+		shift = 0 // all scores so far are -Inf or NaN: exp must return 0 or NaN, not exp(-Inf + Inf)
 	}
 	w = w[:len(s)]
 	l := 0.0
@@ -225,14 +218,14 @@ func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 	j.storeLSE(t.QBatch, t.h, t.Q0+i, float32(lse))
 }
 
-// storeLSE writes the LSE of row i of head h, if it is wanted.
 func (j *job) storeLSE(b, h, i int, lse float32) {
 	if t := &j.args.LSE; !t.IsZero() {
 		t.Float32s()[t.Offset(b, h, i)] = lse
 	}
 }
 
-// planPortable plans the tiles of query rows. Without arguments, sequences are as long as they may be.
+// planPortable plans the tiles of query rows. Without arguments, sequences have their maximum
+// lengths.
 func (pl *plan) planPortable() {
 	x := &pl.portable
 	for b := range pl.sequences() {
@@ -243,7 +236,6 @@ func (pl *plan) planPortable() {
 	pl.rows, x.queryItems = tileQ, pl.p.Heads*pl.rowTiles(tileQ)
 }
 
-// planFwdGeneric plans a call of fwd_generic.
 func planFwdGeneric(pl *plan) {
 	pl.planPortable()
 	x := &pl.portable
@@ -253,7 +245,7 @@ func planFwdGeneric(pl *plan) {
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
-// fwdGenericTimes counts the pairs that the band lets through, and the keys of whole tiles.
+// fwdGenericTimes counts the pairs inside the band, and the keys of whole tiles.
 func fwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, items := &fwdGenericPace, pl.call, pl.work[0].Items
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

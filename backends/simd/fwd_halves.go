@@ -2,10 +2,10 @@
 
 package simd
 
-// eachPart calls f for the parts of the block at hand that rows of the tile see. Some rows do not see
-// some keys that are at an edge of the band, or hidden by the mask. A part without either is whole
-// steps of keys; one with hidden keys begins at a multiple of pack. Both are powers of 2.
-func (isa *laneISA) eachPart(j *job, t *laneTile, x *laneScratch, step, pack int, f func(from, keys int, edge, hidden bool)) {
+// eachPart calls f for the visible parts of the current block. edge: the edge of the band hides
+// some pairs; hidden: the mask does. A part without either is whole steps of keys; one with hidden
+// keys begins at a multiple of pack. Both are powers of 2.
+func (isa *laneRoutines) eachPart(j *job, t *laneTile, x *laneScratch, step, pack int, f func(from, keys int, edge, hidden bool)) {
 	first, allUntil := t.seq.Keys(t.from)
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
 	from, to := max(x.lo, first), min(x.hi, last)

@@ -4,19 +4,16 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// The kernels fwd_avx512 and fwd_avx2 compute what fwd_generic computes, with
-// the query rows of a tile in the lanes of two vectors. Then a key is one row of
-// everything: S, P [keys][lanes] and O transposed [vdim][lanes] are products of
-// broadcast elements of K and V, read as they lie, with vectors of queries;
-// maximum and sum need no shuffle. Only the query tile and its output are
-// transposed.
+// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon: fwd_generic's result, with the
+// query rows of a tile in the lanes. S and P, [keys][lanes], and O, transposed to [vdim][lanes],
+// are products of broadcast elements of K and V with vectors of queries. K and V are read in place,
+// and row maxima and sums need no shuffles. Only Q and O are transposed.
 //
-// An item is up to itemRows rows of one head, whose tiles share each block of
-// keys while it is in cache, and share the widening of 16-bit keys. Blocks begin
-// at multiples of isa.keys wherever a tile's keys begin, so the bits of a tile do
-// not depend on its neighbors in the item.
+// An item is up to itemRows rows of one head. Its tiles share each block of keys, and the widening
+// of 16-bit keys, while the block is in cache. Blocks begin at multiples of isa.keys, so the bits
+// of a tile do not depend on the other tiles of its item.
 
-func (isa *laneISA) fwdItem(j *job, ws *pool.Arena, item int) {
+func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 	p, lanes := &j.p, isa.lanes
 	at := j.laneRange(item)
 	x := laneScratch{
@@ -26,16 +23,15 @@ func (isa *laneISA) fwdItem(j *job, ws *pool.Arena, item int) {
 		top:  ws.Take(lanes), scratchMax: ws.Take(lanes), factors: ws.Take(lanes),
 	}
 	x.setFeatures(j, ws, lanes, isa.keys, 1)
-	if j.tilesPerItem == 1 { // a short item has no time to clear many
+	if j.tilesPerItem == 1 { // clearing many tiles would slow a short item
 		isa.fwdHeads(j, ws, &x, &at)
 		return
 	}
-	var group [maxGroup]laneTile
-	isa.fwdTiles(j, ws, &x, &at, group[:0])
+	var tiles [maxTiles]laneTile
+	isa.fwdTiles(j, ws, &x, &at, tiles[:0])
 }
 
-// fwdHeads computes a tile of each head of an item.
-func (isa *laneISA) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRange) {
+func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRange) {
 	free := ws.Free
 	for end := min(at.h+j.headsPerItem, j.p.Heads); at.h < end; at.h++ {
 		var one [1]laneTile
@@ -44,29 +40,29 @@ func (isa *laneISA) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *laneRan
 	}
 }
 
-// fwdTiles computes the tiles of an item, in the place of a group.
-func (isa *laneISA) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, group []laneTile) {
+// fwdTiles computes the tiles of an item. tiles is empty, with capacity for the tiles.
+func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
 	if isa.isShort(j, at) {
-		isa.fwdShort(j, ws, x, at, &group[:1][0])
+		isa.fwdShort(j, ws, x, at, &tiles[:1][0])
 		return
 	}
 	for r := at.from; r < at.to; r += isa.lanes {
-		group = group[:len(group)+1]
-		isa.beginTile(j, ws, &group[len(group)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))
+		tiles = tiles[:len(tiles)+1]
+		isa.beginTile(j, ws, &tiles[len(tiles)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))
 	}
 	for lo := at.first; lo < at.last; lo = x.hi {
 		isa.loadBlock(j, x, at, lo)
-		isa.lookAhead(j, &x.ahead, at, x.hi)
-		for t := range group {
+		isa.fetchNextBlock(j, &x.ahead, at, x.hi)
+		for t := range tiles {
 			if j.Canceled() {
 				return
 			}
-			isa.meet(j, &group[t], x.factors, lo)
-			isa.accumulate(j, &group[t], x)
+			isa.flushRun(j, &tiles[t], x.factors, lo)
+			isa.accumulate(j, &tiles[t], x)
 		}
 	}
-	for t := range group {
-		isa.finish(j, &group[t], x)
+	for t := range tiles {
+		isa.finish(j, &tiles[t], x)
 	}
 	j.clearRows(&at.seqTile)
 }

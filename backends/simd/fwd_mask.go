@@ -8,36 +8,36 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A Mask hides pairs that the band lets through. Its bits are read for groups of keys, which
-// begin at multiples of maskGroup. Where all rows of a tile see the same keys of a group, and
-// these lie together, the others are left out; else the group takes the path of the edges of
-// the band. That follows from what the mask says, not from how it is given.
+// A mask hides pairs inside the band. Its bits are read for groups of keys that begin at multiples
+// of maskGroup. If all rows of a tile see the same contiguous keys of a group, the tile skips the
+// others. Otherwise the group is masked pair by pair, as at the edges of the band. The choice
+// depends on the mask's values, not on its shape.
 
 const maskGroup = 32 // keys
 
-// What a mask hides of keys.
+// How much of a range of keys a mask hides.
 const (
 	hidesNothing = iota
 	hidesSome
 	hidesAll
 )
 
-// A keyMask is what the mask hides from the rows of a tile of the block of keys at hand.
+// keyMask is the mask of a tile's rows over the current block of keys.
 type keyMask struct {
-	ofKeys  bool                                // it is the same for all rows, and is read once for all tiles of an item
-	ofRows  bool                                // it is not
-	step    int                                 // keys that a product takes, all of them or none
-	from    int                                 // where the first group begins
+	ofKeys  bool                                // the mask is the same for all rows: read once per item
+	ofRows  bool                                // the mask differs by row: read once per tile
+	step    int                                 // keys per product, which takes all of them or none
+	from    int                                 // first key of the first group
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
-	visible []uint32                            // [keys] bits of the rows that see each, in groups of which it hides some
+	visible []uint32                            // [keys] bit r: row r sees the key; set in groups hidden in part
 	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
 	seen    [tileBlock/maskGroup + 1]uint32     // of each group, the keys that all rows see
 
-	last struct{ from, to, until, hides int } // what tilePart said of a mask of keys
+	last struct{ from, to, until, hides int } // result of tilePart with ofKeys
 }
 
-// A keysOfMask is the keys of a group that all rows see, from up to but not including to. No
-// row sees others, unless some do.
+// keysOfMask is the range [from, to) of a group's keys that all rows see. No row sees the others.
+// With some set, rows differ and the range is unused.
 type keysOfMask struct {
 	from, to uint8
 	some     bool
@@ -61,10 +61,10 @@ func (pl *plan) keyMaskFloats(keys int) int {
 
 func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 
-// read reads what the mask says of n rows, from a given one on, and the groups that the keys
-// [lo, hi) are of. It reports whether some row sees some key. Groups are whole, whatever keys
-// are asked for, so that the bits of a tile do not depend on the item.
-func (x *keyMask) read(j *job, isa *laneISA, s *seqTile, row, n, lo, hi int) (some bool) {
+// read reads the mask of rows [row, row+n) for the groups that contain keys [lo, hi). It reports
+// whether some row sees some key. It always reads whole groups, so a tile's bits do not depend on
+// its item.
+func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
 	t := &j.args.Mask
 	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]
 	if x.ofKeys {
@@ -88,8 +88,8 @@ func (x *keyMask) read(j *job, isa *laneISA, s *seqTile, row, n, lo, hi int) (so
 	return some
 }
 
-// keysOf returns what rows see of n keys from the bits of those that all see, and of those
-// that any sees.
+// keysOf returns the visible range of n keys. Bits of all are keys that every row sees, bits of any
+// are keys that some row sees.
 func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
 	if any == 0 {
 		return keysOfMask{}
@@ -101,8 +101,8 @@ func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
 	return keysOfMask{from: uint8(from), to: uint8(to)}
 }
 
-// spread sets the rows that see each key of a group that begins at a given one of the block,
-// from the words of n rows, or of one for all.
+// spread sets visible for the group that begins at index at of the block, from the words of n rows,
+// or from one word for all rows.
 func (x *keyMask) spread(at, n int) {
 	visible := (*[maskGroup]uint32)(x.visible[at:])
 	if x.ofKeys {
@@ -115,8 +115,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part returns where the keys of which the mask hides as much as of key from end, up to a
-// given one, and what it hides of them.
+// part returns the first range of [from, to) that the mask hides to the same extent: it ends at
+// until.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {
@@ -129,7 +129,7 @@ func (x *keyMask) part(from, to int) (until, hides int) {
 	return min(until, to), hides
 }
 
-// segment is part of one group.
+// segment is part within one group.
 func (x *keyMask) segment(key int) (until, hides int) {
 	at := key - x.from
 	g, begin := &x.groups[at/maskGroup], key-at%maskGroup
@@ -144,7 +144,7 @@ func (x *keyMask) segment(key int) (until, hides int) {
 	return begin + maskGroup, hidesAll
 }
 
-// hides reports whether the mask may hide keys one by one of the block, which ends at a given one.
+// hides reports whether the mask may hide single keys of the block, which ends at key to.
 func (x *keyMask) hides(to int) bool {
 	if !x.ofKeys {
 		return x.ofRows
@@ -157,10 +157,9 @@ func (x *keyMask) hides(to int) bool {
 	return false
 }
 
-// finite reports whether n rows of values are known to hold neither NaN nor an infinity, by
-// their squares: then what weights of 0 hide adds nothing. It looks once for all tiles of an
-// item, where addValues does for each. sums is scratch.
-func (isa *laneISA) finite(v []float32, step, n, vdim int, sums []float32) bool {
+// finite reports whether n rows of values have finite squares, so that weights of 0 hide them. It
+// checks once per item; addValues checks once per tile. sums is scratch.
+func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if vdim%isa.lanes != 0 {
 		return false
 	}
@@ -168,38 +167,38 @@ func (isa *laneISA) finite(v []float32, step, n, vdim int, sums []float32) bool 
 		n, vdim = 1, n*vdim
 	}
 	for r := range n {
-		if isa.wild(v[r*step:][:vdim], vdim/isa.lanes, sums) {
+		if isa.nonFinite(v[r*step:][:vdim], vdim/isa.lanes, sums) {
 			return false
 		}
 	}
 	return true
 }
 
-// maskWords sets bit i of each word to the row's mask of key k+i. Rows lie step elements
-// apart, and are not read from key m on. buf has place for as many words.
-func (isa *laneISA) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
+// maskWords sets bit i of each word to its row's mask at key k+i. step is the distance between
+// rows; elements from m on are not read. buf has the length of words.
+func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
 	if m < isa.lanes {
 		boolBits(words, mask, step, k, m)
 		return
 	}
 	for i := 0; i < maskGroup && k+i < m; i += isa.lanes {
-		from := min(k+i, m-isa.lanes) // where the row ends bits are read once more, and shifted out
-		again := k + i - from
+		from := min(k+i, m-isa.lanes) // at the row's end, re-read earlier bits and shift them out
+		recompute := k + i - from
 		if i == 0 {
 			isa.maskBits(&words[0], &mask[from], step, len(words))
-			for r := 0; r < len(words) && again > 0; r++ {
-				words[r] >>= again
+			for r := 0; r < len(words) && recompute > 0; r++ {
+				words[r] >>= recompute
 			}
 			continue
 		}
 		isa.maskBits(&buf[0], &mask[from], step, len(words))
 		for r, w := range buf[:len(words)] {
-			words[r] |= w >> again << i
+			words[r] |= w >> recompute << i
 		}
 	}
 }
 
-// boolBits is maskWords of rows of few keys.
+// boolBits is maskWords of rows with few keys.
 func boolBits(words []uint32, mask []bool, step, k, m int) {
 	clear(words)
 	for r := range words {
@@ -217,7 +216,7 @@ func transposeBits(dst, src *[maskGroup]uint32) {
 		n8, n4, n2, n1 = 0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x3333333333333333, 0x5555555555555555
 	)
 	var x [maskGroup / 2]uint64
-	row := func(i int) uint64 { // and above it row i + 16, with 16 bits of either exchanged
+	row := func(i int) uint64 { // row i, with row i+16 above it and 16 bits of either exchanged
 		y := uint64(src[i]) | uint64(src[i+16])<<32
 		moved := (y>>16 ^ y) & 0xffff0000
 		return y ^ moved ^ moved<<16
@@ -239,8 +238,7 @@ func transposeBits(dst, src *[maskGroup]uint32) {
 	}
 }
 
-// exchange returns x and y after the bits of x that lie n above those of the mask, and the
-// latter bits of y, have changed places.
+// exchange swaps the bits of x at mask<<n with the bits of y at mask.
 func exchange(x, y uint64, n int, mask uint64) (uint64, uint64) {
 	moved := (x>>n ^ y) & mask
 	return x ^ moved<<n, y ^ moved

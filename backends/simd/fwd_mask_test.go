@@ -23,9 +23,9 @@ func TestTransposeBits(t *testing.T) {
 	}
 }
 
-// Values count as finite only if all are, and what lies between rows does not count.
+// Values count as finite only if all are; elements between rows do not count.
 func TestFinite(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		sums := make([]float32, isa.lanes)
 		for range trials(300) {
 			n, vdim := 1+r.IntN(40), isa.lanes*(1+r.IntN(4))

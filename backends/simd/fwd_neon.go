@@ -3,8 +3,8 @@
 package simd
 
 // neonLanes has the routines of fwd_neon and bwd_neon: 16 query rows, or keys, in the lanes of four vectors.
-var neonLanes = laneISA{
-	keys: 192, looks: true,
+var neonLanes = laneRoutines{
+	keys: 192, checksFinite: true,
 	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),
 
 	convertRoutines: convertRoutines{

@@ -7,23 +7,22 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// fwd_neonbf16 computes what fwd_neon computes, in the same tiles, with BFMMLA: an instruction adds
-// the products of two rows of four bf16 with two rows of four to 2 x 2 sums of float32.
+// fwd_neonbf16 is fwd_neon with BFMMLA, in the same tiles. The instruction adds the products of two
+// rows of four bf16 with two rows of four to 2 x 2 sums of float32.
 //
-//	S = K Qᵀ          fours of columns; K is read as it lies, Q is packed for each tile
+//	S = K Qᵀ          fours of columns; K is read in place, Q is packed for each tile
 //	P = exp(S - max)  in float32, then rounded to fours of keys, [keys/4][lanes][4]
 //	Oᵀ += Vᵀ P        fours of keys; V is packed for each item, [keys/4][vdim][4]
 //
-// Four keys are one product, so the rows of a tile must see all of them or none. At the edges of
-// the band, and where a mask hides some, P stays in float32 and O gets the masked product of
-// fwd_neon, with those rows of V widened.
+// Four keys are one product, so the rows of a tile must see all of them or none. Elsewhere, at the
+// edges of the band or under a mask, P stays in float32. O then gets the masked product of fwd_neon
+// with widened rows of V.
 
-const quad = 4 // elements of a row of a product
+const quad = 4 // elements of a row in a product
 
-// upToQuads rounds the columns of packed rows up to whole vectors.
+// upToQuads rounds columns of packed rows up to whole vectors.
 func upToQuads(dim int) int { return (dim + 7) &^ 7 }
 
-// fwdNEONBF16Plan plans a call.
 func fwdNEONBF16Plan(pl *plan) {
 	neonLanes.planRows(pl, itemRows)
 	p, lanes, keys := &pl.p, neonLanes.lanes, neonLanes.keys
@@ -43,24 +42,23 @@ func fitsNEONBF16(p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, neonBF16.refuses(p))
 }
 
-// A quadTile is a laneTile whose Q is packed.
+// quadTile is a laneTile whose Q is packed.
 type quadTile struct {
 	laneTile
 	queries []uint16 // [dim/8][2][8][2][4]
 }
 
-// A quadScratch is the workspace that the tiles of an item share.
 type quadScratch struct {
 	laneScratch
 	laneRange
-	keys    halfRows // K of the block, from key lo on, of whole vectors
-	base    int      // the key that V begins with, a multiple of quad
-	values  []uint16 // [keys/4][vdim/2][2][4], columns rounded up to whole vectors
-	weights []uint16 // [keys/4][8][2][4]
-	padded  []uint16 // place for K where its rows are no whole vectors
-	buf     []uint16 // and for rows of Q, or four of V
+	keys    halfRows // K of the block, from key lo on, in whole vectors
+	base    int      // the first key of values, a multiple of quad
+	values  []uint16 // V, [keys/4][vdim/2][2][4], columns rounded up to whole vectors
+	weights []uint16 // P, [keys/4][8][2][4]
+	padded  []uint16 // K, padded to whole vectors
+	buf     []uint16 // rows of Q, or four rows of V, padded
 
-	kPages, vPages []uint16 // place for both if they lie in pages
+	kPages, vPages []uint16 // copies of their rows from pages
 }
 
 func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
@@ -79,41 +77,39 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 	}
 	x.setFeatures(j, ws, lanes, keys, quad)
 	if j.tilesPerItem == 1 {
-		var one [1]quadTile // a short item has no time to clear many
+		var one [1]quadTile
 		x.compute(j, ws, one[:0])
 		return
 	}
-	var group [maxGroup]quadTile
-	x.compute(j, ws, group[:0])
+	var tiles [maxTiles]quadTile
+	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item, in the place of a group.
-func (x *quadScratch) compute(j *job, ws *pool.Arena, group []quadTile) {
+func (x *quadScratch) compute(j *job, ws *pool.Arena, tiles []quadTile) {
 	lanes := neonLanes.lanes
 	for r := x.from; r < x.to; r += lanes {
-		group = group[:len(group)+1]
-		x.begin(j, ws, &group[len(group)-1], r, min(lanes, x.to-r))
+		tiles = tiles[:len(tiles)+1]
+		x.begin(j, ws, &tiles[len(tiles)-1], r, min(lanes, x.to-r))
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, neonLanes.blockEnd(&x.laneRange, lo))
-		for t := range group {
+		for t := range tiles {
 			if j.Canceled() {
 				return
 			}
-			t := &group[t]
-			neonLanes.meet(j, &t.laneTile, x.factors, lo)
+			t := &tiles[t]
+			neonLanes.flushRun(j, &t.laneTile, x.factors, lo)
 			neonLanes.eachPart(j, &t.laneTile, &x.laneScratch, quad, 1, func(from, keys int, edge, hidden bool) {
-				x.absorbPart(j, t, from, keys, edge, hidden)
+				x.processKeys(j, t, from, keys, edge, hidden)
 			})
 		}
 	}
-	for t := range group {
-		neonLanes.finish(j, &group[t].laneTile, &x.laneScratch)
+	for t := range tiles {
+		neonLanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
 	}
 	j.clearRows(&x.seqTile)
 }
 
-// begin makes t, which is empty, n query rows, loaded and packed.
 func (x *quadScratch) begin(j *job, ws *pool.Arena, t *quadTile, from, n int) {
 	dim, lanes := j.p.Dim, neonLanes.lanes
 	t.laneTile.begin(j, ws, &neonLanes, &x.seqTile, from, n, pad(j.p.VDim), neonLanes.keys)
@@ -125,7 +121,7 @@ func (x *quadScratch) begin(j *job, ws *pool.Arena, t *quadTile, from, n int) {
 	packQueriesNEONBF16(&t.queries[0], &rows.rows[0], rows.step, rows.dim)
 }
 
-// padTo copies rows to memory of n rows of dim elements, and sets what is beyond to 0.
+// padTo copies x to n rows of dim elements, padded with 0.
 func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
 	for i := range n {
 		row := dst[i*dim:][:dim]
@@ -138,7 +134,6 @@ func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
 	return halfRows{dst, dim, dim, n}
 }
 
-// load makes the keys [lo, hi) the block at hand.
 func (x *quadScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi, x.base = lo, hi, lo&^(quad-1)
 	if x.mask.ofKeys && !x.mask.read(j, &neonLanes, &x.seqTile, 0, 1, lo, hi) {
@@ -163,9 +158,8 @@ func (x *quadScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
-func (x *quadScratch) absorbPart(j *job, t *quadTile, from, keys int, edge, hidden bool) {
+// processKeys adds keys to the tile; see eachPart.
+func (x *quadScratch) processKeys(j *job, t *quadTile, from, keys int, edge, hidden bool) {
 	vdim, lanes, masked := j.p.VDim, neonLanes.lanes, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)
 	top, step := x.beginScores(&t.laneTile, keys, masked)

@@ -9,12 +9,12 @@ import (
 
 const (
 	itemRows       = 256 // query rows of an item
-	maxGroup       = 16  // tiles of an item
+	maxTiles       = 16  // tiles of an item
 	itemsPerWorker = 8
 )
 
-// planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon, whose items may have several short heads.
-func (isa *laneISA) planForward(pl *plan) {
+// planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon. Items may have several short heads.
+func (isa *laneRoutines) planForward(pl *plan) {
 	isa.planRows(pl, itemRows)
 	if n := isa.joinedHeads(pl); n > 1 {
 		pl.planHeads(isa.lanes, n)
@@ -25,31 +25,29 @@ func (isa *laneISA) planForward(pl *plan) {
 	pl.setItems(perTile, isa.keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, isa.keys))
 }
 
-// planRows sets the tiles per item, of at most rows query rows, so that workers have
+// planRows sets the tiles per item, at most rows query rows, so that each worker gets
 // itemsPerWorker items.
-func (isa *laneISA) planRows(pl *plan, rows int) {
+func (isa *laneRoutines) planRows(pl *plan, rows int) {
 	pl.tilesPerItem = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
 
-// planHeads sets how many heads take turns: the fewest that give each worker several
-// items, so that their keys stay in cache from item to item. Among them, long
-// items come before short ones.
+// planHeads sets the number of heads that take turns. It is the fewest that give each worker
+// several items, so that their keys stay in cache between items. Among them, long items come first.
 func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.headsPerItem, pl.rows = headsPerItem, pl.tilesPerItem*lanes
 	heads := pl.headGroups() * pl.alike()
 	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.rows)))
-	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would leave workers idle
+	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would idle workers
 }
 
-// setItems sets the items of planned rows and their workspace, in floats for each tile and for the tiles together.
 func (pl *plan) setItems(perTile, perItem int) {
 	pl.work[0] = pool.Phase{Items: pl.headGroups() * pl.rowTiles(pl.rows), Floats: pl.tilesPerItem*perTile + perItem}
 }
 
-// joinedHeads returns the heads per item of a call whose heads have one tile and one block: to begin an item takes
-// about as long as one of them.
-func (isa *laneISA) joinedHeads(pl *plan) int {
+// joinedHeads returns the heads per item of a call whose heads have one tile and one block.
+// Beginning an item takes about as long as computing such a head.
+func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	const itemsPerWorker = 32
 	p := &pl.p
 	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
@@ -62,19 +60,18 @@ func (isa *laneISA) joinedHeads(pl *plan) int {
 	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // in equal parts
 }
 
-// takesWhole reports whether attendTile may take tiles of a call.
-func (isa *laneISA) takesWhole(pl *plan) bool {
+// takesWhole reports whether attendTile supports the call.
+func (isa *laneRoutines) takesWhole(pl *plan) bool {
 	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
 }
 
-// fwdTimes predicts the time of a planned call.
-func (isa *laneISA) fwdTimes(pl *plan) [3]timedPhase {
+func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }
 
-// paceOf returns the pace of a forward pass: that of short tiles where all are whole, as far as
+// paceOf returns the pace of a forward pass: shortPace if attendTile computes all tiles, as far as
 // the problem tells.
-func (isa *laneISA) paceOf(pl *plan) *pace {
+func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
 	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
 		return &isa.shortPace
@@ -86,14 +83,14 @@ func isUnbounded(b flashkit.Band) bool {
 	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
 }
 
-// masksPairs reports whether a mask is not the same for all rows.
+// masksPairs reports whether a mask differs by row.
 func masksPairs(c *flashkit.Call) bool {
 	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)
 }
 
-const runBlocks = 32 // blocks of keys of a run
+const runBlocks = 32 // blocks of keys in a run
 
-// runKeys returns the keys of a run, or 0 if there is one run.
+// runKeys returns the keys of a run, or 0 if one run has all keys.
 func (pl *plan) runKeys(block int) int {
 	if n := runBlocks * block; pl.p.KVLen > n {
 		return n
@@ -101,7 +98,6 @@ func (pl *plan) runKeys(block int) int {
 	return 0
 }
 
-// sumFloats returns the workspace of the sums of a tile, and of their maxima.
 func (pl *plan) sumFloats(lanes, vdim, block int) int {
 	if pl.runKeys(block) == 0 {
 		return lanes * (vdim + 2)

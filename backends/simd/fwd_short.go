@@ -7,20 +7,19 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Where a tile's keys are one block that all its rows see, one routine computes it all. Its
-// bits are those of the routines that others take, so a short sequence beside long ones has
-// the bits that it has alone.
+// If a tile's keys are one block that all its rows see, attendTile computes the whole tile. Its
+// bits equal the separate routines' bits, so a short sequence has the same bits in any batch.
 
-// isShort reports whether the keys of an item are one block, and its tiles may be whole.
-func (isa *laneISA) isShort(j *job, at *laneRange) bool {
+// isShort reports whether the keys of an item are one block, and attendTile may take its tiles.
+func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {
 	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
 }
 
-// fwdShort computes the tiles of an item, one after the other. Those that are not whole take
-// the place of t.
-func (isa *laneISA) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
+// fwdShort computes the tiles of an item one after the other. Tiles that attendTile cannot take use
+// t.
+func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
-	isa.lookAhead(j, &x.ahead, at, at.last)
+	isa.fetchNextBlock(j, &x.ahead, at, at.last)
 	free := ws.Free
 	for r := at.from; r < at.to; r += isa.lanes {
 		if j.Canceled() {
@@ -40,8 +39,8 @@ func (isa *laneISA) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRan
 	j.clearRows(&at.seqTile)
 }
 
-// wholeKeys returns the keys that n rows, from row r on, see together, or none if some of
-// them see others, too, or the mask hides some in between.
+// wholeKeys returns the contiguous keys that n rows from row r on all see. It returns none if the
+// rows differ, or if the mask hides keys in between.
 func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 	first, allUntil := at.Keys(r)
 	allFrom, last := at.Keys(r + n - 1)
@@ -67,8 +66,8 @@ func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 	return from, until
 }
 
-// wholeTile computes n rows, from row r on, of which each sees the same keys of the block.
-func (isa *laneISA) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
+// wholeTile computes n rows from row r on, all of which see keys [from, to) of the block.
+func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
 	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)
 	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)

@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A laneRange is the query rows of an item, and the keys of which some row sees each.
+// laneRange is the query rows of an item, and the keys that some of them see.
 type laneRange struct {
 	seqTile
 	first, last int
@@ -19,33 +19,34 @@ func (j *job) laneRange(item int) (x laneRange) {
 	return x
 }
 
-// blockEnd returns the end of the block that key k is in.
-func (isa *laneISA) blockEnd(x *laneRange, k int) int { return min(x.last, (k/isa.keys+1)*isa.keys) }
+// blockEnd returns the end of the block that contains key k.
+func (isa *laneRoutines) blockEnd(x *laneRange, k int) int {
+	return min(x.last, (k/isa.keys+1)*isa.keys)
+}
 
-// A laneTile is query rows, one in each lane.
+// laneTile is query rows, one per lane.
 type laneTile struct {
-	seq     seqTile   // that it is of
+	seq     seqTile   // its sequence and head
 	from, n int       // its rows; lanes from n on are idle
 	q       []float32 // [dim][lanes]
-	keySum            // of the run at hand
+	keySum            // of the current run
 	m       []float32 // [lanes]
-	run     int       // keys of a run, 0 if all are one
-	past    keySum    // of the runs before, and the maximum that it is relative to
+	run     int       // keys of a run, 0 if one run has all keys
+	past    keySum    // of past runs, relative to pastM
 	pastM   []float32
 }
 
-// A laneScratch is the workspace that the tiles of an item share, with the block of keys at
-// hand.
+// laneScratch is the workspace of an item's tiles, with the current block of keys.
 type laneScratch struct {
 	lo, hi       int
 	k, v         []float32
 	kStep, vStep int
-	kBuf, vBuf   []float32 // place for them if they must be widened
-	finite       bool      // the values are known to be, where a mask asks
+	kBuf, vBuf   []float32 // widened keys, if needed
+	finite       bool      // V holds no NaN or infinity; checked if the mask hides some keys
 
 	s          []float32 // [keys of a block][lanes]
 	masks      []uint32  // [keys of a block]
-	rows       []float32 // [lanes][dim], query rows or output rows
+	rows       []float32 // [lanes][dim], query or output rows
 	top        []float32 // [lanes] each
 	scratchMax []float32
 	factors    []float32
@@ -53,14 +54,14 @@ type laneScratch struct {
 	featureScratch
 }
 
-// beginTile makes t, which is empty, n query rows, loaded and transposed.
-func (isa *laneISA) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
+// beginTile sets the empty tile t to n query rows, loaded and transposed.
+func (isa *laneRoutines) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
 }
 
-// alpha returns what addValues multiplies O with: the factors, or nil the first time.
+// alpha returns the factors by which addValues rescales O, or nil the first time.
 func (t *laneTile) alpha(factors []float32) *float32 {
 	if !t.begun {
 		t.begun = true
@@ -69,8 +70,8 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 	return &factors[0]
 }
 
-// loadBlock makes the block of keys from a given one on the one at hand.
-func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
+// loadBlock makes the block of keys that begins at lo the current one.
+func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	f, n := j.args, isa.blockEnd(at, lo)-lo
 	x.lo, x.hi = lo, lo+n
 	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) {
@@ -78,13 +79,13 @@ func (isa *laneISA) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	}
 	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
 	x.v, x.vStep = isa.viewKeys(j, &f.V, &at.seqTile, lo, n, x.vBuf)
-	x.finite = isa.looks && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
+	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
-// lookAhead names what follows the block of keys before k: the item's next block, or
-// what is likely the worker's next item; and before the last block the rows of O. To look
-// takes longer than a small item waits for its keys.
-func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
+// fetchNextBlock queues prefetches for after the block that ends at key k: the item's next block, or the
+// worker's likely next item. Before the last block it also queues the rows of O. It skips small
+// items, which finish sooner than the prefetches.
+func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
 	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
@@ -104,17 +105,17 @@ func (isa *laneISA) lookAhead(j *job, a *ahead, item *laneRange, k int) {
 		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}
 	if j.p.Page != 0 {
-		return // pages lie anywhere
+		return // pages are scattered
 	}
 	n := isa.blockEnd(&at, k) - k
 	a.add(&f.V, at.KVBatch, at.g, at.K0+k, n)
 	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
 }
 
-// accumulate takes the block's keys into the tile. Of those at the edges of the band, and
-// of those that a mask hides, some rows do not see.
-func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
-	first, allUntil := t.seq.Keys(t.from) // of the first row, and of the last one
+// accumulate adds the current block's keys to the tile, in parts: at the edges of the band, and
+// where a mask hides keys, some rows do not see them.
+func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
+	first, allUntil := t.seq.Keys(t.from) // of the first row; below, of the last one
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
 	from, to := max(x.lo, first), min(x.hi, last)
 	if x.mask.ofRows && from < to {
@@ -123,7 +124,7 @@ func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
 	for from < to {
 		until, masked := to, true
 		switch {
-		case allFrom >= allUntil: // no key that all rows see
+		case allFrom >= allUntil: // no key is visible to all rows
 		case from < allFrom:
 			until = min(to, allFrom)
 		case from < allUntil:
@@ -134,15 +135,15 @@ func (isa *laneISA) accumulate(j *job, t *laneTile, x *laneScratch) {
 			until, hides = x.mask.part(from, until)
 		}
 		if hides != hidesAll {
-			isa.absorbPart(j, t, x, from, until-from, masked, hides == hidesSome)
+			isa.processKeys(j, t, x, from, until-from, masked, hides == hidesSome)
 		}
 		from = until
 	}
 }
 
-// absorbPart takes keys of the block into the tile, from a given one on. Some rows do not
-// see some that are at an edge of the band, or hidden by the mask.
-func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
+// some pairs; hidden: the mask does.
+func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
 	x.setMasks(t, from, keys, edge, hidden)
@@ -161,8 +162,8 @@ func (isa *laneISA) absorbPart(j *job, t *laneTile, x *laneScratch, from, keys i
 	isa.addValues(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), masks)
 }
 
-// setMasks sets the masks of keys, from a given one on: the rows of the tile that
-// see each. The edges of the band count, or what the mask hides, or both.
+// setMasks sets masks, the rows of the tile that see each key, for keys [from, from+keys). edge
+// applies the edges of the band, hidden the mask.
 func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if hidden {
 		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])
@@ -180,8 +181,7 @@ func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	}
 }
 
-// finish divides once, transposes back and writes the rows of the tile.
-func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch) {
+func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	o, b, h, row := &j.args.O, t.seq.QBatch, t.seq.h, t.seq.Q0+t.from
 	isa.endKeys(j, t, x.factors)
 	if j.ends() {
@@ -205,7 +205,7 @@ func (isa *laneISA) finish(j *job, t *laneTile, x *laneScratch) {
 	j.storeLSEs(b, h, row, x.top[:t.n])
 }
 
-// storeLSEs writes the LSE of rows of head h, from row i on, if they are wanted.
+// storeLSEs writes the LSE of rows of head h from row i on, if requested.
 func (j *job) storeLSEs(b, h, i int, lse []float32) {
 	t := &j.args.LSE
 	switch {

@@ -10,46 +10,45 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A gradScore makes P and dS of panels where features change scores or weights:
+// gradScore computes P and dS of panels under score features and dropout:
 //
 //	S = adjusted: scaled, capped, with bias and slopes
 //	P = exp(S - LSE); g = P (z dP - delta), with z of dropout
 //	dBias += g; dS = scale g (the slope of the cap); P = P z
 //
-// Query rows are outside, keys in the lanes, as in what it takes the place of: one
-// routine for P and dS.
+// Rows are query rows, and keys are in the lanes, as in the routine without features.
 type gradScore struct {
-	isa     *laneISA
+	isa     *laneRoutines
 	on      bool // some feature changes scores or weights
-	adjusts bool // scores
+	adjusts bool // some feature changes scores
 
-	scale   float32 // of dot products
-	unit    float32 // of what scoreMod leaves
-	by      float32 // of dS
+	scale   float32 // softmax scale
+	unit    float32 // softmax scale, or 1 if score features have applied it
+	by      float32 // factor of dS
 	softcap float32
 	slope   float32
-	below   uint32 // numbers below it drop their weight
+	below   uint32 // random numbers below it drop a weight
 	keep    float32
 
 	h, from, n int // the tile's head, first row and rows
 
-	bias        []float32 // of the tile and the block, rows biasStep apart
-	halves      []uint16  // takes its place if it is bf16 that can be read where it lies
-	asHalves    bool      // the kernel's dot products take such
+	bias        []float32 // of the tile and the block, biasStep between rows
+	halves      []uint16  // replaces bias: bf16, read in place
+	asHalves    bool      // the kernel's dot products accept halves
 	biasStep    int
-	widened     []float32 // [rows][keys]
+	widened     []float32 // copy of the bias, [rows][keys]
 	softcapGrad []float32 // [rows][lanes], nil without a cap
 	kept        []uint32  // [rows], nil without dropout
-	top         []float32 // [lanes], of no use
+	top         []float32 // [lanes], unused maxima
 	db          biasGrad
 
-	fetch     [2]rowFetch // of the next tile's bias and dBias
-	fetchEach int         // rows at a time
-	parts     int         // of the dot products of a panel, between which something is fetched
+	fetch     [2]rowFetch // rows of the next tile's bias and dBias
+	fetchEach int         // rows per fetchSome
+	parts     int         // parts of a panel's dot products, with a fetchSome after each
 }
 
-// newGradScore multiplies dS by the given factor.
-func (isa *laneISA) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
+// newGradScore returns a gradScore with dS scaled by the factor by.
+func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
 	if !g.on {
@@ -58,8 +57,7 @@ func (isa *laneISA) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	g.top = ws.Take(isa.lanes)
 	if s.Softcap != 0 {
 		g.softcapGrad = ws.Take(j.rows * isa.lanes)
-		// What is so far above every score that it caps none is left out: the
-		// quotient would be a denormal number.
+		// Omit a cap far above every score: its reciprocal times scale would be denormal.
 		if g.softcap = s.Softcap; math.Abs(j.scale/float64(s.Softcap)) < 0x1p-126 {
 			g.softcap, g.softcapGrad = 0, nil
 		}
@@ -75,7 +73,7 @@ func (isa *laneISA) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	return g
 }
 
-// setTile prepares for the panels of n query rows of head h, from a given one on.
+// setTile prepares the panels of n query rows of head h from row from on.
 func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	if !g.on {
 		return
@@ -91,8 +89,8 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	}
 }
 
-// setBias sets the biases of the tile. They are read where they lie if the kernel takes their
-// type, and if as many as there are lanes can be read everywhere.
+// setBias sets the biases of the tile. They are read in place if the kernel takes their type, and
+// whole vectors of lanes stay within the tensor.
 func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	rows, step := g.n, rowStep(t)
 	at := t.Repeated(x.b, g.h, g.from) + x.from
@@ -107,7 +105,7 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	case t.DType() == flashkit.Float32:
 		g.bias, g.biasStep = t.Float32s()[at:end], step
 		return
-	case t.DType() == flashkit.BFloat16 && g.asHalves && g.n%2 == 0: // as products go on to an even row
+	case t.DType() == flashkit.BFloat16 && g.asHalves && g.n%2 == 0: // products process rows in pairs
 		g.bias, g.halves, g.biasStep = nil, t.Uint16s()[at:end], step
 		return
 	}
@@ -120,8 +118,8 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	}
 }
 
-// gradients sets P and dS of n rows of a panel, from row lo of the tile and key k on, from
-// the dot products s and dp. ds may be dp.
+// gradients sets P and dS of n rows of a panel, from row lo of the tile and key k on, from the dot
+// products s and dp. ds may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	if g.adjusts {
 		softcapGrad, bias, lanes := g.operands(j, x, k, lo)
@@ -130,8 +128,8 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 	g.gradientsOf(j, x, k, lo, n, 0, s, dp, ds, dsStep, masks, lse, delta)
 }
 
-// operands returns where slopes of caps go, and where biases in float32 and numbers of the lanes
-// lie, or nil.
+// operands returns the addresses of the cap's derivatives, of float32 biases, and of lane numbers;
+// nil without them.
 func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (softcapGrad, bias, lanes *float32) {
 	if g.softcapGrad != nil {
 		softcapGrad = &g.softcapGrad[0]
@@ -145,12 +143,11 @@ func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (softcapGrad, bias,
 	return softcapGrad, bias, lanes
 }
 
-// distance returns how far row lo of the tile is from key k.
 func (g *gradScore) distance(x *keyRange, k, lo int) float32 {
 	return float32(g.from + lo + x.Diagonal - k)
 }
 
-// keeps returns which pairs dropout keeps, or nil.
+// keeps returns the bits of pairs that dropout keeps, or nil.
 func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	if g.kept == nil {
 		return nil
@@ -160,7 +157,7 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	return &g.kept[0]
 }
 
-// gradientsOf is gradients of scores, whose slopes of caps begin with a given row.
+// gradientsOf is gradients from finished scores. The derivatives of the cap begin at row capped.
 func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	var db *float32
 	if j.p.Score.Bias {
@@ -173,19 +170,18 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	kept := g.keeps(j, x, k, lo, n)
 	g.isa.gradientsOf(&s[0], &dp[0], &ds[0], dsStep, &masks[0], n, &lse[0], &delta[0], g.unit, g.by, kept, g.keep, softcapGrad, db)
 	if db != nil {
-		g.db.met(j, g, x, k, lo, n)
+		g.db.storePanel(j, g, x, k, lo, n)
 	}
 }
 
-// again makes the same P and dS once more, the latter where dP was.
-func (g *gradScore) again(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
+// recompute repeats gradients, and stores dS in dp.
+func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
 	kind := g.db.kind
-	g.db.kind = noBias // which has got its part
+	g.db.kind = noBias // dBias already includes these pairs
 	g.gradients(j, x, k, lo, n, s, dp, dp, g.isa.lanes, masks, lse, delta)
 	g.db.kind = kind
 }
 
-// laneNumbers are the numbers of the lanes.
 var laneNumbers = func() (x [32]float32) {
 	for i := range x {
 		x[i] = float32(i)

@@ -8,22 +8,21 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Rows of biases and of dBias lie far apart, each in a page of its own where they are
-// long, so nothing but a prefetch brings them in time. It comes between the dot products
-// of the tile before, for a few rows at a time: the processor waits for their pages, and
-// fetches few lines at once.
+// Rows of biases and of dBias are far apart, each in its own page if they are long, so they need
+// prefetches. These run between the dot products of the tile before, a few rows at a time: page
+// walks take long, and few lines can be in flight.
 
-const fetchRows = 24 // rows of dot products at a time, whole register tiles of all instruction sets
+const fetchRows = 24 // rows of dot products at a time: whole register tiles for all instruction sets
 
 type scoresFunc func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
 
-// A rowFetch is parts of rows to bring into the second-level cache.
+// rowFetch is parts of rows to prefetch into L2.
 type rowFetch struct {
 	from              unsafe.Pointer
-	step, bytes, left int // bytes from row to row, and of each; rows
+	step, bytes, left int // bytes between rows and bytes per row; rows left
 }
 
-// partOf returns n rows of a tensor, from the element of a row on, as many elements of each.
+// partOf returns n rows of a tensor, elements of each, from offset at on.
 func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
 	x := rowFetch{step: step * t.DType().Size(), bytes: elements * t.DType().Size(), left: n}
 	if t.DType() == flashkit.Float32 {
@@ -34,8 +33,8 @@ func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
 	return x
 }
 
-// setFetch names what the tile after tile t of head h has of the bias and of dBias. Its
-// parts are as many as that of this one.
+// setFetch queues the prefetch of bias and dBias for the tile after tile t of head h. Their rows
+// are spread over the current tile's parts.
 func (g *gradScore) setFetch(j *job, x *keyRange, h, t int) {
 	g.fetch = [2]rowFetch{}
 	h, t, ok := j.after(x, h, t)
@@ -54,10 +53,10 @@ func (g *gradScore) setFetch(j *job, x *keyRange, h, t int) {
 	g.fetchEach = ceilDiv(n, g.parts*2*ceilDiv(keys, g.isa.lanes))
 }
 
-// fetching reports whether something is left to be fetched.
+// fetching reports whether rows are left to prefetch.
 func (g *gradScore) fetching() bool { return g.fetch[0].left > 0 || g.fetch[1].left > 0 }
 
-// fetchSome fetches a part of the rows.
+// fetchSome prefetches fetchEach rows.
 func (g *gradScore) fetchSome() {
 	for i := range g.fetch {
 		f := &g.fetch[i]
@@ -70,8 +69,8 @@ func (g *gradScore) fetchSome() {
 	}
 }
 
-// dots computes the dot products of n rows and a panel, some rows at a time where biases
-// are fetched meanwhile.
+// dots computes the dot products of n rows and a panel, fetchRows at a time if biases are
+// prefetched in between.
 func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []float32, dim, n int) {
 	most := n
 	if x.score.fetching() {
@@ -85,11 +84,11 @@ func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []
 }
 
 // copyPanel sets rows of dst, step elements apart, to n rows of a panel.
-func (isa *laneISA) copyPanel(dst []float32, step int, panel []float32, n int) {
+func (isa *laneRoutines) copyPanel(dst []float32, step int, panel []float32, n int) {
 	isa.setPanel(&dst[0], step, &panel[0], n)
 }
 
 // addRowsOf adds n rows of a panel to rows of dst, step elements apart.
-func (isa *laneISA) addRowsOf(dst []float32, step int, panel []float32, n int) {
+func (isa *laneRoutines) addRowsOf(dst []float32, step int, panel []float32, n int) {
 	isa.accumulateRows(&dst[0], step, &panel[0], n)
 }

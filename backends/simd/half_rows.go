@@ -9,18 +9,17 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// What the kernels share that multiply 16-bit elements as they lie, some of a row or a column at a time.
+// Rows of 16-bit elements for kernels that multiply them without widening.
 
-// pairWords is the words of a row of pairs, rounded up to what transposePairs
-// takes.
+// pairWords returns the words of a row of pairs, rounded up to whole blocks of transposePairs.
 func pairWords(dim int) int { return (dim + 31) / 32 * 16 }
 
-// halves returns words as twice as many halves.
+// halves returns words as 16-bit elements.
 func halves(words []uint32) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(&words[0])), 2*len(words))
 }
 
-// A halfRows is n rows of halves, some elements apart.
+// halfRows is n rows of 16-bit elements, step elements apart.
 type halfRows struct {
 	rows         []uint16
 	step, dim, n int
@@ -30,8 +29,7 @@ func rowsOf(t *flashkit.Tensor, b, h, from, n int) halfRows {
 	return halfRows{t.Uint16s()[t.Offset(b, h, from):], rowStep(t), t.Shape()[3], n}
 }
 
-// keysOf is rowsOf keys of a sequence, which may lie in pages. They are in buf if they
-// cannot be read where they lie.
+// keysOf returns n keys of a sequence, paged or not. Keys that span pages are copied to buf.
 func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) halfRows {
 	if j.p.Page == 0 {
 		return rowsOf(t, s.KVBatch, s.g, s.K0+k, n)
@@ -42,7 +40,7 @@ func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) hal
 	return j.copyKeys(t, s, k, n, buf, t.Shape()[3])
 }
 
-// copyKeys copies keys of a sequence to rows some elements apart.
+// copyKeys copies keys of a sequence to rows step elements apart.
 func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, step int) halfRows {
 	dim, next := t.Shape()[3], rowStep(t)
 	for i := 0; i < n; {
@@ -55,12 +53,10 @@ func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, s
 	return halfRows{dst, step, dim, n}
 }
 
-// wholePart splits the keys [from, to) of a tile of n query rows. It returns the
-// end of the part that begins at from, and whether all rows see all of it. Such a
-// part consists of whole steps of keys, of which a product takes all or none: it
-// begins at a multiple of step, and ends at one or with the last key of all. In a
-// step of which some row sees only a part, the rest would leave a trace if it held
-// NaN. step is a power of 2.
+// wholePart splits the keys [from, to) of a tile of n query rows. It returns the end of the part
+// that begins at from, and whether all rows see all of it. Such a part consists of whole steps: it
+// begins at a multiple of step, and ends at one or at the last key. A product takes all keys of a
+// step, so a NaN in a masked key of a step would reach the sum. step is a power of 2.
 func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bool) {
 	_, end := s.Keys(row)
 	begin, _ := s.Keys(row + n - 1)
@@ -77,7 +73,7 @@ func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bo
 	return min(to, end), true
 }
 
-// newPage returns place for a block of 16-bit keys that lie in pages.
+// newPage allocates a block of 16-bit keys for copies from pages, or returns nil without paging.
 func (j *job) newPage(ws *pool.Arena, keys, dim int) []uint16 {
 	if n := j.pageFloats(keys, dim); n > 0 {
 		return halves(takeWords(ws, n))

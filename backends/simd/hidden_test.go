@@ -12,9 +12,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// A tile holds rows that see a key beside rows that do not. To the latter it
-// must not matter at all what the key holds: a weight of 0 is not enough, for
-// 0 * NaN is NaN, and a running maximum that counts the key changes other bits.
+// Some rows of a tile see a key and others do not. The key must not affect the latter at all. A
+// weight of 0 is not enough, as 0 * NaN is NaN, and a running maximum over the key changes other
+// bits.
 
 var (
 	nan32 = float32(math.NaN())
@@ -44,7 +44,7 @@ func hiddenAt(n int) []int {
 	return at
 }
 
-// spoilers are what the hidden keys and rows hold.
+// spoilers are the contents of hidden keys and rows.
 func spoilers() []float32 {
 	if testing.Short() {
 		return []float32{nan32, 1000}

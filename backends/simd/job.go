@@ -9,27 +9,25 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A job is one call in progress. Its work is cut into items.
-// Which worker takes an item does not touch the item's result, so the bits do
-// not depend on the number of workers.
+// job is one call in progress, split into items. An item's result does not depend on its worker, so
+// the bits do not depend on the number of workers.
 //
 // Jobs are pooled for their workspace. A job is cleared before it returns.
 type job struct {
 	pool.Queue
 	plan
 	args  *flashkit.Args
-	scale float64 // of the dot products
-	unit  float64 // of the scores: scale, or 1 where features have made them out of dot products
+	scale float64 // softmax scale
+	unit  float64 // scale of the scores: scale, or 1 if score features have applied it
 	base2 float32 // unit * log2(e)
 
-	run    func(j *job, ws *pool.Arena, item int)
-	others []otherHeads   // of a decode kernel's items, one for each worker
-	passed []atomic.Int64 // how far each item has come, where later items wait for it
+	run      func(j *job, ws *pool.Arena, item int)
+	others   []otherHeads   // further heads of decode items that take turns, one entry per worker
+	progress []atomic.Int64 // progress of each item that later items wait for
 
 	pool *pool.Pool
 }
 
-// newJob returns a job for c.
 func (b *Backend) newJob(c *flashkit.Call) *job {
 	j := b.last.Swap(nil)
 	if j == nil {
@@ -49,20 +47,19 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 	return j
 }
 
-// parallel runs the items of a phase on as many goroutines as the call may use, until the context is done.
+// parallel runs the items of a phase on up to j.workers goroutines, until ctx is done.
 func (j *job) parallel(ctx context.Context, run func(*job, *pool.Arena, int), work pool.Phase) {
 	j.run = run
 	j.Queue.Run(ctx, j.pool, j, j.workers, work)
 }
 
-// Item computes an item.
 func (j *job) Item(ws *pool.Arena, item int) { j.run(j, ws, item) }
 
-// count returns x, a number of floats, as an int. What no int can count no tensor
-// holds: then it is a problem that is only asked about.
+// count returns a number of floats as an int, saturated: a call without tensors may describe more
+// than memory holds.
 func count(x float64) int { return int(min(x, math.MaxInt/2)) }
 
-// release gives j back to the pool and returns how the call ended.
+// release returns j to the pool, and the error of ctx.
 func (b *Backend) release(ctx context.Context, j *job) error {
 	j.Forget()
 	j.call, j.p, j.args, j.run = nil, flashkit.Problem{}, nil, nil

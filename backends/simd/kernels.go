@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Kernels returns the backend's kernels, on every platform the same ones.
+// Kernels returns the backend's kernels, the same on every platform.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	own, list := append(b.vectorKernels(),
 		b.kernel("fwd_generic", nil, refusesNothing, planFwdGeneric, fwdGenericTimes, forward(fwdGenericTile)),
@@ -36,7 +36,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// kernel returns the functions of a kernel, whose cost, memory and run follow from one plan.
+// kernel returns the functions of a kernel. Its cost, memory and run follow from one plan.
 func (b *Backend) kernel(name string, missing func() string, refuses func(flashkit.Problem) string,
 	plan func(*plan), times func(*plan) [3]timedPhase, run func(context.Context, *job)) flashkit.Kernel {
 	return flashkit.Kernel{
@@ -63,7 +63,6 @@ func (b *Backend) kernel(name string, missing func() string, refuses func(flashk
 	}
 }
 
-// forward returns the run of a kernel that computes query rows.
 func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutRows()
@@ -73,8 +72,8 @@ func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 
 func refusesNothing(flashkit.Problem) string { return "" }
 
-// leaveOut gives k the functions of a kernel that this program cannot run, as it is for another
-// platform, or a build tag turns it off.
+// leaveOut sets the functions of a kernel that this program cannot run: it is for another platform,
+// or a build tag excludes it.
 func leaveOut(k *flashkit.Kernel) {
 	reason := "requires " + k.Requires
 	if strings.Contains(k.Requires, runtime.GOARCH) {

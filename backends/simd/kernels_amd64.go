@@ -4,8 +4,7 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// vectorKernels returns the kernels in assembly, also those that this CPU lacks
-// the instructions for.
+// vectorKernels returns the kernels in assembly, even if this CPU lacks their instructions.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
 		b.kernel("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.planForward, avx512Lanes.fwdTimes, forward(avx512Lanes.fwdItem)),
@@ -24,7 +23,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 	}
 }
 
-// missingAMX asks Linux for AMX on the first call.
+// missingAMX requests AMX from Linux on its first call.
 func missingAMX() string { return amxbf16().missing() }
 
 func fitsAVX512(p flashkit.Problem) string { return avx512.refuses(p) }

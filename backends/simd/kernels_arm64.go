@@ -4,7 +4,6 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// vectorKernels returns the kernels in assembly.
 func (b *Backend) vectorKernels() []flashkit.Kernel {
 	return []flashkit.Kernel{
 		b.kernel("fwd_neon", neon.missing, neon.refuses, neonLanes.planForward, neonLanes.fwdTimes, forward(neonLanes.fwdItem)),

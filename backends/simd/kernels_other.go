@@ -4,9 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// vectorKernels returns no kernels: there is no assembly for this platform, or a build tag
-// turns it off.
+// vectorKernels returns no kernels: the platform has no assembly, or a build tag excludes it.
 func (b *Backend) vectorKernels() []flashkit.Kernel { return nil }
 
-// otherHeads are those of decode kernels in assembly.
+// otherHeads belong to the decode kernels in assembly.
 type otherHeads struct{}

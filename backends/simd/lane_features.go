@@ -10,30 +10,28 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A featureScratch is what the features of a forward pass take, whatever the kernel: their
-// places are around the scores of a block of keys, and after its weights. It is empty in a
-// plain call.
+// featureScratch is the workspace of the features in a forward pass, for all kernels. It is empty
+// in a plain call.
 type featureScratch struct {
 	mask     keyMask
-	adjusts  bool // scores are more than dot products
+	adjusts  bool // scores differ from scaled dot products
 	drops    bool
-	limit    uint32    // below which a random number drops a weight
-	lanes    []float32 // the numbers of the lanes, for ALiBi
-	numbers  []uint32  // of the rows of the tile at hand, in the lanes, for dropout
-	part     int       // keys at hand, whose scores are made
-	bias     []float32 // of these, [lanes][biasStep], or one row and no step
+	limit    uint32    // random numbers below it drop a weight
+	lanes    []float32 // lane numbers, for ALiBi
+	numbers  []uint32  // numbers of the tile's rows, for dropout
+	part     int       // keys whose scores are being computed
+	bias     []float32 // bias of these keys, [lanes][biasStep], or one row with step 0
 	biasStep int
-	biasBuf  []float32 // place for it if it must be copied
+	biasBuf  []float32 // a copy of the bias, if needed
 	biasTile []float32 // [biasKeys][lanes]
-	earlier  []float32 // a row of O
+	earlier  []float32 // row of O from earlier keys
 }
 
-// biasKeys is how many keys of the bias are transposed at a time: they stay in the
-// first-level cache.
+// biasKeys is the number of keys whose bias is transposed at a time. They stay in L1.
 const biasKeys = 32
 
-// setFeatures makes place for blocks of so many keys. Products take step keys, all of them or
-// none.
+// setFeatures allocates the workspace for blocks of the given number of keys. A product takes step
+// keys, all of them or none.
 func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
@@ -75,9 +73,8 @@ func (pl *plan) featureFloats(lanes, keys int) int {
 	return n
 }
 
-// beginScores returns the maximum that the routine of the scores of keys raises: the rows'
-// own, or one that nobody looks at where the scores are not final. It then best takes step keys
-// at a time.
+// beginScores returns where scores tracks the row maximum: x.top, or a scratch row if endScores
+// will change the scores. step is the number of keys per call of scores.
 func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *float32, step int) {
 	copy(x.top, t.m)
 	x.part = keys
@@ -90,17 +87,16 @@ func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *floa
 	return &x.top[0], keys
 }
 
-// scoreKeys is how many keys' scores are made of their dot products at a time, while these
-// are in the first-level cache.
+// scoreKeys is the number of keys whose dot products become scores while they are in L1.
 const scoreKeys = 64
 
-// endScores makes scores of the dot products of n keys, number i of those from a given one
-// on, and raises the maxima of the rows.
-func (isa *laneISA) endScores(j *job, t *laneTile, x *laneScratch, from, i, n int, masked bool) {
+// endScores turns the dot products of keys [from+i, from+i+n) into scores and raises the row
+// maxima.
+func (isa *laneRoutines) endScores(j *job, t *laneTile, x *laneScratch, from, i, n int, masked bool) {
 	if x.adjusts {
 		top := &x.top[0]
 		if masked {
-			top = &x.scratchMax[0] // it counts hidden keys
+			top = &x.scratchMax[0] // scratch: this maximum includes masked keys
 		}
 		isa.adjustScores(j, t, x, from, i, n, top)
 	}
@@ -109,8 +105,8 @@ func (isa *laneISA) endScores(j *job, t *laneTile, x *laneScratch, from, i, n in
 	}
 }
 
-// adjustScores scales and caps dot products, and adds bias and slope.
-func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n int, top *float32) {
+// adjustScores scales and caps dot products, then adds bias and ALiBi.
+func (isa *laneRoutines) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n int, top *float32) {
 	score, scale, slope := &j.p.Score, float32(j.scale), float32(0)
 	var lanes *float32
 	step := n
@@ -136,13 +132,13 @@ func (isa *laneISA) adjustScores(j *job, t *laneTile, x *laneScratch, from, i, n
 	}
 }
 
-// slope returns the slope of ALiBi of the head at hand.
+// slope returns the ALiBi slope of the tile's head.
 func (j *job) slope(s *seqTile) float32 {
 	return slopeOf(j.args, s.b, s.h)
 }
 
-// biasOf returns where the bias of n rows, from a given one on, and of keys from a given one
-// on begins, how many rows it has, and the elements from row to row.
+// biasOf returns the bias of n rows from row on and of keys from key on: its offset, its rows (1 if
+// all query rows share one) and their distance.
 func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	b := &j.args.Bias
 	at = b.Repeated(s.b, s.h, row) + key
@@ -152,9 +148,9 @@ func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	return at, n, b.Strides()[2]
 }
 
-// fetchBias begins to bring into the cache what follows the bias of keys, from a given one
-// on: that of the item's next tile, or of its first one and the next block of so many keys.
-func (isa *laneISA) fetchBias(j *job, t *laneTile, block, from, keys int) {
+// fetchBias prefetches the bias of the same keys for the item's next tile. After the last tile, it
+// prefetches the next block's bias for the first tile.
+func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	row := t.from + isa.lanes
 	if row >= t.seq.to {
 		row, from = t.seq.from, from+block
@@ -171,9 +167,9 @@ func (isa *laneISA) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	}
 }
 
-// loadBias makes the bias of keys the one at hand. It is copied if it is of 16 bits, or the
-// transposition, which takes whole blocks, would read beyond its rows.
-func (isa *laneISA) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
+// loadBias sets x.bias to the bias of keys. It copies 16-bit elements, and rows that whole blocks
+// of the transposition would overrun.
+func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
 	whole := from+isa.blocks(keys) <= b.Shape()[3] && (rows == isa.lanes || step == 0)
@@ -187,15 +183,15 @@ func (isa *laneISA) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int
 	}
 }
 
-// blocks rounds n up to what transpose takes.
-func (isa *laneISA) blocks(n int) int { return ceilDiv(n, isa.block) * isa.block }
+// blocks rounds n up to whole blocks of transpose.
+func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.block }
 
-// biasStep is the distance of rows of the bias of so many keys: no power of two, or they
-// would fall on the same cache lines.
+// biasStep is the distance between rows of copied bias. It is no power of two: such rows would
+// share cache lines.
 func biasStep(keys int) int { return keys + 16 }
 
-// drop sets the weights to 0 that dropout drops, after they have been summed.
-func (isa *laneISA) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
+// drop zeroes dropped weights, after they have been summed.
+func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return
 	}
@@ -204,8 +200,8 @@ func (isa *laneISA) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	isa.dropWeights(&x.s[0], keys, o.Key+from, &x.numbers[0], uint32(o.Head+t.seq.h), uint32(o.Batch+t.seq.b), j.args.Seed, x.limit)
 }
 
-// numberRows sets the numbers of the tile's rows in the whole.
-func (isa *laneISA) numberRows(j *job, t *laneTile, x *laneScratch) {
+// numberRows sets x.numbers to the row numbers that dropout hashes.
+func (isa *laneRoutines) numberRows(j *job, t *laneTile, x *laneScratch) {
 	for i := range x.numbers {
 		x.numbers[i] = uint32(j.args.Origin.Row + t.from + i)
 	}

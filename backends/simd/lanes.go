@@ -9,17 +9,17 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A laneISA is an instruction set for kernels that have query rows in the lanes
-// of two vectors, or four. The routines are documented where they are declared.
+// laneRoutines holds the routines of an instruction set for kernels with query rows in the lanes of two
+// or four vectors. The declarations document the routines.
 //
-// What a routine is given escapes, because it is called through a variable: it
-// must be workspace or the caller's memory.
-type laneISA struct {
-	keys      int  // of a block of a forward pass
-	looks     bool // under masks addValues looks at V, as it has no opmasks
-	fwdPace   pace
-	shortPace pace // of a forward pass by attendTile
-	bwdPace   pace
+// Arguments of routines escape, as calls go through variables: pass workspace or the caller's
+// memory.
+type laneRoutines struct {
+	keys         int  // keys of a block of a forward pass
+	checksFinite bool // without opmasks, addValues checks V for NaN and infinity under masks
+	fwdPace      pace
+	shortPace    pace // of a forward pass by attendTile
+	bwdPace      pace
 
 	convertRoutines
 	forwardRoutines
@@ -33,24 +33,24 @@ type laneISA struct {
 	dropWeights func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 }
 
-// forwardRoutines have a tile's query rows in the lanes.
+// forwardRoutines have the query rows of a tile in the lanes.
 type forwardRoutines struct {
 	scores      func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
 	maskScores  func(s *float32, masks *uint32, keys int, rowMax *float32)
 	expScores   func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 	finalizeLSE func(lse, by, m, l *float32, scale float32)
 	addValues   func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-	attendTile  attendTileFunc // nil: there is none
+	attendTile  attendTileFunc // may be nil
 }
 
-// backwardRoutines have a panel's keys, or columns, in the lanes.
+// backwardRoutines have the keys or columns of a panel in the lanes.
 type backwardRoutines struct {
 	dots                     func(sum, a, b *float32, dim int)
 	gradients                func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
 	gradientsOf              func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 	addProduct               productFunc
 	addProductT              productFunc
-	addProductMasked         maskedProductFunc // nil: it takes whole vectors of columns, and rows must be padded
+	addProductMasked         maskedProductFunc // nil: the product takes whole vectors of columns, and rows must be padded
 	addProductTMasked        maskedProductFunc
 	setPanel, accumulateRows func(dst *float32, step int, src *float32, rows int)
 	dropoutMask              func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
@@ -63,8 +63,8 @@ type (
 )
 
 const (
-	tileStep  = 32  // rows or columns that a product of tiles takes
-	tileBlock = 256 // keys of a block of a forward pass with tiles: no other block has more
+	tileStep  = 32  // rows or columns per product of tiles
+	tileBlock = 256 // keys of a block of a forward pass with tiles, the largest block of all
 )
 
 // upToTiles rounds up to whole steps.
@@ -73,8 +73,7 @@ func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 // pad rounds a head dim up to whole vectors and whole blocks.
 func pad(dim int) int { return (dim + 15) &^ 15 }
 
-// laneMask returns the bits from up to but not including to, as far as they lie
-// in [0, n).
+// laneMask returns bits [from, to) within [0, n).
 func laneMask(from, to, n int) uint32 {
 	from, to = max(from, 0), min(to, n)
 	if from >= to {
@@ -83,7 +82,6 @@ func laneMask(from, to, n int) uint32 {
 	return uint32(1<<to - 1<<from)
 }
 
-// takeWords returns workspace as n words.
 func takeWords(ws *pool.Arena, n int) []uint32 { return asWords(ws.Take(n)) }
 
 func takeInts(ws *pool.Arena, n int) []int {
@@ -93,12 +91,12 @@ func takeInts(ws *pool.Arena, n int) []int {
 // asWords returns the memory of floats as words.
 func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }
 
-// ones are factors that change nothing, as many as any instruction set has lanes.
+// ones are neutral factors for up to 32 lanes.
 var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
-// wild reports whether x, [dim][lanes], may hold NaN or an infinity: whether the
-// square of a lane is neither.
-func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
+// nonFinite reports whether x, [dim][lanes], may hold NaN or infinity: whether a lane's sum of squares
+// does.
+func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 	isa.dots(&sums[0], &x[0], &x[0], dim)
 	for _, sum := range sums {
 		if !(sum <= math.MaxFloat32) {
@@ -108,7 +106,7 @@ func (isa *laneISA) wild(x []float32, dim int, sums []float32) bool {
 	return false
 }
 
-// doubles returns workspace as float64, from the first place on where one may lie.
+// doubles returns workspace as float64, from the first aligned element on.
 func doubles(x []float32) []float64 {
 	if uintptr(unsafe.Pointer(&x[0]))%8 != 0 {
 		x = x[1:]

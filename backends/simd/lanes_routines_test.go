@@ -21,8 +21,8 @@ func normals(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// requireSum fails unless got is the sum of the products of n pairs of numbers, within what the
-// roundings of so many sums may be.
+// requireSum fails unless got is the sum of the products of n pairs of numbers, within the
+// roundings of n sums.
 func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int) (a, b float32), what string, at ...any) {
 	t.Helper()
 	sum, size := from, math.Abs(from)
@@ -33,9 +33,10 @@ func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int)
 	requireThat(t, math.Abs(sum-float64(got)) <= size*float64(n+4)*0x1p-24, what+": %g, want %g", append(at, got, sum)...)
 }
 
-// Every score must be its dot product, and the maximum that of all and of what it was.
+// Every score must be its dot product. The maximum must be the largest of all scores and its
+// previous value.
 func TestScores(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(600) {
 			keys, dim := 1+r.IntN(40), 1+r.IntN(70)
@@ -57,7 +58,7 @@ func TestScores(t *testing.T) {
 }
 
 func TestProducts(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		lanes := isa.lanes
 		for trial := range trials(600) {
 			rows, n := 1+r.IntN(30), 1+r.IntN(40)
@@ -97,7 +98,7 @@ func TestProducts(t *testing.T) {
 }
 
 func TestAddValues(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for trial := range trials(600) {
 			keys, vdim := 1+r.IntN(40), 1+r.IntN(40)
@@ -123,10 +124,10 @@ func TestAddValues(t *testing.T) {
 	})
 }
 
-// The weights are powers of 2 of what lies below the maximum, l their sum, and alpha what the
-// maximum before is to the new one.
+// The weights are powers of 2 of the scores less the maximum, l their sum, and alpha the power of
+// the previous maximum less the new one.
 func TestWeights(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(1000) {
 			keys, scale := 1+r.IntN(40), float32(r.Float64()*3)
@@ -164,7 +165,7 @@ func TestWeights(t *testing.T) {
 }
 
 func TestMaskScores(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(500) {
 			keys := 1 + r.IntN(20)
@@ -187,7 +188,7 @@ func TestMaskScores(t *testing.T) {
 }
 
 func TestTransposeAndPanels(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(300) {
 			padded := 16 * (1 + r.IntN(5))
@@ -221,9 +222,9 @@ func TestTransposeAndPanels(t *testing.T) {
 	})
 }
 
-// The conversions of vectors are those of package half, to the bit, but for the payload of a NaN.
+// The vector conversions equal package half's, to the bit, except the payload of a NaN.
 func TestConversions(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {
 			n := isa.convert + r.IntN(40)
 			bits, wide := make([]uint16, n), newFenced(n)
@@ -266,7 +267,7 @@ func TestConversions(t *testing.T) {
 
 // A row that sees one key has dP equal to delta, to the bit: then its gradients are 0.
 func TestDotsAreScores(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(300) {
 			dim := 1 + r.IntN(100)
@@ -283,7 +284,7 @@ func TestDotsAreScores(t *testing.T) {
 }
 
 func TestGradients(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(500) {
 			rows, step, scale := 1+r.IntN(20), n+r.IntN(9), float32(r.Float64())

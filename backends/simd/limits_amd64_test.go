@@ -11,16 +11,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// BenchmarkLimits measures what the machine can do at most, on as many cores as
-// GOMAXPROCS, so that the kernels' rates can be given as a fraction of it:
-// multiply-adds in registers, of float32, of bf16 pairs and of tiles of them, and
-// the exponential over data in the first-level cache.
+// BenchmarkLimits measures the machine's peak rates on GOMAXPROCS cores, to give the kernels' rates
+// as fractions: multiply-adds in registers, of float32, bf16 pairs and tiles, and the exponential
+// over data in L1.
 func BenchmarkLimits(b *testing.B) {
 	const rounds = 1 << 14
 	for _, isa := range []struct {
 		peakLoop
 		tier  tier
-		lanes *laneISA
+		lanes *laneRoutines
 	}{
 		{loopAVX512, avx512, &avx512Lanes},
 		{loopAVX2, avx2, &avx2Lanes},
@@ -57,10 +56,9 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 // all cores, for some 50 milliseconds.
 func MultiplyAdds() float64 { return peakLoops(flashkit.Float32)[0].rate(16) }
 
-// PeakNow measures the float32 multiply-adds, in FLOP/s, that the vectors of a kernel do
-// on all cores at the clock which these have right now: one that was lowered under a
-// kernel rises only after some hundred microseconds. Multiply-adds alone, which load
-// nothing, often have a higher one, so that a kernel cannot reach what they do.
+// PeakNow measures a kernel's float32 multiply-adds, in FLOP/s, on all cores at their current
+// clock. A clock that was lowered under a kernel rises only after some hundred microseconds.
+// Multiply-adds alone, without loads, often run at a higher clock, which no kernel can reach.
 func PeakNow(kernel string) float64 {
 	loop := peakLoops(flashkit.Float32)[0]
 	if strings.HasSuffix(kernel, "avx2") {

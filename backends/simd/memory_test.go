@@ -44,8 +44,8 @@ func zeros(p flashkit.Problem, s [4]int) flashkit.Tensor {
 	return flashkit.Zeros(p.DType, s[0], s[1], s[2], s[3])
 }
 
-// The formula is what a first call allocates, but for the allocator's size
-// classes and small change.
+// The formula predicts the allocation of a first call, except for the allocator's size classes and
+// small change.
 func TestHostMemory(t *testing.T) {
 	for _, name := range []string{
 		"b1-h1-g1-n1-m1-d8-f32",

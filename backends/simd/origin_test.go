@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What makes random words of the seed counts from the origin: both are on one line.
+// Code that derives random words from the seed also uses the origin, on the same line.
 func TestSeedGoesWithOrigin(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

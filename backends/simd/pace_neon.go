@@ -4,16 +4,16 @@ package simd
 
 import "runtime"
 
-// The paces of the NEON kernels are predicted, not measured: from the instructions that loops
-// have, the vector pipes of a core (four, in Neoverse V1 and V2 and in Apple's performance cores), and what
-// llvm-mca says of the loops for Neoverse V2. tools/arm64 has the programs. The clock is taken for 2.7 GHz, and for 3.5 GHz
-// on a Mac. Package dispatch corrects them by what it measures.
+// The paces of the NEON kernels are predicted, not measured. They come from the instructions of
+// each loop, four vector pipes per core (Neoverse V1 and V2, Apple's performance cores), and
+// llvm-mca for Neoverse V2; see tools/arm64. Clocks are assumed. Package dispatch corrects the
+// paces by its measurements.
 const (
 	neoverseClock = 2.7 // GHz
 	appleClock    = 3.5
 )
 
-// The same in cycles.
+// Paces in cycles.
 var (
 	fwdCycles    = pace{start: 4000, flop: .033, pair: 1.4, element: .6, widen: .6, pack: .4, feature: 1.5}
 	bwdCycles    = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
@@ -24,8 +24,8 @@ var (
 	decodeHalvesCycles = pace{start: 600, flop: .037, pair: 6, widen: .25}
 )
 
-// neonPace returns cycles as nanoseconds of the processors that the system runs on, mostly. What
-// features take is a number of times, and stays.
+// neonPace converts cycles to nanoseconds at the typical clock of the operating system's machines.
+// The factor of features stays.
 func neonPace(cycles pace) pace {
 	clock := neoverseClock
 	if runtime.GOOS == "darwin" {

@@ -10,11 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// What the kernels of AVX512-BF16 share. Their products are of pairs of bf16,
-// 32-bit words with the first of the pair in the low half: two neighbors of a row,
-// or two rows of a column.
+// Shared code of the AVX512-BF16 kernels. They multiply pairs of bf16: 32-bit words with the first
+// element in the low half. A pair is two neighbors of a row, or two rows of a column.
 
-// pairLanes is the query rows of a tile, those of avx512Lanes.
+// pairLanes is the query rows of a tile, the lanes of avx512Lanes.
 const pairLanes = 32
 
 func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
@@ -23,28 +22,27 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, t.refuses(p))
 }
 
-// The paces are those of a processor that multiplies pairs no faster than
-// float32.
+// Paces of a processor whose bf16 pair products are no faster than float32.
 var (
 	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 
-// pairPace returns a pace with products at the rate of this processor.
+// pairPace returns c with products at this processor's rate.
 func pairPace(c pace) pace {
 	c.flop /= pairRate()
 	return c
 }
 
-// pairRate is how many times the rate of float32 this processor multiplies pairs at:
-// 2 or 1 or a half, and no feature flag tells which. It is measured once, in some
-// tens of microseconds, and rounded, so that it is the same in every process.
+// pairRate is this processor's rate of bf16 pair products relative to float32: 2, 1 or a half; no
+// feature flag tells. It is measured once, in tens of microseconds, and rounded to be the same in
+// every process.
 var pairRate = sync.OnceValue(func() float64 {
 	if !avx512bf16.has {
 		return 1
 	}
 	const rounds, tries = 256, 8
-	rate := func(l peakLoop) float64 { // of this core; peakLoop.rate takes all of them, and milliseconds
+	rate := func(l peakLoop) float64 { // of this core alone; peakLoop.rate takes all cores and more time
 		best := time.Hour
 		for range tries {
 			start := time.Now()
@@ -57,16 +55,15 @@ var pairRate = sync.OnceValue(func() float64 {
 	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
 })
 
-// pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t,
-// and 0 in the lanes and columns beyond them. buf has the size of dst.
+// pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t; further lanes and
+// columns are 0. buf has the size of dst.
 func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rows, step := tileRows(t, b, h, from, n, halves(buf))
 	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
 }
 
-// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for words
-// pairs of n rows, step elements apart. It takes both by sixteen, and reads the rows
-// so far.
+// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for words pairs of n rows,
+// step elements apart. It rounds words and n up to 16, and reads the rows to there.
 func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n int) {
 	for c := 0; c < words; c += 16 {
 		for r := 0; r < n; r += 16 {
@@ -75,8 +72,7 @@ func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n i
 	}
 }
 
-// pairRows sets dst, [n/2][dim], to pairs of n rows of t. If n is odd, the row
-// that the last one lacks is 0.
+// pairRows sets dst, [n/2][dim], to pairs of n rows of t. An odd last row is paired with 0.
 func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rowsOf(t, b, h, from, n).pair(dst)
 }
@@ -93,8 +89,8 @@ func (x halfRows) pair(dst []uint32) {
 	}
 }
 
-// tileRows returns n rows of t, from row r on, with 0 where they do not fill steps.
-// They are in buf if they cannot be read where they lie.
+// tileRows returns n rows of t, from row r on, padded with 0 to whole steps. It copies them to buf
+// only to pad them.
 func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, step int) {
 	dim := t.Shape()[3]
 	if dim%tileStep == 0 && n%tileStep == 0 {

@@ -10,13 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// Peak measures the multiply-adds that the CPU does at most, in FLOP/s, with the
-// instructions that the kernels use for the type, in registers and on as many
-// cores as GOMAXPROCS. It returns the best of several tries, which take a few
-// tenths of a second together, and the name of those instructions.
+// Peak measures the CPU's peak rate of multiply-adds, in FLOP/s, on GOMAXPROCS cores, with operands
+// in registers and the kernels' instructions for t. It returns the best of several tries, which
+// take some tenths of a second, and the name of the instructions.
 //
-// On arm64 they are FMLA of float32 for every type. A kernel that multiplies bf16 by
-// BFMMLA may exceed that rate.
+// On arm64 they are float32 FMLA for every type. A kernel that multiplies bf16 by BFMMLA may exceed
+// that rate.
 func Peak(t flashkit.DType) (rate float64, instructions string) {
 	const tries = 32
 	for _, l := range peakLoops(t) {
@@ -29,14 +28,15 @@ func Peak(t flashkit.DType) (rate float64, instructions string) {
 	return rate, instructions
 }
 
-// A peakLoop does n rounds of independent multiply-adds.
+// peakLoop runs n rounds of independent multiply-adds.
 type peakLoop struct {
 	name  string
 	run   func(n int)
 	flops float64 // of a round
 }
 
-// rate measures FLOP/s on all cores, over so many times a few milliseconds.
+// rate measures FLOP/s on all cores. It repeats a measurement of some milliseconds the given number
+// of times.
 func (l peakLoop) rate(times int) float64 {
 	const rounds = 1 << 14
 	start := time.Now()
@@ -46,7 +46,7 @@ func (l peakLoop) rate(times int) float64 {
 	return l.flops * rounds * chunks * float64(times*workers.Procs()) / time.Since(start).Seconds()
 }
 
-// portableLoop is for CPUs without assembly: what the compiler makes of it.
+// portableLoop is compiled Go, for CPUs without assembly.
 var portableLoop = peakLoop{"scalar", portablePeak, 16}
 
 func portablePeak(n int) {
@@ -59,8 +59,8 @@ func portablePeak(n int) {
 	runtime.KeepAlive(x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7)
 }
 
-// Work is taken in chunks, as kernels take theirs, so that a core that the
-// machine lends to others for a while does not hold up the rest.
+// chunks is the number of calls per core. Cores take them one by one, so a core that the machine
+// lends to others does not delay the rest.
 const chunks = 64
 
 // onAll calls f chunks times for each core.

@@ -4,15 +4,15 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// The loops of multiply-adds, of float32 and of pairs of bf16.
+// Loops of multiply-adds, of float32 and of bf16 pairs.
 var (
 	loopAVX512     = peakLoop{"avx512", fmaPeakAVX512, 512}
 	loopAVX2       = peakLoop{"avx2", fmaPeakAVX2, 192}
 	loopAVX512BF16 = peakLoop{"avx512bf16", dotPeakAVX512BF16, 1024}
 )
 
-// peakLoops returns the loops of the best instructions for the type. Which of two
-// is the faster one for bf16 depends on the processor.
+// peakLoops returns the loops of the best instructions for the type. Which one is the fastest for
+// bf16 depends on the processor.
 func peakLoops(t flashkit.DType) (loops []peakLoop) {
 	if t == flashkit.BFloat16 && amxbf16().has {
 		loops = append(loops, peakLoop{"amxbf16", tilePeak, tilePeakFLOP})
@@ -29,14 +29,14 @@ func peakLoops(t flashkit.DType) (loops []peakLoop) {
 	return append(loops, portableLoop)
 }
 
-const tilePeakFLOP = 8192 // of a round: as long as one of the other loops, to an order of magnitude
+const tilePeakFLOP = 8192 // of a round: about as long as a round of the other loops
 
-// tilePeak does n rounds of products of tiles, not of zeros: kernels are slower on
-// all other numbers.
+// tilePeak runs n rounds of tile products. Operands are not zero, since kernels are slower on other
+// numbers.
 func tilePeak(n int) {
 	var tiles [32 * 32]uint16
 	for i := range tiles {
-		tiles[i] = 0x3f00 | uint16(i*37&0x7f) | uint16(i*i&1)<<15 // of 0.5 to 1, of both signs
+		tiles[i] = 0x3f00 | uint16(i*37&0x7f) | uint16(i*i&1)<<15 // 0.5 to 1, of both signs
 	}
 	tilePeakAMXBF16(n/8, &tiles[0])
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A plan splits a call into items. It follows from the call and the number of its workers.
-// Run, Cost and Needs of a kernel make the same plan; only Run fills its tables.
+// plan splits a call into items, from the call and its number of workers. A kernel's Run, Cost and
+// Needs make the same plan; only Run fills its tables.
 type plan struct {
 	call    *flashkit.Call
 	p       flashkit.Problem // of the call
 	workers int              // goroutines that the call may use
-	ragged  bool             // sequences have lengths of their own
+	ragged  bool             // sequences differ in length
 
 	byRow, byKey items.Table
 	work         [2]pool.Phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
 	shared       int           // floats of workspace that the workers share
-	tables       int           // that Run fills
+	tables       int           // tables that Run fills
 	rows         int           // query rows of an item, or of a tile backward
 
 	forwardPlan
@@ -29,33 +29,34 @@ type plan struct {
 	portable portablePlan
 }
 
-// A forwardPlan is the part of kernels with query rows in lanes.
+// forwardPlan is the plan of kernels with query rows in lanes.
 type forwardPlan struct {
 	tilesPerItem int // query tiles, of one head
 	headsPerItem int // query heads, of one tile each if they are several
 	turns        int // items of neighboring heads that take turns, tile by tile
 }
 
-// A backwardPlan is the part of kernels with keys in lanes.
+// backwardPlan is the plan of kernels with keys in lanes.
 type backwardPlan struct {
 	keys     int // keys of an item
-	dqRows   int // of a sum of dQ in workspace
-	chains   int // of blocks of keys, each of which adds up its own dQ
-	counters int // of how far items have come
+	dqRows   int // rows of a workspace sum of dQ
+	chains   int // chains of key blocks, each with its own sum of dQ
+	counters int // progress counters of items
 }
 
-// A portablePlan is the part of the portable kernels.
+// portablePlan is the plan of the portable kernels.
 type portablePlan struct {
 	n, m       int // rows and keys of the longest sequence
 	rows, keys int // of the largest tile
 
-	// Items of a backward pass: tiles of query rows, of keys, of a DBias that repeats, and heads of DSink.
+	// Items of a backward pass: tiles of query rows, of keys, of a repeated DBias, and heads of
+	// DSink.
 	queryItems, keyItems, biasItems, sinkItems int
 
 	ownBias bool // an item of query rows writes their rows of DBias, padding included
 }
 
-// reset makes pl, whose tables keep their memory, the plan of a call.
+// reset makes pl the plan of a call. Its tables keep their memory.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.rows = [2]pool.Phase{}, 0, 1, 0
@@ -63,7 +64,7 @@ func (pl *plan) reset(c *flashkit.Call) {
 	pl.decode.decodeShape = decodeShape{}
 }
 
-// planned returns the plan of a call for Cost or Needs, which must forget it.
+// planned returns the plan of a call for Cost or Needs, which must call forget.
 func planned(c *flashkit.Call, make func(*plan)) *plan {
 	pl := plans.Get().(*plan)
 	pl.reset(c)
@@ -71,13 +72,13 @@ func planned(c *flashkit.Call, make func(*plan)) *plan {
 	return pl
 }
 
-// forget gives pl back.
 func (pl *plan) forget() {
 	pl.call = nil
 	plans.Put(pl)
 }
 
-// memory returns the bytes that a planned call needs beside its tensors: workspace, counters and tables.
+// memory returns the bytes that a planned call needs in addition to its tensors: workspace,
+// counters and tables.
 func (pl *plan) memory() float64 {
 	others := 0.
 	if pl.decode.turns > 1 {
@@ -86,25 +87,25 @@ func (pl *plan) memory() float64 {
 	return 4*pool.Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
 }
 
-// plans are kept, so that Cost and Needs allocate nothing.
+// plans pools plans, so that Cost and Needs do not allocate.
 var plans = sync.Pool{New: func() any { return new(plan) }}
 
-// headGroups returns the groups of headsPerItem heads of a sequence.
+// headGroups returns the groups of headsPerItem heads in a sequence.
 func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
 
-// cutRows makes the table of query rows of a planned call. The last rows of a causal mask see the most keys, so
-// they come first.
+// cutRows fills the table of query rows. The last rows come first: under a causal mask they see the
+// most keys.
 func (pl *plan) cutRows() {
 	pl.cutTiles(&pl.byRow, true, pl.rows, items.Order{Heads: pl.headGroups(), Turns: pl.turns, LongestFirst: true, LastFirst: true})
 }
 
-// A biasKind says who shares an element of DBias.
+// biasKind tells which pairs share an element of DBias.
 type biasKind int
 
 const (
-	noBias   biasKind = iota // no DBias is wanted
-	ownBias                  // every pair has its own
-	pairBias                 // sequences or heads share one for each pair
+	noBias   biasKind = iota // DBias is not requested
+	ownBias                  // each pair has its own
+	pairBias                 // sequences or heads share one per pair
 	rowBias                  // all query rows share one
 )
 
@@ -122,8 +123,8 @@ func (pl *plan) biasKind() biasKind {
 	return pairBias
 }
 
-// equalLengths reports whether nothing says that sequences differ in length. There may
-// then be more of them than anybody could walk, as nothing backs them.
+// equalLengths reports whether the call gives no lengths or starts of sequences. Then no array
+// bounds the batch: do not loop over it.
 func equalLengths(c *flashkit.Call) bool {
 	if c.Args == nil || c.Args.Seqs == nil {
 		return true

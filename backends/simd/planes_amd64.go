@@ -10,22 +10,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// What the kernels of float32 on AMX share: a float32 is the sum of three bf16, its
-// planes. Operands of a product are three planes of bf16, some words apart.
+// Shared code of the float32 kernels on AMX. A float32 is the sum of three bf16, its planes. An
+// operand of a product is three planes of bf16, some words apart.
 //
-// Elements that are not finite, or so large that a part of a product could overflow
-// and the sum not, are wild: they are packed as 0 and added apart, in float32, for
-// those who see them.
+// An outlier is NaN, infinite, or so large that a partial product could overflow though the sum
+// does not. Outliers are packed as 0 and added separately, in float32, for the rows that see them.
 
 const (
 	planes   = 3
-	planePad = 16 // words between planes, which must not fall on the same cache lines
+	planePad = 16 // words between planes, so that planes do not share cache lines
 )
 
-// planeOf returns the distance of planes of n words.
+// planeOf returns the distance between planes of n words.
 func planeOf(n int) int { return n + planePad }
 
-// planeWords returns the words of so many rows in planes, in whatever layout.
+// planeWords returns the words of rows in planes, in any layout.
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
@@ -38,19 +37,18 @@ func fitsAMXF32(p flashkit.Problem) string {
 	return ""
 }
 
-// isWild32 reports whether planes leave x out.
-func isWild32(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
+func isOutlier(x float32) bool { return !(float32(math.Abs(float64(x))) < 0x1p58) }
 
-// A tensorRows is n rows of a head of a tensor.
+// tensorRows is n rows of a head of a tensor.
 type tensorRows struct {
 	t        *flashkit.Tensor
 	b, h, at int
 	n        int
-	wild     bool           // they may have elements that planes leave out
-	pages    *flashkit.Call // not nil: they are keys of sequence b, which lie in pages
+	outliers bool           // some may be outliers
+	pages    *flashkit.Call // set for keys of sequence b in pages
 }
 
-// run returns where row r begins, and how many rows from there on lie a stride apart.
+// run returns the offset of row r, and the number of rows from there on at constant distance.
 func (x *tensorRows) run(r int) (at, n int) {
 	if x.pages == nil {
 		return x.t.Offset(x.b, x.h, x.at+r), x.n - r
@@ -59,7 +57,6 @@ func (x *tensorRows) run(r int) (at, n int) {
 	return at, min(n, x.n-r)
 }
 
-// part returns n of the rows, from a given one on.
 func (x tensorRows) part(from, n int) tensorRows {
 	x.at, x.n = x.at+from, n
 	return x
@@ -72,9 +69,9 @@ func (x *tensorRows) element(r, c int) float32 {
 	return y[0]
 }
 
-// eachWild calls f for the wild elements. row has place for one row.
-func (x *tensorRows) eachWild(row []float32, f func(r, c int, y float32)) {
-	if !x.wild {
+// eachOutlier calls f for the outliers. row has room for one row.
+func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
+	if !x.outliers {
 		return
 	}
 	row = row[:x.t.Shape()[3]]
@@ -82,36 +79,35 @@ func (x *tensorRows) eachWild(row []float32, f func(r, c int, y float32)) {
 		at, _ := x.run(r)
 		load(row, x.t, at)
 		for c, y := range row {
-			if isWild32(y) {
+			if isOutlier(y) {
 				f(r, c, y)
 			}
 		}
 	}
 }
 
-// addWildDots adds to s[r][i] what planes leave out of the products of the rows of a
-// and, in the lanes, those of b.
-func addWildDots(s []float32, a, b *tensorRows, row []float32) {
-	a.eachWild(row, func(r, c int, y float32) {
+// addOutlierDots adds to s[r][i] the outliers' share of the dot product of row r of a and row i of b.
+// b is in the lanes.
+func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
+	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range b.n {
 			s[r*pairLanes+i] += y * b.element(i, c)
 		}
 	})
-	b.eachWild(row, func(i, c int, y float32) {
+	b.eachOutlier(row, func(i, c int, y float32) {
 		for r := range a.n {
-			if z := a.element(r, c); !isWild32(z) {
+			if z := a.element(r, c); !isOutlier(z) {
 				s[r*pairLanes+i] += y * z
 			}
 		}
 	})
 }
 
-// addWildSums adds to sum[c][i], in the lanes, what planes leave out of the product of
-// the rows of a, transposed, and weights, planes of pairs [n/2][lanes], where bit i of
-// the row's mask is set.
-func addWildSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
+// addOutlierSums adds to sum[c][i] the outliers' share of the product of a, transposed, and weights,
+// planes of pairs [n/2][lanes]. It adds only where bit i of the row's mask is set.
+func addOutlierSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
 	w := halves(weights)
-	a.eachWild(row, func(r, c int, y float32) {
+	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range pairLanes {
 			if masks[r]>>i&1 != 0 {
 				sum[c*pairLanes+i] += planeSum(w, 2*plane, 2*(r/2*pairLanes+i)+r%2) * y
@@ -120,16 +116,16 @@ func addWildSums(sum []float32, a *tensorRows, weights []uint32, plane int, mask
 	})
 }
 
-// planeSum returns the float32 at an index of planes of bf16.
+// planeSum returns the float32 at index at of planes of bf16.
 func planeSum(x []uint16, plane, at int) float32 {
 	return half.FromBF16(x[at]) + half.FromBF16(x[plane+at]) + half.FromBF16(x[2*plane+at])
 }
 
-// A planeRows is rows of a tensor, in planes: [planes][size][step].
+// planeRows is rows of a tensor in planes, [planes][size][step].
 type planeRows struct {
 	tensorRows
-	size int // the rows that there is place for, a multiple of tileStep
-	step int // elements of a row, rounded up
+	size int // capacity in rows, a multiple of tileStep
+	step int
 	rows []uint16
 }
 
@@ -137,16 +133,15 @@ func newPlaneRows(ws *pool.Arena, dim, size int) planeRows {
 	return planeRows{size: size, step: upToTiles(dim), rows: halves(takeWords(ws, planeWords(size, dim)))}
 }
 
-// plane returns the words from plane to plane.
+// plane returns the words between planes.
 func (x *planeRows) plane() int { return planeOf(x.size * x.step / 2) }
 
-// load packs n rows of t, and zeros where they do not fill steps. row has place for
-// one row.
+// load packs n rows of t, padded with 0 to whole steps. row has room for one row.
 func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
 	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
 }
 
-// loadKeys is load of keys of a sequence, which may lie in pages.
+// loadKeys is load of keys of a sequence, paged or not.
 func (x *planeRows) loadKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, row []float32) {
 	if j.p.Page == 0 {
 		x.load(t, s.KVBatch, s.g, s.K0+k, n, row)
@@ -165,14 +160,14 @@ func (x *planeRows) split(rows tensorRows, row []float32) {
 		at, n := x.run(i)
 		if t.DType() == flashkit.Float32 {
 			if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &t.Float32s()[at], rowStep(t), dim, n) {
-				x.wild = true
+				x.outliers = true
 			}
 			i += n
 			continue
 		}
 		avx512Lanes.load(row[:dim], t, at)
 		if !splitRowsAMXBF16(&x.rows[i*x.step], x.step, 4*x.plane(), &row[0], dim, dim, 1) {
-			x.wild = true
+			x.outliers = true
 		}
 		i++
 	}
@@ -194,8 +189,8 @@ func (x *planeRows) toPairs(dst []uint32, plane int) {
 	}
 }
 
-// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf has
-// place for one plane.
+// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf has room for one
+// plane.
 func (x *planeRows) toColumns(dst, buf []uint32) {
 	for i := range planes {
 		pairRowsAVX512BF16(&buf[0], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)

@@ -12,14 +12,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// Three planes must hold a float32 to the last bit, and what they leave out must
-// be reported.
+// Three planes must hold a float32 to the last bit, and outliers must be reported.
 func TestSplitRows(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0x1p58, -math.MaxFloat32}
+	outliers := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0x1p58, -math.MaxFloat32}
 	for n := 1; n < 70; n++ {
 		src := make([]float32, n)
 		for i := range src {
@@ -28,7 +27,7 @@ func TestSplitRows(t *testing.T) {
 		out := -1
 		if n%3 == 0 {
 			out = r.IntN(n)
-			src[out] = wild[n/3%len(wild)]
+			src[out] = outliers[n/3%len(outliers)]
 		}
 		dst := make([]uint16, planes*n)
 		require.Equal(t, out < 0, splitRowsAMXBF16(&dst[0], n, 2*n, &src[0], n, n, 1), "n %d", n)
@@ -45,8 +44,8 @@ func TestSplitRows(t *testing.T) {
 	}
 }
 
-// The planes of a pair of rows hold both to the last bit, but for what is below the smallest
-// normal number. A NaN stays one.
+// The planes of a pair of rows hold both to the last bit, except below the smallest normal number.
+// A NaN stays one.
 func TestPlanePairs(t *testing.T) {
 	if reason := avx512.missing(); reason != "" {
 		t.Skip(reason)

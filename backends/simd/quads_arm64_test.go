@@ -24,8 +24,8 @@ func bf16Rows(r *rand.Rand, rows, cols, step int) []uint16 {
 	return x
 }
 
-// A score is the dot product of two rows of bfloat16, within roundings of float32, and the maximum is that
-// of the scores.
+// A score is the dot product of two rows of bfloat16, within roundings of float32, and the maximum
+// is the scores'.
 func TestBF16Scores(t *testing.T) {
 	if !neonBF16.has {
 		t.Skip(neonBF16.lack)
@@ -60,7 +60,8 @@ func TestBF16Scores(t *testing.T) {
 	}
 }
 
-// O is that of weights rounded to bfloat16, for any number of columns and of fours of keys, with alpha and without.
+// O comes from weights rounded to bfloat16, for any number of columns and of fours of keys, with
+// alpha and without.
 func TestBF16Values(t *testing.T) {
 	if !neonBF16.has {
 		t.Skip(neonBF16.lack)

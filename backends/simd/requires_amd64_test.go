@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tierFeatures says, for each prefix of assembly files, what the tier of its
-// kernels checks before it runs them. The names are those of avo.
+// tierFeatures lists, for each prefix of assembly files, the features that the tier of its kernels
+// checks. The names are avo's.
 var tierFeatures = map[string][]string{
 	"avx2":       {"SSE", "AVX", "AVX2", "FMA3", "F16C", "CPUID"},
 	"avx512":     {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
@@ -21,11 +21,11 @@ var tierFeatures = map[string][]string{
 	"amxbf16":    {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16", "AMXBF16"},
 }
 
-// Every instruction must belong to the tier of its file, or it would fault on a
-// processor that has the tier and nothing more. What the assembler does not know
-// is written as data, and belongs to AVX512-BF16 or AMX-BF16.
+// Every instruction must belong to the tier of its file, or it would fault on a processor without
+// further features. Instructions that the assembler lacks are written as data, and belong to
+// AVX512-BF16 or AMX-BF16.
 func TestInstructionsBelongToTheirTier(t *testing.T) {
-	const maxBytes = 200 << 10 // of code that nobody reads
+	const maxBytes = 200 << 10 // of generated code
 	files, err := filepath.Glob("*_amd64.s")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// BenchmarkRoutines measures what routines take for each vector of scores, at least: those
-// of features, beside those that every call takes, at head dims of 64 and 128. Other work
-// on the machine disturbs a time of a microsecond only now and then.
+// BenchmarkRoutines measures the minimum time of routines per vector of scores: of features, and of
+// the routines in every call, at head dims of 64 and 128. Other work on the machine rarely disturbs
+// a time of a microsecond.
 func BenchmarkRoutines(b *testing.B) {
 	for _, x := range []struct {
 		name string
-		isa  *laneISA
+		isa  *laneRoutines
 		tier tier
 	}{{"avx512", &avx512Lanes, avx512}, {"avx2", &avx2Lanes, avx2}} {
 		if x.tier.missing() != "" {
@@ -40,7 +40,7 @@ func BenchmarkRoutines(b *testing.B) {
 
 // A routineWork is the operands of routines: a block of keys, and a tile.
 type routineWork struct {
-	isa                                      *laneISA
+	isa                                      *laneRoutines
 	rows                                     int
 	scores, s, dp, ds, softcapGrad, db, bias []float32
 	q, k, o, top, m, l, alpha, lanes, zero   []float32
@@ -48,7 +48,7 @@ type routineWork struct {
 	mask                                     []bool
 }
 
-func newRoutineWork(isa *laneISA) *routineWork {
+func newRoutineWork(isa *laneRoutines) *routineWork {
 	n, rows, r := isa.lanes, 128, rand.New(rand.NewPCG(1, 2))
 	numbers := func(n int) []float32 {
 		x := make([]float32, n)

@@ -5,9 +5,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// view returns n rows of head h of batch b of t, from row r on, as float32, and
-// the distance between them. Float32 rows are read where they lie; 16-bit rows
-// are widened into buf.
+// view returns n rows of head h of batch b of t, from row r on, as float32, and the distance
+// between them. It reads float32 rows in place and widens 16-bit rows into buf.
 func view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if n == 0 {
 		return nil, 0
@@ -22,8 +21,8 @@ func view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, st
 	return buf, dim
 }
 
-// rowStep returns the distance between rows. With one row it is never used and
-// may hold anything.
+// rowStep returns the distance between rows. A single row's stride may hold anything, so rowStep
+// returns 0 for it.
 func rowStep(t *flashkit.Tensor) int {
 	if t.Shape()[2] == 1 {
 		return 0
@@ -31,7 +30,7 @@ func rowStep(t *flashkit.Tensor) int {
 	return t.Strides()[2]
 }
 
-// load widens the row of t that begins at offset from.
+// load widens the row of t at offset from.
 func load(dst []float32, t *flashkit.Tensor, from int) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -47,7 +46,7 @@ func load(dst []float32, t *flashkit.Tensor, from int) {
 	}
 }
 
-// store rounds src into the row of t that begins at offset to.
+// store rounds src into the row of t at offset to.
 func store(t *flashkit.Tensor, to int, src []float32) {
 	switch t.DType() {
 	case flashkit.Float32:

@@ -9,20 +9,19 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// One float32 sum of very many keys keeps few digits: the larger it is, the more of
-// what is added to it is rounded away. So there are three levels of sums. A block of
-// keys is summed from zero, in registers; a run of blocks adds up those sums; and the
-// runs of a long row are added up in turn. The error then grows with the square root of
-// the blocks of a run, or of the runs, and not with that of the keys.
+// A float32 sum of many keys loses digits: the larger the sum, the coarser its rounding. Hence
+// three levels: registers sum a block of keys from zero, a run sums its blocks, and a long row sums
+// its runs. The error grows with the square root of the number of blocks in a run, or of runs, not
+// with the number of keys.
 //
-// Runs begin at multiples of their length, wherever a tile's keys begin.
+// Runs begin at multiples of their length, independent of a tile's first key.
 
-// A keySum is O and l of the keys so far, or of a run of them.
+// keySum is O and l, not yet divided, over all keys so far or over a run.
 type keySum struct {
 	all   []float32 // o, then l
 	o     []float32 // [vdim][lanes]
 	l     []float32 // [lanes]
-	begun bool      // o holds something
+	begun bool      // o is set
 }
 
 func newKeySum(ws *pool.Arena, lanes, vdim int) keySum {
@@ -30,15 +29,15 @@ func newKeySum(ws *pool.Arena, lanes, vdim int) keySum {
 	return keySum{all: x, o: x[:vdim*lanes], l: x[vdim*lanes:]}
 }
 
-// meet ends the tile's run if key k, where a block begins, begins another.
-func (isa *laneISA) meet(j *job, t *laneTile, factors []float32, k int) {
+// flushRun ends the tile's run if a run begins at key k, the first of a block.
+func (isa *laneRoutines) flushRun(j *job, t *laneTile, factors []float32, k int) {
 	if t.run > 0 && k%t.run == 0 {
 		isa.endRun(j, t, factors)
 	}
 }
 
-// endRun adds the run at hand, if it has begun, to those before it.
-func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
+// endRun adds the current run, unless empty, to the past ones.
+func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	if !t.begun {
 		return
 	}
@@ -58,8 +57,8 @@ func (isa *laneISA) endRun(j *job, t *laneTile, factors []float32) {
 	clear(t.l)
 }
 
-// endKeys makes O and l of all keys the tile's.
-func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
+// endKeys leaves O and l of all keys in t.
+func (isa *laneRoutines) endKeys(j *job, t *laneTile, factors []float32) {
 	if t.past.begun {
 		isa.endRun(j, t, factors)
 		t.keySum = t.past
@@ -69,9 +68,9 @@ func (isa *laneISA) endKeys(j *job, t *laneTile, factors []float32) {
 	}
 }
 
-// begin makes t, which is empty, n query rows that have seen no key. Its O has vdim rows, not
-// begun, and its Q is left to the caller. Blocks are of so many keys.
-func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneISA, seq *seqTile, from, n, vdim, block int) {
+// begin sets the empty tile t to n query rows that have seen no key. Its O has vdim rows and is not
+// set; the caller sets Q. block is the number of keys of a block.
+func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneRoutines, seq *seqTile, from, n, vdim, block int) {
 	t.seq, t.from, t.n, t.run = *seq, from, n, j.runKeys(block)
 	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.Take(isa.lanes)
 	clear(t.l)
@@ -83,15 +82,15 @@ func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneISA, seq *seqTile, fro
 	}
 }
 
-// A gradSum is dK and dV of the keys of an item, of the run of rows at hand.
+// gradSum is dK and dV of an item's keys over the current run of rows.
 type gradSum struct {
 	all    []float32 // dk, then dv
 	dk, dv []float32
-	past   []float32 // the same of the runs before, nil if all rows are one
+	past   []float32 // dk and dv of past runs; nil if there is one run
 	run    int
 }
 
-// newGradSum has so many elements for each key, and sums up n query rows.
+// newGradSum returns a zero sum with dim+vdim elements per key, for n query rows.
 func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
 	x := ws.Take(j.keys * (dim + vdim))
 	clear(x)
@@ -103,8 +102,8 @@ func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
 	return s
 }
 
-// meetRow ends the run at hand if the row, counted over all heads, is of another.
-func (isa *laneISA) meetRow(s *gradSum, row int) {
+// flushRowRun ends the current run if row, counted over all heads, belongs to another.
+func (isa *laneRoutines) flushRowRun(s *gradSum, row int) {
 	if run := row / gradRun; s.past != nil && run != s.run {
 		isa.addSum(&s.past[0], &s.all[0], len(s.all)/isa.lanes, &ones[0])
 		clear(s.all)
@@ -112,8 +111,8 @@ func (isa *laneISA) meetRow(s *gradSum, row int) {
 	}
 }
 
-// endRows makes dK and dV of all rows those at hand.
-func (isa *laneISA) endRows(s *gradSum) {
+// endRows leaves dK and dV of all rows in s.all.
+func (isa *laneRoutines) endRows(s *gradSum) {
 	if s.past != nil {
 		isa.addSum(&s.all[0], &s.past[0], len(s.all)/isa.lanes, &ones[0])
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A sample is a problem with features, and arguments that lie in memory full of NaN
-// wherever no number belongs: between rows, around packed sequences, behind padded
-// ones, in pages that nobody names, behind masks.
+// sample is a problem with features, and arguments in memory full of NaN wherever no number
+// belongs: between rows, around packed sequences, behind padded ones, in unused pages, behind
+// masks.
 type sample struct {
 	p            flashkit.Problem
 	about        string
@@ -23,7 +23,7 @@ type sample struct {
 	q0, k0       []int // where they begin, in packed tensors
 	qPack, kPack bool
 	table        [][]int       // pages of each sequence
-	intact       []func() bool // report whether what lies around a tensor is as it was
+	intact       []func() bool // report whether the memory around a tensor is unchanged
 }
 
 const guard = 8 // elements around every tensor
@@ -45,7 +45,7 @@ func (s *sample) keyAt(t *flashkit.Tensor, b, g, j int) int {
 	return t.Offset(b, g, j)
 }
 
-// pairAt is where a tensor of pairs, in which dimensions of length 1 repeat, has one.
+// pairAt returns the offset of a pair in a tensor whose dimensions of length 1 repeat.
 func pairAt(t *flashkit.Tensor, b, h, i, j int) int {
 	s := t.Shape()
 	return t.Offset(b%s[0], h%s[1], i%s[2]) + j
@@ -79,7 +79,7 @@ func fill(t *flashkit.Tensor, x float64) {
 	}
 }
 
-// newTensor returns a tensor full of NaN, its strides drawn from those that the field has.
+// newTensor returns a tensor full of NaN, with strides drawn from the field's.
 func (s *sample) newTensor(r *rand.Rand, t flashkit.DType, shape [4]int) flashkit.Tensor {
 	st, n := []layout{bhsd, bshd, gaps}[r.IntN(3)].strides(shape), 0
 	if shape[0]*shape[1]*shape[2]*shape[3] > 0 {
@@ -100,7 +100,7 @@ func (s *sample) newTensor(r *rand.Rand, t flashkit.DType, shape [4]int) flashki
 	return x.WithStrides(st[0], st[1], st[2])
 }
 
-// guarding returns n numbers between others that nobody may write.
+// guarding returns n numbers between others that must not be written.
 func guarding[T float32 | uint16](s *sample, n int) []T {
 	all := make([]T, n+2*guard)
 	s.intact = append(s.intact, func() bool {
@@ -223,7 +223,7 @@ func (s *sample) drawPages(r *rand.Rand) int {
 	return pool
 }
 
-// drawScores draws what belongs to the score.
+// drawScores draws the arguments of the score.
 func (s *sample) drawScores(r *rand.Rand) {
 	p, a := &s.p, &s.args
 	some := func() [4]int {
@@ -270,8 +270,8 @@ func (s *sample) drawScores(r *rand.Rand) {
 	}
 }
 
-// drawNumbers sets what the sequences have of every input, and nothing else. A key that
-// no row sees stays NaN, and so does a bias that nobody adds.
+// drawNumbers sets the sequences' elements of every input, and nothing else. A key that no row sees
+// stays NaN, and so does a bias that no pair uses.
 func (s *sample) drawNumbers(r *rand.Rand) {
 	p, a := &s.p, &s.args
 	row := func(t *flashkit.Tensor, at int) {

@@ -13,10 +13,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The schedules are simulated for more workers than a machine at hand has, with
-// times in units of what one key costs one tile of query rows. A tile costs
-// some keys more for loading, transposing and storing. The figures come from the
-// slope and the intercept of BenchmarkTileCosts.
+// The schedules are simulated for many workers, in units of the time of one key in one tile of
+// query rows. A tile costs some keys more for loading, transposing and storing. The figures come
+// from the slope and the intercept of BenchmarkTileCosts.
 const (
 	fwdTileCost = 50
 	bwdTileCost = 35 // of a block of keys, for each tile that it visits
@@ -30,15 +29,15 @@ func planFor(p flashkit.Problem, pass flashkit.Pass, workers int, make func(*pla
 	})
 }
 
-// simulateForward returns what part of their time workers of such speeds are idle.
-func simulateForward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
+// simulateForward returns the idle fraction of workers with the given speeds.
+func simulateForward(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassForward, len(speeds), isa.planForward)
 	j.cutRows()
 	return simulateItems(j, isa.lanes, speeds)
 }
 
 // simulateTiles does the same for the items of planTiles.
-func simulateTiles(_ *laneISA, p flashkit.Problem, speeds []float64) float64 {
+func simulateTiles(_ *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassForward, len(speeds), fwdAMXBF16Plan)
 	j.cutRows()
 	return simulateItems(j, pairLanes, speeds)
@@ -65,18 +64,18 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 
 // simulateBackward does the same for the blocks of keys, whose last fifth of
 // each tile waits for the block before.
-func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float64 {
+func simulateBackward(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassBackward, len(speeds), isa.planBackward)
 	j.cutBlocks()
 	busy, free := 0.0, make([]float64, len(speeds))
-	passed := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
-	for item := range passed {
+	progress := make([][]float64, p.Batch*p.KVHeads*ceilDiv(p.KVLen, j.keys)) // when each item passed each tile
+	for item := range progress {
 		x := keyRange{predecessor: -1}
 		x.findKeys(j, item)
 		own := make([]float64, ceilDiv(p.QLen, j.rows))
 		before := own // which holds zeros
 		if at := j.predecessor(&x, item); at >= 0 {
-			before = passed[at]
+			before = progress[at]
 		}
 		first, end := j.visited(&x.seqTile)
 		worker := earliest(free)
@@ -91,7 +90,7 @@ func simulateBackward(isa *laneISA, p flashkit.Problem, speeds []float64) float6
 			}
 			own[t] = now
 		}
-		free[worker], passed[item] = now, own
+		free[worker], progress[item] = now, own
 	}
 	return idle(busy, free, speeds)
 }
@@ -114,8 +113,7 @@ func idle(busy float64, free, speeds []float64) float64 {
 	return 1 - busy/(end*sum)
 }
 
-// equal and mixed are the speeds of workers; of those of a server that others use,
-// too, some share their cores.
+// equal and mixed are the speeds of workers; on a shared server, some share their cores.
 func equal(workers int) []float64 { return slices.Repeat([]float64{1}, workers) }
 
 func mixed(workers int) []float64 {
@@ -129,7 +127,7 @@ func mixed(workers int) []float64 {
 func TestBalance(t *testing.T) {
 	simulations := []struct {
 		name    string
-		of      func(isa *laneISA, p flashkit.Problem, speeds []float64) float64
+		of      func(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64
 		speeds  func(workers int) []float64
 		problem string
 		upTo    int // workers
@@ -157,7 +155,7 @@ func TestBalance(t *testing.T) {
 	for _, s := range simulations {
 		p, err := flashkit.ParseProblem(s.problem)
 		require.NoError(t, err)
-		for _, isa := range []*laneISA{{convertRoutines: convertRoutines{lanes: 32}}, {convertRoutines: convertRoutines{lanes: 16}}} {
+		for _, isa := range []*laneRoutines{{convertRoutines: convertRoutines{lanes: 32}}, {convertRoutines: convertRoutines{lanes: 16}}} {
 			worst, at := math.Inf(-1), 0
 			for workers := 1; workers <= s.upTo; workers++ {
 				if x := s.of(isa, p, s.speeds(workers)); x > worst {

@@ -15,12 +15,11 @@ func adjusts(c *flashkit.Call) bool {
 	return c.Score.Softcap != 0 || c.Score.ALiBi || c.Score.Bias
 }
 
-// A scorer makes the scores of one query row after the other out of dot products: the
-// softmax scale, the cap, bias and slope. It says which keys of a tile take part, and
-// whose weights dropout leaves. Keys of a tile are numbered from the tile's first one.
+// scorer turns dot products into the scores of one query row after another: softmax scale, cap,
+// bias and ALiBi. It also applies the mask and dropout. Keys of a tile are numbered from the tile's
+// first one.
 //
-// Scores are float64, so that large ones lose nothing in the difference to their
-// maximum but what the dot product has lost.
+// Scores are float64, so that the difference of large scores to their maximum is exact.
 type scorer struct {
 	score flashkit.Score
 	args  *flashkit.Args
@@ -30,18 +29,17 @@ type scorer struct {
 	diagonal int
 	slope    float64
 	row      int // of the sequence
-	bias     int // where the row's biases begin
+	bias     int // offset of the row's biases
 	mask     []bool
 
 	dropBelow uint32
 	keep      float32
 
-	s           [tileK]float64 // scores, of those keys of the tile that take part
+	s           [tileK]float64 // scores of the visible keys of the tile
 	softcapGrad [tileK]float32 // the derivatives of the caps
-	z           [tileK]float32 // what dropout multiplies weights by
+	z           [tileK]float32 // factors of dropout
 }
 
-// begin prepares for the tiles of a call.
 func (x *scorer) begin(j *job) {
 	x.score, x.args, x.scale = j.p.Score, j.args, j.scale
 	for i := range x.z {
@@ -52,7 +50,6 @@ func (x *scorer) begin(j *job) {
 	}
 }
 
-// setHead prepares for rows of query head h of sequence b.
 func (x *scorer) setHead(s *flashkit.Seq, b, h int) {
 	x.b, x.h, x.diagonal = b, h, s.Diagonal
 	if x.score.ALiBi {
@@ -60,13 +57,11 @@ func (x *scorer) setHead(s *flashkit.Seq, b, h int) {
 	}
 }
 
-// slopeOf returns the slope of query head h of sequence b.
 func slopeOf(args *flashkit.Args, b, h int) float32 {
 	t := &args.Slopes
 	return ends.Slope(t.Float32s()[t.Repeated(b, h, 0)])
 }
 
-// sinkOf returns the sink of a head, or -Inf.
 func (j *job) sinkOf(h int) float64 {
 	if !j.p.Score.Sink {
 		return math.Inf(-1)
@@ -84,7 +79,6 @@ func (j *job) earlierLSE(b, h, row int) float64 {
 	return float64(ends.Logit(t.Float32s()[t.Offset(b, h, row)]))
 }
 
-// setRow prepares for row i of the sequence.
 func (x *scorer) setRow(i int) {
 	x.row = i
 	if x.score.Bias {
@@ -96,8 +90,7 @@ func (x *scorer) setRow(i int) {
 	}
 }
 
-// seen returns which of the keys [lo, hi) the mask lets through, where k0 is the tile's
-// first key. The result may be in buf.
+// seen returns the keys of [lo, hi) that the mask shows, counted from k0. The result may be in buf.
 func (x *scorer) seen(buf *[tileK]int, k0, lo, hi int) []int {
 	if lo >= hi {
 		return nil
@@ -115,8 +108,8 @@ func (x *scorer) seen(buf *[tileK]int, k0, lo, hi int) []int {
 	return buf[:n]
 }
 
-// scores returns the scores of the keys, from their dot products with the row. They are
-// valid until the next call.
+// scores returns the scores of keys, from their dot products with the row. They are valid until the
+// next call.
 func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 	s := x.s[:len(dots)]
 	for c, d := range dots {
@@ -140,7 +133,7 @@ func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 	return s
 }
 
-// uncapped turns gradients of the last scores into gradients of scaled dot products.
+// uncapped multiplies the gradients of the last scores by the derivative of the cap.
 func (x *scorer) uncapped(ds []float32) []float32 {
 	if x.score.Softcap != 0 {
 		for c := range ds {
@@ -150,7 +143,7 @@ func (x *scorer) uncapped(ds []float32) []float32 {
 	return ds
 }
 
-// addBias adds the biases of the keys of a tile, which begin at the given element.
+// addBias adds the biases of keys, which begin at element at.
 func (x *scorer) addBias(s []float64, at int, keys []int) {
 	switch t := &x.args.Bias; t.DType() {
 	case flashkit.Float32:
@@ -171,8 +164,8 @@ func (x *scorer) addBias(s []float64, at int, keys []int) {
 	}
 }
 
-// dropout returns what the weights of the keys are multiplied by: 0 or the factor, or 1
-// without dropout. It is valid until the next call.
+// dropout returns the factors of the keys' weights: 0 or keep, or 1 without dropout. They are valid
+// until the next call.
 func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	z := x.z[:len(keys)]
 	if x.score.Dropout == 0 {
@@ -180,7 +173,7 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	}
 	seed, o := philox.Key(x.args.Seed), &x.args.Origin
 	var words [4]uint32
-	block := -1 // of eight keys, which share a counter
+	block := -1 // eight keys that share a counter
 	for c, key := range keys {
 		key += k0 + o.Key
 		if key>>3 != block {
@@ -195,7 +188,6 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	return z
 }
 
-// A kvTile is K and V of a tile of keys.
 type kvTile struct {
 	k, v         []float32
 	kStep, vStep int
@@ -206,7 +198,6 @@ func newKVTile(j *job, ws *pool.Arena) kvTile {
 	return kvTile{kBuf: ws.Take(j.portable.keys * j.p.Dim), vBuf: ws.Take(j.portable.keys * j.p.VDim)}
 }
 
-// load fills x with n keys of KV head g of sequence b, from key k0 on.
 func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
 	if j.p.Page == 0 {
 		x.k, x.kStep = view(&j.args.K, t.KVBatch, g, t.K0+k0, n, x.kBuf)
@@ -217,7 +208,7 @@ func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
 	x.v, x.vStep = j.viewPages(&j.args.V, b, g, k0, n, x.vBuf)
 }
 
-// viewPages is view of keys in pages. Float32 rows of one page are read where they lie.
+// viewPages is view of keys in pages. It reads float32 rows of one page in place.
 func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (rows []float32, step int) {
 	dim, step := t.Shape()[3], rowStep(t)
 	for i := 0; i < n; {

@@ -11,23 +11,23 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A Backend runs attention on the CPU. It is safe for concurrent use. A call
-// uses up to GOMAXPROCS goroutines, or fewer where Workers or Args.Workers says so: the
-// caller's, and helpers, which all backends of the process share and which sleep between calls.
+// A Backend runs attention on the CPU. It is safe for concurrent use. A call uses up to GOMAXPROCS
+// goroutines, or the limit of Workers or Args.Workers: the caller's and helpers. All backends of
+// the process share the helpers, which sleep between calls.
 type Backend struct {
-	last atomic.Pointer[job] // with the workspace of the last call, so that the next one allocates nothing
-	jobs sync.Pool           // *job, of calls that ran at the same time
+	last atomic.Pointer[job] // of the last call: the next one reuses its workspace
+	jobs sync.Pool           // *job, of concurrent calls
 	pool *pool.Pool
 
 	poisoned atomic.Bool // tests: see Poison
 }
 
-// An Option changes what New returns.
+// An Option configures the backend that New returns.
 type Option func(*pool.Pool)
 
-// Workers bounds the goroutines of a call, the caller's among them, and the helpers of
-// all calls together to one less. 0 is no bound but GOMAXPROCS. With a negative number
-// every call is a *flashkit.ProblemError. Results do not depend on it.
+// Workers limits the goroutines of a call, including the caller's. It limits the helpers of all
+// calls together to n-1. 0 means GOMAXPROCS. With a negative n every call returns a
+// *flashkit.ProblemError. Results do not depend on n.
 func Workers(n int) Option { return func(c *pool.Pool) { c.SetLimit(n) } }
 
 // New returns the CPU backend. It is available on every machine.
@@ -43,20 +43,19 @@ func New(opts ...Option) *Backend {
 // Name returns "simd".
 func (b *Backend) Name() string { return "simd" }
 
-// Close lets the helpers end that no other backend needs. Calls in progress finish; a later call runs on the
-// caller's goroutine alone. A backend that is collected needs no Close.
+// Close stops the helpers that no other backend needs. Calls in progress finish; later calls run on
+// the caller's goroutine alone. A backend that is collected needs no Close.
 func (b *Backend) Close() error {
 	b.pool.Close()
 	b.last.Store(nil)
 	return nil
 }
 
-// Poison lets all later calls find NaN in their workspace, whenever a call or an item
-// begins. Package conformance asks for it, see conformance.Poisoner: a kernel that reads what
-// an earlier one left would else be right by chance. Results keep their bits, and calls
-// get slower; a program has no use for it.
+// Poison fills the workspace of all later calls with NaN, at the start of each call and item.
+// Package conformance uses it, see conformance.Poisoner, to find kernels that read stale workspace.
+// Results keep their bits, and calls get slower.
 func (b *Backend) Poison() { b.poisoned.Store(true) }
 
-// BatchInvariant says that a sequence has the same bits alone as in any batch: see
+// BatchInvariant returns true: a sequence has the same bits alone as in any batch. See
 // conformance.BatchInvariant.
 func (b *Backend) BatchInvariant() bool { return true }

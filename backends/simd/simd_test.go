@@ -23,7 +23,7 @@ type call struct {
 	p   flashkit.Problem
 	fwd flashkit.Args
 	bwd flashkit.Args
-	out map[flashkit.Pass][]flashkit.Tensor // what each pass writes
+	out map[flashkit.Pass][]flashkit.Tensor // outputs of each pass
 }
 
 // newCall returns the call of a named problem.
@@ -70,7 +70,7 @@ func newCall(t testing.TB, name string) *call {
 	return c
 }
 
-// bothTypes are what newCall takes: some kernels take only one of them.
+// bothTypes are the types of newCall: some kernels support only one of them.
 var bothTypes = []string{"f32", "bf16"}
 
 // kernels returns the kernels that take the call on this machine.
@@ -85,7 +85,7 @@ func (c *call) run(ctx context.Context, k flashkit.Kernel) error {
 	return k.Compute(ctx, c.p, &c.fwd)
 }
 
-// bits returns a copy of what the pass of k wrote.
+// bits returns a copy of the outputs of k's pass.
 func (c *call) bits(k flashkit.Kernel) [][]float32 {
 	var all [][]float32
 	for _, x := range c.out[k.Pass] {
@@ -172,7 +172,7 @@ func TestAllocations(t *testing.T) {
 			run()
 			require.Zero(t, testing.AllocsPerRun(20, run), "%s with one worker", k.Name)
 
-			// The runtime's own caches, of what sleeping goroutines need, fill slowly.
+			// The runtime's own caches, for sleeping goroutines, fill slowly.
 			withProcs(t, 4)
 			least := uint64(math.MaxUint64)
 			for round := 0; least > 0 && round < 100; round++ {
@@ -259,7 +259,7 @@ func TestHelpersEndWithTheBackend(t *testing.T) {
 	waitForGoroutines(t, before)
 }
 
-// A backend that nobody closed takes its helpers with it.
+// A backend that was not closed takes its helpers with it.
 func TestHelpersEndWithoutClose(t *testing.T) {
 	withProcs(t, 4)
 	c := newCall(t, "b1-h4-g2-n256-m256-d64-f32")

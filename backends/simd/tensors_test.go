@@ -102,7 +102,7 @@ func (a *operands) run(t testing.TB, k flashkit.Kernel) {
 	require.NoError(t, k.Compute(t.Context(), a.p, &a.bwd))
 }
 
-// outputs returns what k wrote, as dense values.
+// outputs returns the outputs of k, as dense values.
 func (a *operands) outputs(k flashkit.Kernel) map[string][]float32 {
 	if k.Pass == flashkit.PassForward {
 		return map[string][]float32{"o": values(a.fwd.O), "lse": values(a.fwd.LSE)}
@@ -124,7 +124,7 @@ func each(x flashkit.Tensor, f func(at [4]int, i int)) {
 	}
 }
 
-// change replaces every element with what f makes of it.
+// change replaces every element x with f(x).
 func change(x flashkit.Tensor, f func(at [4]int, old float32) float32) {
 	each(x, func(at [4]int, i int) {
 		switch x.DType() {
@@ -147,8 +147,8 @@ func values(x flashkit.Tensor) []float32 {
 	return dense
 }
 
-// sameBits fails unless got and want have the same bits wherever where, given
-// the row's number among all rows, says so.
+// sameBits fails unless got and want have the same bits in all rows for which where, given the
+// row's number, is true.
 func sameBits(t testing.TB, got, want []float32, rowLen int, where func(row int) bool, about string, args ...any) {
 	t.Helper()
 	require.Len(t, got, len(want))

@@ -8,18 +8,18 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A tier is a set of instructions that kernels need all of.
+// tier is a set of instructions that a kernel needs.
 type tier struct {
-	has  bool   // this machine has them, and the operating system saves their registers
-	lack string // the reason for Fits where it has not
+	has  bool   // the CPU has them, and the OS saves their registers
+	lack string // the reason for Fits otherwise
 }
 
-// newTier returns a tier, named as people say it.
+// newTier returns a tier with its common name.
 func newTier(name string, has bool) tier {
 	return tier{has, "requires " + name}
 }
 
-// refuses returns what every kernel of the tier has against a problem.
+// refuses returns the reason why no kernel of the tier supports p, or "".
 func (t tier) refuses(p flashkit.Problem) string {
 	if dim := max(p.Dim, p.VDim); t.has && dim > widest {
 		return fmt.Sprintf("supports head dims up to %d, not %d", widest, dim)
@@ -27,7 +27,7 @@ func (t tier) refuses(p flashkit.Problem) string {
 	return t.missing()
 }
 
-// refusesAllBut adds to what is against a problem already that a kernel takes one type.
+// refusesAllBut returns reason, or the refusal of types other than only.
 func refusesAllBut(only flashkit.DType, p flashkit.Problem, reason string) string {
 	if reason == "" && p.DType != only {
 		return fmt.Sprintf("supports %v only", only)
@@ -35,7 +35,7 @@ func refusesAllBut(only flashkit.DType, p flashkit.Problem, reason string) strin
 	return reason
 }
 
-// missing returns "" if the machine has the tier, else the reason for Fits.
+// missing returns the reason why the machine lacks the tier, or "".
 func (t tier) missing() string {
 	if t.has {
 		return ""

@@ -15,8 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// What GODEBUG turns off is not there: for kernels, for their helpers, and for the
-// measure of the machine.
+// Features that GODEBUG turns off are off for kernels, for their helpers, and for the measure of
+// the machine.
 func TestSwitchedOff(t *testing.T) {
 	const inner = "FLASHKIT_TEST_INNER"
 	if os.Getenv(inner) != "" {

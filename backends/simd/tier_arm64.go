@@ -3,7 +3,7 @@
 package simd
 
 var (
-	// neon is what every arm64 processor has that Go runs on.
+	// neon is present on every arm64 processor that Go supports.
 	neon = newTier("NEON", true)
 
 	neonFHM  = newTier("FEAT_FHM", hasFHM())

@@ -4,7 +4,7 @@ package simd
 
 import "golang.org/x/sys/unix"
 
-// hasBF16 looks at what the kernel says of the processor.
+// hasBF16 reads the processor's features from the auxiliary vector.
 func hasBF16() bool {
 	const hwcap2, bf16 = 26, 1 << 14
 	list, _ := unix.Auxv()

@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 )
 
-// cutTiles makes t the table of tiles of the query rows, or of the keys, of all sequences.
+// cutTiles fills t with the tiles of the query rows, or keys, of all sequences.
 func (pl *plan) cutTiles(t *items.Table, rows bool, size int, o items.Order) {
 	t.Reset(o, size, pl.sequences())
 	for b := range pl.sequences() {
@@ -22,12 +22,11 @@ func (pl *plan) cutTiles(t *items.Table, rows bool, size int, o items.Order) {
 	t.Arrange()
 }
 
-// tableBytes returns the memory of the tables.
 func (pl *plan) tableBytes() float64 {
 	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(items.Span{}))
 }
 
-// sequences returns how many sequences have a span.
+// sequences returns the number of sequences with a span: 1 if lengths are equal.
 func (pl *plan) sequences() int {
 	if pl.ragged {
 		return pl.p.Batch
@@ -35,7 +34,7 @@ func (pl *plan) sequences() int {
 	return min(1, pl.p.Batch)
 }
 
-// alike returns how many sequences share a span.
+// alike returns the number of sequences that share a span.
 func (pl *plan) alike() int {
 	if pl.ragged {
 		return 1
@@ -43,8 +42,8 @@ func (pl *plan) alike() int {
 	return pl.p.Batch
 }
 
-// side returns the query rows, or the keys, of sequence b, for how many the tensors have
-// room, and the length of the other side.
+// side returns the query rows, or keys, of sequence b, the rows that its tensors have room for, and
+// the length of the other side.
 func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	q, kv := pl.p.QLen, pl.p.KVLen
 	if pl.ragged {
@@ -57,7 +56,7 @@ func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	return kv, pl.keyRoom(kv), q
 }
 
-// rowRoom returns the rows that tensors have for a sequence of n query rows.
+// rowRoom returns the rows of the tensors for a sequence of n query rows.
 func (pl *plan) rowRoom(n int) int {
 	if pl.call.Traits.PackedQ && !pl.portable.ownBias {
 		return n
@@ -65,7 +64,7 @@ func (pl *plan) rowRoom(n int) int {
 	return pl.p.QLen
 }
 
-// keyRoom returns the rows that tensors have for a sequence of n keys.
+// keyRoom returns the rows of the tensors for a sequence of n keys.
 func (pl *plan) keyRoom(n int) int {
 	if pl.call.Traits.PackedKV {
 		return n
@@ -73,8 +72,8 @@ func (pl *plan) keyRoom(n int) int {
 	return pl.p.KVLen
 }
 
-// tilesOf returns the tiles of n rows: at least one where tensors have room for more rows,
-// which that tile clears.
+// tilesOf returns the tiles of n rows: at least one if tensors have room for rows, as that tile
+// clears the padding.
 func tilesOf(n, room, size int) int {
 	if n == 0 && room > 0 {
 		return 1
@@ -82,10 +81,8 @@ func tilesOf(n, room, size int) int {
 	return ceilDiv(n, size)
 }
 
-// rowTiles returns the tiles of query rows of one head of every sequence.
 func (pl *plan) rowTiles(size int) int { return pl.sideTiles(size, true) }
 
-// keyTiles returns the tiles of keys of one head of every sequence.
 func (pl *plan) keyTiles(size int) int { return pl.sideTiles(size, false) }
 
 func (pl *plan) sideTiles(size int, rows bool) int {
@@ -97,18 +94,17 @@ func (pl *plan) sideTiles(size int, rows bool) int {
 	return sum * pl.alike()
 }
 
-// A seqTile is the query rows, or the keys, [from, to) of a head of sequence b. The rows
-// [to, end) are padding of the tensors.
+// seqTile is the query rows, or keys, [from, to) of a head of sequence b. Rows [to, end) of the
+// tensors are padding.
 type seqTile struct {
 	flashkit.Seq
 	b, h, g       int // h is the query head
 	from, to, end int
 }
 
-// tileOf returns a tile of sequence b, query head h and KV head g without rows or keys.
 func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
 
-// setRows makes t up to n query rows. The last ones bring the padding.
+// setRows sets t to up to n query rows. The last tile includes the padding.
 func (t *seqTile) setRows(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.N))
 	if t.end = t.to; t.to == t.N {
@@ -116,7 +112,7 @@ func (t *seqTile) setRows(pl *plan, from, n int) {
 	}
 }
 
-// setKeys makes t up to n keys. The last ones bring the padding.
+// setKeys sets t to up to n keys. The last tile includes the padding.
 func (t *seqTile) setKeys(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.M))
 	if t.end = t.to; t.to == t.M {
@@ -124,7 +120,8 @@ func (t *seqTile) setKeys(pl *plan, from, n int) {
 	}
 }
 
-// findRows makes t the query rows of an item, of its first head, and returns the number of the tile in that head.
+// findRows sets t to the query rows of an item's first head. It returns the tile's number in that
+// head.
 func (t *seqTile) findRows(pl *plan, item int) (tile int) {
 	b, head, tile := pl.byRow.Find(item)
 	h := head * pl.headsPerItem
@@ -133,7 +130,6 @@ func (t *seqTile) findRows(pl *plan, item int) (tile int) {
 	return tile
 }
 
-// findKeys makes t the keys of an item.
 func (t *seqTile) findKeys(pl *plan, item int) {
 	b, g, tile := pl.byKey.Find(item)
 	t.b, t.h, t.g, t.Seq = b, 0, g, pl.call.Seq(b)

@@ -8,11 +8,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// What the kernels of AMX share. A product adds to C [rows][columns] the product of
-// A, rows as they lie, and B, pairs of rows as pairRows packs them. It takes 16 rows
-// of A and 16 pairs of B, or twice as many, all of them or none. So what is masked
-// has the weight 0. That is no shield against NaN and infinities: where the other
-// operand has any, they are packed as 0 and added apart, for those who see them.
+// Shared code of the AMX kernels. A product adds to C, [rows][columns], the product of A, plain
+// rows, and B, packed by pairRows. It takes 16 or 32 rows of A and 16 or 32 pairs of B, all or
+// none, so masked keys get weight 0. But 0 times NaN or infinity is NaN: such elements are packed
+// as 0, and added separately for the rows that see them.
 
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
@@ -23,20 +22,19 @@ var (
 	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
 
-// crowded returns the pace of products of tiles in float32 where many cores compute
-// them: then they wait for one another, as two threads of a core share the unit and
-// the clock falls, and lanes of float32 wait less.
+// crowded returns the pace of float32 tile products on many cores. They slow down there: two
+// threads share one tile unit, and the clock falls. Float32 vectors suffer less.
 func crowded(c pace, workers int) pace {
-	const many, slower = 8, 1.45 // workers, and how many times as long
+	const many, slower = 8, 1.45 // workers, and the factor
 	if workers >= many {
 		c.flop *= slower
 	}
 	return c
 }
 
-// blocksOf calls load for each block of up to size keys that rows of an item see,
-// and then accumulate for each of n tiles, until the call is canceled. A block begins at
-// a multiple of tileStep, and ends at one or at the end.
+// blocksOf calls load for each block of up to size keys that an item's rows see, then accumulate
+// for each of n tiles. It stops when the call is canceled. Blocks begin and end at multiples of
+// tileStep, or end with the sequence.
 func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumulate func(tile int)) {
 	if at.first >= at.last {
 		return
@@ -53,8 +51,8 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 	}
 }
 
-// partsOf calls f for the parts of the block at hand that rows of the tile see. Some rows
-// do not see some keys that are at an edge of the band, or hidden by the mask.
+// partsOf calls f for the visible parts of the current block. edge: the edge of the band hides some
+// pairs; hidden: the mask does.
 func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, hidden bool)) {
 	first, _ := t.seq.Keys(t.from)
 	_, last := t.seq.Keys(t.from + t.n - 1)
@@ -78,8 +76,8 @@ func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, 
 	}
 }
 
-// tilePart is part, but keys of which the mask hides nothing go with those beside them of
-// which it hides some: tiles are set up for each part, and all of O is read and written.
+// tilePart is part, but joins ranges that are hidden in part with adjacent visible ones. Each part
+// costs tile setup and a pass over O.
 func (x *keyMask) tilePart(from, to int) (until, hides int) {
 	if x.ofKeys && x.last.from == from && x.last.to == to {
 		return x.last.until, x.last.hides
@@ -99,7 +97,7 @@ func (x *keyMask) tilePart(from, to int) (until, hides int) {
 	return until, hides
 }
 
-// showAll sets the rows that see each of the keys [from, to) of which the mask hides nothing.
+// showAll sets visible for the keys within [from, to) that the mask shows to all rows.
 func (x *keyMask) showAll(from, to int) {
 	for k := from; k < to; {
 		end, hides := x.segment(k)
@@ -113,28 +111,27 @@ func (x *keyMask) showAll(from, to int) {
 	}
 }
 
-// planTiles is planRows for kernels that pack K and V for each item, which takes them as
-// long as a tile of rows or two. Workers get fewer and larger items where the one with
-// the most to do ends sooner by that.
+// planTiles is planRows for kernels that pack K and V per item, which takes about as long as one
+// tile of rows. It makes fewer and larger items if the busiest worker then ends sooner.
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.planRows(pl, tileItemRows)
 	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
-	items := func(group int) int { return heads * pl.rowTiles(group*pairLanes) }
-	most := func(group int) int { return ceilDiv(items(group), pl.workers) * (group + packing) }
+	items := func(tiles int) int { return heads * pl.rowTiles(tiles*pairLanes) }
+	most := func(tiles int) int { return ceilDiv(items(tiles), pl.workers) * (tiles + packing) }
 	best := pl.tilesPerItem
 	for g := pl.tilesPerItem + 1; g <= min(perHead, tileItemRows/pairLanes) && items(g) >= atLeast*pl.workers; g++ {
 		if most(g) < most(best) {
 			best = g
 		}
 	}
-	if 20*most(best) < 19*most(pl.tilesPerItem) { // or else small items are better, as cores differ
+	if 20*most(best) < 19*most(pl.tilesPerItem) { // else keep small items, as cores differ in speed
 		pl.tilesPerItem = best
 		pl.planHeads(pairLanes, 1)
 	}
 }
 
-// tileKeys is tileRows of keys of a sequence, which may lie in pages.
+// tileKeys is tileRows of keys of a sequence, paged or not.
 func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (rows []uint16, step int) {
 	if j.p.Page == 0 {
 		return tileRows(t, s.KVBatch, s.g, s.K0+k, n, buf)
@@ -150,23 +147,23 @@ func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (
 	return buf, step
 }
 
-// A packedRows is rows of a tensor in pairs, and transposed where that is wanted.
+// packedRows is rows of a tensor, packed in pairs, and transposed on demand.
 type packedRows struct {
-	of      halfRows // as they lie
-	n       int      // how many
-	wild    bool     // they hold what is not finite, which is packed as 0
-	pairs   []uint32 // [n/2][dim], up to whole steps of rows
-	columns []uint32 // [dim][step]
-	step    int
+	of        halfRows // the plain rows
+	n         int      // number of rows
+	nonFinite bool     // some element is NaN or infinite; pairs hold 0 for it
+	pairs     []uint32 // [n/2][dim], padded to whole steps of rows
+	columns   []uint32 // [dim][step]
+	step      int
 }
 
-// newPackedRows has place for so many rows, a multiple of tileStep. Routines read
-// pairs beyond the last row.
+// newPackedRows allocates room for rows, a multiple of tileStep. Routines read pairs beyond the
+// last row.
 func newPackedRows(ws *pool.Arena, dim, rows int) packedRows {
 	return packedRows{pairs: takeWords(ws, pairFloats(dim, rows)), columns: takeWords(ws, upToTiles(dim)*rows/2), step: rows / 2}
 }
 
-// pairFloats and packedFloats are the floats of pairs alone, and of all.
+// pairFloats and packedFloats return the floats of the pairs alone, and of all.
 func pairFloats(dim, rows int) int   { return rows/2*dim + 16 }
 func packedFloats(dim, rows int) int { return pairFloats(dim, rows) + upToTiles(dim)*rows/2 }
 
@@ -174,51 +171,49 @@ func packedFloats(dim, rows int) int { return pairFloats(dim, rows) + upToTiles(
 func (x *packedRows) load(t *flashkit.Tensor, b, h, r, n int) { x.pack(rowsOf(t, b, h, r, n)) }
 
 func (x *packedRows) pack(rows halfRows) {
-	x.of, x.n, x.wild = rows, rows.n, false
-	if x.n == 0 { // of a sequence without keys
+	x.of, x.n, x.nonFinite = rows, rows.n, false
+	if x.n == 0 { // a sequence without keys
 		return
 	}
 	n, dim, filled := x.n, rows.dim, upToTiles(x.n)/2
 	rows.pair(x.pairs)
 	clear(x.pairs[(n+1)/2*dim : filled*dim])
-	x.wild = !finiteAMXBF16(&rows.rows[0], rows.step, dim, n)
-	if !x.wild {
+	x.nonFinite = !finiteAMXBF16(&rows.rows[0], rows.step, dim, n)
+	if !x.nonFinite {
 		return
 	}
 	packed := halves(x.pairs[:filled*dim])
 	for i, y := range packed {
-		if isWild(y) {
+		if isNonFinite(y) {
 			packed[i] = 0
 		}
 	}
 }
 
-// transpose sets the columns from the pairs. Those beyond the head dim hold what
-// nobody reads.
+// transpose sets columns from pairs. Columns beyond the head dim are undefined.
 func (x *packedRows) transpose() {
 	transposeColumns(x.columns, x.step, halves(x.pairs), 2*x.of.dim, x.of.dim, upToTiles(x.n)/2)
 }
 
-// isWild reports whether a bf16 is NaN or infinite.
-func isWild(x uint16) bool { return x&0x7f80 == 0x7f80 }
+// isNonFinite reports whether a bf16 is NaN or infinite.
+func isNonFinite(x uint16) bool { return x&0x7f80 == 0x7f80 }
 
-// eachWild calls f for the elements that are not finite of n rows, from a given
-// one of them on.
-func (x *packedRows) eachWild(from, n int, f func(r, c int, y float32)) {
+// eachNonFinite calls f for the elements of rows [from, from+n) that are NaN or infinite.
+func (x *packedRows) eachNonFinite(from, n int, f func(r, c int, y float32)) {
 	for r := range n {
 		for c, y := range x.of.rows[(from+r)*x.of.step:][:x.of.dim] {
-			if isWild(y) {
+			if isNonFinite(y) {
 				f(r, c, half.FromBF16(y))
 			}
 		}
 	}
 }
 
-// addWild adds to sum[c][i], in the lanes, what a product of the columns and
-// weights [n/2][lanes] leaves out, where bit i of the row's mask is set.
-func (x *packedRows) addWild(sum []float32, from, n int, weights, masks []uint32) {
+// addNonFinite adds to sum[c][i] the products of NaN and infinite elements with weights [n/2][lanes],
+// where bit i of the row's mask is set.
+func (x *packedRows) addNonFinite(sum []float32, from, n int, weights, masks []uint32) {
 	w := halves(weights)
-	x.eachWild(from, n, func(r, c int, y float32) {
+	x.eachNonFinite(from, n, func(r, c int, y float32) {
 		for i := range pairLanes {
 			if masks[r]>>i&1 != 0 {
 				sum[c*pairLanes+i] += half.FromBF16(w[2*(r/2*pairLanes+i)+r%2]) * y
@@ -227,11 +222,11 @@ func (x *packedRows) addWild(sum []float32, from, n int, weights, masks []uint32
 	})
 }
 
-// tamePairs sets to 0 what is not finite.
-func tamePairs(pairs []uint32) {
+// clearNonFinite sets NaN and infinite elements to 0.
+func clearNonFinite(pairs []uint32) {
 	packed := halves(pairs)
 	for i, x := range packed {
-		if isWild(x) {
+		if isNonFinite(x) {
 			packed[i] = 0
 		}
 	}

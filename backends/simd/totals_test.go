@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// LSE and the divisors of O are within two units in the last place of those of float64.
+// LSE and the divisors of O are within two units in the last place of float64's.
 func TestTotals(t *testing.T) {
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, rng *rand.Rand) {
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, rng *rand.Rand) {
 		n := isa.lanes
 		lse, by, m, l := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
 		for range trials(20000) {

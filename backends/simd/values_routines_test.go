@@ -10,8 +10,8 @@ import (
 
 // addValues must leave out the values that a mask hides, finite or not, in every column of V.
 func TestAddValuesMasked(t *testing.T) {
-	wild := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
-	eachLaneISA(t, func(t *testing.T, isa *laneISA, r *rand.Rand) {
+	nonFinite := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
+	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
 		for range trials(1000) {
 			keys, vdim := 1+r.IntN(40), 1+r.IntN(40)
@@ -29,7 +29,7 @@ func TestAddValuesMasked(t *testing.T) {
 				}
 			}
 			for range r.IntN(3) { // often none
-				v[r.IntN(len(v))] = wild[r.IntN(len(wild))]
+				v[r.IntN(len(v))] = nonFinite[r.IntN(len(nonFinite))]
 			}
 			o := newFenced(vdim * n)
 			isa.addValues(&o.x[0], &v[0], step, &p[0], keys, vdim, nil, &masks[0])

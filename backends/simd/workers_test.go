@@ -21,8 +21,7 @@ func moreProcs(t *testing.T, n int) {
 	t.Cleanup(func() { setProcs(before) })
 }
 
-// A backend and a call say how many goroutines there may be at most, and as many come to
-// items that wait for each other.
+// A backend and a call limit the goroutines, and items that wait for each other run on all of them.
 func TestWorkers(t *testing.T) {
 	moreProcs(t, 5)
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
@@ -59,7 +58,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// A negative number is an error of every call, whoever says it.
+// A negative number is an error of every call, from the backend or the call.
 func TestNegativeWorkers(t *testing.T) {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
 	var wrong *flashkit.ProblemError

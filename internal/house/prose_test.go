@@ -26,8 +26,6 @@ var wordy = map[string]float64{
 	"SECURITY.md":                         19.08,
 	"backends/cuda/gorgoniacu/README.md":  13.03,
 	"backends/cuda/kernels":               18.93,
-	"backends/simd":                       20.28,
-	"backends/simd/internal/pool":         3.42,
 	"capi/python/README.md":               8.06,
 	"docs/algorithm.md":                   3.07,
 	"docs/c.md":                           17.32,

@@ -66,7 +66,7 @@ func (q *Queue) Next() (item int, ok bool) {
 }
 
 // Hold reserves the workspace of all the phases at once, so that a larger one
-// does not replace that of a smaller one.
+// does not replace the workspace of a smaller one.
 func (q *Queue) Hold(workers int, phases ...Phase) {
 	n := Size(workers, phases...)
 	for len(q.arenas) < n {
