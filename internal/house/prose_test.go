@@ -54,7 +54,6 @@ var wordy = map[string]float64{
 	"docs/library.md":                     8.92,
 	"docs/limitations.md":                 13.44,
 	"docs/numerics.md":                    1.85,
-	"docs/performance.md":                 5.50,
 	"docs/profiling.md":                   3.26,
 	"docs/python.md":                      14.88,
 	"docs/quickstart.md":                  6.32,
