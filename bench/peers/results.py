@@ -1,19 +1,17 @@
 """Write a table of docs/performance.md as JSON. `make docs` makes the page from bench/results.
 
 A file has one table: title, question, machine, date, peers, repeat, columns, rows, notes. Scripts write it with --results FILE.
-If FILE exists, its title, question, columns and notes are kept, so that a new run replaces only the measurements.
+If FILE exists, its title, question and notes are kept. Read the notes again: they describe the earlier run.
 """
 
 import datetime
 import importlib.metadata
 import json
-import math
 import os
 import pathlib
 import platform
 import re
 import shlex
-import statistics
 import sys
 
 KEYS = ("title", "question", "machine", "date", "peers", "repeat", "columns", "rows", "notes")
@@ -45,18 +43,15 @@ def encode(table):
 
 
 def write(path, table):
-    """Write a table. Title, question and notes of an existing file with the same columns are kept."""
+    """Write a table, with today's date and this command. Title, question and notes of an existing file are kept."""
     path = pathlib.Path(path)
+    table = {"notes": []} | table | {"date": datetime.date.today().isoformat(), "repeat": [command()]}
     if path.exists():
         old = json.loads(path.read_text())
-        if old["columns"] != table["columns"]:
-            raise SystemExit(f"{path} has other columns: {', '.join(old['columns'])}")
-        table = table | {key: old[key] for key in ("title", "question", "notes")}
+        table |= {key: old[key] for key in ("title", "question", "notes")}
+        lost = [x for x in old["columns"] if x not in table["columns"]]
+        print(f"{path}: check its notes" + (f"; columns without new figures are gone: {', '.join(lost)}" if lost else ""), file=sys.stderr)
     path.write_text(encode(table))
-
-
-def today():
-    return datetime.date.today().isoformat()
 
 
 def versions(*packages):
@@ -64,7 +59,7 @@ def versions(*packages):
     found = []
     for name, distribution in packages:
         try:
-            found.append(f"{name} {importlib.metadata.version(distribution)}")
+            found.append(f"{name} {importlib.metadata.version(distribution).partition('+')[0]}")
         except importlib.metadata.PackageNotFoundError:
             pass
     return found
@@ -83,8 +78,3 @@ def machine():
 def command():
     """Return the script's command line."""
     return shlex.join(["python", "bench/peers/" + os.path.basename(sys.argv[0]), *sys.argv[1:]])
-
-
-def mean(ratios):
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, ratios)))
