@@ -282,7 +282,7 @@ def main():
             times, kernels, chosen = measure(torch, args, flush)
     if args.groups:
         print(f"{properties.name}, {versions}, L2 cold; clock {clock}")
-        if args.results:
+        if args.results and rows:
             performance(torch, args, rows)
         return 0 if right else "gpu.py: a value is wrong"
     if not kernels:
