@@ -42,7 +42,7 @@ NEUTRAL = re.compile(r"(_test|about|^ahead|^fetch|^poison|^work|cost\w*|peak\w*|
                      r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|(panels|planes|tiles)_amd64\.go$|a[vm]x[^/]*_amd64\.go$")
 
 # Such functions and lines in other files.
-NEUTRAL_FUNCTION = re.compile(r"^workers$|(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^look|Pace$|^pace")
+NEUTRAL_FUNCTION = re.compile(r"^workers$|(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^fetchNext|Pace$|^pace")
 NEUTRAL_LINE = re.compile(r"\b(pace|\w*Pace)\b|(?<!h\.)\b(\w*[cC]ycles|cost)\b|[<>] least\b.*\{$|\bfetchRows\b|= rate\(|\bsplit: |\bbroadcasts\[\d|PREFETCH|\b(PIN|HIDE)\(|return BAD_|[pP]oison")
 # Where workspace is sized, and the mistakes that make more of it.
 WORKSPACE = re.compile(r"\btake\(|Floats\b|[sS]cratch|\bReserve\(")

@@ -4,6 +4,7 @@
     python bench/peers/cpu.py bin/flashrun --threads 1,2 --seq 1024,4096 --head-dim 64,128
     python bench/peers/cpu.py bin/flashrun --kernel auto,avx2,wasm/fwd_simd128 --pass fwd
     python bench/peers/cpu.py bin/flashrun --dtype bf16 --kernel amxbf16
+    python bench/peers/cpu.py bin/flashrun --threads 16 --dtype f32,bf16 --results bench/results/cpu-16-cores.json
     taskset -c 0,1 python bench/peers/cpu.py bin/flashrun --no-peers
 
 The kernel "auto" is the one that dispatch picks on this machine for the problem. Another one is named in full, or by its
@@ -16,6 +17,7 @@ the forward pass for the backward pass.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -26,6 +28,8 @@ import tempfile
 import time
 
 import numpy as np
+
+import results
 
 BATCH, HEADS = 1, 8
 OUTPUTS = {"fwd": ["o"], "bwd": ["dq", "dk", "dv"]}
@@ -55,21 +59,26 @@ def arguments():
     parser.add_argument("--pass", dest="passes", type=names, default=["fwd", "bwd"], help="fwd, bwd or both (default both)")
     parser.add_argument("--mask", type=names, default=["none", "causal"])
     parser.add_argument("--kernel", type=names, default=["auto"], help="kernels of ours, variants of them, or auto (default)")
-    parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16: ONNX Runtime has none")
+    parser.add_argument("--dtype", dest="dtypes", type=names, default=["f32"], help="f32, bf16 or both; ONNX Runtime has no bf16")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
     parser.add_argument("--json", help="also write all results to this file")
+    parser.add_argument("--results", dest="table", metavar="FILE", help="also write a table of docs/performance.md")
     parser.add_argument("--out", help="also write this file for flashrun report, which draws the peers beside ours; one number of threads")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if unknown := set(args.dtypes) - {"f32", "bf16"}:
+        parser.error(f"{', '.join(sorted(unknown))}: not one of f32, bf16")
+    return args
 
 
 class Problem:
     """A problem and its tensors, which hold numbers that its type holds exactly."""
 
-    def __init__(self, args, seq, dim, mask):
-        self.heads, self.seq, self.dim, self.dtype, self.causal = args.heads, seq, dim, args.dtype, mask == "causal"
-        self.name = f"b{BATCH}-h{self.heads}-g{self.heads}-n{seq}-m{seq}-d{dim}-{args.dtype}" + "-causal" * self.causal
+    def __init__(self, args, dtype, seq, dim, mask):
+        self.heads, self.seq, self.dim, self.dtype, self.causal = args.heads, seq, dim, dtype, mask == "causal"
+        self.name = f"b{BATCH}-h{self.heads}-g{self.heads}-n{seq}-m{seq}-d{dim}-{dtype}" + "-causal" * self.causal
+        self.short = f"{seq}, {dim}, " + "causal, " * self.causal + dtype
         random = np.random.default_rng(1)
         self.tensors = {}
         for name in ("q", "k", "v", "do"):
@@ -297,6 +306,15 @@ def line(args, row):
     return text
 
 
+def cells(args, problem, row):
+    """Return a row of the table of docs/performance.md."""
+    line = [str(row["threads"]), problem.short, row["pass"], row["kernel"].removeprefix("simd/"), f"{row['gflops']:.0f}"]
+    for peer in [] if args.no_peers else PEERS:
+        x = row["peers"].get(peer)
+        line += [f"{x['gflops']:.0f}", f"{row['gflops'] / x['gflops']:.2f}"] if x else ["", ""]
+    return line
+
+
 def main():
     args = arguments()
     args.results = {}
@@ -307,24 +325,29 @@ def main():
     print(f"{'':70} {'GFLOP/s':>7} {'of':>5} {'max':>7} " + f" {'GFLOP/s':>12} {'':5} {'max':>7} {'max':>7}" * len(peers))
     print(f"{'problem':37} {'pass':4} {'threads':>7} {'kernel':19} {'ours':>7} {'peak':>5} {'error':>7} "
           + "".join(f" {peer:>12} {'ratio':>5} {'error':>7} {'apart':>7}" for peer in peers), flush=True)
-    results = []
+    found, table = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for threads in args.threads:
-            for seq in args.seq:
-                for dim in args.head_dim:
-                    for mask in args.mask:
-                        problem = Problem(args, seq, dim, mask)
-                        for p in args.passes:
-                            for row in compare(args, problem, p, threads, pathlib.Path(folder)):
-                                print(line(args, row), flush=True)
-                                results.append(row)
+        for threads, dtype, seq, dim, mask in itertools.product(args.threads, args.dtypes, args.seq, args.head_dim, args.mask):
+            problem = Problem(args, dtype, seq, dim, mask)
+            for p in args.passes:
+                for row in compare(args, problem, p, threads, pathlib.Path(folder)):
+                    print(line(args, row), flush=True)
+                    found.append(row)
+                    if not row["reason"]:
+                        table.append(cells(args, problem, row))
     if args.out:
         with open(args.out, "w") as f:
             json.dump(args.results, f)
     if args.json:
         with open(args.json, "w") as f:
-            json.dump(results, f, indent=1)
-    if any(row.get("wrong") for row in results):
+            json.dump(found, f, indent=1)
+    if args.table:
+        results.write(args.table, {
+            "title": "CPU", "question": "How fast is attention, in GFLOP/s?", "machine": results.machine(),
+            "peers": results.versions(("PyTorch", "torch"), ("ONNX Runtime", "onnxruntime")) if peers else [],
+            "columns": ["threads", "T, D, mask, type", "pass", "kernel", "flashkit", *(x for peer in peers for x in (peer, "ratio"))], "rows": table,
+            "notes": [f"Batch {BATCH}, {args.heads} heads. Medians of {args.rounds} rounds."]})
+    if any(row.get("wrong") for row in found):
         return "cpu.py: values differ by more than rounding excuses, see !"
 
 

@@ -61,6 +61,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement of a peer")
     parser.add_argument("--warm", action="store_true", help="leave the L2 cache as the call before left it")
     parser.add_argument("--json", help="also write all results to this file")
+    parser.add_argument("--results", metavar="FILE", help="also write a table of docs/performance.md; with --groups one row a group")
     args = parser.parse_args()
     if bool(args.command) == bool(args.groups):
         parser.error("either --groups or a command")
@@ -240,6 +241,26 @@ def table(args, times, kernels, chosen):
     return rows
 
 
+def performance(torch, args, rows):
+    """Write the table of docs/performance.md."""
+    import results  # bench/peers/results.py
+
+    cudnn = torch.backends.cudnn.version() or 0
+    versions = [f"PyTorch {torch.__version__.partition('+')[0]}", f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}"]
+    about = {"machine": torch.cuda.get_device_name(0), "peers": versions}
+    if args.groups:
+        about["peers"] += results.versions(("cuDNN frontend", "nvidia-cudnn-frontend"), ("FlashAttention-4", "flash-attn-4"))
+        about |= {"title": "Groups of shapes", "question": "A ratio is the peer's time over flashkit's.", "columns": gpu_groups.COLUMNS, "rows": gpu_groups.table(rows)}
+    else:
+        number = lambda x, form: "" if x is None else format(x, form)
+        shown = {"flash": "PyTorch", "cudnn": "cuDNN"}
+        about |= {"title": "GPU", "question": "How fast is attention, in milliseconds?",
+                  "columns": ["problem", "pass", "kernel", "flashkit", "TFLOP/s", *shown.values(), "ratio"],
+                  "rows": [[row["problem"], row["pass"], row.get("chosen", row["kernel"]).removeprefix("cuda/"), f"{row['ms']:.4f}", f"{row['tflops']:.1f}",
+                            *(number(row["peers"].get(peer), ".4f") for peer in shown), number(row.get("ratio"), ".3f")] for row in rows]}
+    results.write(args.results, about)
+
+
 def main():
     args = arguments()
     try:
@@ -256,11 +277,13 @@ def main():
     versions = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     with Clock(gpu if gpu.startswith("GPU-") else "GPU-" + gpu) as clock:
         if args.groups:
-            right = gpu_groups.run(torch, args, flush)
+            right, rows = gpu_groups.run(torch, args, flush)
         else:
             times, kernels, chosen = measure(torch, args, flush)
     if args.groups:
         print(f"{properties.name}, {versions}, L2 cold; clock {clock}")
+        if args.results and rows:
+            performance(torch, args, rows)
         return 0 if right else "gpu.py: a value is wrong"
     if not kernels:
         return "gpu.py: the command printed no result of the passes asked for"
@@ -270,6 +293,8 @@ def main():
         with open(args.json, "w") as f:
             json.dump({"gpu": properties.name, "versions": versions, "rounds": args.rounds, "warm": args.warm,
                        "clock": str(clock), "rows": rows}, f, indent=1)
+    if args.results:
+        performance(torch, args, rows)
 
 
 if __name__ == "__main__":

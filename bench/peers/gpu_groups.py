@@ -209,6 +209,25 @@ def summary(rows):
         print(f"{group:12} {way:8} {len(x):5} {math.exp(statistics.fmean(math.log(r) for r, _ in x)):6.3f} {min(x)[0]:6.3f}  {min(x)[1]}")
 
 
+COLUMNS = ["group", "pass", "cells", "FlashAttention-4: mean", "least", "cuDNN: mean", "least", "fastest peer: mean", "least", "problem of the least ratio"]
+
+
+def table(rows):
+    """Return the rows of COLUMNS: geometric means and least ratios of each group and pass."""
+    groups, lines = {}, []
+    for row in rows:
+        if "ratio" in row:
+            groups.setdefault((row["group"], row["pass"]), []).append(row)
+    for (group, way), found in groups.items():
+        line = [group, way, str(len(found))]
+        for peers in (("fa4",), ("cudnn", "frontend"), None):
+            times = [[ms for peer, ms in row["peers"].items() if not peers or peer in peers] for row in found]
+            ratios = [min(x) / row["ms"] for row, x in zip(found, times) if x]
+            line += [f"{math.exp(statistics.fmean(map(math.log, ratios))):.2f}", f"{min(ratios):.2f}"] if ratios else ["", ""]
+        lines.append(line + [min(found, key=lambda row: row["ratio"])["problem"]])
+    return lines
+
+
 def wanted_cells(args):
     """Yield group, problem and pass of all that is asked for."""
     all_ = groups()
@@ -241,9 +260,9 @@ def compile_part(torch, args):
 
 
 def run(torch, args, flush):
-    """Run the groups and print their table; return whether all values are right."""
+    """Run the groups and print their table; return whether all values are right, and the rows."""
     if args.part:
-        return compile_part(torch, args)
+        return compile_part(torch, args), []
     turns, rows = Turns(torch, flush, 1e3 * args.seconds), []
     print(f"{'problem':46} {'pass':8} {'ms':>9} {'TFLOP/s':>7} {'ratio':>6} {'to':9} error")
     for group, problem, way in wanted_cells(args):
@@ -261,4 +280,4 @@ def run(torch, args, flush):
             with open(args.json, "w") as f:
                 json.dump(rows, f, indent=1)
     summary(rows)
-    return all(row["right"] for row in rows)
+    return all(row["right"] for row in rows), rows

@@ -2,6 +2,7 @@
 
     make peers-minilm
     python bench/peers/minilm.py bin/peers-sentences FOLDER --threads 1 --cells 1x16,32xmixed --rounds 3
+    python bench/peers/minilm.py bin/peers-sentences FOLDER --sides onnx,bf16-weights,bf16 --results bench/results/minilm.json
 
 FOLDER has the published model, as make verify-minilm unpacks it. A batch is random ids, of one length or of 8 to 128
 tokens ("mixed"). The others get it padded to its longest sequence, with a mask, ours gets it packed; where all lengths
@@ -22,6 +23,8 @@ import sys
 import time
 
 import numpy as np
+
+import results
 
 LEGEND = """
 ours, ONNX Runtime, PyTorch   sentences a second: the medians of the turns
@@ -46,6 +49,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
     parser.add_argument("--sides", type=lambda s: s.split(","), default=["onnx", "torch"], help="onnx, torch, and ours in another precision: bf16-weights, bf16")
     parser.add_argument("--json", help="also write all results to this file")
+    parser.add_argument("--results", metavar="FILE", help="also write a table of docs/performance.md")
     return parser.parse_args()
 
 
@@ -181,13 +185,38 @@ def work(sequences, c):
     return layers * sum(2 * n * (4 * h * h + 2 * h * c["intermediate_size"]) + 4 * n * n * h for n in map(len, sequences)) / 1e9
 
 
+PEERS = {"onnx": ("ONNX Runtime", "onnxruntime"), "torch": ("PyTorch", "torch")}
+
+
+def performance(args, found):
+    """Write the table of docs/performance.md: the rates of each precision and their ratios to the peers."""
+    number = lambda x: f"{x:.0f}" if x >= 100 else f"{x:.1f}"
+    peers, ours = [s for s in args.sides if s in PEERS], ["ours", *(s for s in args.sides if s not in PEERS)]
+    columns, rows = ["batch x tokens", "threads"], []
+    for s in ours:
+        columns += ["f32" if s == "ours" else s, *("over " + PEERS[p][0] for p in peers)]
+    for row in found:
+        if "peak" in row:
+            continue
+        size, length = row["cell"].split("x", 1)
+        line = [f"{size}, of 8 to 128 tokens" if length == "mixed" else f"{size} x {length}", str(row["threads"])]
+        for s in ours:
+            line += [number(row["rate"][s]), *(f"{row['rate'][s] / row['rate'][p]:.2f}" for p in peers)]
+        rows.append(line)
+    memory = [f"{row['threads']} threads: " + ", ".join(f"{s} {mb:.0f}" for s, mb in row["peak"].items()) for row in found if "peak" in row]
+    results.write(args.results, {
+        "title": "Sentences a second", "question": "How many sentences per second does all-MiniLM-L6-v2 turn into vectors?", "machine": results.machine(),
+        "peers": results.versions(*(PEERS[p] for p in peers)), "columns": columns, "rows": rows,
+        "notes": [f"Medians of {args.rounds} rounds in turns.", f"Peak memory, MB. {'; '.join(memory)}."]})
+
+
 def main():
     args = arguments()
     graph = args.folder / "model.onnx"
     if "onnx" in args.sides and not graph.exists():
         subprocess.run([sys.executable, __file__, "--export", args.folder, graph], check=True)  # in a process that ends
     config = json.loads((args.folder / "config.json").read_text())
-    results = []
+    found = []
     print(f"{'threads':>7} {'cell':>9} {'ours':>8} {'GFLOP/s':>8}" + "".join(f" {s:>8} {'ratio':>6} {'best':>6} {'CPU':>6} {'apart':>8}" for s in args.sides))
     for threads in args.threads:
         sides = {"ours": Process([args.ours, args.folder], threads)}
@@ -216,15 +245,17 @@ def main():
             row = f"{threads:>7} {cell:>9} {rate['ours']:>8.1f} {work(sequences, config) * rate['ours'] / len(sequences):>8.1f}"
             apart = {s: float(np.abs(vectors[s] - vectors["ours"]).max()) for s in args.sides}
             print(row + "".join(f" {rate[s]:>8.1f} {rate['ours'] / rate[s]:>6.2f} {best[s] / best['ours']:>6.2f} {cpu[s] / cpu['ours']:>6.2f} {apart[s]:>8.1g}" for s in args.sides), flush=True)
-            results.append(dict(threads=threads, cell=cell, rate=rate, apart=apart, turns=turns, best=best, cpu=cpu, allocs=allocs))
+            found.append(dict(threads=threads, cell=cell, rate=rate, apart=apart, turns=turns, best=best, cpu=cpu, allocs=allocs))
         peaks = {s: p.peak() for s, p in sides.items()}
         print(f"{threads:>7} {'MB':>9} " + ", ".join(f"{s} {mb:.0f}" for s, mb in peaks.items()))
-        results.append(dict(threads=threads, peak=peaks))
+        found.append(dict(threads=threads, peak=peaks))
         for p in sides.values():
             p.close()
     print(LEGEND)
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(results, indent=1))
+        pathlib.Path(args.json).write_text(json.dumps(found, indent=1))
+    if args.results:
+        performance(args, found)
 
 
 if sys.argv[1:2] == ["--worker"]:

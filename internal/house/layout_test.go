@@ -68,6 +68,7 @@ var rooms = []struct {
 	{"bench/peers/sentences", []string{"dispatch", "nn/bert", "safetensors"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors", "internal/outfile"}},
 	{"docs/figures", []string{".", "backends/simd", "internal/outfile"}},
+	{"docs/mkperformance", []string{"internal/outfile"}},
 	{"docs/site/mksite", []string{".", "backends/wasm", "conformance", "internal/half", "internal/outfile", "safetensors"}},
 	{"examples/*", []string{anything}},
 }

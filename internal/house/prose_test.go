@@ -35,7 +35,6 @@ var wordy = map[string]float64{
 	"docs/kernels.md":                     9.71,
 	"docs/layers.md":                      12.72,
 	"docs/library.md":                     8.92,
-	"docs/performance.md":                 5.50,
 	"docs/profiling.md":                   3.26,
 	"docs/python.md":                      14.88,
 	"docs/quickstart.md":                  6.32,

@@ -24,8 +24,7 @@ func readResults(root, readme string) ([]result, error) {
 	var list []result
 	for _, t := range []struct{ title, text string }{
 		{"Beside others", section(readme, "Speed")},
-		{"WebAssembly in Go", section(performance, "WebAssembly")},
-		{"WebAssembly in a browser", section(performance, "WebAssembly in a browser")},
+		{"WebAssembly", section(performance, "WebAssembly")},
 	} {
 		before, rows, after, err := table(t.text)
 		if err != nil {
