@@ -12,7 +12,8 @@ import (
 // sequences. Each waits until the block before has passed the tile, as in a chain of dQ. So nothing
 // is added atomically, and the bits do not depend on the workers.
 //
-// For a bias that all query rows share, each block sums in float64 and adds when it ends.
+// For a bias that all query rows share, each block sums in float64, and adds after a head or after
+// the last head that shares it.
 
 // biasGrad is dBias of a tile of query rows and a block of keys.
 type biasGrad struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels decode_avx512 and decode_avx2 take few query rows and are bound by memory, so they
+// The kernels decode_avx512, decode_avx2 and decode_neon take few query rows and are bound by memory, so they
 // read K and V once. The query heads that share a KV head are rows of one problem: r = i*group + h
 // for row i of head h of the group. For each KV head and each chunk of visible keys,
 //
