@@ -6,9 +6,8 @@
 //
 // (Dao et al. 2022, algorithm 4.) A block owns a tile of keys, visits the query
 // rows that see it and sums dK and dV in registers. Or it owns a tile of query
-// rows, visits their keys and sums dQ. Blocks share no sums, so there are no
-// atomic adds and no waits, and every sum has a fixed order. The price: P and dP
-// are computed twice, seven products instead of five.
+// rows, visits their keys and sums dQ. Sums need no atomic adds and have a fixed
+// order. The price: P and dP are computed twice, seven products instead of five.
 //
 // Launch, in this order:
 //
@@ -21,19 +20,17 @@
 // row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len], for tiles of
 // keys and for tiles of query rows.
 //
-// Tiles: each warp owns 16 rows, and the block visits 64 or 32 rows at a time. The
-// two roles share their code: own rows are K, V and walked rows Q, dO, or the other
-// way round. The rows of S and dP are the own rows, so P and dS already have the
+// Tiles: each warp owns 16 rows, and the block visits 64 or 32 rows at a time. Both
+// roles share their code: own rows are K, V and walked rows Q, dO, or vice versa. The rows of S and dP are the own rows, so P and dS already have the
 // layout of operands. Own rows stay in shared memory if they fit; otherwise their
-// slices arrive with the walked rows' slices. Slices of 64 columns arrive in the
-// order of use through a ring of two stages: the next slice is prefetched while one
-// is used.
+// slices arrive with the walked rows' slices. Slices of 64 columns pass through a
+// ring of two stages, one prefetched.
 #include "f32.cuh"
 
 template <int D, bool F> struct Tile {
     static constexpr int threads = 128, rows = 64;
-    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step of a tile of keys
-    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step of a tile of query rows
+    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step
+    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step
     static constexpr int slice = D < 64 ? D : 64;       // columns per stage
     static constexpr bool stays = D <= 128;             // own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV per block
@@ -135,7 +132,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     };
     auto next_stage = [&] {
         copy_wait<0>();
-        __syncthreads(); // the stage has arrived for all threads; the previous one is free
+        __syncthreads(); // the stage has arrived; the previous one is free
         load_next(stage ^ 1);
         stage ^= 1;
         return ring + (stage ^ 1) * T::stage;
@@ -144,7 +141,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         return (T::stays ? own_tile + (which * (D / slice) + i) * T::own : at + walk * slice) + 16 * warp * slice;
     };
 
-    if (walk0 >= walk1) next_head = head1; // no rows to visit
+    if (walk0 >= walk1) next_head = head1;
     if (T::stays && walk0 < walk1) {
         float *to = own_tile;
         for (int i = 0; i < slices0; i++, to += T::own)
@@ -160,7 +157,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     for (int head = head0; head < head1; head++) {
         for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
             bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
-            const int from[2] = {row + lo - at, row + 8 + lo - at};     // walked rows visible to rows g and g+8
+            const int from[2] = {row + lo - at, row + 8 + lo - at};     // visible walked rows of rows g, g+8
             const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
             float s[tiles][4] = {}, ds[tiles][4] = {};
             for (int i = 0; i < slices0; i++) {
@@ -270,7 +267,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         float *to = first(to0, own_batch, own_head) + i * to0.row, *to1 = first(p.dv, own_batch, own_head) + i * p.dv.row;
         if constexpr (features) {
             to += (keys ? e.s.key0 : e.s.q0) * to0.row, to1 += (keys ? e.s.key0 : e.s.q0) * p.dv.row;
-            if (i >= owned) { // padding
+            if (i >= owned) {
                 for (int col = part * out + lane_g(); col < min((part + 1) * out, max(p.dim, p.v_dim)); col += 8) {
                     if (col < p.dim) to[col] = 0;
                     if (keys && col < p.v_dim) to1[col] = 0;
@@ -309,12 +306,11 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
 }
 
 // Computes delta for 64 rows of a head: the diagonals of O dO^T and dO O^T, by the
-// instructions of the main kernel's V dO^T (tile of keys) and dO V^T (tile of rows). If a
-// row gives all its weight to one key, O is a row of V; then dP - delta is exactly 0, not
-// a difference of roundings.
+// instructions of the main kernel's V dO^T (tile of keys) and dO V^T (tile of rows). So
+// dP - delta is exactly 0 if one key has all the weight.
 constexpr int delta_threads = 128, delta_rows = 64;
 template <bool features> __device__ __forceinline__ void diagonal(const Params &p, const Features &f) {
-    constexpr int slice = 64; // columns per step, as in instances that use the tensor cores
+    constexpr int slice = 64; // columns per step, as in tensor core instances
     extern __shared__ __align__(16) float shared[]; // [2][delta_rows][slice]: O and dO
     int tiles = (p.q_len + delta_rows - 1) / delta_rows, row = blockIdx.x % tiles * delta_rows, head = blockIdx.x / tiles;
     const Extent<features> e(p, f, head / p.heads);
@@ -334,7 +330,7 @@ template <bool features> __device__ __forceinline__ void diagonal(const Params &
         __syncthreads(); // O and dO have arrived
         score<slice, false>(of_keys, own_o, own_dout, p.v_dim);
         score<slice, false>(of_rows, own_dout, own_o, p.v_dim);
-        __syncthreads(); // O and dO may be overwritten
+        __syncthreads();
     }
     if (t != g / 2) return; // off the diagonal
 #pragma unroll

@@ -67,8 +67,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// The order of visits: query heads of the group or part; in each head, tiles of rows from w.begin on, cyclically. by_rows
-// swaps the loops.
+// Visits query heads of the group or part; in each head, tiles of rows from w.begin on, cyclically. by_rows swaps the loops.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
@@ -92,8 +91,8 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// block_of returns the index of the warpgroup's block in dq_sum, [2, B, H, R/rows, rows/64, dim/64]. earlier returns the
-// number of tiles of keys that add to it before.
+// block_of indexes the warpgroup's block in dq_sum, [2, B, H, R/rows, rows/64, dim/64]. earlier counts the tiles of keys
+// that add to it before.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -112,10 +111,9 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
 }
 
 // The lane that orders a warpgroup's blocks of dQ and, if staged, adds them to dq_sum.
-// Loads of a counter need no acquire: only adds follow. They are issued after the load
-// has returned and take effect in the L2 cache, visible to all blocks. A turn ends with
-// a release, although it takes as long as a copy: adds to lines outside the cache wait
-// for memory, and later adds would overtake them.
+// Loads of a counter need no acquire: only adds follow, issued after the load has
+// returned, in the L2 cache. A turn ends with a release, although that is slow: adds to
+// lines outside the cache wait for memory, and later adds would overtake them.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
@@ -146,7 +144,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one turn ahead
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one ahead
             else add_counter_release(turn);
         } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
         parity ^= 1;
@@ -156,8 +154,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// The lane that loads K, Q and LSE (part 0), V, dO and delta (part 1), or both. If S::once, the lanes of `add` load the
-// first LSE and delta: they wait for the kernel that computes them.
+// The lane that loads K, Q and LSE (part 0), V, dO and delta (part 1), or both. If S::once, `add` loads the first LSE and
+// delta, as it waits for the kernel that computes them.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -205,7 +203,7 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
 // Persistent blocks, which process tickets until none is left.
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    auto next = [&] { // reports whether there is more work
+    auto next = [&] { // whether there is more work
         barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
     };

@@ -20,28 +20,27 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, Q and dO pass through it, dK and dV stay in
-// registers. `split` warps share 16*blocks keys: each warp has a part of the rows
-// of S^T and dP^T, and a part of the columns of dK and dV. P^T and dS^T in the
-// layout of sums already are operands of dV and dK; other warps' parts come
-// through shared memory. dS K needs the keys of all warps, so it waits for the
-// barrier of the next tile.
+// registers. `split` warps share 16*blocks keys: each has a part of the rows of S^T
+// and dP^T, and of the columns of dK and dV. P^T and dS^T in the layout of sums
+// already are operands of dV and dK; other warps' parts come through shared memory.
+// dS K needs the keys of all warps, so it waits for the next tile's barrier.
 //
 // Deterministic: the blocks of one head add to a tile of dq_sum in the order of
-// their keys. Each takes a ticket and waits for lower tickets only, so every block
-// it waits for has started. All blocks start at the last rows, one after the
-// other, so waits are short. The first block stores instead of adding.
+// their keys. Each takes a ticket and waits only for lower tickets, which have
+// started. All blocks start at the last rows in turn, so waits are short. The first
+// block stores instead of adding.
 //
 // Hidden pairs: P and dS are set to 0. 0 * NaN still leaks where visible and
 // hidden pairs share an operand: dO and Q in dV and dK, K in dQ. There, non-finite
-// elements of fragments are cleared, guarded by flags that are seldom set: LSE and
-// delta of a row reveal them in Q and dO, a scan of the tile in K. A visible pair
-// still carries NaN: in dS through S and dP, and in dV by an explicit sum.
+// elements of fragments are cleared. LSE and delta of a row reveal them in Q and dO,
+// a scan of the tile in K. A visible pair still carries NaN: in dS through S and dP,
+// in dV by an explicit sum.
 //
 // With features, score.cuh changes scores and weights before P^T and dS^T; with a
 // mask, every tile is treated as an edge tile.
 //
-// bwd_sm80.cuh has the shapes, shared memory, the copies and dQ; bwd_sm80_tile.cuh a
-// warp's sums of dK and dV. `backward` below is the loop over tiles.
+// bwd_sm80.cuh has shapes, shared memory, copies and dQ; bwd_sm80_tile.cuh a warp's
+// sums of dK and dV; `backward` below the loop over tiles.
 #include "bwd_sm80_tile.cuh"
 
 // Stores the block's dK and dV, staged in the shared memory of K and V.
@@ -81,9 +80,9 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // A scheduler's second warp adds dQ after its tile, not before, so that the two warps are in different phases.
+    // A scheduler's second warp adds dQ after its tile, so that its two warps are in different phases.
     const bool late = L::warps > 4 && block.warp >= 4;
-    // Order: query heads of the group; in each head, tiles of rows from last to first.
+    // Order: heads of the group; in each head, tiles of rows from last to first.
     int h = work.hk * block.share, i = work.i_hi;
     auto add_before = [&](int turn) { // dQ of the previous tile
         const bool wrap = i == work.i_hi;
@@ -93,14 +92,14 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         const int turn = t & 1, buffer = L::stages == 2 ? turn : 0;
         if (L::stages == 2) {
             copy_wait<0>();
-            __syncthreads(); // Q, dO, stat of this tile and dS of the previous one are ready; their other buffers are free
+            __syncthreads(); // Q, dO, stat and the previous dS are ready; their other buffers are free
             const bool wrap = i == work.i_lo;
             if (t + 1 < work.steps) block.fetch(wrap ? h + 1 : h, wrap ? work.i_hi : i - 1, turn ^ 1, turn ^ 1);
         } else {
-            __syncthreads(); // dS of the previous tile is ready; Q and dO are free
+            __syncthreads(); // the previous dS is ready; Q and dO are free
             if (t < work.steps) block.fetch(h, i, 0, turn);
             copy_wait<0>();
-            __syncthreads(); // Q, dO and stat of this tile have arrived
+            __syncthreads(); // Q, dO and stat have arrived
         }
         if (t == 0 && work.clear_k) block.scan_keys();
         if (t > 1) block.end_turn();
@@ -126,8 +125,8 @@ __device__ __forceinline__ int padded(const Params &p) {
 
 // Writes the pairs (LSE in base 2, delta) of 64 rows of a head, delta = rowsum(dO * O) - dLSE.
 // The sum is the diagonal of O dO^T, by the same instructions in the same order as
-// dP^T = V dO^T: if a row gives all its weight to one key, O is a row of V and dP - delta
-// is exactly 0, not a difference of roundings. An empty row gets LSE = Inf, so P = 0.
+// dP^T = V dO^T: dP - delta is exactly 0 if one key has all the weight. An empty row gets
+// LSE = Inf, so P = 0.
 constexpr int delta_threads = 128, delta_columns = 64, delta_shared = 2 * 64 * 2 * delta_columns;
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), r0 = blockIdx.x % max(tiles, 1) * 64;
@@ -152,7 +151,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         __syncthreads(); // O and dO have arrived
         const uint32_t rows = base + 16 * warp * pitch;
         product<T, delta_columns>(x, rows + place<pitch>(lane, false), 0, rows + place<pitch>(lane, true), dout);
-        __syncthreads(); // O and dO may be overwritten
+        __syncthreads();
     }
     if (lane % 4 != lane / 8) return; // off the diagonal
     for (int half = 0; half < 2; half++) {

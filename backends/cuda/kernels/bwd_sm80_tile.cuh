@@ -15,7 +15,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
     const Block<T, D, features> at;
     const int r0, head, buffer;
     const float2 *const stat;        // per row: LSE in base 2, delta
-    const int part, key0, k0;        // the warp's part of the rows; its first key relative to k0, the block's first key; k0 is valid at edges only
+    const int part, key0, k0;        // the warp's part of the rows; its first key relative to k0, the block's first, valid at edges only
     const uint32_t q_tile, p_tile;   // Q; the lane's place in P^T of the warp's keys
     const int to_ds;                 // offset from P^T to dS^T
     bool guard = false, far = false; // Q or dO may hold non-finite elements; some row is far
@@ -129,7 +129,6 @@ template <class T, int D, bool features, bool edge> struct Tile {
                     }
             }
     }
-    // Clears dropped weights.
     __device__ __forceinline__ void drop(Chunk &s, const uint32_t (&dropped)[M]) const {
         if (!at.f.drop_below) return;
 #pragma unroll

@@ -1,6 +1,6 @@
 // The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block has dK, dV and dQ of a tile: the sums take 160
-// registers. So P is rounded before dP is complete, and dS is computed from the rounded P, as used for dV. S, dP and a block
-// of dQ reuse registers; the next S is in flight while the rest of dQ is stored. Each warpgroup computes a block of 64
+// registers. So P is rounded before dP is complete, and dS uses the rounded P. S, dP and a block
+// of dQ share registers; the next S is in flight while the rest of dQ is stored. Each warpgroup computes a block of 64
 // columns of dQ, and half of the middle one.
 #pragma once
 
@@ -55,7 +55,7 @@ template <class S> __device__ __forceinline__ uint32_t slopes_place(uint32_t til
     return tile + group * S::row_panel + (l / 16 * 8 + l % 8) * 128 + ((t / 32 * 2 + l / 8 % 2 ^ l % 8) << 4);
 }
 
-// Masks a lane's scores of the rows from `row0` on; odd: K was not finite.
+// Masks a lane's scores of rows from row0 on; odd: K was not finite.
 template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], const Params &p, Shared<S> sh, int key0, int group, int row0, bool odd) {
     const int thread = fresh(threadIdx.x) % 128, row = row0 + thread % 4 * 2, key = key0 + group * 64 + thread / 32 * 16 + thread % 32 / 4;
     each<2>([&](int half) {
@@ -75,7 +75,7 @@ template <class S> __device__ __forceinline__ void load_stats(float *to, Shared<
     to[0] = x.x, to[1] = x.y, to[2] = y.x, to[3] = y.y;
 }
 
-// Returns dS of two pairs from rounded P and dP: 0 for hidden pairs, even if dP or delta is NaN.
+// Returns dS of two pairs from rounded P and dP: 0 for hidden pairs, even with NaN.
 template <class T> __device__ __forceinline__ uint32_t slopes_of(uint32_t weights, const float *dp, const float *delta, bool edge) {
     const float x = widen<T>((uint16_t)weights), y = widen<T>((uint16_t)(weights >> 16));
     float dx = x * (dp[0] - delta[0]), dy = y * (dp[1] - delta[1]);
@@ -89,7 +89,7 @@ template <class S> __device__ __forceinline__ void leave_sums(const Params &p, S
     launch_dependents();
     put_wide<S, false>(p, sh, dk, group);
     put_wide<S, true>(p, sh, dv, group);
-    named_barrier(2 + group, 128); // the warpgroup has staged its sums
+    named_barrier(2 + group, 128); // the sums are staged
     leave_wide<S, false>(p, sh, group);
     leave_wide<S, true>(p, sh, group);
 }
@@ -100,7 +100,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
     constexpr int groups = S::rows / 16; // groups of 16 rows
     const Params &p = a.p;
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // tells the compiler that loop bounds are uniform
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     auto thread = [] { return fresh(threadIdx.x) % 128; };
     const int key0 = uniform(w.key0), steps = uniform(w.steps);
     float dk[S::dim / 2], dv[S::v_dim / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], half[16], stat[4 * groups];
@@ -110,7 +110,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
     Ring<S::stages> ring(0);
     int tile = uniform(w.begin);
     auto give = [&](uint32_t empty) { if (thread() % 32 == 0) barrier_arrive(empty); };
-    auto cut = [&] { // reports whether the tile has hidden pairs
+    auto cut = [&] { // whether the tile has hidden pairs
         const int row0 = tile * S::rows;
         return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
     };
@@ -151,12 +151,12 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 1, stage, i); });
         wgmma_wait<0>(); // dP and dV are complete
         give(sh.q_empty(1, stage));
-        if (n > 0) named_barrier(5 - group, 256); // and so is the other warpgroup's dQ of the previous tile, which reads dS
+        if (n > 0) named_barrier(5 - group, 256); // the other warpgroup's previous dQ has read dS
         const uint32_t place = slopes_place<S>(sh.ds(0), group);
         each<groups>([&](int i) { // dS of 16 rows
             each<4>([&](int j) { slopes[i][j] = slopes_of<T>(weights[i][j], dp + 8 * i + 2 * j, stat + 4 * i + j / 2 * 2, edge); });
             store_matrix_transposed(place + i * 2048, slopes[i]);
-            if (i + 1 == groups) async_fence(); // the product that reads both warpgroups' dS sees it
+            if (i + 1 == groups) async_fence(); // visible to the product with dS
             add_up(dk, slopes[i], 0, i);
         });
         named_barrier(1, 256); // both have written dS
@@ -170,13 +170,13 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         };
         ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // loaded again, to save registers
         queries<S>(dq, sh.ds(0), sh.k(0) + 2 * group * S::key_panel);
-        wgmma_wait<1>(); // dK is complete; the compiler does not protect operands in flight: keep their registers in use up to here
+        wgmma_wait<1>(); // dK is complete; keep the operands' registers until here: the compiler does not protect them
         each<4 * groups>([&](int i) { asm volatile("" ::"r"(slopes[i / 4][i % 4])); });
         give(sh.q_empty(0, stage));
         queries<S>(half, sh.ds(0), sh.k(0) + S::key_panel + group * 64);
         wgmma_wait<1>();
         leave(dq, 2 * group, 0);
-        start(n + 1 < steps); // after the last tile: of stale data, result unused
+        start(n + 1 < steps); // after the last tile: stale data, unused
         wgmma_wait<1>();
         if (n + 1 < steps) named_arrive(4 + group, 256); // this warpgroup has read dS
         leave(half, 1, 4 * group);

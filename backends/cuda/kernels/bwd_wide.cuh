@@ -1,12 +1,11 @@
 // bwd_sm90 for head dims 192 and 256: like compute of bwd_sm90.cu, without features, except:
 //
-//   - registers hold S, dP and one sum of a tile of keys. So one block sums dK and adds to dQ; another block sums dV and
-//     computes S again, but not dP.
-//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes one, and they alternate at the
-//     middle one; one lane per block keeps the order. Shared memory has no room for dQ: the threads add it.
+//   - registers hold S, dP and one sum of a tile of keys. So one block sums dK and adds to dQ; another sums dV and computes
+//     S again, but not dP.
+//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes one, in turn the middle one; one
+//     lane per block keeps the order. Shared memory has no room for dQ: the threads add it.
 //   - with at most 128 columns of V, one block has both sums: bwd_whole.cuh.
-//   - head dim 256 has one stage: Q (or dO) is released when S (or dP) is complete. Each warpgroup has two blocks of dQ with
-//     one counter.
+//   - head dim 256 has one stage: Q (or dO) is released after S (or dP). Each warpgroup has two blocks of dQ with one counter.
 #pragma once
 #include "bwd_sm90.cuh"
 
@@ -65,7 +64,7 @@ template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Pa
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// Stages dV or dK of a warpgroup's keys in its rows of V or K, or writes them to the sums of a part.
+// Stages dV or dK of a warpgroup's keys in its rows of V or K, or writes a part's sums.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
@@ -129,10 +128,10 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     constexpr int groups = S::rows / 16, columns = of_v ? S::v_dim : S::dim; // groups of 16 rows; columns of the sum
     const Params &p = a.p;
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // tells the compiler that loop bounds are uniform
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
-    // Destination of the lane's row of four 8x8 blocks of dS^T: in rows of dS, chunks of 8 keys.
+    // Destination of the lane's row of four 8x8 blocks of dS^T: rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
     uint32_t operands[groups][4]; // P or dS
@@ -145,16 +144,16 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         each<4>([&](int j) { operands[i][j] = pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]); });
         if constexpr (!of_v) {
             store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, operands[i]);
-            if (i + 1 == groups) async_fence(); // the product that reads both warpgroups' dS sees it
+            if (i + 1 == groups) async_fence(); // visible to the product with dS
         }
         wgmma_fence();
         wgmma<T, 1>(sum, operands[i], descriptor(sh.q(part, ring.stage), S::row_panel) + i * 2048 / 16, true);
         wgmma_commit();
     };
-    auto keep = [&] { // the compiler does not protect operands in flight: keep their registers in use up to here
+    auto keep = [&] { // keep the operands' registers until here: the compiler does not protect them
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(operands[i / 4][i % 4])); });
     };
-    auto cut = [&] { // reports whether the tile has hidden pairs
+    auto cut = [&] { // whether the tile has hidden pairs
         const int row0 = tile * S::rows;
         return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
     };
@@ -212,14 +211,14 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         if constexpr (of_v) {
             next();
             if (tile == begin) head++;
-            start(n + 1 < steps); // after the last tile: of stale data, result unused
+            start(n + 1 < steps); // after the last tile: stale data, unused
             release();
             wgmma_wait<0>();
         } else {
             load_stats(1);
             wgmma_wait<0>();                                              // dP is complete
             if constexpr (S::stages == 1) give(sh.q_empty(1, stage));
-            if (S::ds_tiles == 1 && n > 0) named_barrier(5 - group, 256); // and so is the other warpgroup's dQ of the previous tile, which reads dS
+            if (S::ds_tiles == 1 && n > 0) named_barrier(5 - group, 256); // the other warpgroup's previous dQ has read dS
             each<groups>([&](int i) { // replace dP by dS, for 16 rows
                 each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[4 * i + j / 4 * 2 + j % 2]); });
                 if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, even if dP or delta is NaN
@@ -290,7 +289,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     named_barrier(1, 256); // K and V are free
     launch_dependents();
     put_wide<S, of_v>(p, sh, sum, group);
-    named_barrier(2 + group, 128); // the warpgroup has staged its sums
+    named_barrier(2 + group, 128); // the sums are staged
     leave_wide<S, of_v>(p, sh, group);
 }
 
@@ -300,7 +299,7 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
-    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // tells the compiler that the address is uniform
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // makes the address uniform
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::dq_blocks; i++) barrier_init(sh.dq_full(i), S::whole && i == 1 ? 8 : 4), barrier_init(sh.dq_empty(i), 1);
         for (int i = 0; i < 2; i++) {

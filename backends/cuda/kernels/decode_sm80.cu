@@ -14,17 +14,15 @@
 //     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(c (s - m))
 //     turn     [grid.x / splits]                  0 at launch and after the kernel; if null, launch the merge kernel too
 // decode_sm80_merge_<type>_d<D> merges the parts to O and LSE; grid.x = ceil(batch*heads*q_len / plan.rows)
-// decode_sm80_cluster_<type>_d<D>, for compute capability 9.0: a cluster of `splits` blocks, 2 to 8, has the parts of a tile.
-// The blocks read each other's sums from shared memory. No workspace, no counter, no second kernel.
+// decode_sm80_cluster_<type>_d<D>, for compute capability 9.0: a cluster of `splits` blocks, 2 to 8, merges the parts of a
+// tile through shared memory. No workspace, no counter, no second kernel.
 //
 // Each warp loads its own keys into a ring of stages, and holds a tile of 16 rows
-// (8 for float32) with O, m, l in registers. Up to 16 rows, each warp processes
-// only its own keys, and no barrier joins the warps before the end. With more
-// rows, warps with different rows form a team of 2, 4 or 8; each processes the
-// keys of the whole team.
+// (8 for float32) with O, m, l in registers. With one tile, each warp processes
+// only its own keys, without barriers before the end. With more, warps with
+// different rows form a team of 2, 4 or 8; each processes the whole team's keys.
 //
-// Instances with features: each sequence is split by its own length. Page table
-// entries are prefetched.
+// With features, each sequence is split by its own length.
 #include "decode_sm80.cuh"
 
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
@@ -49,8 +47,8 @@ template <class T, int D> struct Layout {
     static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch in floats; O reuses the ring
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
-    // part returns the offset of the block's O of row r of warp w for its cluster: in the room of Q, or behind the warp's
-    // O. part_sums returns the offset of its m, l: in the padding of the warp's O.
+    // Offsets of the block's O and m, l for its cluster, of row r of warp w. part is in the room of Q or behind the warp's O,
+    // part_sums in the padding of O.
     static constexpr bool in_extra = extra >= rows * D * 4;
     static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
     static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
@@ -70,19 +68,19 @@ struct Band {
     __device__ int last(int i) const { return min(end - 1, n(i) + hi); }
 };
 
-// RowOf is a packed row, query row n of head h, with its features.
+// A packed row, query row n of head h, with its features.
 struct RowOf {
     int n, h;
     float slope;             // ALiBi, in units of the scores
     const char *bias, *mask; // at key 0
 };
 
-// RowScores applies score modification and dropout to the rows of a block.
+// Score modification and dropout of a block's rows.
 template <class T> struct RowScores {
     const Params &p;
     const Features &f;
     int b, diagonal;
-    bool changes; // scores are modified, in natural units; otherwise they remain dot products
+    bool changes; // scores are modified, in natural units; else dot products
 
     __device__ __forceinline__ RowScores(const Params &p, const Features &f, int b, int diagonal)
         : p(p), f(f), b(b), diagonal(diagonal), changes(::changes(f)) {}
@@ -105,7 +103,7 @@ template <class T> struct RowScores {
         return fmaf(s, unit, -r.slope * fabsf(j - r.n - diagonal));
     }
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
-    // Returns a bit mask: bit i is set if dropout drops key j/8*8+i.
+    // Bit i is set if dropout drops key j/8*8+i.
     __device__ __forceinline__ uint32_t drops(int n, int h, int j) const { return drops_of(random_words(f, b, h, n, j), f.drop_below); }
 };
 
@@ -140,7 +138,7 @@ template <class T, int D, bool features> struct Tile {
 
     // Adds 16 keys from `key` on, with rows at k and v. edge: 0 if all rows see all keys, 2 if rows may differ, else 1.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
-        float s[2][4] = {}, odd[2][4] = {}; // two chains of products for each score
+        float s[2][4] = {}, odd[2][4] = {}; // two chains per score
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
         UNROLL for (int i = 0; i < D / 16; i += 2) {
             uint32_t x[4], y[4];
@@ -191,7 +189,7 @@ template <class T, int D, bool features> struct Tile {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
         if (features && x.f.drop_below) {
-            const RowOf &r = rows[0], &other = rows[features]; // a lane draws random numbers for one of its two rows
+            const RowOf &r = rows[0], &other = rows[features]; // a lane draws for one of its two rows
             const bool odd = lane % 2;
             const uint32_t dropped = quad_drops(x.drops(odd ? other.n : r.n, odd ? other.h : r.h, key + lane % 4 / 2 * 8)) >> lane % 4 * 2;
             UNROLL for (int e = 0; e < 8; e++)
@@ -207,7 +205,7 @@ template <class T, int D, bool features> struct Tile {
         } else if (edge == 2) {
             float zero = 0;
             _Pragma("unroll 8") for (int i = lane; i < 16 * D; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
-            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // NaN would leak to rows that do not see its key
+            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // NaN would leak to other rows
         }
         const uint32_t p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
         const uint32_t v_at = shared_address(v) + L::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
@@ -322,7 +320,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// Source loads K or V: each lane copies 16 bytes of some rows of its warp.
+// Loads K or V: each lane copies 16 bytes of some of its warp's rows.
 template <class L> struct Source {
     static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows per copy of the warp
     const char *data; // the lane's 16 bytes of the next round's first row
@@ -387,7 +385,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     int team = 1; // warps with different rows
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
-    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks: the parts of a tile, or the tiles
+    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks: parts of a tile, or tiles
     const unsigned x = blockIdx.x / inner, y = x / outer;
     const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g = y % p.kv_heads, b = y / p.kv_heads;
     const unsigned start = tile * team * R;
@@ -420,7 +418,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // Page table entries of at_once rounds, and of the next ones. Lane i has the entry of round i, or of key i%keys of round i/keys.
+    // Page table entries of at_once rounds, and of the next ones. Lane i has round i, or key i%keys of round i/keys.
     const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };
@@ -462,7 +460,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     for (int i = 1; i < L::stages - 1; i++) fetch(i, i), copy_commit();
     Tile<T, D, features> sums;
     copy_wait<L::stages - 2>();
-    __syncwarp(); // the warp's Q has arrived
+    __syncwarp(); // Q has arrived
     sums.load(q, band, lane);
     int diagonal = 0;
     if constexpr (features) diagonal = e.s.diagonal;
@@ -473,7 +471,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1, always = features && f.mask.data;
     for (int round = 0, stage = 0; round < rounds; round++) {
         copy_wait<L::stages - 2>();
-        // Wait: the team's keys of this round have arrived, and the stage of the next fetch is free.
+        // The team's keys have arrived, and the next fetch's stage is free.
         if (team == 1) __syncwarp();
         else asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * team) : "memory");
         fetch(round + L::stages - 1, stage == 0 ? L::stages - 1 : stage - 1), copy_commit();
@@ -485,9 +483,9 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         }
         stage = stage == L::stages - 1 ? 0 : stage + 1;
     }
-    __syncthreads(); // the ring is free: O [W, R, o_pitch] reuses it
+    __syncthreads(); // O [W, R, o_pitch] reuses the ring
     sums.store((float *)ring, warp_sums + warp * R, lane);
-    __syncthreads(); // all warps have written their sums
+    __syncthreads(); // the warps' sums are written
 
     auto each = [&](auto &&f) { // calls f(row, head, query row, first of four columns)
         ROLLED for (int e = threadIdx.x; e < rows * (D / 4); e += 32 * W) {
@@ -521,7 +519,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     if constexpr (cluster) {
         static_assert(L::has_part);
         cluster_meet(); // the parts are written
-        const int all = rows * (D / 4), share = (all + p.splits - 1) / p.splits; // each block merges an equal share of the columns
+        const int all = rows * (D / 4), share = (all + p.splits - 1) / p.splits; // an equal share for each block
         ROLLED for (int i = part * share + threadIdx.x; i < min(all, (int)(part + 1) * share); i += 32 * W) {
             const unsigned row = i / (D / 4), h = g * group + (start + row) % group, n = (start + row) / group, d = i % (D / 4) * 4;
             if (features && n >= e.rows()) continue;
@@ -540,7 +538,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     // The tile's last block merges the parts; the counter wraps to 0.
     __syncthreads(); // the part is written
     int ended = 0;
-    if (threadIdx.x == 0) // release: the part is visible before the count; acquire: other parts are read after their counts
+    if (threadIdx.x == 0) // release: the part precedes its count; acquire: reads of other parts follow their counts
         asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(ended) : "l"(p.turn + y * tiles + tile), "r"(p.splits - 1) : "memory");
     if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D, features>(p, f, e, b, h, n, d); });
 }

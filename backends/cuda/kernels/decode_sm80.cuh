@@ -8,7 +8,7 @@ constexpr unsigned lanes = ~0u, merge_threads = 128;
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 
-// Returns the factor that converts scores to units of log2. It includes the scale, unless features have applied it.
+// Converts scores to units of log2; includes the scale unless features have applied it.
 template <bool features> __device__ __forceinline__ float unit_of(const Params &p, const Features &f) {
     return features && changes(f) ? kLog2E : p.scale_log2;
 }
@@ -83,7 +83,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void merge(c
     else s.template write<T>(p, b, h, n, d);
 }
 
-// Clusters: cluster_meet waits for all blocks and makes their writes visible. in_block maps an address to a block's shared memory.
+// Clusters: cluster_meet waits for all blocks and makes their writes visible. in_block returns an address in another block.
 constexpr int most_parts = 8; // blocks per cluster
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }

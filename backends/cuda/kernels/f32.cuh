@@ -1,17 +1,16 @@
-// Building blocks of the float32 kernels: tiles in shared memory, and tensor core
-// products of tiles without loss of precision.
+// Float32 kernels: tiles in shared memory, and tensor core products of tiles
+// without loss of precision.
 //
 // Each operand is split into a tf32 number and the rest, a = hi + lo, and
 // a b = hi hi + (hi lo + lo hi); lo lo is about the rounding of float32 (Markidis
-// et al. 2018). The tensor core truncates its sums, so long sums would drift
-// towards zero. Therefore small terms are summed before or apart from large ones,
-// and float32 units, which round, add up short sums of large terms (Ootomo and
-// Yokota 2022).
+// et al. 2018). The tensor core truncates, so long sums would drift towards zero.
+// Therefore small terms are summed before or apart from large ones, and float32
+// units, which round, add up short sums of large terms (Ootomo and Yokota 2022).
 //
-// A block consists of warps of 16 rows; a lane is number g*4+t of its warp. It
-// holds four elements of a 16x8 product: rows g and g+8, columns 2t and 2t+1.
-// Operands come from shared memory by loads of 16 or 8 bytes, which determine the
-// mapping of columns to lanes; see score and weigh.
+// A block consists of warps of 16 rows. Lane g*4+t of a warp holds four elements
+// of a 16x8 product: rows g and g+8, columns 2t and 2t+1.
+// Loads of 16 or 8 bytes determine the mapping of operand columns to lanes; see
+// score and weigh.
 #pragma once
 #include "score.cuh"
 
@@ -28,14 +27,12 @@ template <int slice> __device__ __forceinline__ int place(int row, int chunk) {
     return row * slice + ((chunk ^ (row & 6) ^ (row & 1) << 2) << 2);
 }
 
-// Returns the first element of one head of a tensor.
 __device__ __forceinline__ float *first(const View &v, int batch, int head) {
     return (float *)v.data + batch * v.batch + head * v.head;
 }
 
 // Starts the copy of rows row to row+count-1, columns col to col+slice-1, of a
-// matrix to shared memory; elements outside the matrix become zeros. The matrix is
-// [rows, cols], its rows step elements apart.
+// matrix [rows, cols], rows `step` elements apart. Elements outside become zeros.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load(float *to, const float *data, int64_t step, int rows, int cols, int row, int col) {
     constexpr int chunks = slice / 4, stride = threads / chunks;
@@ -67,8 +64,7 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     }
 }
 
-// Loads keys row to row+count-1 of KV head h of a sequence, paged or not, of 32 or 16
-// bits.
+// Loads keys row to row+count-1 of KV head h, paged or not, of 32 or 16 bits.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load_keys(float *to, const View &v, const Features &f, const Sequence &s, int b, int h, int cols, int row, int col) {
     if (!f.page && !f.kv_type) {
@@ -116,7 +112,7 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
     if (!__syncthreads_or(found)) return false; // also: all have read the tile, and bad is free
 #pragma unroll 1
     for (int c = threadIdx.x; c < slice; c += threads) bad[c] = 0;
-    __syncthreads(); // bad is zero
+    __syncthreads();
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * slice; i += threads) {
         int row = i / slice, col = i % slice, at = place<slice>(row, col / 4) + col % 4;
@@ -125,13 +121,12 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
             atomicOr(&bad[col], 1ull << row);
         }
     }
-    __syncthreads(); // the tile and bad are written
+    __syncthreads();
     return true;
 }
 
-// Sets elements of O to NaN in the rows that see a replaced element. o is weigh's
-// result for 16 columns from col on. The lane's row 0 sees rows `from` to `to` of the
-// tile.
+// Sets elements of o to NaN in the rows that see a replaced element. o is weigh's
+// 16 columns from col on. The lane's row 0 sees rows `from` to `to` of the tile.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -169,9 +164,9 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
     split_tf32(x.w, hi[3], lo[3]);
 }
 
-// s += a b^T over the columns of one slice: a has 16 rows, b 8*tiles rows. Lane t
-// loads columns 4t to 4t+3 of each 16. `fine` is for arguments of an exponential,
-// where an absolute error of a large score becomes a relative one.
+// s += a b^T over one slice: a has 16 rows, b 8*tiles rows. Lane t loads columns 4t
+// to 4t+3 of each 16. `fine` is for arguments of an exponential, where an absolute
+// error becomes a relative one.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
     constexpr int group = tiles < 4 ? tiles : 4; // products in flight
@@ -211,8 +206,8 @@ __device__ __forceinline__ float dot4(const float4 &x, const float4 &y, float su
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-// Like score_many, without tensor cores. Groups of eight products are summed separately: a
-// chain over all columns would round at the size of the whole sum in every step.
+// Like score_many, without tensor cores. Groups of eight products are summed separately:
+// one long chain would round at the size of the whole sum in every step.
 template <int slice, int tiles>
 __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     int g = lane_g(), t = lane_t();
@@ -234,8 +229,7 @@ __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, 
 }
 
 // s += a b^T by score_few or score_many. Two tf32 numbers hold 23 bits of 24, and the
-// tensor core truncates. In long sums this error is below float32 rounding, in short
-// ones above.
+// tensor core truncates: only long sums lose less than by float32 rounding.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     if (slice < 64 || cols <= 32) score_few<slice>(s, a, b, min(cols, slice));
@@ -249,15 +243,13 @@ __device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return _
 __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint(__uint_as_float(lo) - __uint_as_float(lo & 0xffffe000)); }
 
 // o = alpha o + p v for a slice of v; p has the layout of score's result. The product
-// is computed transposed, with columns of v as its rows and rows of p as its columns:
-// then both operands already are in the right registers. Key 2t of p has index t in
+// is computed transposed: then both operands already are in the right registers. Key 2t of p has index t in
 // the operand, key 2t+1 index t+4. Lane g loads columns 2g and 2g+1 of each 16 of v.
 // Then o[m][h] has columns 16m+2g (elements 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t
 // (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's row n: 2t + n%2 + n/2*8.
 // signs: p carries the sign marks of drop.
-// rounds: float32 units add up the products of 8 keys each. A chain of products over the
-// tile truncates half a unit of the sum in every step: with most of the weight on the first
-// keys, that dominates the error of O.
+// rounds: float32 units add up the products of 8 keys each. One chain over the tile
+// truncates in every step: with most weight on the first keys, that dominates O's error.
 // all: no bit of v is lost, so a row with one key gets O = v.
 template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
@@ -329,8 +321,8 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
     }
 }
 
-// Like store, with carry and padding: writes (mine o + earlier to) / sum, or 0 if !row (padding). The division is the last
-// step, so O is rounded once. If earlier is 0, `to` is not read.
+// Like store, with carry and padding: writes (mine o + earlier to) / sum, or 0 if !row. The division is last, so O
+// is rounded once. If earlier is 0, `to` is not read.
 __device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
     const float by = __fdividef(1, sum);
     col += 2 * lane_g();
@@ -339,7 +331,7 @@ __device__ __forceinline__ void store_onto(float *to, int cols, int col, const f
         if (col + c < cols) {
             float x = o[n / 2][2 * c + n % 2];
             x = earlier == 0 ? x * mine : fmaf(x, mine, earlier * to[col + c]);
-            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, below one unit in the last place
+            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, below one unit
             to[col + c] = row ? fabsf(y) < kInf ? fmaf(rest, by, y) : y : 0;
         }
 }

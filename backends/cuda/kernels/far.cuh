@@ -8,7 +8,6 @@ constexpr float kFar = 1 << 14; // in units of log2; below it, the rounding erro
 
 // Reports whether a row is far, from its scaled maximum or its LSE. Either result is right for NaN.
 __device__ __forceinline__ bool is_far(float scaled) { return fabsf(scaled) >= kFar; }
-// Reports whether a lane's highest score may make its row far.
 __device__ __forceinline__ bool may_be_far(float highest, float c, bool masked) {
     return is_far(highest * c) && (!masked || highest > __int_as_float(0xff800000));
 }
@@ -17,9 +16,9 @@ __device__ __forceinline__ float quad_max(float x) {
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// FarRow updates a row whose scores may be far. Arguments: m_ is the scaled maximum so far, unused for a row that was far;
-// before is the highest score of a row that was far, else -inf; highest is the tile's highest score. If the row is far now,
-// most is its highest score, and m the old maximum relative to it.
+// FarRow updates a row whose scores may be far. m_ is its scaled maximum so far; before is the highest score of a row that
+// was far, else -inf; highest is the tile's highest score. If the row is far now, most is its highest score, and m the old
+// maximum relative to it.
 struct FarRow {
     float m, most;
     bool far;
@@ -33,13 +32,13 @@ struct FarRow {
     }
 };
 
-// Beneath computes weights 2^(c s - base) of a row with maximum m; c converts scores to units of log2. Before the first
-// visible key m is -inf.
+// Beneath computes weights 2^(c s - base) of a row with maximum m, -inf before the first visible key; c converts scores to
+// units of log2.
 struct Beneath {
     float m, c, base;
     __device__ __forceinline__ Beneath(float m, float c) : m(m), c(c), base(m == __int_as_float(0xff800000) ? 0 : __fmul_rn(m, c)) {}
     __device__ __forceinline__ bool far() const { return is_far(base); }
-    // Returns the factor that rescales sums from a lower maximum to m.
+    // Returns the factor of sums from a lower maximum to m.
     __device__ __forceinline__ float rescale(float lower) const { return exp2_approx(far() ? (lower - m) * c : __fmul_rn(lower, c) - base); }
     __device__ __forceinline__ float weight(float s) const { return exp2_approx(far() ? (s - m) * c : fmaf(s, c, -base)); }
 };

@@ -11,13 +11,12 @@
 // ceil(v_dim / 256). No workspace.
 //
 // Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
-// Q stays in shared memory. K, then V, of a tile of keys arrive in slices of 64
-// columns through a ring of two stages: the next slice is prefetched while one is
-// used. Edge tiles, which some row sees in part, are masked after Q·K and cleaned
-// before P V.
+// Q stays in shared memory. K, then V, pass through a ring of two stages in slices
+// of 64 columns, one prefetched. Edge tiles are masked after Q·K and cleaned before
+// P V.
 //
 // Registers per lane: S, then P, 4 for each 8 keys; O, 4 for each 8 columns; 16 or
-// 32 for products in flight and the same number for their operands.
+// 32 for products in flight, 16 or 32 for their operands.
 #include "f32.cuh"
 
 template <int D> struct Tile {
@@ -43,7 +42,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     float *ring = q_tile + T::rows * D;                                 // [2][keys][slice]
     auto *bad = (unsigned long long *)(ring + 2 * T::stage);            // [slice]
 
-    // The last tiles come first: under a causal mask they are the longest.
+    // Last tiles first: under a causal mask they are the longest.
     int at = blockIdx.x, parts = (p.v_dim + T::out - 1) / T::out, heads = p.heads * p.batch;
     parts = D > T::out ? parts : 1;
     int part = at % parts;
@@ -90,7 +89,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     };
     auto next_stage = [&] {
         copy_wait<0>();
-        __syncthreads(); // the stage has arrived for all threads; the previous one is free
+        __syncthreads(); // the stage has arrived; the previous one is free
         load_next(stage ^ 1);
         stage ^= 1;
         return ring + (stage ^ 1) * T::stage;
@@ -121,8 +120,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
         }
 
-        // The subtrahend is the maximum times scale_log2, rounded once. P, alpha and LSE all use the rounded number, so the
-        // rounding cancels. With features, and far from 0, the maximum is subtracted before scaling: differences of close scores are exact.
+        // P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and
+        // far from 0, the maximum is subtracted before scaling: differences of close scores are exact.
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {

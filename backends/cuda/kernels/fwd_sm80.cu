@@ -16,14 +16,13 @@
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and
 // loops over tiles of keys. Shared memory: Q [rows, dim], then two stages of
-// K [keys, dim] and V [keys, dim]; the next tile is copied during the products of
-// this one. A row is padded with zeros to dim, and its 16-byte chunks are permuted
-// so that the eight rows of one ldmatrix touch all banks. Registers: o, s and p in
-// the layout of mma's sums; p needs no conversion.
+// K [keys, dim] and V [keys, dim], one prefetched. Rows are padded with zeros to
+// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch
+// all banks. Registers: o, s and p in the layout of mma's sums.
 //
-// A hidden key has p = 0, but 0 * NaN would still reach o. That is only possible
-// in tiles on the edge of the band, and it leaves a NaN in o. Then the block
-// starts again: it clears V of those tiles, and adds V's non-finite elements last.
+// A hidden key has p = 0, but in edge tiles 0 * NaN still reaches o. If o has a
+// NaN, the block starts again with V of edge tiles cleared, and adds V's
+// non-finite elements last.
 #include "score.cuh"
 
 template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
@@ -47,9 +46,9 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
 // The permutation of row r: chunk c is stored at c ^ swizzle(r).
 template <class S> __device__ __forceinline__ int swizzle(int r) { return S::group == 8 ? r & 7 : r >> 1 & 3; }
 
-// Copies the thread's chunk j of a row group of a tile into shared memory. If
-// !row, and from column cols on, elements become zeros. Only aligned chunks are copied
-// asynchronously. Pointers are to the thread's chunk 0.
+// Copies the thread's chunk j of a row group into shared memory, asynchronously if
+// aligned. Elements become zeros if !row, and from column cols on. Pointers are to the
+// thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
@@ -85,8 +84,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // The block's row tile and head. In a band, heads whose K and V fit into the L2
-    // cache together are ordered by row tile, longest first.
+    // In a band, heads whose K and V fit into the L2 cache together are ordered by row
+    // tile, longest first.
     int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
     const bool rising = hi < p.kv_len - 1, banded = rising || p.q_len - 1 + lo > 0;
     const int row_tiles = (p.q_len + S::rows - 1) / S::rows, all = p.batch * p.heads;
@@ -123,7 +122,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     bool aligned = (((uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (p.q.row | p.k.row | p.v.row | p.dim | p.v_dim) * 2) & 15) == 0;
     if (features && f.page) aligned = aligned && ((p.k.batch | p.v.batch) & 7) == 0;
 
-    // Copies proceed by tile, and within a tile by row group, from the last to the first.
+    // Copies go from the last tile and row group to the first.
     constexpr int groups = S::keys / S::step, pieces = S::chunks / S::group, fetches = 2 * groups * pieces, stage_bytes = 2 * S::tile_bytes;
     const int thread_row = threadIdx.x / S::group, thread_col = threadIdx.x % S::group * 8;
     const uint32_t q_tile = kept(shared_address(shared)), tiles_at = q_tile + S::q_bytes;
@@ -172,8 +171,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         copy_commit();
     };
 
-    // Offsets of the lane's row of a 16x16 fragment: matrices of ldmatrix are ordered
-    // down first in Q and V, across first in K.
+    // Offsets of the lane's row of a 16x16 fragment: ldmatrix goes down first in Q and V,
+    // across first in K.
     const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
     const uint32_t value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S>(down)) << 4));
     const uint32_t key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S>(across)) << 4));
@@ -181,10 +180,10 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const int top_row = row0 + warp * (M * 16), row = top_row + lane / 4; // the thread's rows are row + 8 r, r < R
     uint32_t qf[S::keep_q ? M : 1][S::keep_q ? S::dim / 16 : 1][4];
     float o[M][S::dim / 8][4];
-    // m and l of the thread's rows, in shared memory: S leaves no registers.
+    // m and l are in shared memory: S leaves no registers.
     float *const m = (float *)(shared + S::rows_at) + threadIdx.x * R, *const l = m + S::threads * R;
     uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of floats
-    auto add_weights = [&](int r, float x) { // to l, by Kahan summation: long rows lose no more than one rounding
+    auto add_weights = [&](int r, float x) { // to l, by Kahan summation
         const float more = x + __uint_as_float((uint32_t)lacks[r] << 16), sum = l[r] + more;
         lacks[r] = __float_as_uint(more - (sum - l[r])) >> 16;
         l[r] = sum;
@@ -223,7 +222,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             }
         }
     };
-    // Scores that no feature changes are scaled in the exponential, as without features.
+    // Scores that no feature changes are scaled in the exponential.
     bool changes = false;
     float factor = p.scale_log2, natural = p.scale, slope = 0; // convert S to units of log2, and to natural units
     if constexpr (features) {
@@ -246,8 +245,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         for (int e = 0; e < 4; e++) a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
     };
 
-    // Processes a tile whose keys all rows see, while no maximum grows much. Returns
-    // the number of keys done.
+    // Processes a tile visible to all rows, while no maximum grows much. Returns the
+    // number of keys done.
     auto attend_full = [&](uint32_t at, int key0) {
         float s[M][S::keys / 8][4];
         scores(s, at);
@@ -310,7 +309,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         float s[M][S::keys / 8][4];
         scores(s, at);
         adjust(s, key0);
-        const int key = key0 + lane % 4 * 2, left = e.keys() - key; // the thread's first key in the tile
+        const int key = key0 + lane % 4 * 2, left = e.keys() - key; // the thread's first key
         const uint32_t before = key - row - lo, band = hi - lo;     // keys row + lo .. row + hi are visible
         auto sees = [&](int i, int n, int e) {
             return before + (n * 8 + (e & 1) - i * 16 - (e >> 1) * 8) <= band && n * 8 + (e & 1) < left && n * 8 >= begin;
@@ -404,7 +403,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     if constexpr (S::keep_q) {
         copy_wait<1>();
-        __syncthreads(); // Q has arrived for every thread
+        __syncthreads(); // Q has arrived
 #pragma unroll
         for (int i = 0; i < M; i++)
 #pragma unroll
@@ -423,7 +422,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
 #pragma unroll 1
         for (int tile = to; tile >= from; tile--) {
             copy_wait<0>();
-            __syncthreads(); // this tile has arrived for every thread; the other stage is free
+            __syncthreads(); // the tile has arrived; the other stage is free
             const uint32_t stage = (tile & 1) * stage_bytes, at = tiles_at + stage;
             const bool full = tile >= full_from && tile <= full_to && tile < to && !(features && f.drop_below); // dropout's branches would slow attend_full
             if (tile > from) load(tile - 1, stage_bytes - stage);
@@ -496,7 +495,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     __syncwarp(); // O is complete
     if (careful) {
-        // Add non-finite elements of V to the rows that see them.
+        // Add V's non-finite elements to rows that see them.
         const uint16_t *value = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;
 #pragma unroll 1
         for (int key = first_key; key <= last_key; key++)
@@ -514,7 +513,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                     y = pack<T>(widen<T>(y) + x, 0);
                 }
             }
-        __syncwarp(); // O is complete again
+        __syncwarp();
     }
     const bool out_whole = (((uintptr_t)out | p.o.row * 2) & 15) == 0;
 #pragma unroll 4

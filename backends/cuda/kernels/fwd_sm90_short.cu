@@ -8,9 +8,8 @@
 //			p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
 //		O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
-// with c = scale log2(e). A block of fwd_sm90 is persistent and its warps have roles. Here
-// blocks are small and several share a multiprocessor: while one waits for memory or its
-// exponentials, the others multiply.
+// with c = scale log2(e). Blocks of fwd_sm90 are persistent and their warps have roles. Here
+// several small blocks share a multiprocessor: while one waits, the others multiply.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
@@ -24,19 +23,17 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
-// 1 is arbitrary within this rule. With kv_len = 0, k and v are not read. Of the views in
-// p, the kernel uses v, o and lse.
+// Addresses and strides are multiples of 16 bytes, in dimensions of size 1 any multiple.
+// With kv_len = 0, k and v are not read. Of the views in p, the kernel uses v, o and lse.
 //
 // A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
-// into the stages, they are loaded at once; otherwise one thread loads the next tile when
-// all warps have released a stage. The last visible tile of a warpgroup has products of 16,
-// 64 or 80 keys if that suffices. O is staged in the rows of Q. s, o and p have the layout
-// of wgmma's sums and operands.
+// into the stages, they are loaded at once; otherwise one thread refills stages that all
+// warps have released. A warpgroup's last visible tile has products of 16, 64 or 80 keys if
+// these suffice. O is staged in the rows of Q. s, o and p have wgmma's layouts.
 //
-// A hidden key has p = 0, but 0 * NaN would still reach o, and stay there. So in a band a
-// block checks o at the end. If o is not finite, it processes the rows again, with V's
-// non-finite elements cleared before use; rows that see these elements add them last.
+// A hidden key has p = 0, but 0 * NaN still reaches o. So in a band a block checks o at the
+// end. If o is not finite, it processes the rows again, with V's non-finite elements
+// cleared, and adds these to the rows that see them last.
 #include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
@@ -67,11 +64,11 @@ WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%
 template <class A> constexpr int length = 0; // elements of an array
 template <class X, int n> constexpr int length<X (&)[n]> = n;
 
-// Returns x, equal in all lanes, in a uniform register: addresses of products are best computed there.
+// Returns x, equal in all lanes, in a uniform register, best for addresses of products.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
-// The block's shared memory. Barriers of a stage: "full" when its contents have arrived, "empty" when all warps have read them.
-// "cleared" has one phase per tile of V that the block clears.
+// The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when all warps have read
+// them. "cleared" has one phase per cleared tile of V.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
@@ -95,7 +92,7 @@ template <class S> struct Shared {
     }
 };
 
-// Block is a block's work: a tile of a head's rows, and the tiles of keys that some row sees.
+// A block's work: a tile of a head's rows, and the tiles of keys that some row sees.
 template <class S> struct Block {
     int batch, head, kv_head;
     int row0;        // first row
@@ -132,8 +129,8 @@ template <class S> struct Block {
     }
 };
 
-// Clears non-finite elements of an arrived tile of V, with all threads of the block. Warpgroups call it from two places in
-// the code, so they synchronize by a barrier in shared memory.
+// Clears non-finite elements of a tile of V, with all threads of the block. Warpgroups call it from two places, so they
+// synchronize by a barrier in shared memory.
 template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
     uint4 *const x = (uint4 *)v;
@@ -152,7 +149,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     using T = typename S::T;
     extern __shared__ char unaligned[];
     Shared<S> sh;
-    // The permutation of chunks repeats every 1024 bytes. The shuffle tells the compiler that the address is uniform in a warp.
+    // The permutation of chunks repeats every 1024 bytes. The shuffle makes the address uniform.
     sh.at = uniform((shared_address(unaligned) + 1023) & ~1023u);
     const Params &p = a.p;
     const float c = p.scale_log2;
@@ -161,7 +158,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     // Recomputed at each use, to save registers.
     auto thread = [] { return (unsigned)fresh(threadIdx.x) % 128; };
     auto lane = [] { return (unsigned)fresh(threadIdx.x) % 32; };
-    auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // first thread of its warpgroup
+    auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // first of its warpgroup
     auto asks = [] { return fresh(threadIdx.x) == 0; };
     if (asks()) sh.init();
     Block<S> block(a);
@@ -173,7 +170,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     const int top_row = block.row0 + group * 64; // the thread's rows are row() and row() + 8
     auto row = [&] { const unsigned i = thread(); return top_row + int(i / 32 * 16 + i % 32 / 4); };
     const uint32_t q_tile = sh.q(group), q_full = sh.q_full(group);
-    auto ask_q = [&](int g) { // loads Q of a warpgroup
+    auto ask_q = [&](int g) { // a warpgroup's Q
         const int from = block.row0 + g * 64;
         if (from >= p.q_len) return;
         barrier_expect(sh.q_full(g), S::q_bytes);
@@ -204,7 +201,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         auto give = [&](uint32_t empty) {
             if (!block.stays && lane() == 0) barrier_arrive(empty);
         };
-        auto more = [&](int n) { // once for each n from 1 on: loads the next tile into the stage of tile n - 1
+        auto more = [&](int n) { // once for each n >= 1: loads the next tile into the stage of tile n - 1
             if (block.stays || !asks()) return;
             const int next = n - 1 + S::stages;
             if (next < count) block.ask_k(a, sh, next), block.ask_v(a, sh, next);
@@ -239,7 +236,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             });
             each<length<decltype(s)>>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
         };
-        auto maxima = [&](auto &s) { // m: row maxima; top: subtrahends of c s; down: rescaling factors of o
+        auto maxima = [&](auto &s) { // m: maxima; top: subtrahends of c s; down: factors of o
             top[0] = top[1] = -infinity;
             each<length<decltype(s)> / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
@@ -271,7 +268,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
             each<length<decltype(s)> / 2>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
         };
-        auto pass_by = [&](int n) { // skips a tile hidden from all rows of the warpgroup
+        auto pass_by = [&](int n) { // skips a hidden tile
             barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
             give(sh.k_empty(block.stage(n)));
             receive(n);
@@ -283,7 +280,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         for (; n < first; n++) pass_by(n);
         if (sees) {
             barrier_wait(q_full, 0);
-            auto step = [&](int n, auto width) { // `width` keys of a tile; registers suffice for one product at a time
+            auto step = [&](int n, auto width) { // `width` keys of a tile; registers suffice for one product
                 float s[width.value / 2];
                 uint32_t weights[width.value / 16][4];
                 scores(n, s);
@@ -298,7 +295,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 wgmma_wait<0>();
                 give(sh.v_empty(block.stage(n)));
             };
-            // If the last tile has few visible keys, its products are smaller.
+            // A last tile with few visible keys has smaller products.
             const int left = see_to + 1 - block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
 #pragma unroll 1
             for (; n < whole; n++) step(n, Count<S::keys>());
@@ -358,7 +355,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             }
             async_fence(); // the copy sees O
             meet();        // all have written O
-            if (p.v_dim % 8 != 0) { // box_store writes whole chunks of 16 bytes
+            if (p.v_dim % 8 != 0) { // box_store writes whole 16-byte chunks
                 uint16_t *to = row_of(p.o, block.batch, block.head, top_row);
 #pragma unroll 1
                 for (int r = warp; r < min(64, p.q_len - top_row); r += 4)

@@ -1,6 +1,5 @@
-// Instructions of compute capability 8.0 and later, one function each:
-// asynchronous copies, ldmatrix, mma.sync, exp2. The PTX ISA, "Matrix fragments
-// for mma", defines the fragment layouts.
+// Instructions of compute capability 8.0 and later, one function each. The PTX
+// ISA, "Matrix fragments for mma", defines the fragment layouts.
 #pragma once
 #include <stdint.h>
 
@@ -54,7 +53,6 @@ template <> __device__ __forceinline__ uint32_t pack<F16>(float lo, float hi) {
     return r;
 }
 
-// Converts one 16-bit element to float32.
 template <class T> __device__ __forceinline__ float widen(uint16_t x);
 template <> __device__ __forceinline__ float widen<BF16>(uint16_t x) { return __uint_as_float((uint32_t)x << 16); }
 template <> __device__ __forceinline__ float widen<F16>(uint16_t x) {
@@ -76,7 +74,6 @@ __device__ __forceinline__ void copy_async16_if(uint32_t to, const void *from, b
                  "r"((uint32_t)there) : "memory");
 }
 
-// Stores eight 16-bit elements to shared memory.
 __device__ __forceinline__ void store_shared16x8(uint32_t to, const uint32_t (&x)[4]) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
@@ -101,8 +98,8 @@ __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 #endif
 }
 
-// Counters in global memory that blocks wait for. The add has release order: the
-// thread's earlier writes, and writes it observed at a barrier, become visible first.
+// Counters in global memory that blocks wait for. The add releases the thread's earlier
+// writes, and writes it observed at a barrier.
 __device__ __forceinline__ int load_counter(const int *from) {
     int x;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
@@ -110,7 +107,6 @@ __device__ __forceinline__ int load_counter(const int *from) {
 }
 __device__ __forceinline__ void add_counter_release(int *to) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory"); }
 
-// Copies 16 bytes to shared memory.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -120,8 +116,8 @@ __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int b
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// d += a b, a 16x8 by rows, b 8x8 by columns, of tf32 (float32 without its
-// last 13 bits, which are ignored), float32 sums.
+// d += a b, a 16x8 by rows, b 8x8 by columns, of tf32 (ignoring the last
+// 13 bits of float32), float32 sums.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -133,8 +129,8 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
 }
 
-// Splits x = hi + lo for mma_tf32: hi is x rounded to tf32, lo the exact rest.
-// mma_tf32 ignores at most one bit of lo.
+// Splits x = hi + lo for mma_tf32: hi is x rounded to tf32, lo the exact rest, of
+// which mma_tf32 ignores at most one bit.
 __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) {
     hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     lo = __float_as_uint(x - __uint_as_float(hi));

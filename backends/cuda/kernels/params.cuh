@@ -1,5 +1,5 @@
-// Params is the argument block of every kernel, passed by value. Plan tells the
-// host how to launch a kernel. params.go mirrors Params field for field.
+// Params is every kernel's argument block, passed by value; params.go mirrors it.
+// Plan tells the host how to launch a kernel.
 #pragma once
 #include <stdint.h>
 
@@ -28,9 +28,9 @@ struct Params {
     float scale_log2;  // scale * log2(e)
     int splits;        // decode: parts of the keys; bwd_sm90: parts of a KV head's query heads
     int deterministic; // backward: every sum of dQ has a fixed order
-    int8_t skew;       // bwd_sm90: offset between the first row tiles of a head's blocks; 0: all start at the last rows
+    int8_t skew;       // bwd_sm90: offset of successive blocks' first row tiles; 0: all start at the last rows
     int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles
-    int16_t tile;      // bwd_sm90: first row tile of a partial call in the whole problem; if negative, minus the first key tile
+    int16_t tile;      // bwd_sm90: first row tile of a partial call; if negative, minus the first key tile
 };
 
 // The host reads a Plan from the global variable <kernel>_plan.
@@ -41,8 +41,8 @@ struct Plan {
     int keys;    // keys per tile
 };
 
-// Features describes everything beyond dense attention in a band, for the instances with
-// features. features.go mirrors it field for field. Absent features are 0 or null.
+// Everything beyond dense attention in a band, for instances with features. features.go
+// mirrors it field for field. Absent features are 0 or null.
 struct Features {
     View bias, dbias, mask; // [batch, heads, rows, keys]; broadcast dimensions have stride 0. mask is bytes
     View slopes;            // [batch, heads] float32
@@ -55,9 +55,9 @@ struct Features {
     int64_t left, right;  // keys visible on each side of a row's diagonal; -1: all
     int64_t shift;        // offset of the diagonal
     float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
-    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows], in the summation order of row tiles
+    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows], as summed for row tiles
 
-    uint32_t seed[2], drop_below; // dropout drops a weight if its 16 random bits are below drop_below >> 16; the lower half is 0
+    uint32_t seed[2], drop_below; // drops a weight if its 16 random bits are below drop_below >> 16; the lower half is 0
     float keep;                   // factor of the kept weights; 1 without dropout
     float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; 0 without
     int top_left;                 // 1: the diagonal begins at key 0; 0: it ends at the last key
@@ -76,7 +76,7 @@ struct Features {
     int key_slots, row_slots;     // bwd_sm90, fwd_sm90: tile slots of packed sequences, one tile per slot and head; or 0
 };
 
-// The argument block of instances with features.
+// The arguments of instances with features.
 struct alignas(64) FeatureParams {
     uint8_t maps[4][128]; // tensor maps, for kernels that use them
     Params p;

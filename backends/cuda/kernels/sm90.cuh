@@ -1,5 +1,4 @@
-// Instructions of compute capability 9.0a, one function each: copies through tensor
-// maps, barriers in shared memory, products of a warpgroup. For no other architecture.
+// Instructions of compute capability 9.0a alone, one function each.
 #pragma once
 #include "mma.cuh"
 
@@ -8,8 +7,8 @@ struct alignas(64) TensorMap {
     char opaque[128];
 };
 
-// Barriers of 8 bytes in shared memory. A wait ends when the phase of the given parity
-// completes: all counted arrivals have come, and all expected bytes.
+// Barriers of 8 bytes in shared memory. A wait ends when all arrivals and bytes of the
+// given parity's phase have come.
 __device__ __forceinline__ void barrier_init(uint32_t b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
 }
@@ -30,7 +29,7 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Like named_barrier, for warps that arrive from different instructions. PTX allows that for both, compute-sanitizer only for this one.
+// Like named_barrier, for warps that arrive from different instructions: compute-sanitizer rejects that for bar.sync, PTX does not.
 __device__ __forceinline__ void meeting_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -59,8 +58,8 @@ template <int stages> struct Ring {
     }
 };
 
-// Clusters: cluster_rank is this block's number. cluster_meet waits for all blocks and makes their earlier writes visible.
-// map_cluster returns an address in a block's shared memory, which load_cluster and store_cluster access.
+// Clusters. cluster_meet waits for all blocks and makes their earlier writes visible. map_cluster returns an address in a
+// block's shared memory, for load_cluster and store_cluster.
 __device__ __forceinline__ int cluster_rank() {
     int x;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
@@ -93,8 +92,8 @@ __device__ __forceinline__ void barrier_wait_cluster(uint32_t b, int parity) {
 // Prefetches a tensor map into the descriptor cache.
 __device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Programmatic dependent launch. launch_dependents lets the stream's next kernel start once all blocks have called it.
-// wait_for_dependency waits until the previous kernel has ended and its writes are visible.
+// Programmatic dependent launch: the stream's next kernel may start once all blocks have called launch_dependents.
+// wait_for_dependency waits for the end and the writes of the previous kernel.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -103,12 +102,12 @@ __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int 
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");
 }
-// Copies a box from shared memory to the tensor. Elements outside the tensor are not written.
+// Copies a box to the tensor, except elements outside it.
 __device__ __forceinline__ void box_store(const TensorMap &map, int column, int row, int head, int batch, uint32_t from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(&map), "r"(column), "r"(row),
                  "r"(head), "r"(batch), "r"(from) : "memory");
 }
-// Bulk copies of contiguous bytes, a multiple of 16: to shared memory, from it, and adding its floats to global memory.
+// Bulk copies of contiguous bytes, a multiple of 16; bulk_add adds floats to global memory.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(b) : "memory");
@@ -122,7 +121,7 @@ __device__ __forceinline__ void bulk_add(float *to, uint32_t from, int bytes) {
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // the sources may be overwritten
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Orders this thread's writes to shared memory before later bulk copies and wgmma that read them.
+// Orders this thread's writes to shared memory before later bulk copies and wgmma.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void store_matrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) { // load_matrix's inverse
@@ -147,15 +146,15 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
 
 // Returns wgmma's descriptor of a matrix in shared memory: rows of 64 elements, 16-byte
-// chunk c of row r at chunk c ^ r%8, aligned to 1024 bytes. A step along the sum is 32
-// bytes if rows run along it (Q, K). It is 2048 bytes if columns do (V); then the next
-// 64 columns are `panel` bytes further.
+// chunk c of row r at c ^ r%8, aligned to 1024 bytes. A step along the sum is 32 bytes if
+// rows run along it (Q, K), 2048 bytes if columns do (V). Panels of 64 columns of V are
+// `panel` bytes apart.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// Returns a bit mask of the lane's columns of d (see wgmma) before column x, counted from its first: bit 2 i + j is column
-// 8 i + j. The compiler tests seven such bits with one instruction; a comparison takes two per element.
+// Returns a bit mask of the lane's columns of wgmma's d before x, counted from its first: bit 2 i + j is column 8 i + j. One
+// instruction tests seven such bits; comparisons take two per element.
 __device__ __forceinline__ uint32_t columns_before(int x) {
     const int n = min(max(x, 0), 128);
     return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;

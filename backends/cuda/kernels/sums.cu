@@ -1,6 +1,6 @@
 // Auxiliary kernels of features:
 //
-//	sums_carry   copies LSE of earlier keys to workspace: one block overwrites LSE that others still read
+//	sums_carry   copies LSE of earlier keys to workspace, before a block overwrites it
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
 //	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
@@ -8,8 +8,8 @@
 // batch, of sums_dsink heads, of sums_dbias ceil(kv_len / keys) * ceil(rows of dBias / rows) *
 // its heads * its batch. The backward kernels have written delta.
 //
-// A block of sums_dbias owns a tile of dBias and visits all tiles of S that are summed into
-// it. Its products match the other kernels of the type.
+// A block of sums_dbias owns a tile of dBias and visits all tiles of S summed into it. Its
+// products match the type's other kernels.
 #include "f32.cuh"
 #include "tile.cuh"
 
@@ -58,15 +58,15 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
     part[threadIdx.x] = sum;
 #pragma unroll 1
     for (int n = sink_threads / 2; n > 0; n /= 2) {
-        __syncthreads(); // 2n threads have written their sums
+        __syncthreads();
         if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
     }
     if (threadIdx.x == 0) ((float *)x.f.dsink.data)[h * x.f.dsink.head] = (float)part[0];
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// Slices iterates over the tiles of S and dP that are summed into a tile of dBias, in order, each by slices of 64 columns.
-// fetch prefetches slices ahead of their use, across tiles.
+// Slices iterates over the tiles of S and dP summed into a tile of dBias, by slices of 64 columns. fetch prefetches across
+// tiles.
 template <class T> struct Slices {
     static constexpr bool single = sizeof(T) == 4;
     static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // per operand of a slice
@@ -76,7 +76,7 @@ template <class T> struct Slices {
     const int key0, row_tile, head, heads, batches;
     const bool repeats; // dBias has one row
     int b, h, row0 = 0, last = 0, step, slot = 0;
-    int64_t rows = 0, keys = 0; // offsets of the thread's part of the next slice of Q or dO, and of K or V
+    int64_t rows = 0, keys = 0; // the thread's offsets in the next slice of Q or dO, and of K or V
     bool whole = false;         // the tile's slices are complete and aligned
     Sequence e;
     __device__ __forceinline__ Slices(const Params &p, const Features &f, int key0, int row_tile, int head, int heads, int batch, int batches, bool repeats)
@@ -129,7 +129,7 @@ template <class T> struct Slices {
         slot = slot == stages - 1 ? 0 : slot + 1;
     }
 
-    // Like copy_rows, for a complete slice, from the thread's own chunk.
+    // Like copy_rows, of a complete slice, from the thread's chunk.
     static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
         static_assert(kRows == kKeys && kSlice == 64);
         constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
@@ -187,7 +187,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
 #pragma unroll 1
         for (int step = 0; step < all; step++) {
             copy_wait<slices.stages - 2>();
-            __syncthreads(); // this slice has arrived; the previous one is free
+            __syncthreads(); // the slice has arrived; the previous one is free
             if constexpr (slices.side > 0)
                 if (staged && step == 0)
                     copy_rows<kRows, kKeys, kThreads>(bias, row_of(f.bias, b, h, row0) + key0, f.bias.row, p.q_len - row0, p.kv_len - key0, true);
@@ -286,7 +286,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
             }
         return;
     }
-    __syncthreads(); // the last tiles are free
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j < tiles; j++)
 #pragma unroll
@@ -294,7 +294,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
             const float sum = butterfly_sum<4, 32>(sums[j][c] + sums[j][c + 2]);
             if (g == 0) shared[warp * kKeys + 8 * j + 2 * t + c] = sum;
         }
-    __syncthreads(); // all warps have written their sums
+    __syncthreads(); // the warps' sums are written
     const int key = threadIdx.x;
     if (key < kKeys && key0 + key < p.kv_len)
         store_dbias<T>(f, at + key0 + key, (shared[key] + shared[kKeys + key]) + (shared[2 * kKeys + key] + shared[3 * kKeys + key]));

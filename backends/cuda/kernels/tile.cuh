@@ -27,7 +27,7 @@ template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int 
     return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
 }
 
-// Returns x, and makes the compiler recompute expressions of it instead of keeping them in registers.
+// Returns x, and makes the compiler recompute expressions of it to save registers.
 __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void store8(uint16_t *to, uint4 x, int count, bool al
     for (int i = 0; i < 8; i++)
         if (i < count) to[i] = w[i / 2] >> (i % 2 * 16);
 }
-// Reports whether all rows are 16-byte aligned and, given dim, consist of whole 16-byte chunks.
+// Reports whether rows are 16-byte aligned and, given dim, of whole 16-byte chunks.
 __device__ __forceinline__ bool aligned16(const View &v, int dim = 0) {
     return ((uint64_t)v.data & 15) == 0 && ((v.batch | v.head | v.row | dim) & 7) == 0;
 }
@@ -73,7 +73,7 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
 // rows x D. Missing rows and columns become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
-    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // adjacent threads copy `width` chunks of a row; a block copies `step` rows at a time
+    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // adjacent threads copy `width` chunks of a row; a block copies `step` rows
     const int r = threadIdx.x / width, c = threadIdx.x % width;
     const uint32_t to = tile + r * pitch + ((c ^ swizzle<pitch>(r)) << 4);
     from += r * stride + 8 * c;
@@ -94,7 +94,7 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, i
         }
 }
 
-// Writes `count` rows of `dim` elements of a tile.
+// Writes `count` rows of a tile, `dim` elements each.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, int64_t stride, int count, int dim, bool aligned) {
     for (int i = threadIdx.x; i < rows * D / 8; i += threads) {
@@ -109,7 +109,7 @@ template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
 
-// c += a b^T over D columns: a has 16*M rows, b 8*N rows, at offsets to_a and to_b from two lane places.
+// c += a b^T over D columns: a has 16*M rows, b 8*N rows, at offsets to_a and to_b from lane places.
 template <class T, int D, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
 #pragma unroll
