@@ -64,12 +64,12 @@ template <class T, int D, bool features, bool edge> struct Tile {
     }
 
   private:
-    // Returns the address of 8 rows of P^T for the keys from `key` on; offset selects another buffer.
+    // Returns the address of 8 rows of P^T for keys from `key` on; offset selects another buffer.
     __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
     // Returns the address of the warp's columns of Q from row `row` of the tile on.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
 
-    // Score modification: turns S^T into P^T, and dP^T into the factor of P in dS^T. Bit 8 e + n of dropped marks a dropped weight.
+    // Score modification: turns S^T into P^T, and dP^T into P's factor in dS^T. Bit 8 e + n of dropped marks a dropped weight.
     __device__ __forceinline__ void change(Chunk &s, Chunk &dp, uint32_t (&dropped)[M], int row) const {
         Sequence e = {};
         e.diagonal = at.work.s.diagonal;

@@ -58,7 +58,7 @@ template <class T, int D> struct Layout {
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
 };
 
-// Band is the visible part of the keys of a tile: row i sees keys first(i) to last(i).
+// A tile's visible part of the keys: row i sees keys first(i) to last(i).
 struct Band {
     unsigned row, group, total; // packed rows: the tile's first, number per query row, number of all
     int lo, hi, begin, end;     // the part: keys begin to end-1
@@ -118,8 +118,8 @@ template <> __device__ __forceinline__ uint32_t zero_times<F16>(uint32_t x, uint
     return y;
 }
 
-// Tile is a warp's rows and their sums. 16-bit: lane l holds columns 8i + l%4*2 + {0,1}
-// of rows l/4 and l/4+8: D/2 registers of o, and D/4 of q unless in shared memory.
+// A warp's rows and their sums. 16-bit: lane l holds columns 8i + l%4*2 + {0,1} of rows
+// l/4 and l/4+8: D/2 registers of o, and D/4 of q unless in shared memory.
 template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;

@@ -186,7 +186,7 @@ __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a,
             for (int n = 0; n < group; n++)
                 split4(*(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t)), bh[n], bl[n]);
 #pragma unroll
-            for (int i = 0; i < 6; i++) // the small terms, two of each kind, then the large ones
+            for (int i = 0; i < 6; i++) // small terms, then large ones
 #pragma unroll
                 for (int n = 0; n < group; n++) {
                     int c = i % 2 * 2;
@@ -229,7 +229,7 @@ __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, 
 }
 
 // s += a b^T by score_few or score_many. Two tf32 numbers hold 23 bits of 24, and the
-// tensor core truncates: only long sums lose less than by float32 rounding.
+// tensor core truncates: its error is below float32 rounding in long sums only.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     if (slice < 64 || cols <= 32) score_few<slice>(s, a, b, min(cols, slice));

@@ -23,7 +23,7 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes, in dimensions of size 1 any multiple.
+// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride.
 // With kv_len = 0, k and v are not read. Of the views in p, the kernel uses v, o and lse.
 //
 // A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
@@ -33,7 +33,7 @@
 //
 // A hidden key has p = 0, but 0 * NaN still reaches o. So in a band a block checks o at the
 // end. If o is not finite, it processes the rows again, with V's non-finite elements
-// cleared, and adds these to the rows that see them last.
+// cleared, and finally adds these to the rows that see them.
 #include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"

@@ -28,7 +28,7 @@ struct Params {
     float scale_log2;  // scale * log2(e)
     int splits;        // decode: parts of the keys; bwd_sm90: parts of a KV head's query heads
     int deterministic; // backward: every sum of dQ has a fixed order
-    int8_t skew;       // bwd_sm90: offset of successive blocks' first row tiles; 0: all start at the last rows
+    int8_t skew;       // bwd_sm90: key tile j begins at row tile j << (skew-1), or j >> -skew if negative; 0: at the last. fwd_sm90: warpgroups take turns
     int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles
     int16_t tile;      // bwd_sm90: first row tile of a partial call; if negative, minus the first key tile
 };

@@ -1,6 +1,6 @@
 // Auxiliary kernels of features:
 //
-//	sums_carry   copies LSE of earlier keys to workspace, before a block overwrites it
+//	sums_carry   copies LSE of earlier keys to workspace, before blocks overwrite it
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
 //	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
