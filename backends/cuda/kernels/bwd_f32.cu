@@ -1,14 +1,13 @@
-// Backward attention in float32: for each query row i and key j that it sees,
+// Backward attention in float32: for each query row i and visible key j,
 //
 //	P = exp(scale Q[i]·K[j] - LSE[i]);  delta[i] = dO[i]·O[i] - dLSE[i]
 //	dS = P (dO[i]·V[j] - delta[i])
 //	dV[j] += P dO[i];  dK[j] += scale dS Q[i];  dQ[i] += scale dS K[j]
 //
-// (Dao et al. 2022, algorithm 4.) A block owns a tile of keys, walks the query
-// rows that see it and sums its dK and dV in registers, or owns a tile of query
-// rows, walks their keys and sums its dQ. Nothing is shared, so nothing is added
-// atomically and nothing waits: every sum has one order. The price is that P and
-// dP are computed twice, seven products instead of five.
+// (Dao et al. 2022, algorithm 4.) A block owns a tile of keys, visits the query
+// rows that see it and sums dK and dV in registers. Or it owns a tile of query
+// rows, visits their keys and sums dQ. Sums need no atomic adds and have a fixed
+// order. The price: P and dP are computed twice, seven products instead of five.
 //
 // Launch, in this order:
 //
@@ -16,36 +15,33 @@
 //	bwd_f32_d*: grid.x = (ceil(kv_len / keys) * kv_heads * key_parts +
 //	    ceil(q_len / rows) * heads * row_parts) * batch
 //
-// with key_parts = row_parts = 1 but for d256 and d512, which deal the columns of
-// the gradients out to several blocks: key_parts = ceil(max(dim, v_dim) / 128),
+// with key_parts = row_parts = 1, except for d256 and d512, which split the columns
+// of the gradients over several blocks: key_parts = ceil(max(dim, v_dim) / 128),
 // row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len], for tiles of
 // keys and for tiles of query rows.
 //
-// Tiles: 16 rows of the block's own in each warp, and 64 or 32 rows that it walks.
-// Both sides of the work are one code: own are K, V and walked are Q, dO, or own
-// are Q, dO and walked are K, V; S and dP are computed with the block's own rows
-// as rows, so that P and dS are already operands of the products that they go
-// into. The block's own rows stay in shared memory while they fit; else their
-// slices arrive together with those of the walked rows. Slices of 64 columns
-// arrive in the order of use in a ring of two stages: while one is used, the next
-// is on its way.
+// Tiles: each warp owns 16 rows, and the block visits 64 or 32 rows at a time. Both
+// roles share their code: own rows are K, V and walked rows Q, dO, or vice versa. The rows of S and dP are the own rows, so P and dS already have the
+// layout of operands. Own rows stay in shared memory if they fit; otherwise their
+// slices arrive with the walked rows' slices. Slices of 64 columns pass through a
+// ring of two stages, one prefetched.
 #include "f32.cuh"
 
 template <int D, bool F> struct Tile {
     static constexpr int threads = 128, rows = 64;
-    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows that a tile of keys walks at a time
-    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // and keys that a tile of query rows walks
-    static constexpr int slice = D < 64 ? D : 64;       // columns of a stage
-    static constexpr bool stays = D <= 128;             // the block's own rows stay in shared memory
-    static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV in a block
-    static constexpr int row_out = F ? out : D < 256 ? D : 256; // columns of dQ in a block
-    static constexpr int own = rows * slice;            // floats of a slice of own rows
+    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step
+    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step
+    static constexpr int slice = D < 64 ? D : 64;       // columns per stage
+    static constexpr bool stays = D <= 128;             // own rows stay in shared memory
+    static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV per block
+    static constexpr int row_out = F ? out : D < 256 ? D : 256; // columns of dQ per block
+    static constexpr int own = rows * slice;            // floats per slice of own rows
     static constexpr int stage = row_walk * slice + (stays ? 0 : own);
     static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8 + (F ? row_walk / 2 * threads * 4 : 0);
 };
 
-// One tile of keys (keys = true) or of query rows, whose gradients are summed in
-// columns part * out and on.
+// Sums the gradients of one tile of keys (keys = true) or of query rows, columns
+// part * out and on.
 template <int D, bool keys, bool features>
 __device__ __forceinline__ void gradients(const Params &p, const Features &f, int tile, int part, int own_head, int batch) {
     using T = Tile<D, features>;
@@ -59,13 +55,13 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2][walked rows, then own ones][slice]
     float *stats = ring + 2 * T::stage;                                 // [2][2][walk]: LSE and delta of walked rows
     auto *bad = (unsigned long long *)(stats + 4 * T::walk);            // [slice]
-    float *slopes = (float *)(bad + slice) + threadIdx.x;               // of softcap: [walk / 2][threads]
+    float *slopes = (float *)(bad + slice) + threadIdx.x;               // derivative of softcap: [walk / 2][threads]
 
-    // Own are a0, a1, of which S = a0·b0 and dP = a1·b1.
+    // Own rows a0, a1 and walked rows b0, b1: S = a0·b0, dP = a1·b1.
     const View &a0 = keys ? p.k : p.q, &a1 = keys ? p.v : p.dout;
     const View &b0 = keys ? p.q : p.k, &b1 = keys ? p.dout : p.v;
     const int owned = keys ? e.keys() : e.rows(), walked = keys ? e.rows() : e.keys();
-    const int end = keys ? e.key_end() : e.row_end();                   // of own rows, padding included
+    const int end = keys ? e.key_end() : e.row_end();                   // end of own rows, padding included
     const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // row i sees, or is seen by, i+lo to i+hi
     const int group = p.heads / p.kv_heads;
     const int head0 = keys ? own_head * group : own_head / group, head1 = keys ? head0 + group : head0 + 1;
@@ -79,7 +75,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, owned);
     int walk0 = max(0, row0 + lo) / walk * walk, walk1 = min(walked, max(0, row1 + hi));
     if (features && row0 >= row1) walk1 = walk0;                        // all own rows are padding
-    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // of a0, b0; of these in the part: out0
+    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // of a0, b0; out0 of them are in the part
     const int slices1 = D > slice ? (p.v_dim + slice - 1) / slice : 1;  // of a1, b1
     const int out0 = whole ? slices0 : max(0, min(slices0 - part * kOut, kOut));
     const int out1 = whole ? slices1 : max(0, min(slices1 - part * kOut, kOut));
@@ -98,10 +94,10 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         }
     }
 
-    // The stages of a tile are the slices of b0 (for S), of b1 (for dP and, if
-    // the gradient has them all, dV), those of dV if not, those of b0 for d0.
+    // Stages of a tile: slices of b0 for S; of b1 for dP, and for dV if the block
+    // sums all columns; otherwise slices of b1 for dV; slices of b0 for d0.
     const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
-    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // of next_head
+    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // rows of next_head
     if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
     int next_head = head0, next = walk0, next_step = 0, next_stats = 0, stage = 0;
     auto load_next = [&](int into) {
@@ -136,7 +132,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     };
     auto next_stage = [&] {
         copy_wait<0>();
-        __syncthreads(); // the stage is there for all, and the one before it is used up
+        __syncthreads(); // the stage has arrived; the previous one is free
         load_next(stage ^ 1);
         stage ^= 1;
         return ring + (stage ^ 1) * T::stage;
@@ -145,7 +141,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         return (T::stays ? own_tile + (which * (D / slice) + i) * T::own : at + walk * slice) + 16 * warp * slice;
     };
 
-    if (walk0 >= walk1) next_head = head1; // nothing to walk
+    if (walk0 >= walk1) next_head = head1;
     if (T::stays && walk0 < walk1) {
         float *to = own_tile;
         for (int i = 0; i < slices0; i++, to += T::own)
@@ -161,7 +157,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     for (int head = head0; head < head1; head++) {
         for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
             bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
-            const int from[2] = {row + lo - at, row + 8 + lo - at};     // the walked rows that rows g and g+8 see
+            const int from[2] = {row + lo - at, row + 8 + lo - at};     // visible walked rows of rows g, g+8
             const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
             float s[tiles][4] = {}, ds[tiles][4] = {};
             for (int i = 0; i < slices0; i++) {
@@ -200,7 +196,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 edge |= f.mask.data != nullptr;
             }
 
-            // Adds the slice at b, weighed by x, to slice i of a gradient.
+            // Adds y times the slice at b to slice i of a gradient.
             auto add = [&](bool signs, float (&d)[kOut][slice / 16][2][4], int i, const float (&y)[tiles][4], float *b) {
                 bool spoiled = edge && clean<T::threads, slice, walk>(b, bad);
                 if (features && signs)
@@ -253,7 +249,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 #pragma unroll
                     for (int j = 0; j < tiles; j++)
 #pragma unroll
-                        for (int e = 0; e < 4; e++) ds[j][e] = s[j][e] == 0 ? 0 : ds[j][e] * slopes[(4 * j + e) * T::threads]; // that of a hidden key may be NaN
+                        for (int e = 0; e < 4; e++) ds[j][e] = s[j][e] == 0 ? 0 : ds[j][e] * slopes[(4 * j + e) * T::threads]; // a hidden key's slope may be NaN
 #pragma unroll
             for (int i = 0; i < kOut; i++) {
                 if (i == out0) break;
@@ -266,12 +262,12 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     const View &to0 = keys ? p.dk : p.dq;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // row n of the lane, as weigh has it
+        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // the lane's row n in weigh's layout
         if (i >= end) continue;
         float *to = first(to0, own_batch, own_head) + i * to0.row, *to1 = first(p.dv, own_batch, own_head) + i * p.dv.row;
         if constexpr (features) {
             to += (keys ? e.s.key0 : e.s.q0) * to0.row, to1 += (keys ? e.s.key0 : e.s.q0) * p.dv.row;
-            if (i >= owned) { // padding
+            if (i >= owned) {
                 for (int col = part * out + lane_g(); col < min((part + 1) * out, max(p.dim, p.v_dim)); col += 8) {
                     if (col < p.dim) to[col] = 0;
                     if (keys && col < p.v_dim) to1[col] = 0;
@@ -296,11 +292,11 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     int key_parts = D > T::out ? (max(p.dim, p.v_dim) + T::out - 1) / T::out : 1;
     int row_parts = D > T::row_out ? (p.dim + T::row_out - 1) / T::row_out : 1;
     int key_blocks = (p.kv_len + T::rows - 1) / T::rows * p.kv_heads * p.batch * key_parts;
-    if (at < key_blocks) { // under a causal mask the first keys are seen by the most rows
+    if (at < key_blocks) { // first keys first: under a causal mask they have the most rows
         int heads = p.kv_heads * p.batch, part = at % key_parts;
         at /= key_parts;
         gradients<D, true, features>(p, f, at / heads, part, at % heads % p.kv_heads, at % heads / p.kv_heads);
-    } else { // and the last rows see the most keys
+    } else { // last rows first: they have the most keys
         at -= key_blocks;
         int heads = p.heads * p.batch, part = at % row_parts;
         at /= row_parts;
@@ -309,13 +305,12 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     }
 }
 
-// delta for 64 rows of a head. The sum is the diagonal of O dO^T or of dO O^T, computed
-// as the main kernel computes V dO^T for a tile of keys and dO V^T for a tile of rows:
-// where a row gives all its weight to one key, O is that row of V, and dP - delta is 0
-// and not a difference of roundings.
+// Computes delta for 64 rows of a head: the diagonals of O dO^T and dO O^T, by the
+// instructions of the main kernel's V dO^T (tile of keys) and dO V^T (tile of rows). So
+// dP - delta is exactly 0 if one key has all the weight.
 constexpr int delta_threads = 128, delta_rows = 64;
 template <bool features> __device__ __forceinline__ void diagonal(const Params &p, const Features &f) {
-    constexpr int slice = 64; // columns at a time: those of the instances that use the tensor cores
+    constexpr int slice = 64; // columns per step, as in tensor core instances
     extern __shared__ __align__(16) float shared[]; // [2][delta_rows][slice]: O and dO
     int tiles = (p.q_len + delta_rows - 1) / delta_rows, row = blockIdx.x % tiles * delta_rows, head = blockIdx.x / tiles;
     const Extent<features> e(p, f, head / p.heads);
@@ -332,10 +327,10 @@ template <bool features> __device__ __forceinline__ void diagonal(const Params &
         load<delta_threads, slice, delta_rows>(shared + delta_rows * slice, dout, p.dout.row, e.rows(), p.v_dim, row, col);
         copy_commit();
         copy_wait<0>();
-        __syncthreads(); // O and dO are there
+        __syncthreads(); // O and dO have arrived
         score<slice, false>(of_keys, own_o, own_dout, p.v_dim);
         score<slice, false>(of_rows, own_dout, own_o, p.v_dim);
-        __syncthreads(); // and may be replaced
+        __syncthreads();
     }
     if (t != g / 2) return; // off the diagonal
 #pragma unroll

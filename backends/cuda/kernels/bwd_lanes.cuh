@@ -1,16 +1,17 @@
-// What a block of bwd_sm90 works on, in which order, and the lanes that move data; blocks that stay.
+// Work distribution of bwd_sm90, the lanes that move data, and persistent blocks.
 #pragma once
 #include "bwd_sm90.cuh"
 
-// Lanes of a warp: ticket is what lane 0 drew. Packed sequences have slots for their tiles, of all their heads.
+// Finds the block's work, with all lanes of a warp; lane 0 draws the ticket. A tile of a packed sequence has one slot for
+// all heads.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
     const int drawn = draw();
     int nth = __shfl_sync(~0u, drawn, 0);
-    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group is like a key head
+    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group counts as a KV head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
-    [[maybe_unused]] bool none = false; // there is no such tile, nor any with a later ticket
+    [[maybe_unused]] bool none = false; // neither this ticket nor a later one has a tile
     if (S::features && f.key_slots) {
         auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
         Slots s;
@@ -19,7 +20,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
             if (none = s.count == 0; none && !S::stays) s.count = 1;
         } else {
             s = place();
-            if constexpr (S::stays) { // passes what is not there
+            if constexpr (S::stays) { // skips slots without tiles
                 while (s.count = (f.kv_starts[s.b + 1] - f.kv_starts[s.b] + S::keys - 1) / S::keys, ticket >= (s.first + s.count) * kv_heads && ticket < f.key_slots * kv_heads)
                     ticket = nth = __shfl_sync(~0u, draw(), 0), s = place();
             }
@@ -51,7 +52,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     w.steps = sees ? ((high - low) / abs(S::step) + 1) * (p.heads / kv_heads) : 0;
     if (S::by_rows && w.steps == 0) w.from = w.to - 1;
     w.begin = w.from, w.last = no_skew;
-    if (S::skews && p.skew) { // whose rows see all keys
+    if (S::skews && p.skew) { // all rows see all keys
         const int last = begin_of(p, key0 / S::keys + key_tile(p));
         int begin = ((last + 1) << p.halves) - 1 - row_tile(p);
         if constexpr (S::pair) begin -= (begin ^ high) & 1;
@@ -62,11 +63,11 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
         if (S::by_rows && w.steps == 0) w.from = w.to - 1;
-        if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or whatever the mask says
+        if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or a mask
     }
 }
 
-// The walk: query heads of the group, or of its part, in each the tiles of rows from w.begin on and around; or the heads inside.
+// Visits query heads of the group or part; in each head, tiles of rows from w.begin on, cyclically. by_rows swaps the loops.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
@@ -90,7 +91,8 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// Which of dq_sum's [2, B, H, R/rows, rows/64, dim/64] blocks a warpgroup adds to, and how many tiles of keys do so earlier.
+// block_of indexes the warpgroup's block in dq_sum, [2, B, H, R/rows, rows/64, dim/64]. earlier counts the tiles of keys
+// that add to it before.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -103,47 +105,46 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
 
-// LSE (part 0) or delta (part 1) of a tile of rows.
+// Returns LSE (part 0) or delta (part 1) of a tile of rows.
 template <class S> __device__ __forceinline__ const float *stats_at(const Params &p, volatile Work &w, int part, int head, int tile) {
     return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
 }
 
-// The lane that keeps the order of a warpgroup's blocks of dQ, and adds them to dq_sum
-// where they are staged. What it reads of a counter needs no order: only adds follow,
-// which are issued after the load has returned and take effect in the L2 cache, where
-// all blocks see them. A turn ends with a release, though it takes as long as a copy does: adds to
-// what has left the cache wait for memory, and without one later adds overtake them.
+// The lane that orders a warpgroup's blocks of dQ and, if staged, adds them to dq_sum.
+// Loads of a counter need no acquire: only adds follow, issued after the load has
+// returned, in the L2 cache. A turn ends with a release, although that is slow: adds to
+// lines outside the cache wait for memory, and later adds would overtake them.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
     int seen = 0, parity = earlier_visits % 2, slot = group + earlier_visits % S::dq_buffers * S::dq_blocks, slot_parity = earlier_visits / S::dq_buffers % 2;
     if constexpr (S::once) {
-        wait_for_dependency(); // delta is there, and the counters are 0
+        wait_for_dependency(); // delta is written, and the counters are 0
         if (w.steps) bulk_load(sh.stats(group, 0), stats_at<S>(p, w, group, first_head<S>(p, w), w.begin), S::rows * 4, sh.q_full(group, 0));
     }
     [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
-        int *turn = p.turn + 1 + (S::releases ? block - group : block); // with a lane that releases, one for the tile
+        int *turn = p.turn + 1 + (S::releases ? block - group : block); // with a releasing lane, one counter per tile
         const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
         barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
-            async_fence(); // between the stores, which the barrier has ordered before, and the copy
+            async_fence(); // orders the stores, which precede the barrier, before the copy
             if (before == 0) bulk_store(to, sh.dq(slot), 16384);
             else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();
             barrier_arrive(sh.dq_empty(slot));
         }
-        if constexpr (S::by_rows) { // of the next tile, in time
+        if constexpr (S::by_rows) { // prefetch the next tile's counter
             const int back = head == last ? S::step * S::dq_blocks * S::dq_shares - (last - first_head<S>(p, w)) * next_head : next_head;
             seen = head < last || tile != w.to ? load_counter(turn + back) : 0;
         } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // no more than one turn ahead
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one ahead
             else add_counter_release(turn);
         } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
         parity ^= 1;
@@ -153,8 +154,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// The lane that fetches K, Q and LSE (part 0), V, dO and delta (part 1), or both. Where all blocks run at the same time,
-// the lanes that add fetch the first LSE and delta, as they wait for the kernel that computes them.
+// The lane that loads K, Q and LSE (part 0), V, dO and delta (part 1), or both. If S::once, `add` loads the first LSE and
+// delta, as it waits for the kernel that computes them.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -199,10 +200,10 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
     });
 }
 
-// Blocks that take one ticket after the other.
+// Persistent blocks, which process tickets until none is left.
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    auto next = [&] { // whether there is another block
+    auto next = [&] { // whether there is more work
         barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
     };
@@ -237,12 +238,12 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
             compute(a, f, sh, __shfl_sync(~0u, fresh(threadIdx.x) / 128, 0) - 1);
             if constexpr (!S::frees_v)
                 if (sh.work().steps) {
-                    async_fence(); // before copies to where dV was staged
+                    async_fence(); // orders the staging of dV before the next copy of V
                     __syncwarp();
                     if (threadIdx.x % 32 == 0) barrier_arrive(sh.k_empty(1));
                 }
             named_barrier(1 + group, 128); // the warpgroup may write dS
-            barrier_arrive(sh.work_empty()); // by every thread, as racecheck takes an arrival for the arriving thread's alone
+            barrier_arrive(sh.work_empty()); // by every thread: racecheck credits an arrival to its thread only
         }
         launch_dependents();
     }

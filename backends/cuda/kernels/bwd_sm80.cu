@@ -1,16 +1,16 @@
 // Backward pass for f16 and bf16 with mma.sync, on compute capability 8.0 and
 // later. One call is three launches, in this order; a grid of 0 is not launched.
 //
-//   bwd_sm80_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; zeroes what is added to
+//   bwd_sm80_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; clears dq_sum and turn
 //   bwd_sm80_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum
 //   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
-// <dim> is the least one that holds D and DV. Workspace, with T = B*H*ceil(N/64):
+// <dim> is the least instance with D, DV <= <dim>. Workspace, with T = B*H*ceil(N/64):
 // delta T*64*2 floats, the pairs (LSE in base 2, delta) of each row; dq_sum
 // T*64*<dim> floats; turn 1 + 2*T ints, the ticket and a counter for each tile of rows.
 //
-// With P = exp(S*scale - LSE) for the pairs of the band and 0 for the others,
-// the main kernel equals
+// With P = exp(S*scale - LSE) for visible pairs and 0 for hidden pairs, the main
+// kernel computes
 //
 //   for each batch b, key head, tile of keys            // a block
 //     for each query head h of the group, tile of rows, the last rows first
@@ -20,31 +20,30 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, Q and dO pass through it, dK and dV stay in
-// registers. Each warp owns 16*blocks keys; `split` warps share them: each has
-// a part of the rows of S^T and dP^T, and a part of the columns of dK and dV.
-// P^T and dS^T in the layout of sums are operands of dV and dK as they stand;
-// the parts of the other warps come through shared memory. dS K needs the keys
-// of all warps, so it waits for the barrier of the next tile.
+// registers. `split` warps share 16*blocks keys: each has a part of the rows of S^T
+// and dP^T, and of the columns of dK and dV. P^T and dS^T in the layout of sums
+// already are operands of dV and dK; other warps' parts come through shared memory.
+// dS K needs the keys of all warps, so it waits for the next tile's barrier.
 //
-// Deterministic: the blocks of one head add to a tile of dq_sum in the order
-// of their keys. Each takes a ticket and waits for lower tickets only, so that
-// whoever is waited for has started. All walk from the last rows on, one
-// behind the other, so waits are short. The first one stores.
+// Deterministic: the blocks of one head add to a tile of dq_sum in the order of
+// their keys. Each takes a ticket and waits only for lower tickets, which have
+// started. All blocks start at the last rows in turn, so waits are short. The first
+// block stores instead of adding.
 //
-// Pairs off the band: P and dS are selected to be 0. 0 * NaN still leaks where
-// visible and hidden pairs share an operand: dO, Q in dV, dK and K in dQ. There,
-// fragments lose their non-finite elements, by flags that are seldom set: LSE
-// and delta of a row tell of Q and dO, a scan of the tile tells of K. A visible
-// pair still carries NaN: in dS through S and dP, and in dV by an explicit sum.
+// Hidden pairs: P and dS are set to 0. 0 * NaN still leaks where visible and
+// hidden pairs share an operand: dO and Q in dV and dK, K in dQ. There, non-finite
+// elements of fragments are cleared. LSE and delta of a row reveal them in Q and dO,
+// a scan of the tile in K. A visible pair still carries NaN: in dS through S and dP,
+// in dV by an explicit sum.
 //
-// With features, P^T and dS^T are made of scores and weights that score.cuh changes; every
-// tile is then one whose pairs may be hidden, if there is a mask.
+// With features, score.cuh changes scores and weights before P^T and dS^T; with a
+// mask, every tile is treated as an edge tile.
 //
-// bwd_sm80.cuh has the shapes, shared memory, the copies and dQ; bwd_sm80_tile.cuh what a
-// warp adds to dK and dV. `backward` below is the loop over tiles.
+// bwd_sm80.cuh has shapes, shared memory, copies and dQ; bwd_sm80_tile.cuh a warp's
+// sums of dK and dV; `backward` below the loop over tiles.
 #include "bwd_sm80_tile.cuh"
 
-// The block's dK and dV leave through the places of K and V.
+// Stores the block's dK and dV, staged in the shared memory of K and V.
 template <class T, int D, bool features, int M, int N>
 __device__ __forceinline__ void leave(const Block<T, D, features> &block, const float (&dk)[M][2 * N][4], const float (&dv)[M][2 * N][4]) {
     using L = Layout<D, features>;
@@ -61,7 +60,7 @@ __device__ __forceinline__ void leave(const Block<T, D, features> &block, const 
             else pack_block<T>(x, dv[m], n);
             store_matrix(at<pitch>(to, 16 * m, 2 * split * n) + L::v, x);
         }
-    __syncthreads(); // dK and dV are there
+    __syncthreads(); // dK and dV are staged
     const int b = block.work.b, hk = block.work.hk, k0 = block.work.k0, end = block.key_end();
     write_rows<L::keys, D, L::threads>(block.shared, block.key_row(p.dk, b, hk, k0), p.dk.row, end - k0, p.dim, aligned16(p.dk));
     write_rows<L::keys, D, L::threads>(block.shared + L::v, block.key_row(p.dv, b, hk, k0), p.dv.row, end - k0, p.v_dim, aligned16(p.dv));
@@ -69,23 +68,23 @@ __device__ __forceinline__ void leave(const Block<T, D, features> &block, const 
 
 template <class T, int D, bool features> __device__ __forceinline__ void backward(const Params &p, const Features &f) {
     using L = Layout<D, features>;
-    constexpr int M = L::blocks, N = D / 16 / L::split; // groups of 16 keys, and of 16 columns of dK and dV, of a warp
+    constexpr int M = L::blocks, N = D / 16 / L::split; // per warp: groups of 16 keys, groups of 16 columns of dK and dV
     extern __shared__ __align__(128) uint8_t shared[]; // Layout
     const Block<T, D, features> block(p, f, shared);
     volatile auto &work = block.work;
     if (block.thread == 0) block.find();
-    __syncthreads(); // work is there
+    __syncthreads(); // work is written
     float dk[M][2 * N][4] = {}, dv[M][2 * N][4] = {};
 
     if (work.steps) {
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // The second warp of a scheduler adds dQ after its tile, not before it, so that the two are in different phases.
+    // A scheduler's second warp adds dQ after its tile, so that its two warps are in different phases.
     const bool late = L::warps > 4 && block.warp >= 4;
-    // The walk: query heads of the group, in each the tiles of rows from last to first.
+    // Order: heads of the group; in each head, tiles of rows from last to first.
     int h = work.hk * block.share, i = work.i_hi;
-    auto add_before = [&](int turn) { // of the tile before
+    auto add_before = [&](int turn) { // dQ of the previous tile
         const bool wrap = i == work.i_hi;
         block.add_dq(wrap ? h - 1 : h, wrap ? work.i_lo : i + 1, turn ^ 1);
     };
@@ -93,14 +92,14 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         const int turn = t & 1, buffer = L::stages == 2 ? turn : 0;
         if (L::stages == 2) {
             copy_wait<0>();
-            __syncthreads(); // Q, dO and stat of this tile, dS of the tile before are there; their other buffers are free
+            __syncthreads(); // Q, dO, stat and the previous dS are ready; their other buffers are free
             const bool wrap = i == work.i_lo;
             if (t + 1 < work.steps) block.fetch(wrap ? h + 1 : h, wrap ? work.i_hi : i - 1, turn ^ 1, turn ^ 1);
         } else {
-            __syncthreads(); // dS of the tile before is there; Q and dO are free
+            __syncthreads(); // the previous dS is ready; Q and dO are free
             if (t < work.steps) block.fetch(h, i, 0, turn);
             copy_wait<0>();
-            __syncthreads(); // Q, dO and stat of this tile are there
+            __syncthreads(); // Q, dO and stat have arrived
         }
         if (t == 0 && work.clear_k) block.scan_keys();
         if (t > 1) block.end_turn();
@@ -113,22 +112,21 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         if (i == work.i_lo) h++, i = work.i_hi;
         else i--;
     }
-    __syncthreads(); // K and V are not read any more; all adds have been issued
+    __syncthreads(); // K and V are free; all adds have been issued
     if (work.steps) block.end_turn();
     leave<T, D, features, M, N>(block, dk, dv);
 }
 
-// <dim> of the main kernel.
+// Returns <dim> of the main kernel.
 __device__ __forceinline__ int padded(const Params &p) {
     const int d = max(p.dim, p.v_dim);
     return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : (d + 63) / 64 * 64;
 }
 
-// The pairs (LSE in base 2, delta) of 64 rows of a head, delta = rowsum(dO * O) - dLSE.
+// Writes the pairs (LSE in base 2, delta) of 64 rows of a head, delta = rowsum(dO * O) - dLSE.
 // The sum is the diagonal of O dO^T, by the same instructions in the same order as
-// dP^T = V dO^T: where a row gives all its weight to one key, O is that row of V, and
-// dP - delta is 0 and not a difference of roundings. An empty row gets LSE = Inf, so
-// that P = 0.
+// dP^T = V dO^T: dP - delta is exactly 0 if one key has all the weight. An empty row gets
+// LSE = Inf, so P = 0.
 constexpr int delta_threads = 128, delta_columns = 64, delta_shared = 2 * 64 * 2 * delta_columns;
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), r0 = blockIdx.x % max(tiles, 1) * 64;
@@ -150,10 +148,10 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         copy_rows<64, delta_columns, delta_threads>(base + dout, row_of(p.dout, e.q_batch(), h, e.q0() + r0) + c, p.dout.row, e.rows() - r0, p.v_dim - c, aligned);
         copy_commit();
         copy_wait<0>();
-        __syncthreads(); // O and dO are there
+        __syncthreads(); // O and dO have arrived
         const uint32_t rows = base + 16 * warp * pitch;
         product<T, delta_columns>(x, rows + place<pitch>(lane, false), 0, rows + place<pitch>(lane, true), dout);
-        __syncthreads(); // and may be replaced
+        __syncthreads();
     }
     if (lane % 4 != lane / 8) return; // off the diagonal
     for (int half = 0; half < 2; half++) {
@@ -166,8 +164,8 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     }
 }
 
-// dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A
-// thread takes 8 columns of the rows r and r+8, which lie together.
+// Writes dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A
+// thread takes 8 columns of rows r and r+8, which are adjacent in dq_sum.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8, all = padded(p) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + (int64_t)blockIdx.x * 128 * all;
@@ -182,7 +180,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
         }
         uint32_t y[2][4];
         for (int i = 0; i < 4; i++) {
-            const float4 x = sees[0] || sees[1] ? sum[(m * all + chunk) * 32 + 4 * g + i] : float4{}; // nobody wrote what no row needs
+            const float4 x = sees[0] || sees[1] ? sum[(m * all + chunk) * 32 + 4 * g + i] : float4{}; // otherwise dq_sum is unwritten here
             y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
         }
         for (int i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-// The tile of bwd_sm80: what a warp adds to dK and dV for its keys and a tile of rows.
+// The tile of bwd_sm80: a warp's sums of dK and dV over its keys and a tile of rows.
 #pragma once
 #include "bwd_sm80.cuh"
 
@@ -6,18 +6,18 @@
 template <class T, int D, bool features, bool edge> struct Tile {
     using L = Layout<D, features>;
     static constexpr int M = L::blocks, split = L::split, pitch = L::pitch, pitch_p = L::pitch_p;
-    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // rows of S^T of a warp, and at a time
-    static constexpr int N = D / 16 / split;                                                   // groups of 16 columns of dK, dV of a warp
+    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // rows of S^T per warp, and per step
+    static constexpr int N = D / 16 / split;                                                   // groups of 16 columns of dK, dV per warp
     static_assert(split == 1 || part_rows == chunk, "warps that share keys do so once in a tile");
-    using Chunk = float[M][chunk / 8][4]; // S^T or dP^T of a chunk
+    using Chunk = float[M][chunk / 8][4]; // chunk of S^T or dP^T
     using Sums = float[M][2 * N][4];      // dK or dV
 
     const Block<T, D, features> at;
     const int r0, head, buffer;
-    const float2 *const stat;        // LSE in base 2, and delta, of the rows
-    const int part, key0, k0;        // the warp's part of the rows; its first key, from the block's first key k0 on; k0 is read at edges alone
-    const uint32_t q_tile, p_tile;   // Q; P^T of the warp's keys, at the lane's place
-    const int to_ds;                 // from P^T to dS^T
+    const float2 *const stat;        // per row: LSE in base 2, delta
+    const int part, key0, k0;        // the warp's part of the rows; its first key relative to k0, the block's first, valid at edges only
+    const uint32_t q_tile, p_tile;   // Q; the lane's place in P^T of the warp's keys
+    const int to_ds;                 // offset from P^T to dS^T
     bool guard = false, far = false; // Q or dO may hold non-finite elements; some row is far
     static constexpr int to_dout = L::dout - L::q;
 
@@ -32,11 +32,11 @@ template <class T, int D, bool features, bool edge> struct Tile {
         }
     }
 
-    // dV += P^T dO, dK += dS^T Q; dS^T stays in shared memory for dQ.
+    // dV += P^T dO, dK += dS^T Q. dS^T remains in shared memory for dQ.
     __device__ __forceinline__ void add(Sums &dk, Sums &dv) const {
 #pragma unroll
         for (int done = 0; done < part_rows; done += chunk) {
-            const int row = part * part_rows + done; // of the tile
+            const int row = part * part_rows + done; // in the tile
             const uint32_t own = at.base + key0 * pitch + place<pitch>(at.lane, false), queries = q_tile + row * pitch + place<pitch>(at.lane, true);
             Chunk s = {}, dp = {};
             product<T, D>(s, own, 0, queries, 0);
@@ -64,12 +64,12 @@ template <class T, int D, bool features, bool edge> struct Tile {
     }
 
   private:
-    // Where 8 rows of P^T are stored for the keys from `key` on, or of what lies at an offset from it.
+    // Returns the address of 8 rows of P^T for keys from `key` on; offset selects another buffer.
     __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
-    // The warp's columns of Q, from a row of the tile on.
+    // Returns the address of the warp's columns of Q from row `row` of the tile on.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
 
-    // Score modification: makes P^T of S^T, and of dP^T the factor of P in dS^T. dropped: bit 8 e + n.
+    // Score modification: turns S^T into P^T, and dP^T into P's factor in dS^T. Bit 8 e + n of dropped marks a dropped weight.
     __device__ __forceinline__ void change(Chunk &s, Chunk &dp, uint32_t (&dropped)[M], int row) const {
         Sequence e = {};
         e.diagonal = at.work.s.diagonal;
@@ -97,7 +97,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             else x.template weights<true>(s[m], own, r0 + walked, lse, slope);
         }
     }
-    // Replaces the products of rows that are far by what stands for them.
+    // Replaces the products of far rows by their far_product.
     __device__ __forceinline__ void far_products(Chunk &s, int row) const {
         const NaturalLSE natural = at.natural_lse(head, r0);
         for (int n = 0; n < chunk / 8; n++)
@@ -109,7 +109,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
                         if (is_far_lse(stat[r].x)) s[m][n][f] = far_product(s[m][n][f], at.p.scale, kLog2E / at.p.scale_log2, lse);
             }
     }
-    // Makes P^T, unless `change` has, and dS^T; both are 0 for hidden pairs.
+    // Computes P^T, unless `change` did, and dS^T; both are 0 for hidden pairs.
     __device__ __forceinline__ void differentiate(Chunk &s, Chunk &dp, int row) const {
         for (int n = 0; n < chunk / 8; n++)
             for (int e = 0; e < 2; e++) {
@@ -129,7 +129,6 @@ template <class T, int D, bool features, bool edge> struct Tile {
                     }
             }
     }
-    // Clears the weights that dropout drops.
     __device__ __forceinline__ void drop(Chunk &s, const uint32_t (&dropped)[M]) const {
         if (!at.f.drop_below) return;
 #pragma unroll
@@ -138,9 +137,9 @@ template <class T, int D, bool features, bool edge> struct Tile {
             for (int i = 0; i < chunk / 2; i++)
                 if (dropped[m] >> (i % 4 * 8 + i / 4) & 1) s[m][i / 4][i % 4] = 0;
     }
-    // Adds the parts of the other warps that share these keys.
+    // Adds the parts of other warps that share these keys.
     __device__ __forceinline__ void add_others(Sums &dk, Sums &dv) const {
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + at.warp / split), "n"(32 * split) : "memory"); // they have stored P^T and dS^T
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + at.warp / split), "n"(32 * split) : "memory"); // P^T and dS^T are stored
 #pragma unroll
         for (int o = 1; o < split; o++) {
             const int row = (part + o) % split * part_rows;
@@ -155,7 +154,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             }
         }
     }
-    // Adds to dV what was cleared from dO, for the pairs that see it.
+    // Adds cleared elements of dO to dV, for visible pairs.
     __device__ __forceinline__ void add_lost(Sums &dv) const {
         for (int r = 0; r < min(L::rows, at.rows() - r0); r++) {
             if (finite(stat[r].y)) continue;

@@ -1,15 +1,15 @@
-// The loop of bwd_wide.cuh for head dims of 192 and 128, where one block has dK, dV and dQ of a tile: sums take 160 registers.
-// So P is rounded before dP is there, and dS is made of what dV gets. S, dP and a block of dQ use the same registers one
-// after the other; the next S is in flight while the rest of dQ leaves. Each warpgroup computes a block of 64 columns of
-// dQ, and half of the middle one.
+// The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block has dK, dV and dQ of a tile: the sums take 160
+// registers. So P is rounded before dP is complete, and dS uses the rounded P. S, dP and a block
+// of dQ share registers; the next S is in flight while the rest of dQ is stored. Each warpgroup computes a block of 64
+// columns of dQ, and half of the middle one.
 #pragma once
 
-// d = a b or d += a b of a warpgroup, with 32 columns.
+// wgmma for 32 columns.
 #define OUT_32 OUT(0), OUT(8)
 #define LIST_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 WGMMA(32, LIST_32, "{%16,%17,%18,%19}", "%20", "%21", "%22", "%16", "%17", "%18", "%19")
 
-// The lane that fetches K, V, and of each tile of rows Q and LSE, then dO and delta.
+// The lane that loads K, V, and for each tile of rows Q and LSE, then dO and delta.
 template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &a, Shared<S> sh) {
     static_assert(S::stages == 2 && S::panels - S::v_panels < 2);
     const Params &p = a.p;
@@ -25,14 +25,14 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
 #pragma unroll 1
     for (int n = 0; n < w.steps; n++) {
 #pragma unroll 1
-        for (int part = 0; part < 2; part++) { // one body for both: registers are few
+        for (int part = 0; part < 2; part++) { // one body for both, to save registers
             const uint32_t full = sh.q_full(part, n % 2);
             auto box = [&](int i) { box_load(sh.q(part, n % 2) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows, head, w.batch, full); };
             barrier_wait(sh.q_empty(part, n % 2), n / 2 % 2 ^ 1);
             barrier_expect(full, (part ? S::v_row_tile : S::row_tile) + S::rows * 4);
             each<S::v_panels>(box);
             if (S::panels > S::v_panels && part == 0) box(S::v_panels);
-            const uint32_t line = (part * p.batch + w.batch) * p.heads + head; // 32 bits hold its place, as memories hold Q
+            const uint32_t line = (part * p.batch + w.batch) * p.heads + head; // the row index below fits 32 bits, as Q fits into memory
             bulk_load(sh.stats(part, n % 2), p.delta + (line * padded_rows(p) + tile * S::rows), S::rows * 4, full);
         }
         tile = tile == w.to ? w.from : tile + S::step;
@@ -40,7 +40,7 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
     }
 }
 
-// to = so many columns of dQ, in flight.
+// Starts `to` = 2n columns of dQ.
 template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n], uint32_t slopes, uint32_t columns) {
     const uint64_t x = descriptor(slopes, 16), y = descriptor(columns, 16);
     forget(to);
@@ -49,13 +49,13 @@ template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n]
     wgmma_commit();
 }
 
-// Where a lane's row of four 8x8 blocks of P^T or dS^T goes: as rows, chunks of 8 keys.
+// Returns the destination of a lane's row of four 8x8 blocks of P^T or dS^T: rows in chunks of 8 keys.
 template <class S> __device__ __forceinline__ uint32_t slopes_place(uint32_t tile, int group) {
     const int t = fresh(threadIdx.x) % 128, l = t % 32;
     return tile + group * S::row_panel + (l / 16 * 8 + l % 8) * 128 + ((t / 32 * 2 + l / 8 % 2 ^ l % 8) << 4);
 }
 
-// Hides pairs of a lane's scores of some rows from `row0` on; odd: K was not finite.
+// Masks a lane's scores of rows from row0 on; odd: K was not finite.
 template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], const Params &p, Shared<S> sh, int key0, int group, int row0, bool odd) {
     const int thread = fresh(threadIdx.x) % 128, row = row0 + thread % 4 * 2, key = key0 + group * 64 + thread / 32 * 16 + thread % 32 / 4;
     each<2>([&](int half) {
@@ -69,13 +69,13 @@ template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], co
     });
 }
 
-// LSE or delta of 16 rows.
+// Loads LSE or delta of 16 rows.
 template <class S> __device__ __forceinline__ void load_stats(float *to, Shared<S> sh, int part, int stage, int i) {
     const float2 *from = (const float2 *)(sh.base + (sh.stats(part, stage) - sh.at)) + i * 8 + fresh(threadIdx.x) % 4, x = from[0], y = from[4];
     to[0] = x.x, to[1] = x.y, to[2] = y.x, to[3] = y.y;
 }
 
-// dS of two pairs, of P rounded and dP: 0 for hidden ones, whatever dP and delta are.
+// Returns dS of two pairs from rounded P and dP: 0 for hidden pairs, even with NaN.
 template <class T> __device__ __forceinline__ uint32_t slopes_of(uint32_t weights, const float *dp, const float *delta, bool edge) {
     const float x = widen<T>((uint16_t)weights), y = widen<T>((uint16_t)(weights >> 16));
     float dx = x * (dp[0] - delta[0]), dy = y * (dp[1] - delta[1]);
@@ -83,24 +83,24 @@ template <class T> __device__ __forceinline__ uint32_t slopes_of(uint32_t weight
     return pack<T>(dx, dy);
 }
 
-// dK and dV of a warpgroup's keys leave.
+// Stores dK and dV of a warpgroup's keys.
 template <class S> __device__ __forceinline__ void leave_sums(const Params &p, Shared<S> sh, float (&dk)[S::dim / 2], float (&dv)[S::v_dim / 2], int group) {
-    named_barrier(1, 256); // nobody reads K and V any more
+    named_barrier(1, 256); // K and V are free
     launch_dependents();
     put_wide<S, false>(p, sh, dk, group);
     put_wide<S, true>(p, sh, dv, group);
-    named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+    named_barrier(2 + group, 128); // the sums are staged
     leave_wide<S, false>(p, sh, group);
     leave_wide<S, true>(p, sh, group);
 }
 
-// A warpgroup that computes, 192 and 128.
+// A consumer warpgroup.
 template <class S> __device__ __forceinline__ void compute_whole(const MapParams &a, Shared<S> sh, int group) {
     using T = typename S::T;
-    constexpr int groups = S::rows / 16; // of 16 rows
+    constexpr int groups = S::rows / 16; // groups of 16 rows
     const Params &p = a.p;
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     auto thread = [] { return fresh(threadIdx.x) % 128; };
     const int key0 = uniform(w.key0), steps = uniform(w.steps);
     float dk[S::dim / 2], dv[S::v_dim / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], half[16], stat[4 * groups];
@@ -114,7 +114,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         const int row0 = tile * S::rows;
         return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
     };
-    auto start = [&](bool there) { // S, in flight
+    auto start = [&](bool there) { // starts S
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
         scores<S, S::panels>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
@@ -126,16 +126,16 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         barrier_wait(sh.k_full(1), 0);
     }
     const bool odd = uniform(w.odd[group]);
-    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
+    auto visit = [&](int n, auto edge) { // n-th tile; edge: some pairs are hidden, or K was not finite
         const int stage = ring.stage;
-        auto add_up = [&](auto &sum, uint32_t (&x)[4], int part, int i) { // sum += P^T dO or dS^T Q of 16 rows, in flight
+        auto add_up = [&](auto &sum, uint32_t (&x)[4], int part, int i) { // starts sum += P^T dO or dS^T Q for 16 rows
             wgmma_fence();
             wgmma<T, 1>(sum, x, descriptor(sh.q(part, stage), S::row_panel) + i * 2048 / 16, true);
             wgmma_commit();
         };
-        each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 0, stage, i); }); // ahead of time, as loads do not pass the products
+        each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 0, stage, i); }); // early: loads cannot overtake the products
         const float *own_lse = (const float *)(sh.base + (sh.stats(0, stage) - sh.at));
-        const bool far = any_far<S>(own_lse); // weights of some row are to be computed in natural units
+        const bool far = any_far<S>(own_lse); // some row's weights need natural units
         barrier_wait(sh.q_full(1, stage), ring.parity);
         if (edge) clean_rows(sh, w, stage, group, thread()), hide(s, p, sh, key0, group, tile * S::rows, odd);
         if (__builtin_expect(far, false)) {
@@ -149,18 +149,18 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         });
         scores<S, S::v_panels>(dp, sh.k(1), sh.q(1, stage), group); // dP
         each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 1, stage, i); });
-        wgmma_wait<0>(); // dP is there, and dV
+        wgmma_wait<0>(); // dP and dV are complete
         give(sh.q_empty(1, stage));
-        if (n > 0) named_barrier(5 - group, 256); // and the other's dQ of the tile before, which read dS
+        if (n > 0) named_barrier(5 - group, 256); // the other warpgroup's previous dQ has read dS
         const uint32_t place = slopes_place<S>(sh.ds(0), group);
         each<groups>([&](int i) { // dS of 16 rows
             each<4>([&](int j) { slopes[i][j] = slopes_of<T>(weights[i][j], dp + 8 * i + 2 * j, stat + 4 * i + j / 2 * 2, edge); });
             store_matrix_transposed(place + i * 2048, slopes[i]);
-            if (i + 1 == groups) async_fence(); // the product of both warpgroups' dS sees it
+            if (i + 1 == groups) async_fence(); // visible to the product with dS
             add_up(dk, slopes[i], 0, i);
         });
-        named_barrier(1, 256); // both have written theirs
-        auto leave = [&](auto &x, int block, int chunk) { // the chunks of 8 columns from one on
+        named_barrier(1, 256); // both have written dS
+        auto leave = [&](auto &x, int block, int chunk) { // stages dQ, from a chunk of 8 columns on
             barrier_wait(sh.dq_empty(block), n % 2 ^ 1);
             const int t = thread();
             const uint32_t to = sh.dq(block) + t / 32 * 4096 + chunk * 512 + t % 32 * 16;
@@ -168,22 +168,22 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
             __syncwarp();
             give(sh.dq_full(block));
         };
-        ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // read again, as registers are few
+        ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // loaded again, to save registers
         queries<S>(dq, sh.ds(0), sh.k(0) + 2 * group * S::key_panel);
-        wgmma_wait<1>(); // dK is no longer in flight; its operands are not protected: their registers are in use up to here
+        wgmma_wait<1>(); // dK is complete; keep the operands' registers until here: the compiler does not protect them
         each<4 * groups>([&](int i) { asm volatile("" ::"r"(slopes[i / 4][i % 4])); });
         give(sh.q_empty(0, stage));
         queries<S>(half, sh.ds(0), sh.k(0) + S::key_panel + group * 64);
         wgmma_wait<1>();
         leave(dq, 2 * group, 0);
-        start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
+        start(n + 1 < steps); // after the last tile: stale data, unused
         wgmma_wait<1>();
-        if (n + 1 < steps) named_arrive(4 + group, 256); // nobody of this warpgroup reads dS any more
+        if (n + 1 < steps) named_arrive(4 + group, 256); // this warpgroup has read dS
         leave(half, 1, 4 * group);
         wgmma_wait<0>();
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) { // two bodies: the compiler mixes more; parts would spill
+    for (int n = 0; n < steps; n++) { // two bodies: the compiler interleaves better; with parts they would spill
         if constexpr (S::split) visit(n, odd || cut());
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());

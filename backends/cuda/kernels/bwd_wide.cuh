@@ -1,11 +1,11 @@
-// bwd_sm90 for head dims of 192: as compute of bwd_sm90.cu, without features, but
+// bwd_sm90 for head dims 192 and 256: like compute of bwd_sm90.cu, without features, except:
 //
-//   - registers hold one of the sums for a tile of keys beside S and dP: a block has dK, and adds to dQ. Another one has
-//     dV, for which it computes S once more, but not dP.
-//   - a tile has 64 rows, and dQ of it three blocks of 64 columns. Each warpgroup computes one, and by turns the
-//     middle one; a lane each keeps their order. Shared memory has no room for dQ: the threads add it.
-//   - where values have at most 128 columns, one block has both sums: bwd_whole.cuh.
-//   - for 256 there is one stage: Q, or dO, is given back when S, or dP, is there. Each warpgroup has two blocks of dQ, with one turn.
+//   - registers hold S, dP and one sum of a tile of keys. So one block sums dK and adds to dQ; another sums dV and computes
+//     S again, but not dP.
+//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes one, in turn the middle one; one
+//     lane per block keeps the order. Shared memory has no room for dQ: the threads add it.
+//   - with at most 128 columns of V, one block has both sums: bwd_whole.cuh.
+//   - head dim 256 has one stage: Q (or dO) is released after S (or dP). Each warpgroup has two blocks of dQ with one counter.
 #pragma once
 #include "bwd_sm90.cuh"
 
@@ -14,13 +14,13 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static constexpr bool split = knows & kParts, features = false, lies = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
     static constexpr int works = 1, step = -1;
     static constexpr bool up = false, once = false;
-    static constexpr int dim = dim_, v_dim = v_dim_; // of Q and K, of V and dO
+    static constexpr int dim = dim_, v_dim = v_dim_; // columns of Q and K; of V and dO
     static constexpr int rows = 64, keys = 128, stages = dim > 192 ? 1 : 2, threads = 384;
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
     static constexpr bool whole = dim == 192 && v_dim == 128; // one block has dK and dV
     static constexpr int shares = whole ? 1 : 2, ds_tiles = staged || stages == 1 ? 1 : 2;
-    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // of 64 columns
-    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // panels and blocks of 64 columns
+    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes per panel
     static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // in shared memory
     static constexpr int dq_at = ds_at + ds_tiles * ds_tile, stats_at = dq_at + (staged ? dq_blocks * 16384 : 0);
@@ -29,7 +29,7 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static_assert(panels >= 3 && shared <= 227 * 1024);
 };
 
-// The lane that fetches: first K, Q and LSE, then V, dO and delta.
+// The lane that loads: first K, Q and LSE, then V, dO and delta.
 template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -39,7 +39,7 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
         each<panels.value>([&](int i) { box_load(sh.k(part) + i * S::key_panel, map, 64 * i, w.key0, w.kv_head, w.batch, sh.k_full(part)); });
     };
     if (w.steps) keys(0, a.k, Count<S::panels>());
-    bool first = w.share == 0; // who sums up dV needs no V
+    bool first = w.share == 0; // a block that sums dV needs no V
     walk<S>(p, w, [&](int head, int tile) {
         auto rows = [&](int part, const TensorMap &map, auto panels) {
             const uint32_t full = sh.q_full(part, ring.stage);
@@ -49,7 +49,7 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
             each<panels.value>([&](int i) { box_load(sh.q(part, ring.stage) + i * S::row_panel, map, 64 * i, tile * S::rows, head, w.batch, full); });
             bulk_load(sh.stats(part, ring.stage), stats, S::rows * 4, full);
         };
-        const bool turned = S::stages == 1 && w.share == 0; // dO is given back before Q
+        const bool turned = S::stages == 1 && w.share == 0; // dO is released before Q
         if (turned) rows(1, a.dout, Count<S::v_panels>());
         rows(0, a.q, Count<S::panels>());
         if (first) keys(1, a.v, Count<S::v_panels>());
@@ -59,12 +59,12 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
     });
 }
 
-// Where a part of a group has the sums of a key.
+// Returns the sums of a key in a part of a group.
 template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Params &p, volatile Work &w, int key) {
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// dV, or dK, of a warpgroup's keys goes where its rows of V or K lay, or to the sums of a part.
+// Stages dV or dK of a warpgroup's keys in its rows of V or K, or writes a part's sums.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
@@ -85,7 +85,7 @@ template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(co
     }
 }
 
-// Then it leaves from there.
+// Stores dV or dK from there.
 template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const Params &p, Shared<S> sh, int group) {
     using T = typename S::T;
     constexpr int columns = of_v ? S::v_dim : S::dim;
@@ -93,7 +93,7 @@ template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const P
     const int thread = threadIdx.x % 128, key0 = w.key0;
     const uint32_t staged = sh.k(of_v) - sh.at;
     auto place_of = [&](int row) { return group * 8192 + row * 128; };
-    if (of_v && w.lost) // what was taken out of dO
+    if (of_v && w.lost) // add the cleared elements of dO
         walk<S>(p, w, [&](int head, int tile) {
             for (int r = tile * S::rows; r < min((tile + 1) * S::rows, p.q_len); r++) {
                 if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
@@ -109,7 +109,7 @@ template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const P
                     *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
-            named_barrier(2 + group, 128); // the next ones may add to the same
+            named_barrier(2 + group, 128); // the next tile may add to the same elements
         });
     if constexpr (S::split) return;
     const View &out = of_v ? p.dv : p.dk;
@@ -122,35 +122,35 @@ template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const P
     }
 }
 
-// A warpgroup that computes dV, or else dK and dQ.
+// A consumer warpgroup: computes dV if of_v, else dK and dQ.
 template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const MapParams &a, Shared<S> sh, int group) {
     using T = typename S::T;
-    constexpr int groups = S::rows / 16, columns = of_v ? S::v_dim : S::dim; // of 16 rows; of the sum
+    constexpr int groups = S::rows / 16, columns = of_v ? S::v_dim : S::dim; // groups of 16 rows; columns of the sum
     const Params &p = a.p;
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
-    // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
+    // Destination of the lane's row of four 8x8 blocks of dS^T: rows of dS, chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
     uint32_t operands[groups][4]; // P or dS
     each<columns / 2>([&](int i) { sum[i] = 0; });
     Ring<S::stages> ring(0);
     const int begin = uniform(w.begin);
-    int tile = begin, head = first_head<S>(p, w), buffer = 0; // of dS
+    int tile = begin, head = first_head<S>(p, w), buffer = 0; // buffer of dS
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
-    auto add_up = [&](const float *x, int part, int i) { // sum += x dO or x Q for 16 rows, in flight
+    auto add_up = [&](const float *x, int part, int i) { // starts sum += x dO or x Q for 16 rows
         each<4>([&](int j) { operands[i][j] = pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]); });
         if constexpr (!of_v) {
             store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, operands[i]);
-            if (i + 1 == groups) async_fence(); // the product of both warpgroups' dS sees it
+            if (i + 1 == groups) async_fence(); // visible to the product with dS
         }
         wgmma_fence();
         wgmma<T, 1>(sum, operands[i], descriptor(sh.q(part, ring.stage), S::row_panel) + i * 2048 / 16, true);
         wgmma_commit();
     };
-    auto keep = [&] { // operands in flight are not protected: their registers are in use up to here
+    auto keep = [&] { // keep the operands' registers until here: the compiler does not protect them
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(operands[i / 4][i % 4])); });
     };
     auto cut = [&] { // whether the tile has hidden pairs
@@ -158,7 +158,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         return row0 + S::rows > p.q_len || key0 + S::keys > p.kv_len || key0 < row0 + S::rows - 1 + p.lo || key0 + S::keys - 1 > row0 + p.hi;
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
-    auto start = [&](bool there) { // S, in flight
+    auto start = [&](bool there) { // starts S
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
         scores<S, S::panels>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
@@ -170,15 +170,15 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         if (!of_v) barrier_wait(sh.k_full(1), 0);
     }
     const bool odd = uniform(w.odd[group]);
-    auto visit = [&](int n, auto edge) { // the n-th tile; edge: pairs are hidden, or K was not finite
-        auto load_stats = [&](int which) { // of all rows, ahead of time, as loads do not pass the products
+    auto visit = [&](int n, auto edge) { // n-th tile; edge: some pairs are hidden, or K was not finite
+        auto load_stats = [&](int which) { // of all rows, early: loads cannot overtake the products
             each<groups>([&](int i) {
                 const float2 *from = (const float2 *)stats(which) + i * 8 + lane % 4, x = from[0], y = from[4];
                 stat[4 * i] = x.x, stat[4 * i + 1] = x.y, stat[4 * i + 2] = y.x, stat[4 * i + 3] = y.y;
             });
         };
         load_stats(0);
-        const bool far = any_far<S>(stats(0)); // weights of some row are to be computed in natural units
+        const bool far = any_far<S>(stats(0)); // some row's weights need natural units
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         if constexpr (!of_v) scores<S, S::v_panels>(dp, sh.k(1), sh.q(1, ring.stage), group); // dP
         if (edge) {
@@ -195,14 +195,14 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
             });
         }
         if (__builtin_expect(far, false)) far_products(s, p, stats(0), NaturalLSE(p.lse, w.batch, head, tile * S::rows, p.q_len - tile * S::rows));
-        if constexpr (of_v && S::stages == 1) __syncwarp(), give(sh.q_empty(0, ring.stage)); // S is there
-        each<groups>([&](int i) { // P of 16 rows, in place of S
+        if constexpr (of_v && S::stages == 1) __syncwarp(), give(sh.q_empty(0, ring.stage)); // S is complete
+        each<groups>([&](int i) { // replace S by P, for 16 rows
             each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[4 * i + j / 4 * 2 + j % 2])); });
             if constexpr (of_v) add_up(s, 1, i);
         });
         const int stage = ring.stage, done = tile;
         auto next = [&] { ring.next(), tile = tile == to ? from : tile + S::step; };
-        auto release = [&] { // the sum is no longer in flight
+        auto release = [&] { // waits for the sum and releases its stage
             wgmma_wait<1>();
             keep();
             if constexpr (!of_v || S::stages > 1) give(sh.q_empty(0, stage));
@@ -211,21 +211,21 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         if constexpr (of_v) {
             next();
             if (tile == begin) head++;
-            start(n + 1 < steps); // after the last tile, of whatever is there: for nobody
+            start(n + 1 < steps); // after the last tile: stale data, unused
             release();
             wgmma_wait<0>();
         } else {
             load_stats(1);
-            wgmma_wait<0>();                                              // dP is there
+            wgmma_wait<0>();                                              // dP is complete
             if constexpr (S::stages == 1) give(sh.q_empty(1, stage));
-            if (S::ds_tiles == 1 && n > 0) named_barrier(5 - group, 256); // and the other's dQ of the tile before, which read dS
-            each<groups>([&](int i) { // dS of 16 rows, in place of dP
+            if (S::ds_tiles == 1 && n > 0) named_barrier(5 - group, 256); // the other warpgroup's previous dQ has read dS
+            each<groups>([&](int i) { // replace dP by dS, for 16 rows
                 each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - stat[4 * i + j / 4 * 2 + j % 2]); });
-                if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
+                if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, even if dP or delta is NaN
                 add_up(dp, 0, i);
             });
-            named_barrier(1, 256); // both have written theirs
-            auto queries = [&](int panel) { // 64 columns of dQ, in flight
+            named_barrier(1, 256); // both have written dS
+            auto queries = [&](int panel) { // starts 64 columns of dQ
                 const uint64_t x = descriptor(sh.ds(buffer), 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
                 forget(dq);
                 wgmma_fence();
@@ -257,7 +257,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
                 leave(2 * group);
                 queries(2 * group + 1);
                 wgmma_wait<0>();
-                if (n + 1 < steps) named_arrive(4 + group, 256); // nobody of this warpgroup reads dS any more
+                if (n + 1 < steps) named_arrive(4 + group, 256); // this warpgroup has read dS
                 leave(2 * group + 1);
                 start(n + 1 < steps);
                 if (tile == begin) head++;
@@ -274,7 +274,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
             release();
             start(n + 1 < steps);
             wgmma_wait<1>();
-            if (S::ds_tiles == 1 && n + 1 < steps) named_arrive(4 + group, 256); // nobody of this warpgroup reads dS any more
+            if (S::ds_tiles == 1 && n + 1 < steps) named_arrive(4 + group, 256); // this warpgroup has read dS
             leave(2 * group);
             buffer = (buffer + 1) % S::ds_tiles;
             if (tile == begin) head++;
@@ -282,14 +282,14 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         }
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) { // two bodies: the compiler mixes more
+    for (int n = 0; n < steps; n++) { // two bodies: the compiler interleaves better
         if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }
-    named_barrier(1, 256); // nobody reads K and V any more
+    named_barrier(1, 256); // K and V are free
     launch_dependents();
     put_wide<S, of_v>(p, sh, sum, group);
-    named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+    named_barrier(2 + group, 128); // the sums are staged
     leave_wide<S, of_v>(p, sh, group);
 }
 
@@ -299,7 +299,7 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
-    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // makes the address uniform
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::dq_blocks; i++) barrier_init(sh.dq_full(i), S::whole && i == 1 ? 8 : 4), barrier_init(sh.dq_empty(i), 1);
         for (int i = 0; i < 2; i++) {
@@ -310,8 +310,8 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
         wait_for_dependency();
     }
     if (threadIdx.x < 32) __syncwarp(), find(a.p, f, sh);
-    __syncthreads(); // the barriers and the work exist
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
+    __syncthreads(); // the barriers and the work are written
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // uniform, too
     const bool of_values = __shfl_sync(~0u, sh.work().share, 0);
     if (group == 0) {
         registers_shrink<S::dim == 256 || S::whole ? 24 : 40>();

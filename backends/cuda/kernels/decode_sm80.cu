@@ -1,88 +1,86 @@
-// Attention of few query rows over many keys, bound by the reading of K and V.
+// Attention of few query rows over many keys, bound by the bandwidth of K and V.
 //
 //     for each batch b, KV head g, tile of rows, part of the keys:      one block
-//         for each key j of the part:                                   K[j], V[j] are read once
+//         for each key j of the part:                                   K[j], V[j] are loaded once
 //             for each row r of the tile, if r sees j:                  r = n*group + h: query row n of head g*group + h
 //                 s = scale * Q[r] . K[j]
 //                 O[r], m[r], l[r] <- the softmax sums with s, V[j]
-//     for each row: the parts' O, m, l become one                       the tile's last block to end, or a second kernel
+//     for each row: merge the parts' O, m, l                            the tile's last block to end, or a second kernel
 //
-// decode_sm80_<type>_d<D> takes every dim, v_dim <= D, and splits >= 1.
+// decode_sm80_<type>_d<D> supports every dim, v_dim <= D, and splits >= 1.
 //     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
-// Workspace, for splits > 1 only; s is Q K^T or, where features change it, the score, and c what makes it units of log2:
+// Workspace, for splits > 1 only; s is Q K^T or, if features change it, the score; c converts s to units of log2:
 //     part_o   [splits, batch, heads, q_len, D]   sum of exp2(c (s - m)) V
 //     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(c (s - m))
-//     turn     [grid.x / splits]                  0 at launch, and again when the kernel has ended; or null, and then
-// decode_sm80_merge_<type>_d<D> makes O and LSE of the parts; grid.x = ceil(batch*heads*q_len / plan.rows)
-// decode_sm80_cluster_<type>_d<D>, of compute capability 9.0: the parts of a tile are a cluster of `splits` blocks, 2 to 8,
-// which read each other's sums from shared memory. No workspace, no counter, nothing else to launch.
+//     turn     [grid.x / splits]                  0 at launch and after the kernel; if null, launch the merge kernel too
+// decode_sm80_merge_<type>_d<D> merges the parts to O and LSE; grid.x = ceil(batch*heads*q_len / plan.rows)
+// decode_sm80_cluster_<type>_d<D>, for compute capability 9.0: a cluster of `splits` blocks, 2 to 8, merges the parts of a
+// tile through shared memory. No workspace, no counter, no second kernel.
 //
-// Each warp fetches keys of its own into a ring of stages, and holds a tile of
-// 16 rows (8 for float32) with their O, m, l in registers. Up to 16 rows, each
-// warp works on the keys that it fetched, and no barrier joins the warps before
-// the end. With more rows, warps that hold different rows form a team of 2, 4 or
-// 8, and each works on the keys that all of its team have fetched.
+// Each warp loads its own keys into a ring of stages, and holds a tile of 16 rows
+// (8 for float32) with O, m, l in registers. With one tile, each warp processes
+// only its own keys, without barriers before the end. With more, warps with
+// different rows form a team of 2, 4 or 8; each processes the whole team's keys.
 //
-// Instances for features: parts are cut for each sequence by its own length, and a warp
-// looks up the pages of the keys that it fetches a round later.
+// With features, each sequence is split by its own length.
 #include "decode_sm80.cuh"
 
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr int shared_limit = 99 << 10; // of a block
+constexpr int shared_limit = 99 << 10; // per block
 #elif __CUDA_ARCH__ >= 900
 constexpr int shared_limit = 227 << 10;
 #else
 constexpr int shared_limit = 163 << 10;
 #endif
 
-// Rows and keys are a warp's; sizes are in bytes.
+// Layout of shared memory. Rows and keys are per warp; sizes are in bytes.
 template <class T, int D> struct Layout {
     static constexpr bool f32 = sizeof(T) == 4;
     static constexpr int size = f32 ? 4 : 2, rows = f32 ? 8 : 16, keys = !f32 ? 16 : D == 256 ? 4 : 8;
-    static constexpr int pitch = D * size, units = pitch / 16;         // of a row of K, V, Q
-    static constexpr int slot = 2 * keys * pitch;                      // of a stage: K, then V
-    static constexpr int extra = f32 || D == 256 ? rows * pitch : 0;   // Q [rows, pitch], if not in registers
+    static constexpr int pitch = D * size, units = pitch / 16;         // bytes and 16-byte units per row of K, V, Q
+    static constexpr int slot = 2 * keys * pitch;                      // bytes per stage: K, then V
+    static constexpr int extra = f32 || D == 256 ? rows * pitch : 0;   // Q [rows, pitch], unless in registers
     static constexpr int sums = rows * 8;                              // m, l [rows, 2]
     static constexpr int least = 2 * slot + extra + sums;
     static constexpr int warps = 8 * least <= shared_limit ? 8 : 4 * least <= shared_limit ? 4 : 2;
     static constexpr int most = (shared_limit / warps - extra - sums) / slot, stages = most > 4 ? 4 : most;
-    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // floats; O lies in the ring
+    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch in floats; O reuses the ring
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
-    // Where the block's O of row r of warp w lies for its cluster, and m, l: where nobody reads Q any more, or behind the
-    // warp's O; and where that is padded.
+    // Offsets of the block's O and m, l for its cluster, of row r of warp w. part is in the room of Q or behind the warp's O,
+    // part_sums in the padding of O.
     static constexpr bool in_extra = extra >= rows * D * 4;
     static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
     static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
     static __device__ __forceinline__ int part_sums(int w, int r) { return w * ring + (r * o_pitch + D) * 4; }
 
-    // Where the 16-byte unit u of row r lies, from the first row: units u of eight rows fall in different banks.
+    // Returns the offset of 16-byte unit u of row r: units u of eight rows fall in different banks.
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
 };
 
-// What a tile of rows sees of a part of the keys: row i those from first(i) to last(i).
+// A tile's visible part of the keys: row i sees keys first(i) to last(i).
 struct Band {
-    unsigned row, group, total; // packed rows: the tile's first, those of one query row, all
+    unsigned row, group, total; // packed rows: the tile's first, number per query row, number of all
     int lo, hi, begin, end;     // the part: keys begin to end-1
     __device__ int n(int i) const { return min(row + i, total - 1) / group; }
-    __device__ int head(int i) const { return min(row + i, total - 1) % group; } // of the KV head's
+    __device__ int head(int i) const { return min(row + i, total - 1) % group; } // within the KV head's group
     __device__ int first(int i) const { return max(begin, n(i) + lo); }
     __device__ int last(int i) const { return min(end - 1, n(i) + hi); }
 };
 
-// What features say of a packed row: query row n of head h.
+// A packed row, query row n of head h, with its features.
 struct RowOf {
     int n, h;
-    float slope;             // of ALiBi, in units of the scores
-    const char *bias, *mask; // of key 0
+    float slope;             // ALiBi, in units of the scores
+    const char *bias, *mask; // at key 0
 };
 
-// The same for the rows of a block.
+// Score modification and dropout of a block's rows.
 template <class T> struct RowScores {
     const Params &p;
     const Features &f;
     int b, diagonal;
-    bool changes; // the scores are made here, natural ones, else they stay products
+    bool changes; // scores are modified, in natural units; else dot products
 
     __device__ __forceinline__ RowScores(const Params &p, const Features &f, int b, int diagonal)
         : p(p), f(f), b(b), diagonal(diagonal), changes(::changes(f)) {}
@@ -92,9 +90,9 @@ template <class T> struct RowScores {
                 (const char *)f.bias.data + (b * f.bias.batch + h * f.bias.head + n * f.bias.row) * (wide() ? 4 : 2),
                 (const char *)f.mask.data + b * f.mask.batch + h * f.mask.head + n * f.mask.row};
     }
-    // The score of key j from the dot product s.
+    // Returns the score of key j from the dot product s.
     __device__ __forceinline__ float of(const RowOf &r, float s, int j) const {
-        float slope, unit = p.scale; // what s is yet to be multiplied by
+        float slope, unit = p.scale; // the pending factor of s
         if (f.cap_in != 0) s = sizeof(T) == 4 ? fine_tanh(s * f.cap_in, slope) : tanh_of(s * f.cap_in, slope), unit = f.cap;
         if (f.bias.data) {
             const int at = min(j, p.kv_len - 1);
@@ -105,11 +103,11 @@ template <class T> struct RowScores {
         return fmaf(s, unit, -r.slope * fabsf(j - r.n - diagonal));
     }
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
-    // Bit i says that dropout drops key j/8*8+i.
+    // Bit i is set if dropout drops key j/8*8+i.
     __device__ __forceinline__ uint32_t drops(int n, int h, int j) const { return drops_of(random_words(f, b, h, n, j), f.drop_below); }
 };
 
-// 0 x + y of two elements each: y, unless x is not finite.
+// Returns 0 x + y of two elements each: y, or NaN if x is not finite.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y);
 template <> __device__ __forceinline__ uint32_t zero_times<BF16>(uint32_t x, uint32_t y) {
     asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
@@ -120,13 +118,13 @@ template <> __device__ __forceinline__ uint32_t zero_times<F16>(uint32_t x, uint
     return y;
 }
 
-// A Tile is a warp's rows and their sums. 16-bit: lane l holds rows l/4 and
-// l/4+8 and their columns 8i + l%4*2 + {0,1}: o D/2 registers, q D/4 or in shared memory.
+// A warp's rows and their sums. 16-bit: lane l holds columns 8i + l%4*2 + {0,1} of rows
+// l/4 and l/4+8: D/2 registers of o, and D/4 of q unless in shared memory.
 template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;
     float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
-    int first[2], last[2]; // keys that the lane's rows see
+    int first[2], last[2]; // visible keys of the lane's rows
     RowOf rows[features ? 2 : 1];
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
@@ -138,9 +136,9 @@ template <class T, int D, bool features> struct Tile {
         UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
     }
 
-    // Adds the 16 keys from key on, whose rows lie at k and v. edge: 0 if all rows see them all, 2 if some do and some do not.
+    // Adds 16 keys from `key` on, with rows at k and v. edge: 0 if all rows see all keys, 2 if rows may differ, else 1.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
-        float s[2][4] = {}, odd[2][4] = {}; // two chains of products each
+        float s[2][4] = {}, odd[2][4] = {}; // two chains per score
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
         UNROLL for (int i = 0; i < D / 16; i += 2) {
             uint32_t x[4], y[4];
@@ -174,7 +172,7 @@ template <class T, int D, bool features> struct Tile {
             if (top.far()) far = true, grow[h] = top.rescale(m[h]);
             m[h] = top.m, bases[h] = top.base;
         }
-        if (__any_sync(lanes, far)) { // there the maximum comes off the scores at once
+        if (__any_sync(lanes, far)) { // subtract the maximum from the scores before scaling
             UNROLL for (int h = 0; h < 2; h++) {
                 const float off = is_far(bases[h]) ? m[h] : 0;
                 s[0][2 * h] -= off, s[0][2 * h + 1] -= off, s[1][2 * h] -= off, s[1][2 * h + 1] -= off;
@@ -191,7 +189,7 @@ template <class T, int D, bool features> struct Tile {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
         if (features && x.f.drop_below) {
-            const RowOf &r = rows[0], &other = rows[features]; // a lane draws for one of them
+            const RowOf &r = rows[0], &other = rows[features]; // a lane draws for one of its two rows
             const bool odd = lane % 2;
             const uint32_t dropped = quad_drops(x.drops(odd ? other.n : r.n, odd ? other.h : r.h, key + lane % 4 / 2 * 8)) >> lane % 4 * 2;
             UNROLL for (int e = 0; e < 8; e++)
@@ -207,7 +205,7 @@ template <class T, int D, bool features> struct Tile {
         } else if (edge == 2) {
             float zero = 0;
             _Pragma("unroll 8") for (int i = lane; i < 16 * D; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
-            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // NaN: it would reach rows that do not see it
+            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // NaN would leak to other rows
         }
         const uint32_t p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
         const uint32_t v_at = shared_address(v) + L::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
@@ -219,7 +217,7 @@ template <class T, int D, bool features> struct Tile {
         }
     }
 
-    // O += P V, one key after another, of those that a row sees.
+    // O += P V, key by key, skipping keys hidden from a row.
     __device__ __forceinline__ void add_visible(const char *v, int key, const float (&s)[2][4], uint32_t hidden, int lane) {
         ROLLED for (int j = 0; j < 16; j++) {
             UNROLL for (int h = 0; h < 2; h++) {
@@ -244,15 +242,15 @@ template <class T, int D, bool features> struct Tile {
     }
 };
 
-// float32: 8 rows, Q in shared memory. Of the scores, lane l has key l%keys and
-// every (32/keys)th four dims; of O, `wide` neighbouring columns of every 32*wide.
+// float32: 8 rows, Q in shared memory. In scores, lane l has key l%keys and every
+// (32/keys)th group of four dims; in O, `wide` adjacent columns of every 32*wide.
 template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
-    static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns of a lane
-    float o[R][C] = {}, m[R], l[R]; // l: of the lane's keys
-    int first, last, live;          // keys that row lane%8 sees; rows that exist
+    static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns per lane
+    float o[R][C] = {}, m[R], l[R]; // l: partial sum over the lane's keys
+    int first, last, live;          // visible keys of row lane%8; number of existing rows
     const char *q;                  // [R, pitch]
-    RowOf mine;                     // row lane%8
+    RowOf mine;                     // of row lane%8
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
         q = rows_of_q, first = band.first(lane % R), last = band.last(lane % R), live = band.total - band.row;
@@ -322,12 +320,12 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// K or V as a lane fetches it: 16 bytes of some of its warp's rows.
+// Loads K or V: each lane copies 16 bytes of some of its warp's rows.
 template <class L> struct Source {
-    static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp takes at once
+    static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows per copy of the warp
     const char *data; // the lane's 16 bytes of the next round's first row
     int64_t row;      // bytes from row to row
-    int bytes, place; // of a row from the lane's on; where they go
+    int bytes, place; // bytes of a row from the lane's first on; destination
     bool aligned;
 
     __device__ __forceinline__ Source(const View &t, int b, int g, int key, int dim, int lane, bool paged = false) {
@@ -337,7 +335,7 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches rows from pages: lane first + i knows how far from data row i begins.
+    // Fetches rows from pages: `begins` of lane first + i is the offset of row i from data.
     __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
@@ -353,7 +351,7 @@ template <class L> struct Source {
             ROLLED for (int i = 0; i < L::keys * units / 32; i++) copy(i, false);
         }
     }
-    // Fetches the warp's rows of the next round, of which `keys` exist; the rest is zeros.
+    // Fetches the warp's rows of the next round: `keys` exist, the rest become zeros.
     __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
         const char *from = data;
         data += L::warps * L::keys * row;
@@ -361,7 +359,7 @@ template <class L> struct Source {
     }
     __device__ __forceinline__ void fetch_from(const char *from, uint32_t to, int keys, int lane) {
         auto copy = [&](int i, bool plain) {
-            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // beside the lane's
+            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // relative to the lane's
             const int count = plain || r + lane / units < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
             if (plain || aligned) copy_async16(there, from + u * 16, count);
@@ -384,10 +382,10 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned group = (unsigned)p.heads / p.kv_heads;
     unsigned total = group * p.q_len;
-    int team = 1; // warps that hold different rows
+    int team = 1; // warps with different rows
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
-    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // neighbors: the parts of a tile, or the tiles
+    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks: parts of a tile, or tiles
     const unsigned x = blockIdx.x / inner, y = x / outer;
     const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g = y % p.kv_heads, b = y / p.kv_heads;
     const unsigned start = tile * team * R;
@@ -396,12 +394,12 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         if (start >= group * e.row_end()) return;
         total = group * e.rows();
     }
-    const unsigned rows = min(team * R, group * e.row_end() - start); // with those of padding
+    const unsigned rows = min(team * R, group * e.row_end() - start); // padding rows included
 
     Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // of the block, then of the warp
     int from = band.first(0), seen;
     if constexpr (features) {
-        from &= ~15; // as random words and pairs of keys are
+        from &= ~15; // alignment of random words and of key pairs
         seen = start < total ? max(0, band.last(min(rows, total - start) - 1) + 1 - from) : 0;
     } else {
         seen = max(0, band.last(rows - 1) + 1 - from);
@@ -420,8 +418,8 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // Pages are looked up for some rounds at once, and for those after them: lane i has that of round i, or of key i%keys of round i/keys.
-    const bool whole = paged && f.page % L::keys == 0; // the keys of a round lie in one page
+    // Page table entries of at_once rounds, and of the next ones. Lane i has round i, or key i%keys of round i/keys.
+    const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };
     auto nth_of = [&](int j) { return (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift); };
@@ -448,7 +446,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);
     };
     fetch(0, 0);
-    // Q goes to its own room, or to the stage that is fetched last.
+    // Q goes to its own room, or to the last stage.
     char *const q = L::extra ? shared + W * L::ring + warp * L::extra : ring + (L::stages - 1) * L::slot;
     ROLLED for (int i = lane; i < R * L::units; i += 32) {
         const unsigned r = band.row + i / L::units, h = g * group + r % group;
@@ -462,7 +460,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     for (int i = 1; i < L::stages - 1; i++) fetch(i, i), copy_commit();
     Tile<T, D, features> sums;
     copy_wait<L::stages - 2>();
-    __syncwarp(); // the warp's Q has come
+    __syncwarp(); // Q has arrived
     sums.load(q, band, lane);
     int diagonal = 0;
     if constexpr (features) diagonal = e.s.diagonal;
@@ -473,7 +471,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1, always = features && f.mask.data;
     for (int round = 0, stage = 0; round < rounds; round++) {
         copy_wait<L::stages - 2>();
-        // The team's keys of this round have come, and all of it is done with the stage that is fetched next.
+        // The team's keys have arrived, and the next fetch's stage is free.
         if (team == 1) __syncwarp();
         else asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * team) : "memory");
         fetch(round + L::stages - 1, stage == 0 ? L::stages - 1 : stage - 1), copy_commit();
@@ -485,11 +483,11 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         }
         stage = stage == L::stages - 1 ? 0 : stage + 1;
     }
-    __syncthreads(); // all keys are read: the ring becomes room for O [W, R, o_pitch]
+    __syncthreads(); // O [W, R, o_pitch] reuses the ring
     sums.store((float *)ring, warp_sums + warp * R, lane);
-    __syncthreads(); // the sums of all warps are there
+    __syncthreads(); // the warps' sums are written
 
-    auto each = [&](auto &&f) { // row, head, query row, its first of four columns
+    auto each = [&](auto &&f) { // calls f(row, head, query row, first of four columns)
         ROLLED for (int e = threadIdx.x; e < rows * (D / 4); e += 32 * W) {
             const unsigned row = e / (D / 4);
             f(row, g * group + (start + row) % group, (start + row) / group, e % (D / 4) * 4);
@@ -503,7 +501,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
                 return;
             }
         }
-        const int w = row / R, r = row % R; // the warps that hold the row: w, w + team, ...
+        const int w = row / R, r = row % R; // warps w, w + team, ... hold the row
         s.add<W>(W / team, (float *)(shared + w * L::ring) + r * L::o_pitch + d, team * L::ring / 4, warp_sums + w * R + r, team * R);
         if constexpr (cluster) {
             *(float4 *)(shared + L::part(w, r) + d * 4) = {s.o[0], s.o[1], s.o[2], s.o[3]};
@@ -521,7 +519,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     if constexpr (cluster) {
         static_assert(L::has_part);
         cluster_meet(); // the parts are written
-        const int all = rows * (D / 4), share = (all + p.splits - 1) / p.splits; // each block puts together as many columns
+        const int all = rows * (D / 4), share = (all + p.splits - 1) / p.splits; // an equal share for each block
         ROLLED for (int i = part * share + threadIdx.x; i < min(all, (int)(part + 1) * share); i += 32 * W) {
             const unsigned row = i / (D / 4), h = g * group + (start + row) % group, n = (start + row) / group, d = i % (D / 4) * 4;
             if (features && n >= e.rows()) continue;
@@ -537,10 +535,10 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     }
     if (p.splits == 1 || !p.turn) return;
 
-    // The tile's last block to come here merges the parts; the counter wraps to 0.
+    // The tile's last block merges the parts; the counter wraps to 0.
     __syncthreads(); // the part is written
     int ended = 0;
-    if (threadIdx.x == 0) // release: the part is seen before it is counted; acquire: the other parts are read after they were
+    if (threadIdx.x == 0) // release: the part precedes its count; acquire: reads of other parts follow their counts
         asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(ended) : "l"(p.turn + y * tiles + tile), "r"(p.splits - 1) : "memory");
     if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D, features>(p, f, e, b, h, n, d); });
 }

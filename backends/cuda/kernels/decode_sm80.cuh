@@ -1,4 +1,4 @@
-// What puts together the sums of decode_sm80: those of warps, of blocks, of parts of the keys.
+// Merging of sums in decode_sm80: of warps, of blocks, of parts of the keys.
 #pragma once
 #include "score.cuh"
 
@@ -8,18 +8,18 @@ constexpr unsigned lanes = ~0u, merge_threads = 128;
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 
-// What makes scores units of log2: the scale too, unless features have made them natural.
+// Converts scores to units of log2; includes the scale unless features have applied it.
 template <bool features> __device__ __forceinline__ float unit_of(const Params &p, const Features &f) {
     return features && changes(f) ? kLog2E : p.scale_log2;
 }
 
-// Four columns of a row of O, with its m, in units that c makes log2, and l.
+// Sums is four columns of a row of O with its m and l; c converts m to units of log2.
 struct Sums {
     const float c;
     float o[4] = {}, m = -infinity, l = 0;
     __device__ __forceinline__ Sums(float c) : c(c) {}
 
-    // Adds `count` others, in order.
+    // Adds `count` other sums, in order.
     template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
         add_each<batch>(count, [&](int i) { return *(const float4 *)(other_o + i * o_stride); }, [&](int i) { return other[i * stride]; });
     }
@@ -52,9 +52,9 @@ struct Sums {
         if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = fmaf(m, p.scale, logf(l));
     }
 
-    // The same with features; of rows of padding with no key: 0 and -inf.
+    // The same with features. Padding rows get 0 and -inf.
     template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
-        const float natural = changes(f) ? 1 : p.scale; // what makes m natural
+        const float natural = changes(f) ? 1 : p.scale; // converts m to natural units
         const bool real = n < e.rows;
         const float carried = f.carry && real ? f.carried_lse[((int64_t)b * p.heads + h) * p.q_len + n] : -infinity;
         const Ending y = real ? ending(f, m * natural, l, h, carried) : Ending{0, 0, -infinity};
@@ -73,7 +73,7 @@ struct Sums {
     }
 };
 
-// O and LSE of the query row (b, h, n), columns d to d+3, from the parts.
+// Merges the parts of query row (b, h, n), columns d to d+3, to O and LSE.
 template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
     if (features && n >= e.rows()) return;
     Sums s(unit_of<features>(p, f));
@@ -83,8 +83,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void merge(c
     else s.template write<T>(p, b, h, n, d);
 }
 
-// Blocks of a cluster: all have come here, and see what the others wrote before; what lies there in the shared memory of one.
-constexpr int most_parts = 8; // of a cluster
+// Clusters: cluster_meet waits for all blocks and makes their writes visible. in_block returns an address in another block.
+constexpr int most_parts = 8; // blocks per cluster
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }
 __device__ __forceinline__ uint32_t in_block(uint32_t address, int block) {

@@ -1,17 +1,16 @@
-// What the float32 kernels are made of: tiles in shared memory, and products of
-// tiles on the tensor cores without loss of precision.
+// Float32 kernels: tiles in shared memory, and tensor core products of tiles
+// without loss of precision.
 //
 // Each operand is split into a tf32 number and the rest, a = hi + lo, and
 // a b = hi hi + (hi lo + lo hi); lo lo is about the rounding of float32 (Markidis
-// et al. 2018). The tensor core truncates its sums, which over many of them would
-// pull a result towards zero. So small terms are summed before or apart from the
-// large ones, and sums of a few large terms are added up by the rounding float32
-// units (Ootomo and Yokota 2022).
+// et al. 2018). The tensor core truncates, so long sums would drift towards zero.
+// Therefore small terms are summed before or apart from large ones, and float32
+// units, which round, add up short sums of large terms (Ootomo and Yokota 2022).
 //
-// A block is made of warps of 16 rows; a lane is number g*4+t of its warp. Of a
-// product of 16 rows and 8 columns it has four elements: rows g and g+8, columns
-// 2t and 2t+1. Operands come from shared memory by loads of 16 or 8 bytes, and
-// columns are dealt to lanes accordingly; see score and weigh.
+// A block consists of warps of 16 rows. Lane g*4+t of a warp holds four elements
+// of a 16x8 product: rows g and g+8, columns 2t and 2t+1.
+// Loads of 16 or 8 bytes determine the mapping of operand columns to lanes; see
+// score and weigh.
 #pragma once
 #include "score.cuh"
 
@@ -20,22 +19,20 @@ constexpr float kInf = __builtin_huge_valf();
 __device__ __forceinline__ int lane_g() { return threadIdx.x / 4 % 8; }
 __device__ __forceinline__ int lane_t() { return threadIdx.x % 4; }
 
-// Where the 16 bytes number chunk of a row lie in a tile of shared memory of
-// slice columns, in floats. Rows 2j and 2j+1 differ in the bit of weight 4, and
-// rows of one parity in the bits of weight 2 and 4, so that neither the loads of
-// score nor those of weigh have bank conflicts.
+// Returns the offset, in floats, of a row's 16-byte chunk in a tile of `slice`
+// columns in shared memory. Rows 2j and 2j+1 differ in the bit of weight 4, and
+// rows of one parity in the bits of weight 2 and 4: loads of score and weigh have
+// no bank conflicts.
 template <int slice> __device__ __forceinline__ int place(int row, int chunk) {
     return row * slice + ((chunk ^ (row & 6) ^ (row & 1) << 2) << 2);
 }
 
-// The first element of one head of a tensor.
 __device__ __forceinline__ float *first(const View &v, int batch, int head) {
     return (float *)v.data + batch * v.batch + head * v.head;
 }
 
 // Starts the copy of rows row to row+count-1, columns col to col+slice-1, of a
-// matrix to shared memory; what it does not have becomes zero. The matrix is
-// [rows, cols], its rows step elements apart.
+// matrix [rows, cols], rows `step` elements apart. Elements outside become zeros.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load(float *to, const float *data, int64_t step, int rows, int cols, int row, int col) {
     constexpr int chunks = slice / 4, stride = threads / chunks;
@@ -43,7 +40,7 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     int chunk = threadIdx.x % chunks, r = threadIdx.x / chunks;
     const float *from = data + (row + r) * step + col + chunk * 4;
     bool aligned = (((uintptr_t)data | step << 2) & 15) == 0;
-    if (stride % 8 == 0 && aligned && row + count <= rows && col + slice <= cols) { // nothing is missing
+    if (stride % 8 == 0 && aligned && row + count <= rows && col + slice <= cols) { // the slice is complete
         uint32_t at = shared_address(to + place<slice>(r, chunk));
 #pragma unroll
         for (int i = 0; i < count; i += stride, from += stride * step) copy_async16(at + i * slice * 4, from);
@@ -67,8 +64,7 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     }
 }
 
-// load of the keys row to row+count-1 of KV head h of a sequence, which may lie in pages
-// or have 16 bits.
+// Loads keys row to row+count-1 of KV head h, paged or not, of 32 or 16 bits.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load_keys(float *to, const View &v, const Features &f, const Sequence &s, int b, int h, int cols, int row, int col) {
     if (!f.page && !f.kv_type) {
@@ -104,8 +100,8 @@ __device__ __forceinline__ void load_keys(float *to, const View &v, const Featur
     }
 }
 
-// Replaces what is not finite in a tile by zeros, and returns whether there was
-// any; then bit r of bad[c] tells that row r of column c was replaced.
+// Replaces non-finite elements of a tile by zeros and reports whether it found any.
+// If so, bit r of bad[c] is set where row r of column c was replaced.
 template <int threads, int slice, int count> __device__ __forceinline__ bool clean(float *tile, unsigned long long *bad) {
     bool found = false;
 #pragma unroll 2
@@ -113,10 +109,10 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
         float4 x = *(const float4 *)(tile + i);
         found |= !(fabsf(x.x) < kInf) | !(fabsf(x.y) < kInf) | !(fabsf(x.z) < kInf) | !(fabsf(x.w) < kInf);
     }
-    if (!__syncthreads_or(found)) return false; // also: the last use of bad is over, and all have read the tile
+    if (!__syncthreads_or(found)) return false; // also: all have read the tile, and bad is free
 #pragma unroll 1
     for (int c = threadIdx.x; c < slice; c += threads) bad[c] = 0;
-    __syncthreads(); // bad is zero
+    __syncthreads();
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * slice; i += threads) {
         int row = i / slice, col = i % slice, at = place<slice>(row, col / 4) + col % 4;
@@ -125,13 +121,12 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
             atomicOr(&bad[col], 1ull << row);
         }
     }
-    __syncthreads(); // the tile and bad are written
+    __syncthreads();
     return true;
 }
 
-// What was replaced spoils the rows that see it, and no others: o is what weigh
-// has made of 16 columns from col on, and row 0 of the lane sees the tile's rows from
-// to to.
+// Sets elements of o to NaN in the rows that see a replaced element. o is weigh's
+// 16 columns from col on. The lane's row 0 sees rows `from` to `to` of the tile.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -143,8 +138,8 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
     }
 }
 
-// The same where a mask hides too. at is the lane's row 0, of tensors, and walked the
-// tile's row 0; those that it sees are from from+at to to+at.
+// Like spoil, with a mask. at is the tensor row of the lane's row 0, walked the tensor
+// row of the tile's row 0.
 template <bool transposed>
 __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
 #pragma unroll
@@ -161,7 +156,7 @@ __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned lo
     }
 }
 
-// What is left of lo is at most a bit in 24. A number within 2^-12 of the largest becomes Inf.
+// Splits four numbers by split_tf32. Numbers within 2^-12 of the largest float32 become Inf.
 __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
     split_tf32(x.x, hi[0], lo[0]);
     split_tf32(x.y, hi[1], lo[1]);
@@ -169,16 +164,16 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
     split_tf32(x.w, hi[3], lo[3]);
 }
 
-// s += a b^T over the columns of one slice: a is a tile of 16 rows, b one of
-// 8*tiles rows. Of each 16 columns, lane t brings 4t to 4t+3. Fine is for an
-// exponential, which turns the error of a large score into a factor.
+// s += a b^T over one slice: a has 16 rows, b 8*tiles rows. Lane t loads columns 4t
+// to 4t+3 of each 16. `fine` is for arguments of an exponential, where an absolute
+// error becomes a relative one.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
-    constexpr int group = tiles < 4 ? tiles : 4; // products under way at a time
+    constexpr int group = tiles < 4 ? tiles : 4; // products in flight
     int g = lane_g(), t = lane_t();
 #pragma unroll 1
     for (int kk = 0; kk < slice / 16; kk++) {
-        uint32_t h0[4], l0[4], h8[4], l8[4]; // of rows g and g+8
+        uint32_t h0[4], l0[4], h8[4], l8[4]; // rows g and g+8
         split4(*(const float4 *)(a + place<slice>(g, 4 * kk + t)), h0, l0);
         split4(*(const float4 *)(a + place<slice>(g + 8, 4 * kk + t)), h8, l8);
         uint32_t ah[2][4] = {{h0[0], h8[0], h0[1], h8[1]}, {h0[2], h8[2], h0[3], h8[3]}};
@@ -191,7 +186,7 @@ __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a,
             for (int n = 0; n < group; n++)
                 split4(*(const float4 *)(b + place<slice>(8 * (j + n) + g, 4 * kk + t)), bh[n], bl[n]);
 #pragma unroll
-            for (int i = 0; i < 6; i++) // the small terms, two of each kind, then the large ones
+            for (int i = 0; i < 6; i++) // small terms, then large ones
 #pragma unroll
                 for (int n = 0; n < group; n++) {
                     int c = i % 2 * 2;
@@ -211,8 +206,8 @@ __device__ __forceinline__ float dot4(const float4 &x, const float4 &y, float su
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-// The same without tensor cores. Eight products at a time are summed apart: a chain over all
-// columns would round at the size of the sum as often as there are columns.
+// Like score_many, without tensor cores. Groups of eight products are summed separately:
+// one long chain would round at the size of the whole sum in every step.
 template <int slice, int tiles>
 __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     int g = lane_g(), t = lane_t();
@@ -233,38 +228,35 @@ __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, 
     }
 }
 
-// The same: two tf32 numbers hold 23 bits of 24, and the tensor core truncates. In a
-// sum of many products that is less than what rounding adds up to, in a sum of few it
-// is more.
+// s += a b^T by score_few or score_many. Two tf32 numbers hold 23 bits of 24, and the
+// tensor core truncates: its error is below float32 rounding in long sums only.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     if (slice < 64 || cols <= 32) score_few<slice>(s, a, b, min(cols, slice));
     else if constexpr (slice >= 64) score_many<slice, fine>(s, a, b);
 }
 
-// Two numbers as a pair in bf16: their first 16 bits.
+// Returns two numbers truncated to a pair of bf16.
 __device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }
 
-// The bit of lo that mma_tf32 does not read.
+// Returns the bit of lo that mma_tf32 ignores.
 __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint(__uint_as_float(lo) - __uint_as_float(lo & 0xffffe000)); }
 
-// o = alpha o + p v for a slice of v; p is what score or its like has left in the
-// lane. The product is computed transposed: the columns of v are its rows, the rows
-// of p its columns, so that both operands are in the right registers as they come.
-// Key 2t of p stands in place t of the operand, key 2t+1 in place t+4. Of each 16
-// columns of v, lane g brings 2g and 2g+1. Then o[m][h] has columns 16m+2g (elements
-// 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3), and alpha[n]
-// belongs to row n of the lane, row 2t + n%2 + n/2*8. With signs, p is what drop leaves.
-// With rounds, float32 units add up the products of 8 keys each. A chain of products over the whole
-// tile loses half a unit of the sum at each of them, always toward zero: where the first keys have
-// most of the weight, that is most of the error of O. With all, no bit of v is lost: a row that has one
-// key gets O = v.
+// o = alpha o + p v for a slice of v; p has the layout of score's result. The product
+// is computed transposed: then both operands already are in the right registers. Key 2t of p has index t in
+// the operand, key 2t+1 index t+4. Lane g loads columns 2g and 2g+1 of each 16 of v.
+// Then o[m][h] has columns 16m+2g (elements 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t
+// (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's row n: 2t + n%2 + n/2*8.
+// signs: p carries the sign marks of drop.
+// rounds: float32 units add up the products of 8 keys each. One chain over the tile
+// truncates in every step: with most weight on the first keys, that dominates O's error.
+// all: no bit of v is lost, so a row with one key gets O = v.
 template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
     int g = lane_g(), t = lane_t();
 #pragma unroll
     for (int m = 0; m < slice / 16; m += 2) {
-        float s[2][2][4] = {}, c[2][2][4] = {}; // large terms and small ones; with rounds all terms, and those of 8 keys
+        float s[2][2][4] = {}, c[2][2][4] = {}; // large terms and small terms; with rounds the sum, and the terms of 8 keys
 #pragma unroll
         for (int j = 0; j < tiles; j++) {
             uint32_t ph[4], pl[4];
@@ -291,7 +283,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
-                for (int i = 0; i < 3; i++) // two chains in turns; with rounds one, its large term last
+                for (int i = 0; i < 3; i++) // two interleaved chains; with rounds one, its large term last
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool large = i == (rounds ? 2 : 1);
@@ -316,8 +308,8 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
     }
 }
 
-// Writes row n of the lane of what weigh has made of 16 columns from col on, times
-// scale, to the row that begins at to and has cols elements.
+// Writes the lane's row n of weigh's result for 16 columns from col on, times scale,
+// to the row `to` of cols elements.
 __device__ __forceinline__ void store(float *to, int cols, int col, const float (&o)[2][4], int n, float scale) {
     float x = o[n / 2][n % 2] * scale, y = o[n / 2][2 + n % 2] * scale;
     col += 2 * lane_g();
@@ -329,8 +321,8 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
     }
 }
 
-// store, of a row that may be continued, when what is there counts earlier times, or may be
-// padding, which becomes 0: O is divided by its sum of weights last, once. Where earlier is 0 nothing is read.
+// Like store, with carry and padding: writes (mine o + earlier to) / sum, or 0 if !row. The division is last, so O
+// is rounded once. If earlier is 0, `to` is not read.
 __device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
     const float by = __fdividef(1, sum);
     col += 2 * lane_g();
@@ -339,7 +331,7 @@ __device__ __forceinline__ void store_onto(float *to, int cols, int col, const f
         if (col + c < cols) {
             float x = o[n / 2][2 * c + n % 2];
             x = earlier == 0 ? x * mine : fmaf(x, mine, earlier * to[col + c]);
-            const float y = x * by, rest = fmaf(-y, sum, x); // of the division, which is 0 or less than a unit
+            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, below one unit
             to[col + c] = row ? fabsf(y) < kInf ? fmaf(rest, by, y) : y : 0;
         }
 }

@@ -1,32 +1,31 @@
 // Forward attention in float32: for each query row i of each head,
 //
-//	m = max of S[j] = Q[i]·K[j] over the keys j that row i sees
+//	m = max of S[j] = Q[i]·K[j] over the visible keys j
 //	l = sum of P[j] = exp(scale (S[j] - m))
 //	O[i] = sum of P[j] V[j] / l;  LSE[i] = scale m + ln l
 //
-// one tile of keys after the other, with m, l and O corrected whenever m grows
-// (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1).
+// tile by tile over the keys; l and O are rescaled whenever m grows (Milakov and
+// Gimelshein 2018; Dao et al. 2022, algorithm 1).
 //
 // Launch: grid.x = ceil(q_len / rows) * heads * batch, for d512 times
 // ceil(v_dim / 256). No workspace.
 //
-// Tiles: a block has 16 query rows in each warp, and walks tiles of 64 or 32 keys.
-// Q stays in shared memory. K and then V of a tile of keys arrive in slices of 64
-// columns in a ring of two stages: while one is used, the next is on its way. A
-// tile that some row does not see whole is treated after Q·K and before P V by code
-// that the other tiles skip.
+// Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
+// Q stays in shared memory. K, then V, pass through a ring of two stages in slices
+// of 64 columns, one prefetched. Edge tiles are masked after Q·K and cleaned before
+// P V.
 //
-// Registers of a lane: S, then P, 4 for each 8 keys; O 4 for each 8 columns; the
-// products under way 16 or 32, and their operands as many.
+// Registers per lane: S, then P, 4 for each 8 keys; O, 4 for each 8 columns; 16 or
+// 32 for products in flight, 16 or 32 for their operands.
 #include "f32.cuh"
 
 template <int D> struct Tile {
     static constexpr int keys = D < 256 ? 64 : 32;
     static constexpr int warps = D > 256 ? 2 : 4;
     static constexpr int threads = 32 * warps, rows = 16 * warps;
-    static constexpr int slice = D < 64 ? D : 64;     // columns of a stage
-    static constexpr int out = D < 256 ? D : 256;     // columns of O in a block
-    static constexpr int stage = keys * slice;        // floats of a stage
+    static constexpr int slice = D < 64 ? D : 64;     // columns per stage
+    static constexpr int out = D < 256 ? D : 256;     // columns of O per block
+    static constexpr int stage = keys * slice;        // floats per stage
     static constexpr int shared = (rows * D + 2 * stage) * 4 + slice * 8;
 };
 
@@ -43,7 +42,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     float *ring = q_tile + T::rows * D;                                 // [2][keys][slice]
     auto *bad = (unsigned long long *)(ring + 2 * T::stage);            // [slice]
 
-    // The last tiles come first: under a causal mask they are the longest.
+    // Last tiles first: under a causal mask they are the longest.
     int at = blockIdx.x, parts = (p.v_dim + T::out - 1) / T::out, heads = p.heads * p.batch;
     parts = D > T::out ? parts : 1;
     int part = at % parts;
@@ -59,8 +58,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, s.rows());      // the rows of the block
-    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // the keys that they see,
-    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // rounded down to a whole tile
+    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // keys that some row sees;
+    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a tile
     if constexpr (features)
         if (row0 >= row1) key1 = key0;                          // all rows are padding
     const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
@@ -70,8 +69,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     int row = row0 + 16 * warp + g;                                     // and row + 8
     float o[T::out / slice][slice / 16][2][4] = {}, m[2] = {-kInf, -kInf}, l[2] = {};
 
-    // Stages come in the order of use: the slices of K, then those of V, of one
-    // tile of keys after the other.
+    // Stages are loaded in the order of use: for each tile of keys, the slices of K,
+    // then of V.
     int next_key = key0, next_slice = 0, stage = 0;
     auto load_next = [&](int into) {
         if (next_key < key1) {
@@ -90,7 +89,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     };
     auto next_stage = [&] {
         copy_wait<0>();
-        __syncthreads(); // the stage is there for all, and the one before it is used up
+        __syncthreads(); // the stage has arrived; the previous one is free
         load_next(stage ^ 1);
         stage ^= 1;
         return ring + (stage ^ 1) * T::stage;
@@ -102,7 +101,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
 
     bool scaled = true;
     if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
-    const float factor = features && scaled ? kLog2E : p.scale_log2; // what makes S units of log2
+    const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to units of log2
     for (int key = key0; key < key1; key += keys) {
         float w[keys / 8][4] = {}; // S, then P
         for (int i = 0; i < k_slices; i++) {
@@ -121,8 +120,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
         }
 
-        // What comes off is the maximum times scale_log2, rounded once: P, alpha and LSE all take the rounded number, so that
-        // the rounding cancels. With features, and far from 0, the maximum comes off first, so that differences have no rounding.
+        // P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and
+        // far from 0, the maximum is subtracted before scaling: differences of close scores are exact.
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -131,7 +130,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
             top = fmaxf(m[r], quad_max(top));
             const Beneath x(top, factor);
-            float from = features ? top == -kInf ? 0 : top : x.base; // no key yet: keep -inf - -inf away
+            float from = features ? top == -kInf ? 0 : top : x.base; // no visible key yet: avoid -inf - -inf
             alpha[r] = features ? exp2_approx((m[r] - from) * factor) : x.rescale(m[r]);
             m[r] = top;
             if (!features && __any_sync(~0u, x.far())) {
@@ -149,13 +148,13 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
             l[r] = fmaf(l[r], alpha[r], sum);
         }
-        [[maybe_unused]] const bool sparse = edge; // the band leaves some row few keys
+        [[maybe_unused]] const bool sparse = edge; // some row may have few keys
         if constexpr (features) {
             Scores<float>(p, f, s.s, batch, head).template drop<false>(w, row, key + 2 * t);
             edge |= f.mask.data != nullptr;
         }
 
-        float row_alpha[4]; // of the rows that weigh gives the lane
+        float row_alpha[4]; // for the lane's rows in weigh
 #pragma unroll
         for (int n = 0; n < 4; n++) row_alpha[n] = __shfl_sync(~0u, alpha[n / 2], 8 * t + n % 2 * 4);
 
@@ -165,7 +164,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // dP comes without tensor cores: what O lacks of V would be a gradient where a row has one key.
+                // dP has full precision here: with one key per row, an error of O against V would become a gradient.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {
@@ -183,7 +182,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     copy_wait<0>(); // no copy outlives its block
-    // What kLn2 lacks in units of m, as backward takes LSE off scores by p.scale.
+    // Corrects kLn2 for the rounding of scale_log2, as backward scales scores by p.scale.
     const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
     [[maybe_unused]] auto lse_of = [&](float m, float l) {
         const float scaled = __fmul_rn(m, p.scale_log2);
@@ -207,7 +206,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // row n of the lane, as weigh has it
+        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // the lane's row n in weigh's layout
         float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4), onto = 0, whole = 0;
         if constexpr (features) onto = __shfl_sync(~0u, earlier[n / 2], 8 * t + n % 2 * 4), whole = __shfl_sync(~0u, sum[n / 2], 8 * t + n % 2 * 4);
         if (i >= s.row_end()) continue;

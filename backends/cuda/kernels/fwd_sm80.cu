@@ -1,92 +1,91 @@
 // fwd_sm80 computes, for each query row i of each head,
 //
 //	m, l, o = -inf, 0, 0
-//	for each tile of keys that row i sees, from the last to the first:
+//	for each tile of visible keys, from the last to the first:
 //		s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
 //		if max(s) > m + 8/c: a = 2^(c (m-max(s))); o, l, m = a o, a l, max(s)
 //		p = 2^(c (s-m)); l += sum(p); o += p·V
 //	O[i] = o / l; LSE[i] = scale m + ln(l)
 //
 // with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3; Dao 2023,
-// algorithm 1). m may stay up to 8 binary orders below the true maximum, which
-// float32, bfloat16 and float16 all bear, and saves most passes over o.
+// algorithm 1). m may lag the true maximum by up to 8 binary orders, within the range
+// of float32, bfloat16 and float16. This saves most rescaling passes over o.
 //
 // Launch: grid.x = ceil(q_len/rows) * heads * batch, threads, rows and shared
 // memory from the Plan, no workspace.
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and
-// walks the keys in tiles. Shared memory: Q [rows, dim], then two stages of
-// K [keys, dim] and V [keys, dim]; the copy of the next tile runs under the
-// products of this one. A row is padded with zeros to dim, and its 16-byte
-// chunks are permuted so that the eight rows of one ldmatrix touch all banks.
-// Registers: o, s and (as they are) p in the layout of the mma's sums.
+// loops over tiles of keys. Shared memory: Q [rows, dim], then two stages of
+// K [keys, dim] and V [keys, dim], one prefetched. Rows are padded with zeros to
+// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch
+// all banks. Registers: o, s and p in the layout of mma's sums.
 //
-// A key that a row does not see has p = 0, but 0 * NaN would reach o all the
-// same. That can only happen in tiles on the edge of the band, and it leaves a
-// NaN in o. Then the block starts anew, and multiplies those tiles with care.
+// A hidden key has p = 0, but in edge tiles 0 * NaN still reaches o. If o has a
+// NaN, the block starts again with V of edge tiles cleared, and adds V's
+// non-finite elements last.
 #include "score.cuh"
 
 template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, warps = warps_;
-    static constexpr int tiles = tiles_;    // 16-row tiles of a warp
-    static constexpr int keys = keys_;      // of a tile of K and V
-    static constexpr int blocks = blocks_;  // of a multiprocessor, at least
-    static constexpr bool keep_q = keep_q_; // in registers
+    static constexpr int tiles = tiles_;    // 16-row tiles per warp
+    static constexpr int keys = keys_;      // per tile of K and V
+    static constexpr int blocks = blocks_;  // minimum per multiprocessor
+    static constexpr bool keep_q = keep_q_; // Q in registers
     static constexpr int threads = warps * 32, rows = warps * tiles * 16;
     static constexpr int row_bytes = dim * 2;
-    static constexpr int chunks = dim / 8;                 // 16-byte chunks of a row
-    static constexpr int group = chunks % 8 == 0 ? 8 : 4; // of them are permuted among themselves
+    static constexpr int chunks = dim / 8;                 // 16-byte chunks per row
+    static constexpr int group = chunks % 8 == 0 ? 8 : 4; // chunks permuted among themselves
     static constexpr int q_bytes = rows * row_bytes, tile_bytes = keys * row_bytes;
-    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // in shared memory: m, l and what l lacks, of each thread's rows
+    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // in shared memory: m, l and l's compensation, per row of each thread
     static constexpr int shared = rows_at + 10 * threads * 2 * tiles;
-    static constexpr int step = threads / group; // rows of a row group, which all threads copy together
+    static constexpr int step = threads / group; // rows per row group; all threads copy one together
     static_assert(chunks % group == 0 && keys % step == 0 && rows % step == 0, "whole row groups");
 };
 
-// The permutation of row r: chunk c lies at place c ^ swizzle(r).
+// The permutation of row r: chunk c is stored at c ^ swizzle(r).
 template <class S> __device__ __forceinline__ int swizzle(int r) { return S::group == 8 ? r & 7 : r >> 1 & 3; }
 
-// Copies the thread's chunk j of a row group of a tile into shared memory. Rows
-// from left on and columns from cols on become zeros; only aligned chunks are
-// copied asynchronously. Pointers are those of the thread's chunk 0.
+// Copies the thread's chunk j of a row group into shared memory, asynchronously if
+// aligned. Elements become zeros if !row, and from column cols on. Pointers are to the
+// thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
     if (aligned) return copy_async16_if(to, from, row && cols > 0);
     uint32_t x[4] = {};
-    asm volatile("" : "+l"(from)); // or the compiler makes eight pointers
+    asm volatile("" : "+l"(from)); // otherwise the compiler keeps eight pointers
 #pragma unroll
     for (int e = 0; e < 8; e++)
         if (row && e < cols) x[e / 2] |= (uint32_t)from[e] << e % 2 * 16;
     store_shared16x8(to, x);
 }
 
-// The shared address of the lane's row of the 16x16 fragment at (row, 16 k) of a
-// tile; at is the address for (0, 0).
+// Returns the shared address of the lane's row of the 16x16 fragment at (row, 16 k)
+// of a tile; `at` is the address for (0, 0).
 template <class S> __device__ __forceinline__ uint32_t fragment(uint32_t at, int row, int k) {
     constexpr int half = S::group / 2;
     return (at ^ (k % half * 32)) + k / half * (half * 32) + row * S::row_bytes;
 }
 
-// A pair of elements, those that are not finite replaced by 0.
+// Replaces non-finite elements of a pair by 0.
 template <class T> __device__ __forceinline__ uint32_t finite(uint32_t pair) {
     const float inf = __int_as_float(0x7f800000);
     return (fabsf(widen<T>(pair & 0xffff)) < inf ? pair & 0xffff : 0) | (fabsf(widen<T>(pair >> 16)) < inf ? pair & 0xffff0000 : 0);
 }
 
-// Keeps the compiler from computing x again wherever it is used.
+// Returns x, and keeps the compiler from recomputing it at each use.
 __device__ __forceinline__ uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
 template <class S, bool features> __device__ __forceinline__ void forward(const Params &p, const Features &f) {
     using T = typename S::T;
-    constexpr int M = S::tiles, R = 2 * M; // 16-row tiles of a warp, rows of a thread
+    constexpr int M = S::tiles, R = 2 * M; // 16-row tiles per warp, rows per thread
     const float inf = __int_as_float(0x7f800000);
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // The block's row tile and head. Under a mask, the heads whose K and V fit
-    // into the L2 cache together go row tile by row tile, the longest first.
+    // In a band, heads whose K and V fit into the L2 cache together are ordered by row
+    // tile, longest first.
     int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
     const bool rising = hi < p.kv_len - 1, banded = rising || p.q_len - 1 + lo > 0;
     const int row_tiles = (p.q_len + S::rows - 1) / S::rows, all = p.batch * p.heads;
@@ -102,8 +101,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     const int rows = min(S::rows, e.rows() - row0);
 
-    // The tiles of keys from..to hold what some row sees, every row sees all of
-    // those full_from..full_to.
+    // Some row sees keys of tiles from..to; every row sees all keys of tiles
+    // full_from..full_to.
     const int last_key = min(e.keys() - 1, row0 + rows - 1 + hi), first_key = max(0, row0 + lo);
     const int from = first_key / S::keys, to = last_key < first_key || features && rows <= 0 ? from - 1 : last_key / S::keys;
     const int full_from = (max(0, row0 + rows - 1 + lo) + S::keys - 1) / S::keys;
@@ -115,7 +114,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const uint16_t *v = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;              // [kv_len, v_dim]
     if constexpr (features) {
         q += e.s.q0 * p.q.row;
-        if (f.page) // rows are found in the table
+        if (f.page) // the page table locates rows
             k = (const uint16_t *)p.k.data + kv_head * p.k.head, v = (const uint16_t *)p.v.data + kv_head * p.v.head;
         else
             k += e.s.key0 * p.k.row, v += e.s.key0 * p.v.row;
@@ -123,7 +122,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     bool aligned = (((uintptr_t)q | (uintptr_t)k | (uintptr_t)v | (p.q.row | p.k.row | p.v.row | p.dim | p.v_dim) * 2) & 15) == 0;
     if (features && f.page) aligned = aligned && ((p.k.batch | p.v.batch) & 7) == 0;
 
-    // Copies go row group by row group, from the last to the first, tile by tile.
+    // Copies go from the last tile and row group to the first.
     constexpr int groups = S::keys / S::step, pieces = S::chunks / S::group, fetches = 2 * groups * pieces, stage_bytes = 2 * S::tile_bytes;
     const int thread_row = threadIdx.x / S::group, thread_col = threadIdx.x % S::group * 8;
     const uint32_t q_tile = kept(shared_address(shared)), tiles_at = q_tile + S::q_bytes;
@@ -133,7 +132,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         const int64_t last = to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
-    // Piece x of the fetches that copy a tile; stage is where the tile goes.
+    // Copies piece x of a tile to a stage.
     auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;
@@ -144,7 +143,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         else
             k_next -= S::step * p.k.row;
     };
-    // The same of keys in pages, row by row.
+    // Copies a tile of paged keys, row by row.
     auto load_pages = [&](int tile, uint32_t stage) {
 #pragma unroll 1
         for (int n = 0; n < 2 * groups; n++) {
@@ -161,7 +160,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     };
     auto load = [&](int tile, uint32_t stage) {
         if (features && f.page) return load_pages(tile, stage);
-        const int left = tile == to ? e.keys() - tile * S::keys : S::keys; // only the last tile can be short
+        const int left = tile == to ? e.keys() - tile * S::keys : S::keys; // only the last tile can be partial
         if (aligned) {
 #pragma unroll
             for (int x = 0; x < fetches; x++) fetch(x, stage, left, true);
@@ -172,8 +171,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         copy_commit();
     };
 
-    // Where the lane's row of a 16x16 fragment lies: matrices of ldmatrix go down
-    // first in Q and V, across first in K.
+    // Offsets of the lane's row of a 16x16 fragment: ldmatrix goes down first in Q and V,
+    // across first in K.
     const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
     const uint32_t value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S>(down)) << 4));
     const uint32_t key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S>(across)) << 4));
@@ -181,16 +180,16 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const int top_row = row0 + warp * (M * 16), row = top_row + lane / 4; // the thread's rows are row + 8 r, r < R
     uint32_t qf[S::keep_q ? M : 1][S::keep_q ? S::dim / 16 : 1][4];
     float o[M][S::dim / 8][4];
-    // m and l of the thread's rows. Registers are short while S is made.
+    // m and l are in shared memory: S leaves no registers.
     float *const m = (float *)(shared + S::rows_at) + threadIdx.x * R, *const l = m + S::threads * R;
     uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of floats
-    auto add_weights = [&](int r, float x) { // to l, as Kahan sums: rows of many keys lose no more than one rounding
+    auto add_weights = [&](int r, float x) { // to l, by Kahan summation
         const float more = x + __uint_as_float((uint32_t)lacks[r] << 16), sum = l[r] + more;
         lacks[r] = __float_as_uint(more - (sum - l[r])) >> 16;
         l[r] = sum;
     };
 
-    // S = Q K^T of the tile of keys at `at`.
+    // S = Q K^T for the tile of keys at `at`.
     auto scores = [&](float(&s)[M][S::keys / 8][4], uint32_t at) {
 #pragma unroll
         for (int i = 0; i < M; i++)
@@ -223,15 +222,15 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             }
         }
     };
-    // Where features leave scores as they are, they are scaled with the exponential, as without.
+    // Scores that no feature changes are scaled in the exponential.
     bool changes = false;
-    float factor = p.scale_log2, natural = p.scale, slope = 0; // what makes S units of log2, and natural
+    float factor = p.scale_log2, natural = p.scale, slope = 0; // convert S to units of log2, and to natural units
     if constexpr (features) {
         const Scores<T> x(p, f, e.s, batch, head);
         changes = x.changes() || f.mask.data, slope = x.slope;
         if (x.changes()) factor = kLog2E, natural = 1;
     }
-    auto weight = [&](float &s, float shift) { return s = exp2_approx(fmaf(s, factor, shift)); }; // P in place of S
+    auto weight = [&](float &s, float shift) { return s = exp2_approx(fmaf(s, factor, shift)); }; // replaces S by P
     auto adjust = [&](float(&s)[M][S::keys / 8][4], int key0) {
         if constexpr (features)
             if (changes) {
@@ -246,8 +245,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         for (int e = 0; e < 4; e++) a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
     };
 
-    // A tile that every row sees whole, on the bet that no maximum grows much.
-    // Returns how many of its keys are done.
+    // Processes a tile visible to all rows, while no maximum grows much. Returns the
+    // number of keys done.
     auto attend_full = [&](uint32_t at, int key0) {
         float s[M][S::keys / 8][4];
         scores(s, at);
@@ -294,7 +293,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                     mma<T>(o[i][2 * n], a[i], v[x % 3][0], v[x % 3][1]);
                     mma<T>(o[i][2 * n + 1], a[i], v[x % 3][2], v[x % 3][3]);
                 }
-                if (kk + 1 < S::keys / 16) // the next weights, between the products
+                if (kk + 1 < S::keys / 16) // interleave the next weights with the products
 #pragma unroll
                     for (int y = n * pieces; y < (n + 1) * pieces; y++)
                         if (y < 2 * M) weights(s[y / 2][2 * kk + 2 + y % 2], y / 2);
@@ -303,15 +302,15 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         return add(), S::keys;
     };
 
-    bool far = false; // the maximum of a row of the warp is
-    // Any tile, from its key `begin` on.
+    bool far = false; // some row of the warp is far
+    // Processes any tile, from its key `begin` on.
     auto attend = [&](uint32_t at, int key0, int begin) {
-        if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // the warp sees nothing of it
+        if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // hidden from all rows of the warp
         float s[M][S::keys / 8][4];
         scores(s, at);
         adjust(s, key0);
         const int key = key0 + lane % 4 * 2, left = e.keys() - key; // the thread's first key
-        const uint32_t before = key - row - lo, band = hi - lo;     // row + lo .. row + hi are seen
+        const uint32_t before = key - row - lo, band = hi - lo;     // keys row + lo .. row + hi are visible
         auto sees = [&](int i, int n, int e) {
             return before + (n * 8 + (e & 1) - i * 16 - (e >> 1) * 8) <= band && n * 8 + (e & 1) < left && n * 8 >= begin;
         };
@@ -351,7 +350,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             top[r] = -x.base, far |= x.far();
         }
         far = __any_sync(~0u, far);
-        if (far) // there the maximum comes off S at once
+        if (far) // subtract the maximum from S before scaling
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 const float base = is_far(top[r]) ? m[r] : 0;
@@ -404,7 +403,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     if constexpr (S::keep_q) {
         copy_wait<1>();
-        __syncthreads(); // Q has arrived for every thread
+        __syncthreads(); // Q has arrived
 #pragma unroll
         for (int i = 0; i < M; i++)
 #pragma unroll
@@ -423,9 +422,9 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
 #pragma unroll 1
         for (int tile = to; tile >= from; tile--) {
             copy_wait<0>();
-            __syncthreads(); // this tile has arrived for every thread, and all have left the other stage
+            __syncthreads(); // the tile has arrived; the other stage is free
             const uint32_t stage = (tile & 1) * stage_bytes, at = tiles_at + stage;
-            const bool full = tile >= full_from && tile <= full_to && tile < to && !(features && f.drop_below); // no branch of dropout is worth a place among the products
+            const bool full = tile >= full_from && tile <= full_to && tile < to && !(features && f.drop_below); // dropout's branches would slow attend_full
             if (tile > from) load(tile - 1, stage_bytes - stage);
             int done = 0;
             if (full && !far)
@@ -448,13 +447,13 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             for (int n = 0; n < S::dim / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) nan |= o[i][n][e] != o[i][n][e];
-        if (!__syncthreads_or(nan)) break; // also: all have left both stages
+        if (!__syncthreads_or(nan)) break; // also: both stages are free
         rewind();
         load(to, (to & 1) * stage_bytes);
     }
 
-    // O goes through the warp's own rows of Q in shared memory, so that whole
-    // chunks are stored.
+    // Stage O in the warp's own rows of Q in shared memory, so that stores are whole
+    // chunks.
     uint16_t *out = (uint16_t *)p.o.data + e.q_batch() * p.o.batch + head * p.o.head; // [q_len, v_dim]
     float *lse = p.lse.data ? (float *)p.lse.data + e.q_batch() * p.lse.batch + head * p.lse.head : nullptr; // [q_len]
     if constexpr (features) {
@@ -496,7 +495,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     __syncwarp(); // O is complete
     if (careful) {
-        // What is not finite in V, for the rows that see it.
+        // Add V's non-finite elements to rows that see them.
         const uint16_t *value = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;
 #pragma unroll 1
         for (int key = first_key; key <= last_key; key++)
@@ -514,7 +513,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
                     y = pack<T>(widen<T>(y) + x, 0);
                 }
             }
-        __syncwarp(); // and complete again
+        __syncwarp();
     }
     const bool out_whole = (((uintptr_t)out | p.o.row * 2) & 15) == 0;
 #pragma unroll 4
@@ -543,8 +542,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     KERNEL(fwd_sm80_##type##_d##dim, Params, false, x, no_features, T, dim, __VA_ARGS__)                      \
     KERNEL(fwd_sm80_features_##type##_d##dim, FeatureParams, true, x.p, x.f, T, dim, __VA_ARGS__)
 
-// Warps, 16-row tiles of a warp, keys, blocks of a multiprocessor, Q in
-// registers; by the shared memory of a multiprocessor: 228, 164 or 100 KB.
+// Warps, 16-row tiles per warp, keys, blocks per multiprocessor, Q in registers;
+// by the shared memory per multiprocessor: 228, 100 or 164 KB.
 #if __CUDA_ARCH__ >= 900
 #define SHAPE_32 4, 2, 64, 3, true
 #define SHAPE_64 4, 2, 64, 3, false

@@ -1,18 +1,17 @@
-// fwd_sm90_short computes what fwd_sm90 does, for heads of few rows or few keys:
+// fwd_sm90_short is fwd_sm90 for heads of few rows or few keys:
 //
 //	for each tile of 64 query rows i, by a warpgroup:
 //		m, l, o = -inf, 0, 0
-//		for each tile of keys that some row of it sees, from the left:
+//		for each tile of keys that some row sees, from the left:
 //			s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
 //			n = max(m, max(c s)); a = 2^(m-n); m = n
 //			p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
 //		O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
-// with c = scale log2(e). There a block stays on its multiprocessor and its warps have
-// roles; here blocks are small, several are on a multiprocessor, and while one waits for
-// memory or for its exponentials, the others multiply.
+// with c = scale log2(e). Blocks of fwd_sm90 are persistent and their warps have roles. Here
+// several small blocks share a multiprocessor: while one waits, the others multiply.
 //
-// Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
+// Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
 // Launch: MapParams by value; grid.x = batch * heads * tiles, where tiles = ceil(q_len / rows);
 // the rest from the Plan. Maps of 16-bit elements, rank 4, 128-byte swizzle, no interleaving,
@@ -24,20 +23,17 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
-// 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
-// of v, o and lse are used.
+// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride.
+// With kv_len = 0, k and v are not read. Of the views in p, the kernel uses v, o and lse.
 //
-// A block takes a tile of a head's rows, 64 a warpgroup, and ends. Tiles of keys that fit into
-// the stages together are loaded at once; else they follow each other, and a thread asks for
-// the next one where all warps have left a stage. Of the last tile that a warpgroup sees it
-// multiplies no more than 16, 64 or 80 keys, if it needs no others. O leaves through the rows
-// of Q. s, o and p lie in the layout of wgmma's sums and operands.
+// A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
+// into the stages, they are loaded at once; otherwise one thread refills stages that all
+// warps have released. A warpgroup's last visible tile has products of 16, 64 or 80 keys if
+// these suffice. O is staged in the rows of Q. s, o and p have wgmma's layouts.
 //
-// A key that a row does not see has p = 0, but 0 * NaN would reach o all the same, and stay
-// there. So under a mask a block looks at o in the end, and if something is not finite takes
-// the rows once more: now V is cleared of what is not finite before it is used, and the rows
-// that see it add it in the end.
+// A hidden key has p = 0, but 0 * NaN still reaches o. So in a band a block checks o at the
+// end. If o is not finite, it processes the rows again, with V's non-finite elements
+// cleared, and finally adds these to the rows that see them.
 #include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
@@ -45,17 +41,17 @@
 struct MapParams {
     TensorMap q, k, v, o;
     Params p;
-    int tiles, unused[2]; // of a head's query rows
+    int tiles, unused[2]; // tiles: of query rows, per head
 };
 
 template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups
-    static constexpr int stages = stages_;     // of K and of V
-    static constexpr int most_left = keys > 80 ? 80 : 16; // keys of a last tile that has products of its own: 16, 64, 80
+    static constexpr int stages = stages_;     // of K, and of V
+    static constexpr int most_left = keys > 80 ? 80 : 16; // most keys of a last tile with smaller products: 16, 64, 80
     static constexpr int rows = 64 * groups, threads = 128 * groups;
-    static constexpr int panels = (dim + 63) / 64, q_panel = 64 * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int panels = (dim + 63) / 64, q_panel = 64 * 128, panel = keys * 128; // panels of 64 columns; bytes of a panel of Q, of K or V
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
     static constexpr int k_at = groups * q_bytes, v_at = k_at + stages * tile_bytes, barriers_at = v_at + stages * tile_bytes;
     static constexpr int shared = 1024 + barriers_at + 8 * (groups + 4 * stages + 1); // 1024 to align
@@ -65,14 +61,14 @@ template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shap
 #define LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7"
 WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%11")
 
-template <class A> constexpr int length = 0; // of an array
+template <class A> constexpr int length = 0; // elements of an array
 template <class X, int n> constexpr int length<X (&)[n]> = n;
 
-// The same for all lanes of a warp, and in a uniform register, as what the addresses of products are computed from should be.
+// Returns x, equal in all lanes, in a uniform register, best for addresses of products.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
-// The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when nobody reads them any more.
-// "cleared" has a phase for each tile of V that the block clears.
+// The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when all warps have read
+// them. "cleared" has one phase per cleared tile of V.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
@@ -96,24 +92,24 @@ template <class S> struct Shared {
     }
 };
 
-// What a block works on: a tile of a head's rows, and the tiles of keys that some row of it sees.
+// A block's work: a tile of a head's rows, and the tiles of keys that some row sees.
 template <class S> struct Block {
     int batch, head, kv_head;
-    int row0;        // the first
+    int row0;        // first row
     int from, count; // tiles of keys
-    bool stays;      // each has a stage of its own
-    int base = 0;    // tiles of keys that went through the stages before
+    bool stays;      // each tile of keys has its own stage
+    int base = 0;    // tiles of keys that already used the stages
 
     __device__ __forceinline__ explicit Block(const MapParams &a) {
         const Params &p = a.p;
-        const int all = a.tiles == 1 ? blockIdx.x : blockIdx.x / a.tiles, tile = blockIdx.x - all * a.tiles; // a division takes long
-        row0 = (p.hi < p.kv_len - 1 ? a.tiles - 1 - tile : tile) * S::rows; // the longest first
+        const int all = a.tiles == 1 ? blockIdx.x : blockIdx.x / a.tiles, tile = blockIdx.x - all * a.tiles; // divisions are slow
+        row0 = (p.hi < p.kv_len - 1 ? a.tiles - 1 - tile : tile) * S::rows; // longest first
         batch = all / p.heads, head = all - batch * p.heads, kv_head = p.heads == p.kv_heads ? head : head / (p.heads / p.kv_heads);
         const int first = max(0, row0 + p.lo), last = min(p.kv_len - 1, min(row0 + S::rows, p.q_len) - 1 + p.hi);
         from = first / S::keys, count = last < first ? 0 : last / S::keys - from + 1;
         stays = count <= S::stages;
     }
-    // Tile n of keys goes to this stage, as the one after so many rounds.
+    // Tile n of keys uses stage(n), in its round(n).
     __device__ __forceinline__ int stage(int n) const { return unsigned(n + base) % S::stages; }
     __device__ __forceinline__ int round(int n) const { return unsigned(n + base) / S::stages; }
     __device__ __forceinline__ int key(int n) const { return (from + n) * S::keys; }
@@ -133,8 +129,8 @@ template <class S> struct Block {
     }
 };
 
-// Clears a tile of V, which has arrived, of what is not finite, by all threads of the block. Warpgroups come here from two
-// places of the code, so that they meet at a barrier in shared memory.
+// Clears non-finite elements of a tile of V, with all threads of the block. Warpgroups call it from two places, so they
+// synchronize by a barrier in shared memory.
 template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
     uint4 *const x = (uint4 *)v;
@@ -153,34 +149,34 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     using T = typename S::T;
     extern __shared__ char unaligned[];
     Shared<S> sh;
-    // The permutation of chunks repeats every 1024 bytes. The address is the same for a warp, as the compiler must know.
+    // The permutation of chunks repeats every 1024 bytes. The shuffle makes the address uniform.
     sh.at = uniform((shared_address(unaligned) + 1023) & ~1023u);
     const Params &p = a.p;
     const float c = p.scale_log2;
     const int group = uniform(threadIdx.x / 128);
     const bool banded = p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0;
-    // Computed where they are needed: registers are short.
+    // Recomputed at each use, to save registers.
     auto thread = [] { return (unsigned)fresh(threadIdx.x) % 128; };
     auto lane = [] { return (unsigned)fresh(threadIdx.x) % 32; };
-    auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // of its warpgroup
+    auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // first of its warpgroup
     auto asks = [] { return fresh(threadIdx.x) == 0; };
     if (asks()) sh.init();
     Block<S> block(a);
     const int count = block.count;
-    auto meet = [&] { // the warpgroup
+    auto meet = [&] { // synchronizes the warpgroup
         if (group == 0) named_barrier(1, 128);
         else named_barrier(2, 128);
     };
     const int top_row = block.row0 + group * 64; // the thread's rows are row() and row() + 8
     auto row = [&] { const unsigned i = thread(); return top_row + int(i / 32 * 16 + i % 32 / 4); };
     const uint32_t q_tile = sh.q(group), q_full = sh.q_full(group);
-    auto ask_q = [&](int g) { // of a warpgroup
+    auto ask_q = [&](int g) { // a warpgroup's Q
         const int from = block.row0 + g * 64;
         if (from >= p.q_len) return;
         barrier_expect(sh.q_full(g), S::q_bytes);
         each<S::panels>([&](int i) { box_load(sh.q(g) + i * S::q_panel, a.q, 64 * i, from, block.head, block.batch, sh.q_full(g)); });
     };
-    auto ask = [&](int n) { // for what all stages hold, from tile n on
+    auto ask = [&](int n) { // fills the stages, from tile n on
 #pragma unroll 1
         for (; n < min(S::stages, count); n++) block.ask_k(a, sh, n), block.ask_v(a, sh, n);
     };
@@ -192,25 +188,25 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     }
     __syncthreads(); // the barriers exist
 
-    bool careful = false; // V is cleared, as the rows are taken once more
+    bool careful = false; // second pass over the rows, with V cleared
     while (true) {
         if (asks() && careful && !block.stays) ask(0);
         const int see_from = max(0, top_row + p.lo), see_to = min(p.kv_len - 1, min(top_row + 64, p.q_len) - 1 + p.hi);
         const bool sees = top_row < p.q_len && see_from <= see_to;
-        // The tiles of keys from first to last - 1 hold what some row of the warpgroup sees.
+        // Some row of the warpgroup sees keys of tiles first to last - 1.
         const int first = sees ? see_from / S::keys - block.from : 0, last = sees ? see_to / S::keys - block.from + 1 : 0;
         float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}, down[2], top[2];
-        volatile float most[2]; // the highest score of a row that is far; in local memory: registers are short
+        volatile float most[2]; // highest score of a far row; in local memory to save registers
         each<S::dim / 2>([&](int i) { o[i] = 0; });
         auto give = [&](uint32_t empty) {
             if (!block.stays && lane() == 0) barrier_arrive(empty);
         };
-        auto more = [&](int n) { // once for each n from 1 on: asks for what goes to stages that all will have left soon
+        auto more = [&](int n) { // once for each n >= 1: loads the next tile into the stage of tile n - 1
             if (block.stays || !asks()) return;
             const int next = n - 1 + S::stages;
             if (next < count) block.ask_k(a, sh, next), block.ask_v(a, sh, next);
         };
-        auto receive = [&](int n) { // V
+        auto receive = [&](int n) { // waits for V
             barrier_wait(sh.v_full(block.stage(n)), block.round(n) & 1);
             if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))), sh.cleared(), n);
         };
@@ -240,7 +236,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             });
             each<length<decltype(s)>>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
         };
-        auto maxima = [&](auto &s) { // in m; what comes off c s in top; what o must be multiplied by in down
+        auto maxima = [&](auto &s) { // m: maxima; top: subtrahends of c s; down: factors of o
             top[0] = top[1] = -infinity;
             each<length<decltype(s)> / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
@@ -254,7 +250,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 far |= is_far(top[r]);
             });
             if (!__any_sync(~0u, far)) return;
-            each<2>([&](int r) { // of rows that are far the highest score comes off s at once
+            each<2>([&](int r) { // far rows: subtract the highest score from s before scaling
                 float off = 0;
                 if (is_far(top[r])) {
                     const bool was = is_far(lower[r]) && lower[r] != -infinity;
@@ -266,13 +262,13 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 each<length<decltype(s)> / 2>([&](int i) { s[i / 2 * 4 + 2 * r + i % 2] -= off; });
             });
         };
-        auto exponentials = [&](auto &s, auto &weights) { // P in weights, and its sums in l
+        auto exponentials = [&](auto &s, auto &weights) { // weights: P; adds its sums to l
             float sum[2] = {};
             each<length<decltype(s)>>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
             each<length<decltype(s)> / 2>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
         };
-        auto pass_by = [&](int n) { // a tile that no row of the warpgroup sees
+        auto pass_by = [&](int n) { // skips a hidden tile
             barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
             give(sh.k_empty(block.stage(n)));
             receive(n);
@@ -284,7 +280,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         for (; n < first; n++) pass_by(n);
         if (sees) {
             barrier_wait(q_full, 0);
-            auto step = [&](int n, auto width) { // so many keys of a tile; there are registers for one product at a time
+            auto step = [&](int n, auto width) { // `width` keys of a tile; registers suffice for one product
                 float s[width.value / 2];
                 uint32_t weights[width.value / 16][4];
                 scores(n, s);
@@ -299,7 +295,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 wgmma_wait<0>();
                 give(sh.v_empty(block.stage(n)));
             };
-            // The last tile may hold few keys, of which the products need no more than these.
+            // A last tile with few visible keys has smaller products.
             const int left = see_to + 1 - block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
 #pragma unroll 1
             for (; n < whole; n++) step(n, Count<S::keys>());
@@ -331,7 +327,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
             });
             if (!sees) barrier_wait(q_full, 0);
-            meet(); // nobody reads Q any more
+            meet(); // Q is free
             const int warp = thread() / 32, lane = int(thread() % 32);
             const uint32_t fragment = q_tile + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); // the lane's chunk of the warp's first 16x16
             auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
@@ -341,7 +337,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             auto staged = [&](int r, int column) {
                 return (uint16_t *)sh.pointer(q_tile + column / 64 * S::q_panel + r * 128 + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2);
             };
-            if (careful) { // what was taken out of V
+            if (careful) { // add the cleared elements of V
                 const uint16_t *value = row_of(p.v, block.batch, block.kv_head, 0); // [kv_len, v_dim]
                 __syncwarp(); // the warp's rows are written
 #pragma unroll 1
@@ -358,14 +354,14 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 }
             }
             async_fence(); // the copy sees O
-            meet();        // all have written theirs
-            if (p.v_dim % 8 != 0) { // copies out write chunks of 16 bytes whole
+            meet();        // all have written O
+            if (p.v_dim % 8 != 0) { // box_store writes whole 16-byte chunks
                 uint16_t *to = row_of(p.o, block.batch, block.head, top_row);
 #pragma unroll 1
                 for (int r = warp; r < min(64, p.q_len - top_row); r += 4)
 #pragma unroll 1
                     for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
-                meet(); // all have read
+                meet(); // all have read O
             } else if (leads()) {
                 each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, block.head, block.batch, q_tile + i * S::q_panel); });
                 store_commit();

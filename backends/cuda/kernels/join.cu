@@ -1,25 +1,24 @@
-// What joins the parts that the ranks of a ring compute, of strided tensors of any of the
-// three types:
+// Joins partial results of ring ranks: strided tensors of any of the three types.
 //
-//	join_sum    dst = x + y, each of which may be missing; of neither, dst = value
-//	join_merge  dst, lse = the result of the keys of x, lse and of those of y, part_lse;
-//	            without y these have a weight and no value, as a sink
+//	join_sum    dst = x + y; either may be missing; without both, dst = value
+//	join_merge  dst, lse = attention over the keys of (x, lse) and of (y, part_lse);
+//	            without y, part_lse adds weight but no value, like a sink
 //
-// Sums are in float32. dst may be x. Launch: grid.x is ceil(batch * heads * rows / rows of a
-// block), which is 256 / lanes.
+// Sums are in float32. dst may be x. Launch: grid.x = ceil(batch * heads * rows / rows per
+// block), with 256 / lanes rows per block.
 //
-// lanes threads have a row, in pieces of 8 columns. The first of them computes its weights,
-// in float64, as the rounding of an LSE is that of a weight.
+// `lanes` threads share a row, in pieces of 8 columns. The first computes the row's weights
+// in float64: an absolute error of LSE is a relative error of a weight.
 #include "mma.cuh"
 #include "params.cuh"
 
 struct Join {
     View dst, x, y, lse, part_lse;
-    int64_t count; // of rows, of all heads and batches
+    int64_t count; // rows of all heads and batches
     int heads, rows, dim;
-    int lanes;                     // of a row: a power of 2, at most 32
+    int lanes;                     // per row: a power of 2, at most 32
     int dst_type, x_type, y_type;  // 0 float32, 1 float16, 2 bfloat16
-    int aligned;                   // pieces begin at multiples of 16 bytes
+    int aligned;                   // pieces of 8 columns are 16-byte aligned
     float value;
 };
 
@@ -37,7 +36,7 @@ __device__ __forceinline__ void widen(float (&to)[8], const uint32_t (&from)[4],
     }
 }
 
-// load8 reads up to 8 columns of a row.
+// Loads up to 8 columns of a row.
 __device__ __forceinline__ void load8(float (&to)[8], const View &v, int64_t at, int type, int n, bool aligned) {
     if (type == 0) {
         const float *from = (const float *)v.data + at;
@@ -95,7 +94,7 @@ template <bool merge> __device__ __forceinline__ void join(const Join &j) {
     const int64_t row = (int64_t)blockIdx.x * (join_threads / j.lanes) + threadIdx.x / j.lanes;
     const bool there = row < j.count;
     int64_t r, h, b;
-    if (j.count < 1ll << 31) { // then quotients cost little
+    if (j.count < 1ll << 31) { // 32-bit divisions are cheap
         const uint32_t at = (uint32_t)row, head = at / j.rows;
         r = at % j.rows, h = head % j.heads, b = head / j.heads;
     } else {
@@ -106,9 +105,9 @@ template <bool merge> __device__ __forceinline__ void join(const Join &j) {
         if (there && lane == 0) {
             float *at = (float *)j.lse.data + offset(j.lse, b, h, r);
             const double a = *at, c = ((const float *)j.part_lse.data)[offset(j.part_lse, b, h, r)], most = fmax(a, c);
-            if (most < 0 && isinf(most) && a == c) { // no keys of either
+            if (most < 0 && isinf(most) && a == c) { // neither has keys
                 mine = theirs = 0, *at = (float)most;
-            } else { // NaN where one of them is NaN or Inf
+            } else { // NaN if either is NaN or Inf
                 const double ea = exp(a - most), ec = exp(c - most);
                 mine = (float)(ea / (ea + ec)), theirs = (float)(ec / (ea + ec));
                 *at = (float)(most + log(ea + ec));

@@ -1,14 +1,12 @@
-// Loops of nothing but what bounds a kernel: multiply-adds of float32, products of
-// 16-bit matrices in registers by mma.sync, copies of memory. limits_sm90 has the
-// products of Hopper.
+// Loops that measure the bounds of a kernel: float32 multiply-adds, 16-bit matrix
+// products in registers by mma.sync, memory copies. limits_sm90 has Hopper's products.
 //
-// Launch: Limits by value, any number of blocks; the rest from the Plan, in which
-// rows are the thousands of operations that a block does in a round, and keys the
-// blocks that a multiprocessor should have.
+// Launch: Limits by value, any number of blocks, the rest from the Plan: rows holds
+// thousands of operations per block and round, keys holds blocks per multiprocessor.
 #include "limits.cuh"
 #include "mma.cuh"
 
-constexpr int threads = 256, chains = 8; // independent sums of a thread
+constexpr int threads = 256, chains = 8; // independent sums per thread
 
 template <class T> __device__ __forceinline__ void products(const Limits &a) {
     uint32_t x[4][4], y[2][2];

@@ -1,4 +1,4 @@
-// What the loops of limits.cu and limits_sm90.cu share.
+// Arguments and helpers of limits.cu and limits_sm90.cu.
 #pragma once
 #include "params.cuh"
 
@@ -6,7 +6,7 @@ struct F16;
 struct BF16;
 
 struct Limits {
-    const uint4 *from; // of copies
+    const uint4 *from; // source of copies
     uint4 *to;
     int64_t words; // of 16 bytes
     int rounds;
@@ -19,8 +19,8 @@ template <class T> constexpr uint32_t ones = 0; // a pair of 1
 template <> constexpr uint32_t ones<F16> = 0x3c003c00;
 template <> constexpr uint32_t ones<BF16> = 0x3f803f80;
 
-// A pair of numbers with magnitudes from 1 to 2, some of them negative: what power the
-// products take depends on their operands, and zeros would flatter.
+// Returns a pair of random numbers with magnitudes from 1 to 2 and random signs. The power
+// of products depends on their operands: zeros would overstate the rate.
 template <class T> __device__ __forceinline__ uint32_t random_pair(uint32_t seed) {
     uint32_t x = (seed + blockIdx.x * 7919) * 2654435761u;
     x = (x ^ x >> 15) * 2246822519u;

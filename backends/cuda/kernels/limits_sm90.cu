@@ -1,13 +1,13 @@
-// The products of 16-bit matrices that Hopper's tensor cores do at most: wgmma of two
-// warpgroups, operands in shared memory, and nothing else. Compiled with
-// -gencode=arch=compute_90a,code=sm_90a. Launch: as limits.cu says.
+// Peak rate of Hopper's tensor cores for 16-bit matrices: wgmma of two warpgroups with
+// operands in shared memory. Compiled with -gencode=arch=compute_90a,code=sm_90a.
+// Launch: see limits.cu.
 #include "limits.cuh"
 #include "sm90.cuh"
 
 constexpr int groups = 2, threads = 128 * groups, rows = 64, columns = 256, depth = 64;
 
 template <class T> __device__ __forceinline__ void products(const Limits &a) {
-    __shared__ __align__(1024) uint32_t tiles[(groups * rows + columns) * depth / 2]; // of each warpgroup's a, then of b
+    __shared__ __align__(1024) uint32_t tiles[(groups * rows + columns) * depth / 2]; // each warpgroup's a, then b
     for (int i = threadIdx.x; i < sizeof tiles / 4; i += threads) tiles[i] = random_pair<T>(i);
     async_fence(); // the products see them
     __syncthreads();

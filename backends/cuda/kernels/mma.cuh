@@ -1,6 +1,5 @@
-// The instructions that the kernels for compute capability 8.0 and later are
-// made of, one function each: asynchronous copies, ldmatrix, mma.sync, exp2.
-// Fragment layouts are those of the PTX ISA, "Matrix fragments for mma".
+// Instructions of compute capability 8.0 and later, one function each. The PTX
+// ISA, "Matrix fragments for mma", defines the fragment layouts.
 #pragma once
 #include <stdint.h>
 
@@ -11,7 +10,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// Copies 16 bytes to shared memory, the last 16-bytes of them as zeros.
+// Copies `bytes` bytes to shared memory and pads them with zeros to 16.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -20,7 +19,7 @@ template <int pending> __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l%8 of matrix l/8.
+// Loads four 8x8 matrices of 16-bit elements; lane l gives the address of row l%8 of matrix l/8.
 __device__ __forceinline__ void load_matrix(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
@@ -41,7 +40,7 @@ template <> __device__ __forceinline__ void mma<F16>(float (&d)[4], const uint32
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two floats rounded to a pair of 16-bit elements, lo in the lower half.
+// Rounds two floats to a pair of 16-bit elements, lo in the lower half.
 template <class T> __device__ __forceinline__ uint32_t pack(float lo, float hi);
 template <> __device__ __forceinline__ uint32_t pack<BF16>(float lo, float hi) {
     uint32_t r;
@@ -54,7 +53,6 @@ template <> __device__ __forceinline__ uint32_t pack<F16>(float lo, float hi) {
     return r;
 }
 
-// One 16-bit element widened.
 template <class T> __device__ __forceinline__ float widen(uint16_t x);
 template <> __device__ __forceinline__ float widen<BF16>(uint16_t x) { return __uint_as_float((uint32_t)x << 16); }
 template <> __device__ __forceinline__ float widen<F16>(uint16_t x) {
@@ -63,25 +61,24 @@ template <> __device__ __forceinline__ float widen<F16>(uint16_t x) {
     return r;
 }
 
-// 2^x; 0 for -inf, NaN kept.
+// Returns 2^x; 0 for -inf, NaN for NaN.
 __device__ __forceinline__ float exp2_approx(float x) {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 
-// Copies 16 bytes to shared memory, or zeros if there are none.
+// Copies 16 bytes to shared memory, or zeros if !there.
 __device__ __forceinline__ void copy_async16_if(uint32_t to, const void *from, bool there) {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from),
                  "r"((uint32_t)there) : "memory");
 }
 
-// Stores eight 16-bit elements.
 __device__ __forceinline__ void store_shared16x8(uint32_t to, const uint32_t (&x)[4]) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements, the inverse of load_matrix.
+// Stores four 8x8 matrices of 16-bit elements: the inverse of load_matrix.
 __device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4]) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
@@ -92,7 +89,7 @@ __device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&
 #endif
 }
 
-// Adds four floats to 16 aligned bytes of global memory, each of them atomically.
+// Adds four floats to 16 aligned bytes of global memory, each atomically.
 __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
@@ -101,8 +98,8 @@ __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 #endif
 }
 
-// A counter in global memory that blocks wait for. The add comes after all
-// that the thread has written, and after what it has seen written at a barrier.
+// Counters in global memory that blocks wait for. The add releases the thread's earlier
+// writes, and writes it observed at a barrier.
 __device__ __forceinline__ int load_counter(const int *from) {
     int x;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
@@ -110,7 +107,6 @@ __device__ __forceinline__ int load_counter(const int *from) {
 }
 __device__ __forceinline__ void add_counter_release(int *to) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(to) : "memory"); }
 
-// Copies 16 bytes to shared memory.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -120,8 +116,8 @@ __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int b
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// d += a b, a 16x8 by rows, b 8x8 by columns, of tf32 (float32 whose last 13 bits
-// are not read), float32 sums.
+// d += a b, a 16x8 by rows, b 8x8 by columns, of tf32 (ignoring the last
+// 13 bits of float32), float32 sums.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -133,14 +129,14 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
 }
 
-// x = hi + lo for mma_tf32: hi is x rounded to tf32, lo the exact rest, of which
-// mma_tf32 reads all bits but at most one.
+// Splits x = hi + lo for mma_tf32: hi is x rounded to tf32, lo the exact rest, of
+// which mma_tf32 ignores at most one bit.
 __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) {
     hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     lo = __float_as_uint(x - __uint_as_float(hi));
 }
 
-// The largest x, or the sum of x, of the lanes that differ from this one in the bits from `from` up to `to`.
+// Reduces x over the lanes whose numbers differ in bits from, 2*from, ... below to.
 template <int from, int to> __device__ __forceinline__ float butterfly_max(float x) {
 #pragma unroll
     for (int bit = from; bit < to; bit *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, bit));
@@ -152,7 +148,7 @@ template <int from, int to> __device__ __forceinline__ float butterfly_sum(float
     return x;
 }
 
-// As copy_async16, but at once, by elements of `size` bytes: `from` need not be aligned.
+// Like copy_async16, but synchronous, by elements of `size` bytes: `from` may be unaligned.
 template <int size> __device__ __forceinline__ void copy_elements16(uint32_t to, const void *from, int bytes) {
     uint32_t x[4] = {};
 #pragma unroll

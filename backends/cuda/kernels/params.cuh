@@ -1,6 +1,5 @@
-// The argument block of every kernel, passed by value, and the plan by which
-// each kernel tells the host how to launch it. params.go mirrors Params field
-// for field.
+// Params is every kernel's argument block, passed by value; params.go mirrors it.
+// Plan tells the host how to launch a kernel.
 #pragma once
 #include <stdint.h>
 
@@ -17,70 +16,70 @@ struct Params {
     View dq, dk, dv;
 
     // Workspace, each row-major.
-    float *delta;     // backward: rowsum(dO * O) - dLSE; each kernel says in which shape
-    float *dq_sum;    // backward: dQ before it is rounded; its layout is the kernel's
+    float *delta;     // backward: rowsum(dO * O) - dLSE; each kernel documents its shape
+    float *dq_sum;    // backward: dQ before rounding, in the kernel's own layout
     int *turn;        // counters
     float *part_o;    // decode: [splits, batch, heads, q_len, padded dim]
     float *part_lse;  // decode: [splits, batch, heads, q_len, 2], maximum and sum
 
     int batch, heads, kv_heads, q_len, kv_len, dim, v_dim;
-    int lo, hi;        // row i sees the keys from max(0, i+lo) to min(kv_len-1, i+hi), both included; |lo|, |hi| <= 2^30
+    int lo, hi;        // row i sees keys max(0, i+lo) to min(kv_len-1, i+hi), inclusive; |lo|, |hi| <= 2^30
     float scale;       // of the scores
     float scale_log2;  // scale * log2(e)
-    int splits;        // decode: parts that the keys are cut into
-    int deterministic; // backward: dQ is summed in one order
-    int8_t skew;       // bwd_sm90: how far apart the blocks of a head begin, 0 if all begin at the last rows;
-    int8_t halves;     // whether two blocks share its tiles; and
-    int16_t tile;      // which tile of a whole's rows a part begins with, or, below 0, of its keys
+    int splits;        // decode: parts of the keys; bwd_sm90: parts of a KV head's query heads
+    int deterministic; // backward: every sum of dQ has a fixed order
+    int8_t skew;       // bwd_sm90: key tile j begins at row tile j << (skew-1), or j >> -skew if negative; 0: at the last. fwd_sm90: warpgroups take turns
+    int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles
+    int16_t tile;      // bwd_sm90: first row tile of a partial call; if negative, minus the first key tile
 };
 
-// A Plan is read by the host as the global variable <kernel>_plan.
+// The host reads a Plan from the global variable <kernel>_plan.
 struct Plan {
-    int threads; // of a block
+    int threads; // per block
     int shared;  // bytes of dynamic shared memory
-    int rows;    // query rows of a block's tile
-    int keys;    // keys of a block's tile
+    int rows;    // query rows per tile
+    int keys;    // keys per tile
 };
 
-// What a call has beyond dense attention in a band, which the instances of a kernel for
-// features take: features.go mirrors it field for field. Nothing is 0 or null.
+// Everything beyond dense attention in a band, for instances with features. features.go
+// mirrors it field for field. Absent features are 0 or null.
 struct Features {
-    View bias, dbias, mask; // [batch, heads, rows, keys]; what repeats has stride 0. mask is bytes
+    View bias, dbias, mask; // [batch, heads, rows, keys]; broadcast dimensions have stride 0. mask is bytes
     View slopes;            // [batch, heads] float32
     View sink, dsink;       // [heads] float32
 
-    // Where sequences lie: in padded tensors the lengths, in packed ones the starts
-    // [batch + 1] of those of a side. The keys of sequence b are those of pages
-    // pages[b * page_width], ... of a pool [pages, heads, page, row elements].
+    // Sequence lengths [batch] of padded tensors, or starts [batch + 1] of packed ones.
+    // The page table: sequence b has pages[b * page_width], ... of a pool
+    // [pages, heads, page, row elements].
     const int *q_lens, *q_starts, *kv_lens, *kv_starts, *pages;
-    int64_t left, right;  // keys that a row sees on a side of its diagonal; -1 for all
-    int64_t shift;        // of the diagonal
+    int64_t left, right;  // keys visible on each side of a row's diagonal; -1: all
+    int64_t shift;        // offset of the diagonal
     float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
-    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows], as tiles of query rows sum it
+    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows], as summed for row tiles
 
-    uint32_t seed[2], drop_below; // a number of 16 bits drops its weight where it is below the upper half; the lower half is 0
-    float keep;                   // what the other weights are multiplied by; 1 without dropout
+    uint32_t seed[2], drop_below; // drops a weight if its 16 random bits are below drop_below >> 16; the lower half is 0
+    float keep;                   // factor of the kept weights; 1 without dropout
     float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; 0 without
-    int top_left;                 // the diagonal begins at key 0
-    int page, page_width;         // keys of a page, pages of a sequence; 0 without pages
+    int top_left;                 // 1: the diagonal begins at key 0; 0: it ends at the last key
+    int page, page_width;         // keys per page, pages per sequence; 0 without pages
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
-    int page_box;                 // fwd_sm90: keys that one copy moves, which divide the page and the tile
-    int bias_wide, dbias_wide;    // float32, not of the problem's type
-    int bias_pairs, mask_pairs;   // two keys of a row, from an even one on, lie in aligned memory
-    int kv_type;                  // of K and V where that of Q is float32: 0 the same, 1 float16, 2 bfloat16
+    int page_box;                 // fwd_sm90: keys per copy; divides the page and the tile
+    int bias_wide, dbias_wide;    // 1: float32; 0: the problem's type
+    int bias_pairs, mask_pairs;   // keys 2j and 2j+1 of a row are aligned as a pair
+    int kv_type;                  // type of K and V if Q is float32: 0 float32, 1 float16, 2 bfloat16
     int carry;
-    int delta_rows, delta_step;   // of delta: rows of a head, floats from one to the next
+    int delta_rows, delta_step;   // delta: rows per head, floats between rows
     int dbias_shape[3];           // batch, heads, rows
-    int dbias_apart;              // each pair has its own, 0 so far: bwd_sm90 writes those of the tiles that it walks
-    uint32_t first_batch, first_head, first_row, first_key; // of the call in a whole, as random words count; a multiple of 8 keys
-    int key_slots, row_slots;     // bwd_sm90, fwd_sm90: slots of packed sequences, of which each has a tile for each head; or 0
+    int dbias_apart;              // dbias is not reduced and starts as 0: bwd_sm90 writes the tiles that it visits
+    uint32_t first_batch, first_head, first_row, first_key; // origin of a partial call, for the dropout counters; first_key is a multiple of 8
+    int key_slots, row_slots;     // bwd_sm90, fwd_sm90: tile slots of packed sequences, one tile per slot and head; or 0
 };
 
-// The argument block of the instances for features.
+// The arguments of instances with features.
 struct alignas(64) FeatureParams {
-    uint8_t maps[4][128]; // of kernels with tensor maps
+    uint8_t maps[4][128]; // tensor maps, for kernels that use them
     Params p;
-    int rows[8]; // of fwd_sm90
+    int rows[8]; // fwd_sm90 only
     Features f;
 };

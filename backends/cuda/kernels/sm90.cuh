@@ -1,16 +1,14 @@
-// The instructions that the kernels for compute capability 9.0a are made of, one
-// function each: copies through tensor maps, barriers in shared memory, products
-// of a warpgroup. Not for any other architecture.
+// Instructions of compute capability 9.0a alone, one function each.
 #pragma once
 #include "mma.cuh"
 
-// What cuTensorMapEncodeTiled fills in.
+// A tensor map, encoded by cuTensorMapEncodeTiled.
 struct alignas(64) TensorMap {
     char opaque[128];
 };
 
-// Barriers of 8 bytes in shared memory. A wait ends when the phase of that parity
-// is over: all arrivals that the barrier counts, and all bytes that were expected.
+// Barriers of 8 bytes in shared memory. A wait ends when all arrivals and bytes of the
+// given parity's phase have come.
 __device__ __forceinline__ void barrier_init(uint32_t b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
 }
@@ -26,32 +24,32 @@ __device__ __forceinline__ void barrier_wait(uint32_t b, int parity) {
 }
 // Makes initialized barriers visible to copies.
 __device__ __forceinline__ void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// One of the sixteen barriers of the block, for so many of its threads.
+// Waits at one of the block's sixteen named barriers for `threads` threads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The same where warps may come to it at instructions of their own, which PTX allows each of the two, but compute-sanitizer only this one.
+// Like named_barrier, for warps that arrive from different instructions: compute-sanitizer rejects that for bar.sync, PTX does not.
 __device__ __forceinline__ void meeting_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-__device__ __forceinline__ void named_arrive(int id, int threads) { // counts, and goes on
+__device__ __forceinline__ void named_arrive(int id, int threads) { // does not wait
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// A loop without jumps, so that the arrays which it indexes can be registers.
+// An unrolled loop, so that the arrays it indexes can stay in registers.
 template <int n, class F> __device__ __forceinline__ void each(F f) {
 #pragma unroll
     for (int i = 0; i < n; i++) f(i);
 }
 
-// A number that a lambda's body is made for.
+// A compile-time number as an argument of a lambda.
 template <int n> struct Count {
     static constexpr int value = n;
 };
 
-// A place in a ring of stages, and the parity of the round.
+// A stage index in a ring, and the parity of the round.
 template <int stages> struct Ring {
     int stage = 0, parity;
     __device__ explicit Ring(int parity) : parity(parity) {}
@@ -60,15 +58,15 @@ template <int stages> struct Ring {
     }
 };
 
-// Blocks of a cluster: the number of this one; all have come here, and see what the others wrote before; an address in the
-// shared memory of one, what lies there, and writing there.
+// Clusters. cluster_meet waits for all blocks and makes their earlier writes visible. map_cluster returns an address in a
+// block's shared memory, for load_cluster and store_cluster.
 __device__ __forceinline__ int cluster_rank() {
     int x;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
     return x;
 }
 __device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); } // and goes on
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); } // does not wait
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 __device__ __forceinline__ uint32_t map_cluster(uint32_t address, int block) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(address), "r"(block));
@@ -83,7 +81,7 @@ __device__ __forceinline__ void store_cluster(uint32_t to, float a, float b, flo
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// Arrives at a barrier of another block of the cluster, which sees all that came before; waits for such.
+// Arrives at a barrier of another block of the cluster and releases earlier writes to it; the wait acquires them.
 __device__ __forceinline__ void barrier_arrive_cluster(uint32_t b) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(b) : "memory");
 }
@@ -91,11 +89,11 @@ __device__ __forceinline__ void barrier_wait_cluster(uint32_t b, int parity) {
     asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @!p bra.uni again;}" ::"r"(b),
                  "r"(parity) : "memory");
 }
-// Brings a map to where copies look for it.
+// Prefetches a tensor map into the descriptor cache.
 __device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Programmatic dependent launch. The first lets the next kernel of the stream start, once all blocks of this one have
-// said so; the second waits for the end of the one before, and for all that it wrote.
+// Programmatic dependent launch: the stream's next kernel may start once all blocks have called launch_dependents.
+// wait_for_dependency waits for the end and the writes of the previous kernel.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -104,12 +102,12 @@ __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int 
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");
 }
-// The other direction. What lies outside the tensor is not written.
+// Copies a box to the tensor, except elements outside it.
 __device__ __forceinline__ void box_store(const TensorMap &map, int column, int row, int head, int batch, uint32_t from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(&map), "r"(column), "r"(row),
                  "r"(head), "r"(batch), "r"(from) : "memory");
 }
-// Contiguous bytes, a multiple of 16, to shared memory; from it; and floats from it added to those in global memory.
+// Bulk copies of contiguous bytes, a multiple of 16; bulk_add adds floats to global memory.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(b) : "memory");
@@ -121,16 +119,16 @@ __device__ __forceinline__ void bulk_add(float *to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // sources may change
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // the sources may be overwritten
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Orders this thread's writes to shared memory before later copies and products that read them.
+// Orders this thread's writes to shared memory before later bulk copies and wgmma.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void store_matrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) { // load_matrix's inverse
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// The same of four transposed matrices.
+// Like store_matrix, transposed.
 __device__ __forceinline__ void store_matrix_transposed(uint32_t address, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
@@ -139,7 +137,7 @@ __device__ __forceinline__ void store_shared(uint32_t to, float a, float b, floa
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// The registers of a thread from here on, for a whole warpgroup.
+// Set the registers per thread of a whole warpgroup.
 template <int n> __device__ __forceinline__ void registers_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 template <int n> __device__ __forceinline__ void registers_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
 
@@ -147,24 +145,24 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
 
-// Describes a matrix in shared memory to wgmma: rows of 64 elements, 16-byte chunk
-// c of row r at place c ^ r%8, the tile aligned to 1024 bytes. An operand whose
-// rows run along the sum (Q, K) steps by 32 bytes; one whose columns do (V), by
-// 2048, and the next 64 columns lie `panel` bytes further.
+// Returns wgmma's descriptor of a matrix in shared memory: rows of 64 elements, 16-byte
+// chunk c of row r at c ^ r%8, aligned to 1024 bytes. A step along the sum is 32 bytes if
+// rows run along it (Q, K), 2048 bytes if columns do (V). Panels of 64 columns of V are
+// `panel` bytes apart.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// Of the lane's columns of d below, counted from its first one, those that come before x: bit 2 i + j is for column
-// 8 i + j. By such bits the compiler chooses seven elements with one instruction; comparing takes two for each.
+// Returns a bit mask of the lane's columns of wgmma's d before x, counted from its first: bit 2 i + j is column 8 i + j. One
+// instruction tests seven such bits; comparisons take two per element.
 __device__ __forceinline__ uint32_t columns_before(int x) {
     const int n = min(max(x, 0), 128);
     return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;
 }
 
-// d = a b, or d += a b when `add`, of a warpgroup: a 64x16, b 16xN, float32 sums,
-// in flight until wgmma_wait. a comes from registers, or by its descriptor. b is
-// stored by columns, or by rows when `by_rows`. The array's length says what N is.
+// Starts d = a b, or d += a b if `add`, of a warpgroup: a 64x16, b 16xN, float32 sums,
+// asynchronous until wgmma_wait. a is in registers or given by its descriptor. b is
+// column-major, or row-major if `by_rows`. N is twice d's length.
 #define WGMMA_ASM(type, n, list, a, b, p, tail, in) \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                  " {" list "}, " a ", " b ", p, 1, 1, " tail ";}" : OUT_##n : in, "l"(y), "r"((int)add), "n"(by_rows))
@@ -206,7 +204,7 @@ WGMMA(128, LIST_128, "{%64,%65,%66,%67}", "%68", "%69", "%70", "%64", "%65", "%6
 WGMMA(192, LIST_192, "{%96,%97,%98,%99}", "%100", "%101", "%102", "%96", "%97", "%98", "%99")
 WGMMA(256, LIST_256, "{%128,%129,%130,%131}", "%132", "%133", "%134", "%128", "%129", "%130", "%131")
 
-// 0 x + y of two elements each: y, unless x is not finite.
+// Returns 0 x + y of two elements each: y, or NaN if x is not finite.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
     if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
     else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));

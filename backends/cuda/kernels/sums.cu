@@ -1,16 +1,15 @@
-// What features need beside the kernels that compute attention:
+// Auxiliary kernels of features:
 //
-//	sums_carry   copies LSE of earlier keys to workspace, as several blocks read what one writes
+//	sums_carry   copies LSE of earlier keys to workspace, before blocks overwrite it
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
-//	sums_dbias   dBias = P (dropout(dP) - delta), summed over what repeats
+//	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
-// Every sum has one order. Launch: grid.x of sums_carry is ceil(q_len / rows) * heads *
+// Every sum has a fixed order. Launch: grid.x of sums_carry is ceil(q_len / rows) * heads *
 // batch, of sums_dsink heads, of sums_dbias ceil(kv_len / keys) * ceil(rows of dBias / rows) *
-// its heads * its batch. delta, LSE and what they are made of were written by the backward
-// kernels before.
+// its heads * its batch. The backward kernels have written delta.
 //
-// A block of sums_dbias owns a tile of dBias and walks all that it is summed over, with
-// the products of the other kernels for the type.
+// A block of sums_dbias owns a tile of dBias and visits all tiles of S summed into it. Its
+// products match the type's other kernels.
 #include "f32.cuh"
 #include "tile.cuh"
 
@@ -41,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
         const Sequence s = sequence(p, x.f, b);
         const float *lse = first(p.lse, s.q_batch, h) + s.q0 * p.lse.row;
         const float *delta = x.f.delta + ((int64_t)b * p.heads + h) * x.f.delta_rows * x.f.delta_step;
-        for (int from = threadIdx.x; from < s.rows; from += 4 * sink_threads) { // four rows are asked for at once
+        for (int from = threadIdx.x; from < s.rows; from += 4 * sink_threads) { // four loads in flight
             float own[4], of[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -59,26 +58,26 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
     part[threadIdx.x] = sum;
 #pragma unroll 1
     for (int n = sink_threads / 2; n > 0; n /= 2) {
-        __syncthreads(); // the sums of 2n threads are there
+        __syncthreads();
         if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
     }
     if (threadIdx.x == 0) ((float *)x.f.dsink.data)[h * x.f.dsink.head] = (float)part[0];
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// What a tile of dBias is summed over, in order: tiles of S and dP, of each a slice of 64 columns after the other. The slice that
-// fetch asks for is some ahead of the one that is used, also from one tile to the next.
+// Slices iterates over the tiles of S and dP summed into a tile of dBias, by slices of 64 columns. fetch prefetches across
+// tiles.
 template <class T> struct Slices {
     static constexpr bool single = sizeof(T) == 4;
-    static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // of a slice of a side
+    static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // per operand of a slice
     static constexpr int side = single || !kRoomy ? 0 : 2 * kRows * kKeys; // bytes of a tile of the bias
     const Params &p;
     const Features &f;
     const int key0, row_tile, head, heads, batches;
     const bool repeats; // dBias has one row
     int b, h, row0 = 0, last = 0, step, slot = 0;
-    int64_t rows = 0, keys = 0; // where the thread's part of the next slice of rows and of keys lies
-    bool whole = false;         // all of the tile's slices are there
+    int64_t rows = 0, keys = 0; // the thread's offsets in the next slice of Q or dO, and of K or V
+    bool whole = false;         // the tile's slices are complete and aligned
     Sequence e;
     __device__ __forceinline__ Slices(const Params &p, const Features &f, int key0, int row_tile, int head, int heads, int batch, int batches, bool repeats)
         : p(p), f(f), key0(key0), row_tile(row_tile), head(head), heads(heads), batches(batches), repeats(repeats), b(batch - 1), h(heads), step(all()) {}
@@ -86,7 +85,7 @@ template <class T> struct Slices {
     __device__ __forceinline__ int all() const { return split() + (p.v_dim + kSlice - 1) / kSlice; }
     __device__ __forceinline__ bool there() const { return h < heads; }
 
-    // The next tile of which some pairs are seen.
+    // Advances to the next tile with visible pairs.
     __device__ __forceinline__ void advance() {
         if (++h < heads) return;
         h = head;
@@ -130,7 +129,7 @@ template <class T> struct Slices {
         slot = slot == stages - 1 ? 0 : slot + 1;
     }
 
-    // copy_rows of a slice that is there whole, from the thread's chunk of it.
+    // Like copy_rows, of a complete slice, from the thread's chunk.
     static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
         static_assert(kRows == kKeys && kSlice == 64);
         constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
@@ -149,7 +148,7 @@ template <class T> __device__ __forceinline__ void store_dbias(const Features &f
 }
 
 template <class T> __device__ __forceinline__ void dbias(const Params &p, const Features &f) {
-    extern __shared__ __align__(128) float shared[]; // [2] slices of [64][64] of rows and of keys
+    extern __shared__ __align__(128) float shared[]; // [stages][2]: slices of rows and of keys, [64][64]; then a tile of the bias
     constexpr int tiles = kKeys / 8;
     const bool repeats = f.dbias_shape[2] == 1 && p.q_len != 1;
     const int key_tiles = (p.kv_len + kKeys - 1) / kKeys, row_tiles = (f.dbias_shape[2] + kRows - 1) / kRows;
@@ -158,7 +157,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     const int batches = f.dbias_shape[0] == 1 ? p.batch : batch + 1, heads = f.dbias_shape[1] == 1 ? p.heads : head + 1;
     const int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32, row = row_tile * kRows + 16 * warp + g;
     float sums[tiles][4] = {};
-    [[maybe_unused]] float extra[sizeof(T) == 4 ? tiles : 1][4] = {}; // what sums of float32 hold too much, as Kahan sums
+    [[maybe_unused]] float extra[sizeof(T) == 4 ? tiles : 1][4] = {}; // float32: compensation of Kahan sums
     [[maybe_unused]] auto add = [&](int j, int c, float x) {
         const float y = __fsub_rn(x, extra[j][c]), sum = sums[j][c] + y;
         extra[j][c] = (sum - sums[j][c]) - y, sums[j][c] = sum;
@@ -167,14 +166,14 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     const int split = slices.split(), all = slices.all();
     int slot = 0;
     const bool staged = slices.side && f.bias.data && !f.bias_wide && f.cap_in == 0 && !f.slopes.data && aligned16(f.bias, p.kv_len);
-    const uint32_t bias = shared_address(shared + slices.stages * 2 * slices.floats); // a tile of it
+    const uint32_t bias = shared_address(shared + slices.stages * 2 * slices.floats); // a tile of the bias
 #pragma unroll
     for (int i = 1; i < slices.stages; i++) slices.fetch(shared);
-    while (slices.there()) { // the tile whose first slices are on their way
+    while (slices.there()) { // one tile per round; its first slices are in flight
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-        [[maybe_unused]] bool far = false; // weights of some row are to be computed in natural units
+        [[maybe_unused]] bool far = false; // some row's weights need natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;
@@ -188,7 +187,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
 #pragma unroll 1
         for (int step = 0; step < all; step++) {
             copy_wait<slices.stages - 2>();
-            __syncthreads(); // this slice is there, and the one before it is used up
+            __syncthreads(); // the slice has arrived; the previous one is free
             if constexpr (slices.side > 0)
                 if (staged && step == 0)
                     copy_rows<kRows, kKeys, kThreads>(bias, row_of(f.bias, b, h, row0) + key0, f.bias.row, p.q_len - row0, p.kv_len - key0, true);
@@ -209,7 +208,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         if constexpr (slices.side > 0) {
             if (staged) {
                 copy_wait<slices.stages - 2>();
-                __syncthreads(); // the bias is there
+                __syncthreads(); // the bias has arrived
             }
             if (staged && !far) {
                 const uint32_t from = bias + warp * 16 * 2 * kKeys + place<2 * kKeys>(threadIdx.x % 32, false);
@@ -287,7 +286,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
             }
         return;
     }
-    __syncthreads(); // the last tiles are used up
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j < tiles; j++)
 #pragma unroll
@@ -295,7 +294,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
             const float sum = butterfly_sum<4, 32>(sums[j][c] + sums[j][c + 2]);
             if (g == 0) shared[warp * kKeys + 8 * j + 2 * t + c] = sum;
         }
-    __syncthreads(); // the sums of all warps are there
+    __syncthreads(); // the warps' sums are written
     const int key = threadIdx.x;
     if (key < kKeys && key0 + key < p.kv_len)
         store_dbias<T>(f, at + key0 + key, (shared[key] + shared[kKeys + key]) + (shared[2 * kKeys + key] + shared[3 * kKeys + key]));

@@ -1,5 +1,5 @@
-// Rows of 16-bit elements: strided ones in global memory, and tiles of them in
-// shared memory that ldmatrix reads without bank conflicts.
+// Rows of 16-bit elements: strided in global memory, and tiles in shared memory
+// that ldmatrix reads without bank conflicts.
 #pragma once
 #include "mma.cuh"
 #include "params.cuh"
@@ -7,7 +7,7 @@
 constexpr float infinity = __builtin_inff();
 __device__ __forceinline__ bool finite(float x) { return fabsf(x) < infinity; }
 
-// Clears the infinite and NaN elements of a pair: those whose exponent is all ones.
+// Clears the elements of a pair that are infinite or NaN (exponent all ones).
 template <class T> __device__ __forceinline__ uint32_t clear_nonfinite(uint32_t x);
 template <> __device__ __forceinline__ uint32_t clear_nonfinite<BF16>(uint32_t x) {
     return x & ~((((x & 0x7f807f80) + 0x00800080) >> 15 & 0x00010001) * 0xffff);
@@ -16,32 +16,32 @@ template <> __device__ __forceinline__ uint32_t clear_nonfinite<F16>(uint32_t x)
     return x & ~((((x & 0x7c007c00) + 0x04000400) >> 15 & 0x00010001) * 0xffff);
 }
 
-// Tiles lie row by row in chunks of 16 bytes; chunk c of row r is stored as
-// chunk c ^ swizzle(r), so that eight rows of one chunk fill all banks.
+// Tiles are row-major, in chunks of 16 bytes. Chunk c of row r is stored as
+// chunk c ^ swizzle(r), so that one chunk of eight rows touches all banks.
 template <int pitch> __device__ __forceinline__ int swizzle(int row) { return pitch % 128 ? row >> 1 & 3 : row & 7; }
 
-// The address of a chunk (an even number of chunks to the right, a multiple of
-// 8 rows down) from a lane's place, in which the chunk's bits are clear.
+// Returns the address `row` rows down and `chunk` chunks right of a lane's place.
+// row is a multiple of 8 and chunk is even; the place has no bits of the chunk set.
 template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int row, int chunk) {
     constexpr int mask = pitch % 128 ? 3 : 7;
     return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
 }
 
-// The same value, but what follows from it is computed again, not kept in registers.
+// Returns x, and makes the compiler recompute expressions of it to save registers.
 __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-// A lane's place in a tile for ldmatrix: row l%16, chunk l/16, for operands a
-// by rows and b transposed; across, row l/16*8 + l%8, chunk l/8%2, for a
-// transposed and b by rows.
+// Returns the lane's place in a tile for ldmatrix. Default: row l%16, chunk l/16,
+// for row-major a and transposed b. across: row l/16*8 + l%8, chunk l/8%2, for
+// transposed a and row-major b.
 template <int pitch> __device__ __forceinline__ uint32_t place(int lane, bool across) {
     const int l = fresh(lane), row = across ? l / 16 * 8 + l % 8 : l % 16, chunk = across ? l / 8 % 2 : l / 16;
     return row * pitch + ((chunk ^ swizzle<pitch>(row)) << 4);
 }
 
-// Up to 8 elements of a row, zeros after them.
+// Loads up to 8 elements of a row, padded with zeros.
 __device__ __forceinline__ uint4 load8(const uint16_t *from, int count, bool aligned) {
     if (count >= 8 && aligned) return *(const uint4 *)from;
     uint32_t w[4];
@@ -58,7 +58,7 @@ __device__ __forceinline__ void store8(uint16_t *to, uint4 x, int count, bool al
     for (int i = 0; i < 8; i++)
         if (i < count) to[i] = w[i / 2] >> (i % 2 * 16);
 }
-// Whether all rows begin at 16 aligned bytes; with dim, whether they consist of whole chunks of them.
+// Reports whether rows are 16-byte aligned and, given dim, of whole 16-byte chunks.
 __device__ __forceinline__ bool aligned16(const View &v, int dim = 0) {
     return ((uint64_t)v.data & 15) == 0 && ((v.batch | v.head | v.row | dim) & 7) == 0;
 }
@@ -69,11 +69,11 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
     return ((const float *)v.data)[b * v.batch + h * v.head + i * v.row];
 }
 
-// Starts to copy `count` rows of `dim` elements into a tile of rows x D. Rows
-// and columns that are not there become zeros.
+// Starts an asynchronous copy of `count` rows of `dim` elements into a tile of
+// rows x D. Missing rows and columns become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
-    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // chunks of a row that neighbors take; rows at a time
+    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // adjacent threads copy `width` chunks of a row; a block copies `step` rows
     const int r = threadIdx.x / width, c = threadIdx.x % width;
     const uint32_t to = tile + r * pitch + ((c ^ swizzle<pitch>(r)) << 4);
     from += r * stride + 8 * c;
@@ -94,7 +94,7 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, i
         }
 }
 
-// Writes `count` rows of `dim` elements of a tile.
+// Writes `count` rows of a tile, `dim` elements each.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, int64_t stride, int count, int dim, bool aligned) {
     for (int i = threadIdx.x; i < rows * D / 8; i += threads) {
@@ -104,12 +104,12 @@ __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, in
     }
 }
 
-// The 16x16 block n of sums as an operand a.
+// Converts 16x16 block n of sums to an operand a.
 template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
 
-// c += a b^T over D columns; a 16*M rows, b 8*N rows of tiles, at these offsets from two places.
+// c += a b^T over D columns: a has 16*M rows, b 8*N rows, at offsets to_a and to_b from lane places.
 template <class T, int D, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
 #pragma unroll
