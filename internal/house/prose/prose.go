@@ -97,7 +97,7 @@ func cComments(data string) string {
 	return text.String()
 }
 
-var code = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+var code = regexp.MustCompile("(?s:```.*?```)|`[^`\n]*`|(?m:^    .*$)")
 
 func markdown(data string) string {
 	return code.ReplaceAllString(strings.ReplaceAll(data, "\r\n", "\n"), "x")

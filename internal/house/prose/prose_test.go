@@ -8,12 +8,12 @@ import (
 
 func TestText(t *testing.T) {
 	for name, want := range map[string]string{
-		"a.go": " what a\n b\n", "a.cu": " what a \n b\n", "a.md": "what a x\n\nx\n", "a.py": "",
+		"a.go": " what a\n b\n", "a.cu": " what a \n b\n", "a.md": "what a x\n\nx\n\nx\n", "a.py": "",
 	} {
 		text := map[string]string{
 			"a.go": "// what a\n//go:build x\npackage a // b\nvar s = \"// what\"\n",
 			"a.cu": "/* what a */ const char *s = \"// \\\" what\"; // b\n",
-			"a.md": "what a `what`\n\n```\nwhat\n```\n",
+			"a.md": "what a `what`\n\n```\nwhat\n```\n\n    what\n",
 			"a.py": "# what",
 		}[name]
 		require.Equal(t, want, Text(name, []byte(text)), name)
