@@ -26,7 +26,6 @@ var wordy = map[string]float64{
 	"SECURITY.md":                         5.59,
 	"backends/cuda/kernels":               18.93,
 	"capi/python/README.md":               8.06,
-	"docs/algorithm.md":                   3.07,
 	"docs/c.md":                           17.32,
 	"docs/gpu.md":                         8.31,
 	"docs/kernels.md":                     1.65,
