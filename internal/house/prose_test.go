@@ -22,7 +22,6 @@ const (
 
 // wordy are the folders and pages that exceed their limit: the lists may only shrink, and so may the numbers.
 var wordy = map[string]float64{
-	"CHANGELOG.md":                        10.54,
 	"SECURITY.md":                         5.59,
 	"backends/cuda/kernels":               18.93,
 	"capi/python/README.md":               8.06,
