@@ -55,19 +55,19 @@ func everyKernel(t *testing.T) (list []flashkit.Kernel) {
 const kernelsIntro = `<!-- Made by make docs from the kernels themselves. -->
 # Kernels
 
-Every kernel of every backend, also those that your machine lacks. ` + "`flashrun list`" + ` shows what yours has, ` + "`flashrun explain PROBLEM`" + `
-says which kernel runs a problem and why not the others. A dispatcher runs the one that is predicted fastest.
+All kernels of all backends, including kernels that your machine lacks. ` + "`flashrun list`" + ` shows the kernels of your machine.
+` + "`flashrun explain PROBLEM`" + ` shows the chosen kernel and why the others were not chosen. A dispatcher runs the fastest prediction.
 
 - *Forward* kernels write O and LSE, *backward* kernels dQ, dK and dV. *Decode* kernels are forward kernels for few query rows.
 - *Head dims* is the largest Dim and VDim. *Rows* is the most query rows for each KV head: Heads / KVHeads * QLen.
-- *Features* is what a kernel takes beyond dense attention in a band: softcap, alibi, bias, mask, sink, dropout, ragged (padded
-  and packed sequences), page, carry, mixed (K and V in f16 or bf16 beside f32). A kernel refuses what it does not name.
-  Those of bf16 alone have no mixed types, as their Q is bf16. Paged K and V, carry and mixed types have no backward pass.
-- All of them take every band, every grouping of heads and every stride that flashkit has, but for one: tensors in the memory of
-  the device need rows at 16-byte addresses for ` + "`fwd_sm90`, `fwd_sm90_short` and `bwd_sm90`" + `.
-- CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. On the device the bound is as stated; tensors
-  in the host's memory are bound by the bus.
-- [Limits](limits.md) has sizes, platforms, and the error of each refused call.
+- *Features* extend dense attention in a band: softcap, alibi, bias, mask, sink, dropout, ragged (padded and packed sequences),
+  page, carry, mixed (K and V in f16 or bf16 with an f32 Q). A kernel refuses features that it does not list. Kernels for bf16 alone
+  have no mixed types, as their Q is bf16. Paged K and V, carry and mixed types have no backward pass.
+- All kernels support every band, GQA ratio and stride, with one exception: ` + "`fwd_sm90`, `fwd_sm90_short` and `bwd_sm90`" + ` need
+  16-byte aligned rows of device tensors.
+- CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. The stated bound is for device tensors;
+  the bus bounds calls on host tensors.
+- [Limits](limits.md) lists sizes, platforms, and the error of each refused call.
 `
 
 // kernelsPage returns docs/kernels.md.
@@ -78,7 +78,7 @@ func kernelsPage(kernels []flashkit.Kernel) string {
 	for _, k := range kernels {
 		if name := bench.BackendOf(k.Name); name != backend {
 			backend = name
-			fmt.Fprintf(&b, "\n## %s\n\n| kernel | pass | dtypes | what it is, what limits its speed | features | head dims | rows | requires |\n|---|---|---|---|---|---|---|---|\n", backend)
+			fmt.Fprintf(&b, "\n## %s\n\n| kernel | pass | dtypes | method; limit of its speed | features | head dims | rows | requires |\n|---|---|---|---|---|---|---|---|\n", backend)
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", k.Name, k.Pass, strings.Join(typeNames(k), " "),
 			k.About, featuresCell(k), limitCell(k.MaxDim), limitCell(k.MaxRows), platformOf(k))

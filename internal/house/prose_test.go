@@ -22,21 +22,9 @@ const (
 
 // wordy are the folders and pages that exceed their limit: the lists may only shrink, and so may the numbers.
 var wordy = map[string]float64{
-	"CHANGELOG.md":                        10.54,
-	"SECURITY.md":                         19.08,
-	"backends/cuda/gorgoniacu/README.md":  13.03,
 	"backends/cuda/kernels":               10.99,
-	"docs/algorithm.md":                   3.07,
-	"docs/credits.md":                     12.65,
-	"docs/dispatch.md":                    10.18,
-	"docs/kernels.md":                     9.71,
-	"docs/profiling.md":                   3.26,
-	"docs/quickstart.md":                  6.32,
-	"docs/sandbox.md":                     9.97,
-	"examples/lm/README.md":               5.62,
-	"examples/minilm/README.md":           14.46,
-	"examples/server/README.md":           15.74,
-	"internal/input/sample/PROVENANCE.md": 12.96,
+	"docs/kernels.md":                     1.65,
+	"internal/input/sample/PROVENANCE.md": 10.11,
 }
 
 // proseRoom returns the package of a file, or the page.
