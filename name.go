@@ -99,13 +99,13 @@ func (m Band) appendName(b []byte) []byte {
 func ParseProblem(name string) (Problem, error) {
 	p, err := parseProblem(name)
 	if err != nil {
-		return Problem{}, problemErr("problem name", strconv.Quote(name), "%v", err)
+		return Problem{}, problemErr("problem name", fmt.Sprintf("%.300q", name), "%v", err)
 	}
 	if err := p.Validate(); err != nil {
 		return Problem{}, err
 	}
 	if canonical := p.String(); canonical != name {
-		return Problem{}, problemErr("problem name", strconv.Quote(name), "not canonical; want %s", canonical)
+		return Problem{}, problemErr("problem name", fmt.Sprintf("%.300q", name), "not canonical; want %s", canonical)
 	}
 	return p, nil
 }
@@ -143,7 +143,7 @@ func parseProblem(name string) (p Problem, err error) {
 			return p, fmt.Errorf("want %s{number}", d.key)
 		}
 		if *d.to, err = parseDim(value); err != nil {
-			return p, fmt.Errorf("%s%s: %w", d.key, value, err)
+			return p, fmt.Errorf("%s%.60s: %w", d.key, value, err)
 		}
 	}
 	if p.VDim == absent {
@@ -151,11 +151,11 @@ func parseProblem(name string) (p Problem, err error) {
 	}
 	value, _ := next("")
 	if p.DType, err = ParseDType(value); err != nil {
-		return p, fmt.Errorf("dtype %q: must be f32, f16 or bf16", value)
+		return p, fmt.Errorf("dtype %.60q: must be f32, f16 or bf16", value)
 	}
 	if value, ok := next("kv"); ok {
 		if p.KVDType, err = ParseDType(value); err != nil {
-			return p, fmt.Errorf("kv%s: must be f16 or bf16", value)
+			return p, fmt.Errorf("kv%.60s: must be f16 or bf16", value)
 		}
 	}
 	return p, parseOptions(&p, next, &parts)
@@ -181,12 +181,12 @@ func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) 
 		}
 		if value, ok := next(x.Name); ok {
 			if err := x.parse(p, value); err != nil {
-				return fmt.Errorf("%s%s: %w", x.Name, value, err)
+				return fmt.Errorf("%s%.60s: %w", x.Name, value, err)
 			}
 		}
 	}
 	if len(*rest) > 0 {
-		return fmt.Errorf("unexpected %q", (*rest)[0])
+		return fmt.Errorf("unexpected %.60q", (*rest)[0])
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func parseBand(to *Band, word func(string) bool, next func(string) (string, bool
 	}
 	n, err := parseDim(value)
 	if err != nil {
-		return fmt.Errorf("shift%s: %w", value, err)
+		return fmt.Errorf("shift%.60s: %w", value, err)
 	}
 	*to = to.Shift(sign * n)
 	return nil
@@ -237,7 +237,7 @@ func parseBand(to *Band, word func(string) bool, next func(string) (string, bool
 func parseWindow(s string) (Band, error) {
 	l, r, ok := strings.Cut(s, ".")
 	if !ok {
-		return Band{}, fmt.Errorf("window%s: want window{left}.{right}", s)
+		return Band{}, fmt.Errorf("window%.60s: want window{left}.{right}", s)
 	}
 	var sides [2]int
 	for i, side := range [...]string{l, r} {
@@ -247,7 +247,7 @@ func parseWindow(s string) (Band, error) {
 		}
 		n, err := parseDim(side)
 		if err != nil {
-			return Band{}, fmt.Errorf("window%s: %w", s, err)
+			return Band{}, fmt.Errorf("window%.60s: %w", s, err)
 		}
 		sides[i] = n
 	}
@@ -257,7 +257,7 @@ func parseWindow(s string) (Band, error) {
 func parseDim(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, strconv.IntSize-1)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a number in range", s)
+		return 0, fmt.Errorf("%.60q is not a number in range", s)
 	}
 	return int(n), nil
 }

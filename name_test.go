@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,6 +139,20 @@ func TestParseProblemSaysWhatIsWrong(t *testing.T) {
 		_, err := flashkit.ParseProblem(name)
 		require.Error(t, err, name)
 		require.Equal(t, reason, requireProblemError(t, err, "problem name").Reason)
+	}
+}
+
+// A long name, or a long part of it, gives a short error.
+func TestParseProblemClipsNames(t *testing.T) {
+	long := strings.Repeat("x", 50000)
+	parts := strings.Split("b1-h1-g1-n1-m1-d1-f32-causal", "-")
+	for i := range parts {
+		for _, part := range []string{long, parts[i] + long, parts[i] + "-" + long, parts[i][:1] + strings.Repeat("9", 50000)} {
+			name := strings.Join(append(append(slices.Clone(parts[:i]), part), parts[i+1:]...), "-")
+			_, err := flashkit.ParseProblem(name)
+			require.Error(t, err)
+			require.Less(t, len(err.Error()), 1000)
+		}
 	}
 }
 

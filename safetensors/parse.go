@@ -141,7 +141,7 @@ func parseEntry(s *scanner, name string) (entry, error) {
 			return fmt.Errorf("unknown field %.60q", field)
 		}
 		if again {
-			return fmt.Errorf("duplicate field %q", field)
+			return fmt.Errorf("duplicate field %.60q", field)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", field, err)

@@ -126,7 +126,7 @@ func (t *trainer) load() error {
 	n, err := strconv.Atoi(f.Metadata["step"])
 	losses, _ := f.Tensor("losses")
 	if err != nil || len(losses.Shape) != 1 || losses.Shape[0] != n {
-		return fmt.Errorf("%s: step %q is not the number of its losses, %d", t.checkpoint, f.Metadata["step"], losses.Shape)
+		return fmt.Errorf("%s: step %.60q is not the number of its losses, %d", t.checkpoint, f.Metadata["step"], losses.Shape)
 	}
 	state := t.state(n)
 	if err := nn.Assign(f, state); err != nil {

@@ -56,6 +56,27 @@ func damage(r *rand.Rand, file []byte) []byte {
 	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), data...)
 }
 
+// A long word in place of each word of a checkpoint's header gives a short line.
+func TestLongWordsInCheckpoints(t *testing.T) {
+	checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+	args := small("--steps=1", "--checkpoint="+checkpoint)
+	_, err := lm(t, t.Context(), args...)
+	require.NoError(t, err)
+	good, err := os.ReadFile(checkpoint)
+	require.NoError(t, err)
+	header := 8 + int(binary.LittleEndian.Uint64(good))
+	words := wordPattern.FindAllIndex(good[8:header], -1)
+	require.Greater(t, len(words), 10)
+	for _, at := range words {
+		text := string(good[8:8+at[0]]) + `"` + strings.Repeat("x", 50000) + `"` + string(good[8+at[1]:header])
+		bad := append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), good[header:]...)
+		require.NoError(t, os.WriteFile(checkpoint, bad, 0o644))
+		if _, err := lm(t, t.Context(), args...); err != nil {
+			require.Less(t, len(err.Error()), 1500, "%s: %.200s", good[8+at[0]:8+at[1]], err)
+		}
+	}
+}
+
 // A damaged checkpoint gives one line with its name, and is not changed.
 func TestDamagedCheckpoints(t *testing.T) {
 	n := 50

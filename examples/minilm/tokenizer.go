@@ -79,7 +79,7 @@ func (f *tokenizerFolder) letters() (lowercase bool, err error) {
 	generic := f.class == "PreTrainedTokenizerFast" || f.class == "TokenizersBackend"
 	switch lowercase = true; {
 	case generic && !f.fast:
-		return false, fmt.Errorf("%s: tokenizer_class = %q: tokenizer.json is missing", config, f.class)
+		return false, fmt.Errorf("%s: tokenizer_class = %.60q: tokenizer.json is missing", config, f.class)
 	case f.lowercase != nil:
 		lowercase = *f.lowercase
 	case generic:

@@ -33,13 +33,13 @@ func (x *Result) check() error {
 	backend := BackendOf(x.Kernel)
 	switch {
 	case x.Pass != flashkit.PassForward.String() && x.Pass != flashkit.PassBackward.String():
-		return fmt.Errorf("pass = %q: must be forward or backward", x.Pass)
+		return fmt.Errorf("pass = %.60q: must be forward or backward", x.Pass)
 	case backend == "" || backend == x.Kernel:
-		return fmt.Errorf("kernel = %q: must be a backend, a slash and a name", x.Kernel)
+		return fmt.Errorf("kernel = %.60q: must be a backend, a slash and a name", x.Kernel)
 	case x.Backend != backend:
-		return fmt.Errorf("backend = %q: must match kernel = %q", x.Backend, x.Kernel)
+		return fmt.Errorf("backend = %.60q: must match kernel = %.60q", x.Backend, x.Kernel)
 	case x.Memory != machine.Host && x.Memory != machine.Device:
-		return fmt.Errorf("memory = %q: must be host or device", x.Memory)
+		return fmt.Errorf("memory = %.60q: must be host or device", x.Memory)
 	case x.Calls < 1:
 		return fmt.Errorf("calls = %d: must be at least 1", x.Calls)
 	case x.ExtraBytes < 0:
@@ -72,7 +72,7 @@ func ReadFiles(paths []string) (all *Results, err error) {
 			continue
 		}
 		if was, is := all.Machine.String(), r.Machine.String(); was != is {
-			return nil, fmt.Errorf("%s: machine = %q: must match %s, %q", path, is, paths[0], was)
+			return nil, fmt.Errorf("%s: machine = %.300q: must match %s, %.300q", path, is, paths[0], was)
 		}
 		all.add(r)
 		all.Judge()

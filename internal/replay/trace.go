@@ -138,15 +138,15 @@ func (p *traceParser) parse(words []string) error {
 		return p.step(key, args)
 	case "end":
 		if len(args) > 0 {
-			return fmt.Errorf("end = %q: takes no arguments", strings.Join(args, " "))
+			return fmt.Errorf("end = %.60q: takes no arguments", strings.Join(args, " "))
 		}
 		return p.end()
 	case "loop", "procs", "godebug":
 		if len(args) != 1 {
-			return fmt.Errorf("%s = %q: must be one word", key, strings.Join(args, " "))
+			return fmt.Errorf("%s = %.60q: must be one word", key, strings.Join(args, " "))
 		}
 	default:
-		return fmt.Errorf("step = %q: must begin with fwd, bwd, loop, end, procs or godebug", key)
+		return fmt.Errorf("step = %.60q: must begin with fwd, bwd, loop, end, procs or godebug", key)
 	}
 	if key == "loop" {
 		times, err := within("loop", args[0], 1, traceSteps)
@@ -163,13 +163,13 @@ func (p *traceParser) header(key, value string) (err error) {
 	t := p.trace
 	switch {
 	case len(t.steps) > 0 || len(p.loops) > 0:
-		return fmt.Errorf("%s = %q: must stand before the first step", key, value)
+		return fmt.Errorf("%s = %.60q: must stand before the first step", key, value)
 	case key == "procs" && t.procs > 0 || key == "godebug" && t.godebug != "":
-		return fmt.Errorf("%s = %q: is given twice", key, value)
+		return fmt.Errorf("%s = %.60q: is given twice", key, value)
 	case key == "procs":
 		t.procs, err = within(key, value, 1, traceProcs)
 	case !features.MatchString(value):
-		err = fmt.Errorf("%s = %q: must be a list such as cpu.avx512f=off,cpu.avx2=off", key, value)
+		err = fmt.Errorf("%s = %.60q: must be a list such as cpu.avx512f=off,cpu.avx2=off", key, value)
 	default:
 		t.godebug = value
 	}
@@ -231,7 +231,7 @@ func (p *traceParser) step(pass string, args []string) (err error) {
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
 		if given[key] {
-			return fmt.Errorf("%s = %q: is given twice", key, value)
+			return fmt.Errorf("%s = %.60q: is given twice", key, value)
 		}
 		given[key] = true
 		if err := s.set(key, value); err != nil {
@@ -259,10 +259,10 @@ func (s *step) set(key, value string) (err error) {
 		s.touch, err = parseTouch(value)
 	case "pause":
 		if s.pause, err = time.ParseDuration(value); err != nil || s.pause <= 0 || s.pause > tracePause {
-			err = fmt.Errorf("pause = %q: must be a time up to %v, such as 500us or 2ms", value, tracePause)
+			err = fmt.Errorf("pause = %.60q: must be a time up to %v, such as 500us or 2ms", value, tracePause)
 		}
 	default:
-		err = fmt.Errorf("setting = %q: must be calls, grow, callers, busy, touch or pause, each with = and a value", key)
+		err = fmt.Errorf("setting = %.60q: must be calls, grow, callers, busy, touch or pause, each with = and a value", key)
 	}
 	return err
 }
@@ -291,7 +291,7 @@ func (s *step) check() error {
 func within(key, value string, from, to int) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < from || n > to || value[0] == '+' {
-		return 0, fmt.Errorf("%s = %q: must be a number from %d to %d", key, value, from, to)
+		return 0, fmt.Errorf("%s = %.60q: must be a number from %d to %d", key, value, from, to)
 	}
 	return n, nil
 }
@@ -305,7 +305,7 @@ func parseTouch(value string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("touch = %q: must be a size up to %s, such as 64KiB or 16MiB", value, terminal.Bytes(traceTouch))
+	return 0, fmt.Errorf("touch = %.60q: must be a size up to %s, such as 64KiB or 16MiB", value, terminal.Bytes(traceTouch))
 }
 
 // bucket returns the power of two of call i's keys in a growing step.

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,19 @@ fwd b1-h1-g1-n1-m6-d8-f32 calls=12 grow=1`)
 }
 
 // The built-in traces are lives of some hundred calls that every machine can afford.
+// A long word in place of each word of a trace gives a short error.
+func TestLongWordsInTraces(t *testing.T) {
+	const text = "procs 2\ngodebug cpu.avx512f=off\nloop 3\nfwd b1-h1-g1-n1-m1-d1-f32 calls=2 pause=1ms touch=64KiB busy=1\nend\n"
+	_, err := parseTrace("t", text)
+	require.NoError(t, err)
+	words := regexp.MustCompile(`[^\s=]+`).FindAllStringIndex(text, -1)
+	for _, at := range words {
+		_, err := parseTrace("t", text[:at[0]]+strings.Repeat("x", 50000)+text[at[1]:])
+		require.Error(t, err)
+		require.Less(t, len(err.Error()), 1000, "%s: %.200s", text[at[0]:at[1]], err)
+	}
+}
+
 func TestBuiltinTraces(t *testing.T) {
 	names := BuiltinNames()
 	require.GreaterOrEqual(t, len(names), 12)

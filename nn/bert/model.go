@@ -90,7 +90,7 @@ func renamed(f *safetensors.File) (*safetensors.File, error) {
 		}
 		t.Name = now.Replace(name)
 		if _, twice := f.Tensor(prefix + t.Name); twice && t.Name != name {
-			return nil, fmt.Errorf("bert: tensors %q and %q are the same parameter", prefix+t.Name, prefix+name)
+			return nil, fmt.Errorf("bert: tensors %.300q and %.300q are the same parameter", prefix+t.Name, prefix+name)
 		}
 		r.Tensors = append(r.Tensors, t)
 	}
