@@ -244,7 +244,9 @@ func TestConformanceCommand(t *testing.T) {
 	require.Equal(t, tally{Kernel: "simd/fwd_generic", Passed: 8, Random: 8, Seed: 1}, tallies[0])
 	require.Contains(t, ok(t, "conformance", "--kernel", "simd/fwd_generic", "--case", "gqa_2", "--quick"), "\nno random problems: --quick\n")
 	require.Contains(t, ok(t, "conformance", "--list"), "rising_max")
-	require.Contains(t, ok(t, "conformance", "--mutants"), ", 0 failed\n")
+	if !testing.Short() { // the mutants also die in conformance's own tests
+		require.Contains(t, ok(t, "conformance", "--mutants"), ", 0 failed\n")
+	}
 }
 
 func TestRequiredKernel(t *testing.T) {

@@ -67,7 +67,10 @@ func TestLongWordsInCheckpoints(t *testing.T) {
 	header := 8 + int(binary.LittleEndian.Uint64(good))
 	words := wordPattern.FindAllIndex(good[8:header], -1)
 	require.Greater(t, len(words), 10)
-	for _, at := range words {
+	for i, at := range words {
+		if testing.Short() && i%8 != 0 && !bytes.Contains(good[8+at[0]-8:8+at[0]], []byte(`"step"`)) {
+			continue
+		}
 		text := string(good[8:8+at[0]]) + `"` + strings.Repeat("x", 50000) + `"` + string(good[8+at[1]:header])
 		bad := append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), good[header:]...)
 		require.NoError(t, os.WriteFile(checkpoint, bad, 0o644))
