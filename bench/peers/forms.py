@@ -31,6 +31,7 @@ import torch
 import forms_cells
 import forms_ggml
 import forms_sides
+import results
 from forms_sides import Unable
 
 LEGEND = """
@@ -266,8 +267,8 @@ def versions(session):
         pass
     if session.library:
         out["ggml"] = session.library.attention_version().decode()
-    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
-    return out | ({"cpu": found[1]} if found else {})
+    cpu = results.processor()
+    return out | ({"cpu": cpu} if cpu else {})
 
 
 def main():

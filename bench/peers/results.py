@@ -65,13 +65,15 @@ def versions(*packages):
     return found
 
 
+def processor():
+    """Return the processor's name, or None outside Linux."""
+    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
+    return found and found[1]
+
+
 def machine():
     """Return the processor's name and number of CPUs."""
-    name = platform.processor() or platform.machine()
-    try:
-        name = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
-    except (OSError, AttributeError):
-        pass
+    name = processor() or platform.processor() or platform.machine()
     return f"{name}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPUs"
 
 

@@ -113,8 +113,7 @@ func (r *result) check() error {
 func (r *result) markdown(level int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s\n\n%s\n\n", strings.Repeat("#", level), r.Title, r.Question)
-	cells := make([]string, len(r.Columns))
-	copy(cells, r.Columns)
+	cells := slices.Clone(r.Columns)
 	writeRow(&b, cells)
 	for i := range cells {
 		cells[i] = r.alignment(i)

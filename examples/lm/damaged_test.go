@@ -19,10 +19,20 @@ var (
 	wordPattern   = regexp.MustCompile(`"[a-zA-Z0-9_.]+"`)
 )
 
+// split returns the header and the data of a safetensors file.
+func split(file []byte) (header string, data []byte) {
+	end := 8 + int(binary.LittleEndian.Uint64(file))
+	return string(file[8:end]), file[end:]
+}
+
+// joined returns a safetensors file of a header and data.
+func joined(header string, data []byte) []byte {
+	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), data...)
+}
+
 // damage returns a changed copy of a safetensors file.
 func damage(r *rand.Rand, file []byte) []byte {
-	header := int(binary.LittleEndian.Uint64(file))
-	text, data := string(file[8:8+header]), file[8+header:]
+	text, data := split(file)
 	replace := func(what *regexp.Regexp, with ...string) {
 		found := what.FindAllStringIndex(text, -1)
 		at := found[r.IntN(len(found))]
@@ -53,7 +63,7 @@ func damage(r *rand.Rand, file []byte) []byte {
 	case 6:
 		data = append(bytes.Clone(data), data[:r.IntN(100)]...)
 	}
-	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), data...)
+	return joined(text, data)
 }
 
 // A long word in place of each word of a checkpoint's header gives a short line.
@@ -64,18 +74,17 @@ func TestLongWordsInCheckpoints(t *testing.T) {
 	require.NoError(t, err)
 	good, err := os.ReadFile(checkpoint)
 	require.NoError(t, err)
-	header := 8 + int(binary.LittleEndian.Uint64(good))
-	words := wordPattern.FindAllIndex(good[8:header], -1)
+	text, data := split(good)
+	words := wordPattern.FindAllStringIndex(text, -1)
 	require.Greater(t, len(words), 10)
 	for i, at := range words {
-		if testing.Short() && i%8 != 0 && !bytes.Contains(good[8+at[0]-8:8+at[0]], []byte(`"step"`)) {
+		if testing.Short() && i%8 != 0 && !strings.HasSuffix(text[:at[0]], `"step":`) {
 			continue
 		}
-		text := string(good[8:8+at[0]]) + `"` + strings.Repeat("x", 50000) + `"` + string(good[8+at[1]:header])
-		bad := append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), good[header:]...)
-		require.NoError(t, os.WriteFile(checkpoint, bad, 0o644))
+		long := text[:at[0]] + `"` + strings.Repeat("x", 50000) + `"` + text[at[1]:]
+		require.NoError(t, os.WriteFile(checkpoint, joined(long, data), 0o644))
 		if _, err := lm(t, t.Context(), args...); err != nil {
-			require.Less(t, len(err.Error()), 1500, "%s: %.200s", good[8+at[0]:8+at[1]], err)
+			require.Less(t, len(err.Error()), 1500, "%s: %.200s", text[at[0]:at[1]], err)
 		}
 	}
 }

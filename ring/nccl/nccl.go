@@ -45,9 +45,9 @@ type Options struct {
 	// Library is the file to load instead of $FLASHKIT_NCCL.
 	Library string
 
-	// Channels is the most channels that NCCL may use, from 1 to 32, or 0 for 16. Messages take
-	// half as many multiprocessors. Kernels that fill the GPU leave these free while messages are
-	// under way or about to begin.
+	// Channels is the most channels that NCCL may use, from 1 to 32, or 0 for 16. Two
+	// channels occupy one multiprocessor. Kernels that fill the GPU leave these multiprocessors free
+	// while messages are under way or about to begin.
 	Channels int
 }
 

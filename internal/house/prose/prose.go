@@ -52,14 +52,14 @@ func (c *Count) Rate() float64 { return 1000 * float64(c.Hits) / float64(max(c.W
 
 // Text returns the prose of a file by its extension: comments of Go, C and CUDA, and Markdown
 // without code. Other files have none.
-func Text(name string, data []byte) string {
+func Text(name, text string) string {
 	switch path.Ext(name) {
 	case ".go":
-		return goComments(data)
+		return goComments([]byte(text))
 	case ".c", ".h", ".cu", ".cuh":
-		return cComments(string(data))
+		return cComments(text)
 	case ".md":
-		return markdown(string(data))
+		return code.ReplaceAllString(text, "x")
 	}
 	return ""
 }
@@ -97,8 +97,5 @@ func cComments(data string) string {
 	return text.String()
 }
 
+// code matches code of Markdown: fenced, in a line, indented.
 var code = regexp.MustCompile("(?s:```.*?```)|`[^`\n]*`|(?m:^    .*$)")
-
-func markdown(data string) string {
-	return code.ReplaceAllString(strings.ReplaceAll(data, "\r\n", "\n"), "x")
-}

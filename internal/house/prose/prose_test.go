@@ -16,7 +16,7 @@ func TestText(t *testing.T) {
 			"a.md": "what a `what`\n\n```\nwhat\n```\n\n    what\n",
 			"a.py": "# what",
 		}[name]
-		require.Equal(t, want, Text(name, []byte(text)), name)
+		require.Equal(t, want, Text(name, text), name)
 	}
 }
 
