@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/stretchr/testify/require"
 )
 
@@ -162,11 +163,11 @@ func TestCheckAllocatesNothing(t *testing.T) {
 	ctx := t.Context()
 	for pass, newCall := range passes {
 		c := newCall(p)
-		allocs := testing.AllocsPerRun(100, func() {
+		got := allocs.PerRun(100, func() {
 			if err := c.run(ctx); err != nil {
 				panic(err)
 			}
 		})
-		require.Zero(t, allocs, pass)
+		require.Zero(t, got, pass)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // A fake backend has kernels that only record their calls.
@@ -303,7 +304,7 @@ func TestNoAllocationBesidesTheKernel(t *testing.T) {
 	quiet.add("fwd_a", 1, "", nil)
 	quiet.kernels[0].Run = func(context.Context, *flashkit.Call) error { return nil }
 	d, f, ctx := dispatch.New(quiet), forward(), t.Context()
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, allocs.PerRun(100, func() {
 		if err := d.Forward(ctx, problem, f); err != nil {
 			t.Error(err)
 		}

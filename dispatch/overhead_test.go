@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // small is the smallest problem, which shows the overhead of dispatch best.
@@ -25,7 +26,7 @@ func TestNoAllocationBesidesRealKernels(t *testing.T) {
 	defer d.Close()
 	f, ctx := smallForward(), t.Context()
 	require.NoError(t, d.Forward(ctx, small, f))
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, allocs.PerRun(100, func() {
 		if err := d.Forward(ctx, small, f); err != nil {
 			t.Error(err)
 		}

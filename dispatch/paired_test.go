@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // summing sets the order of sums of a backend's last kernel.
@@ -94,7 +95,7 @@ func TestPairedKernelsOfTheCPU(t *testing.T) {
 		require.Equal(t, bwd.Scores, fwd.Scores, "%s: %s and %s", name, fwd.Name, bwd.Name)
 		args := flashkit.NewArgs(p, flashkit.PassForward)
 		require.NoError(t, d.Forward(t.Context(), p, args))
-		require.Zero(t, testing.AllocsPerRun(20, func() { _ = d.Forward(t.Context(), p, args) }), name)
+		require.Zero(t, allocs.PerRun(20, func() { _ = d.Forward(t.Context(), p, args) }), name)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/nn"
 )
 
@@ -57,13 +58,13 @@ func TestAllocations(t *testing.T) {
 		for range 3 {
 			train()
 		}
-		require.Zero(t, testing.AllocsPerRun(20, train), "training, flash %v", flash)
+		require.Zero(t, allocs.PerRun(20, train), "training, flash %v", flash)
 		infer := func() {
 			s.Begin(ctx)
 			m.Forward(s, tokens)
 		}
 		infer()
-		require.Zero(t, testing.AllocsPerRun(20, infer), "inference, flash %v", flash)
+		require.Zero(t, allocs.PerRun(20, infer), "inference, flash %v", flash)
 
 		caches, err := m.NewCaches(3)
 		require.NoError(t, err)
@@ -78,7 +79,7 @@ func TestAllocations(t *testing.T) {
 			m.Decode(s, next, caches)
 		}
 		decode()
-		require.Zero(t, testing.AllocsPerRun(20, decode), "decoding, flash %v", flash)
+		require.Zero(t, allocs.PerRun(20, decode), "decoding, flash %v", flash)
 		require.NoError(t, s.Err())
 	}
 }

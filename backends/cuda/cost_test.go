@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // decodeShapes are calls of a language model that generates: few query rows and many keys. The
@@ -185,7 +186,7 @@ func TestCostAllocations(t *testing.T) {
 	b, _ := openFake(t)
 	for _, name := range []string{"b4-h16-g16-n4096-m4096-d128-bf16-causal", "b4-h16-g4-n1-m4096-d128-f32"} {
 		p := problem(t, name)
-		require.Zero(t, testing.AllocsPerRun(100, func() {
+		require.Zero(t, allocs.PerRun(100, func() {
 			for i := range families {
 				if s := &families[i]; s.fits(&b.dev, p) && s.deviceCost(&b.dev, p, false)+s.hostCost(&b.dev, p, 12) == 0 {
 					t.Error("no cost")

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -235,7 +236,7 @@ func TestDeviceAllocations(t *testing.T) {
 	b.drv.LaunchKernel = func(Function, int, int, int, StreamHandle, unsafe.Pointer) error { return nil }
 	b.drv.MemAllocAsync = func(int, StreamHandle) (Pointer, error) { return fakeAddress, nil }
 	b.drv.MemFreeAsync = func(Pointer, StreamHandle) error { return nil }
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, allocs.PerRun(100, func() {
 		if c.forward() != nil || c.backward() != nil {
 			t.Error("failed")
 		}

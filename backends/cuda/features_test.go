@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
@@ -90,7 +91,7 @@ func TestDeviceAllocationsFeatures(t *testing.T) {
 	defer func() { b.drv.MemFreeAsync = free }() // for the cache of the stream
 	b.drv.MemFreeAsync = func(Pointer, StreamHandle) error { return nil }
 	b.drv.MemcpyHtoDAsync = func(Pointer, unsafe.Pointer, int, StreamHandle) error { return nil }
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, allocs.PerRun(100, func() {
 		if c.forward() != nil || c.backward() != nil {
 			t.Error("failed")
 		}

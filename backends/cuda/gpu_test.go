@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
@@ -255,7 +256,7 @@ func TestGPUAllocations(t *testing.T) {
 		c := newDeviceCall(t, b, name)
 		require.NoError(t, c.forward())
 		require.NoError(t, c.backward())
-		require.Zero(t, testing.AllocsPerRun(100, func() {
+		require.Zero(t, allocs.PerRun(100, func() {
 			if c.forward() != nil || c.backward() != nil {
 				t.Error("failed")
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	helpers "github.com/flashkit-go/flashkit/internal/workers"
 )
 
@@ -115,7 +116,7 @@ func TestCostAllocatesNothing(t *testing.T) {
 	p := parsed(t, "b2-h4-g2-n7-m900-d40-bf16-window100.5")
 	eachCost(t, []int{2}, func(t *testing.T, k flashkit.Kernel) {
 		asked := p.Ask(k.Pass)
-		assert.Zero(t, testing.AllocsPerRun(10, func() { k.Cost(asked) }))
+		assert.Zero(t, allocs.PerRun(10, func() { k.Cost(asked) }))
 	})
 }
 

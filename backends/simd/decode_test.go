@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
@@ -107,7 +108,7 @@ func TestDecodeBitsAndAllocations(t *testing.T) {
 				require.Equal(t, want, c.bits(k), "%s %s with %d workers", k.Name, name, procs)
 			}
 			if !slow.Race {
-				require.Zero(t, testing.AllocsPerRun(20, run), "%s %s", k.Name, name)
+				require.Zero(t, allocs.PerRun(20, run), "%s %s", k.Name, name)
 			}
 		})
 	}

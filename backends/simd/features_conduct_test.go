@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
@@ -85,10 +86,10 @@ func TestFeaturesAllocateNothing(t *testing.T) {
 			}
 			run := func() { require.NoError(t, k.Compute(t.Context(), s.p, &s.args)) }
 			run()
-			require.Zero(t, testing.AllocsPerRun(20, run), "%s: %s", k.Name, s.about)
+			require.Zero(t, allocs.PerRun(20, run), "%s: %s", k.Name, s.about)
 			var c flashkit.Call
 			require.NoError(t, c.Set(s.p, k.Pass, &s.args))
-			require.Zero(t, testing.AllocsPerRun(20, func() { k.Cost(&c); k.Needs(&c) }), "%s: %s", k.Name, s.about)
+			require.Zero(t, allocs.PerRun(20, func() { k.Cost(&c); k.Needs(&c) }), "%s: %s", k.Name, s.about)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
@@ -170,7 +171,7 @@ func TestAllocations(t *testing.T) {
 		for _, k := range c.kernels() {
 			run := func() { require.NoError(t, c.run(t.Context(), k)) }
 			run()
-			require.Zero(t, testing.AllocsPerRun(20, run), "%s with one worker", k.Name)
+			require.Zero(t, allocs.PerRun(20, run), "%s with one worker", k.Name)
 
 			// The runtime's own caches, for sleeping goroutines, fill slowly.
 			withProcs(t, 4)

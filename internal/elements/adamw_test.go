@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // Steps of every length equal float64 within the bound and write nothing beyond their end.
@@ -40,5 +42,5 @@ func TestAdamW(t *testing.T) {
 
 func TestAdamWAllocates(t *testing.T) {
 	a, x := AdamW{Eps: 1}, make([]float32, 100)
-	require.Zero(t, testing.AllocsPerRun(10, func() { a.Update(x, x, x, x) }))
+	require.Zero(t, allocs.PerRun(10, func() { a.Update(x, x, x, x) }))
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // ways returns the implementations of this machine, by name.
@@ -136,7 +138,7 @@ func TestNormOfNothing(t *testing.T) {
 
 func TestNormAllocates(t *testing.T) {
 	x, w := make([]float32, 4*384), make([]float32, 384)
-	require.Zero(t, testing.AllocsPerRun(10, func() { Norm(x, x, w, w, nil, 1e-5) }))
+	require.Zero(t, allocs.PerRun(10, func() { Norm(x, x, w, w, nil, 1e-5) }))
 }
 
 func BenchmarkNorm(b *testing.B) {

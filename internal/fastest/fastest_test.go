@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 func TestLeast(t *testing.T) {
@@ -61,7 +62,7 @@ func TestFindAllocatesNothing(t *testing.T) {
 	c := new(Cache[int])
 	s := Subject{Problem: flashkit.Problem{Batch: 1}}
 	c.Keep(&s, 1)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, allocs.PerRun(100, func() {
 		if _, ok := c.Find(&s); !ok {
 			t.Error("lost")
 		}

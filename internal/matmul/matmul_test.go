@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
@@ -368,14 +369,14 @@ func TestWarmCallsAllocateNothing(t *testing.T) {
 	p := draw(r, shape{40, 100, 300}, 1<<6|2<<9)
 	x := make([]float32, 50_000)
 	ctx := t.Context()
-	require.Zero(t, testing.AllocsPerRun(20, func() {
+	require.Zero(t, allocs.PerRun(20, func() {
 		args := p.Args
 		if err := e.Run(ctx, &args); err != nil {
 			t.Error(err)
 		}
 	}))
-	require.Zero(t, testing.AllocsPerRun(20, func() { p.B.Pack(p.b) }))
-	require.Zero(t, testing.AllocsPerRun(20, func() {
+	require.Zero(t, allocs.PerRun(20, func() { p.B.Pack(p.b) }))
+	require.Zero(t, allocs.PerRun(20, func() {
 		if e.Apply(ctx, x, x, matmul.GELU) != nil || e.ApplyGrad(ctx, x, x, x, matmul.GELU) != nil {
 			t.Error("fails")
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
@@ -59,5 +60,5 @@ func TestPackByWorkersAllocatesNothing(t *testing.T) {
 	for range 3 {
 		e.Pack(&p, b, 0)
 	}
-	require.Zero(t, testing.AllocsPerRun(20, func() { e.Pack(&p, b, 0) }))
+	require.Zero(t, allocs.PerRun(20, func() { e.Pack(&p, b, 0) }))
 }

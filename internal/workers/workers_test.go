@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
@@ -198,7 +199,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 	defer p.Close()
 	var task workers.Task = nothing{}
 	p.Run(task, 1)
-	require.Zero(t, testing.AllocsPerRun(100, func() { p.Run(task, 1) }))
+	require.Zero(t, allocs.PerRun(100, func() { p.Run(task, 1) }))
 }
 
 func TestProcs(t *testing.T) {
@@ -222,7 +223,7 @@ func TestAwait(t *testing.T) {
 		ready.Store(false)
 	}
 	n := 0
-	require.Zero(t, testing.AllocsPerRun(10, func() {
+	require.Zero(t, allocs.PerRun(10, func() {
 		n = 0
 		workers.Await(func() bool { n++; return n > 100 }, never)
 	}))

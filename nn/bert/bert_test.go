@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
@@ -257,7 +258,7 @@ func TestAllocates(t *testing.T) {
 		for range 5 {
 			call()
 		}
-		require.Less(t, testing.AllocsPerRun(20, call), 1.0, "%d workers", workers)
+		require.Less(t, allocs.PerRun(20, call), 1.0, "%d workers", workers)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/cuda/gorgoniacu"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/cu"
 )
@@ -171,7 +172,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	newFake(t)
 	d := gorgoniacu.Driver()
 	block, host := unsafe.Pointer(new([paramBytes]byte)), unsafe.Pointer(new([16]byte))
-	require.Zero(t, testing.AllocsPerRun(10, func() {
+	require.Zero(t, allocs.PerRun(10, func() {
 		require.NoError(t, errors.Join(
 			d.CtxPushCurrent(0xc0),
 			d.MemcpyHtoDAsync(0x10000000, host, 16, 0x57),

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 // Vectors are the output of tools/wordpiece_vectors.py.
@@ -142,7 +144,7 @@ func TestEncodeAllocates(t *testing.T) {
 	tok := v.tokenizer(t, true)
 	ids := make([]int32, 0, 4096)
 	ascii := "Hello, World! [MASK] It's a well-known e-mail: someone@example.org (2026). " + strings.Repeat("a", 200)
-	require.Zero(t, testing.AllocsPerRun(100, func() { ids = tok.Encode(ids[:0], ascii, 0) }))
+	require.Zero(t, allocs.PerRun(100, func() { ids = tok.Encode(ids[:0], ascii, 0) }))
 }
 
 func TestConcurrent(t *testing.T) {
