@@ -69,6 +69,7 @@ func TestFromFile(t *testing.T) {
 	require.NoError(t, nn.Save(&file, m.Params(), nil))
 	s, tokens := inference(t), someTokens(rand.New(rand.NewPCG(1, 2)), 2, 7, 11)
 	want := append([]float32(nil), m.Forward(s, tokens).Data...)
+	trained := append([]float32(nil), m.Forward(training(t), tokens).Data...) // training may run another kernel
 	for shift := range 4 {
 		f, err := safetensors.Parse(append(make([]byte, shift), file.Bytes()...)[shift:])
 		require.NoError(t, err)
@@ -84,7 +85,7 @@ func TestFromFile(t *testing.T) {
 		require.NoError(t, s.Err())
 
 		s := training(t)
-		require.Equal(t, want, m.Forward(s, tokens).Data)
+		require.Equal(t, trained, m.Forward(s, tokens).Data)
 		m.Backward(s, nn.NewTensor(make([]float32, 2*7*11), 2, 7, 11))
 		require.ErrorContains(t, s.Err(), "head.weight.Data.len = 0")
 		m.Head.Weight.Changed()
