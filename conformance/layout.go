@@ -103,15 +103,19 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 // fill sets the memory indices of a dense array's elements. locate returns the place of row r of
 // sequence b, with batch -1 for none. With hasRest all other elements of the tensor become rest.
 func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasRest bool) {
-	x.dense = dense
+	x.dense, x.index = dense, make([]int, 0, size(dense))
 	for b := range dense[0] {
 		for h := range dense[1] {
 			for r := range dense[2] {
 				batch, row := locate(b, r)
+				first := 0
+				if batch >= 0 {
+					first = guard + x.tensor.Offset(batch, h, row)
+				}
 				for c := range dense[3] {
 					at := -1
 					if batch >= 0 {
-						at = guard + x.tensor.Offset(batch, h, row) + c
+						at = first + c
 						x.used[at] = true
 					}
 					x.index = append(x.index, at)
@@ -126,8 +130,9 @@ func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasR
 	for b := range shape[0] {
 		for h := range shape[1] {
 			for r := range shape[2] {
-				for c := range shape[3] {
-					if at := guard + x.tensor.Offset(b, h, r) + c; !x.used[at] {
+				first := guard + x.tensor.Offset(b, h, r)
+				for at := first; at < first+shape[3]; at++ {
+					if !x.used[at] {
 						x.used[at], x.rest = true, append(x.rest, at)
 					}
 				}

@@ -13,7 +13,7 @@ func TestDecodeClusters(t *testing.T) {
 		"b1-h32-g8-n1-m1024-d128-bf16":          "decode_sm80_cluster_bf16_d128",
 		"b2-h4-g2-n1-m500-d64-f32":              "decode_sm80_cluster_f32_d64",
 		"b1-h32-g8-n1-m1024-d128-bf16-softcap5": "decode_sm80_features_cluster_bf16_d128",
-		"b200-h8-g2-n1-m1024-d128-f16":          "decode_sm80_f16_d128",
+		"b200-h8-g2-n1-m64-d128-f16":            "decode_sm80_f16_d128",
 	} {
 		c := newDeviceCall(t, b, name)
 		c.fwdOptions.Kernel, f.launches = "cuda/decode_sm80", nil

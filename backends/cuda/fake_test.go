@@ -25,6 +25,7 @@ type fakeDriver struct {
 
 	mu         sync.Mutex
 	memory     map[Pointer][]byte
+	found      Pointer // the allocation that at found last
 	next       Pointer
 	pinned     map[unsafe.Pointer][]byte
 	handles    map[uintptr]string // open contexts, streams, events and modules
@@ -33,6 +34,7 @@ type fakeDriver struct {
 	made       uintptr
 	depth      int              // of pushed contexts
 	captures   bool             // a graph is captured
+	idle       bool             // launches compute nothing
 	generation uint64           // a stream's ID is its handle plus generation
 	copies     atomic.Int32     // from the host
 	apart      bool             // its devices cannot access each other's memory
@@ -190,8 +192,12 @@ func (f *fakeDriver) leaks() []string {
 func (f *fakeDriver) at(p Pointer) ([]byte, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if m, ok := f.memory[f.found]; ok && p >= f.found && p <= f.found+Pointer(len(m)) {
+		return m[p-f.found:], true
+	}
 	for base, m := range f.memory {
 		if p >= base && p <= base+Pointer(len(m)) {
+			f.found = base
 			return m[p-base:], true
 		}
 	}
@@ -206,8 +212,10 @@ func (f *fakeDriver) memoryCalls() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		used := n
-		for _, m := range f.memory {
-			used += len(m)
+		if f.limit > 0 {
+			for _, m := range f.memory {
+				used += len(m)
+			}
 		}
 		if f.limit > 0 && used > f.limit {
 			return 0, f.fail(name, codeOutOfMemory)
@@ -383,6 +391,9 @@ func (f *fakeDriver) moduleCalls() {
 		f.mu.Unlock()
 		if k.hasMaps() && !f.mapsFit(k, maps, block) {
 			return f.fail("cuLaunchKernel", 716)
+		}
+		if f.idle {
+			return nil
 		}
 		return f.compute(k, l, block)
 	}

@@ -29,14 +29,31 @@ func (v *fakeView) load(batch, heads, rows, cols int32) {
 		return
 	}
 	v.heads, v.rows, v.cols = int(heads), int(rows), int(cols)
-	v.dense = make([]float64, 0, int(batch)*v.heads*v.rows*v.cols)
+	v.dense = make([]float64, int(batch)*v.heads*v.rows*v.cols)
+	if v.cols == 0 {
+		return
+	}
 	for b := range int(batch) {
 		for h := range v.heads {
 			for r := range v.rows {
-				for c := range v.cols {
-					v.dense = append(v.dense, v.get(b, h, r, c))
-				}
+				v.read(v.row(b, h, r), b, h, r)
 			}
+		}
+	}
+}
+
+// read fills x with the first elements of a row.
+func (v *fakeView) read(x []float64, b, h, r int) {
+	m, size := v.memory[v.at(b, h, r, 0):], v.dtype.Size()
+	m = m[:len(x)*size]
+	for c := range x {
+		switch e := m[c*size:]; v.dtype {
+		case flashkit.Float16:
+			x[c] = float64(half.FromF16(binary.LittleEndian.Uint16(e)))
+		case flashkit.BFloat16:
+			x[c] = float64(half.FromBF16(binary.LittleEndian.Uint16(e)))
+		default:
+			x[c] = float64(math.Float32frombits(binary.LittleEndian.Uint32(e)))
 		}
 	}
 }
@@ -76,6 +93,19 @@ func (v *fakeView) set(b, h, r, c int, x float64) {
 		binary.LittleEndian.PutUint16(m, half.ToBF16(float32(x)))
 	default:
 		binary.LittleEndian.PutUint32(m, math.Float32bits(float32(x)))
+	}
+}
+
+// add adds scaled values to the elements of an array from first on.
+func (v *fakeView) add(first int, scale float64, values []float64) {
+	if v.exact != nil {
+		for c, x := range values {
+			v.exact[first+c] += scale * x
+		}
+		return
+	}
+	for c, x := range values {
+		v.set(0, 0, 0, first+c, v.get(0, 0, 0, first+c)+scale*x)
 	}
 }
 
@@ -383,12 +413,11 @@ func (k *fakeKernel) backwardKey(b, g, j int) {
 				dv[c] += p * do
 			}
 			ds := p * (float64(float32(dp)) - k.arrays[k.delta].get(0, 0, 0, k.index(b, h, i)))
-			q, key, sum := k.views[vQ].row(b, h, i), k.views[vK].row(b, g, j), k.arrays[k.dqSum]
+			q, key, sum, first := k.views[vQ].row(b, h, i), k.views[vK].row(b, g, j), k.arrays[k.dqSum], k.index(b, h, i)*int(k.dim)
 			for c := range dk {
 				dk[c] += ds * q[c]
-				at := k.index(b, h, i)*int(k.dim) + c
-				sum.set(0, 0, 0, at, sum.get(0, 0, 0, at)+ds*key[c])
 			}
+			sum.add(first, ds, key)
 		}
 		if parts > 1 {
 			k.partOfGroup(b, g, h%group/(group/parts), j, dk, dv)

@@ -146,6 +146,7 @@ func TestPartOptions(t *testing.T) {
 // A call of few blocks is one launch without workspace, or two launches.
 func TestHopperLaunches(t *testing.T) {
 	b, f := openFake(t)
+	f.idle = true
 	for name, want := range map[string][]string{
 		"b1-h16-g16-n512-m512-d128-bf16-causal":  {"fwd_sm90_bf16_d128"},
 		"b1-h4-g2-n65-m4096-d64-f16-causal":      {"fwd_sm90_split_f16_d64", "decode_sm80_merge_f16_d64"},
