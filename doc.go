@@ -16,5 +16,5 @@
 //	LSE[i] = ln(sum over j of exp(s[j]))
 //
 // The score matrix (rows x keys) is never stored (Dao et al., FlashAttention, 2022;
-// docs/algorithm.md derives both passes).
+// docs/design.md derives both passes).
 package flashkit

@@ -4,7 +4,7 @@
 // A kernel predicts its own time. A Dispatcher corrects the prediction by the ratio of measured to
 // predicted time. The ratio comes from a profile on disk, and from short probes that time kernels
 // side by side. Times of ordinary calls do not affect choices. The state is bounded in size and
-// read without locks. docs/dispatch.md explains the model.
+// read without locks. docs/design.md explains the model.
 package dispatch
 
 import (

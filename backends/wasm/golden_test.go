@@ -141,7 +141,7 @@ func goldenJSON(t *testing.T) string {
 	return text.String()
 }
 
-// The command of docs/sandbox.md gives the same bits without Go.
+// The command of docs/design.md gives the same bits without Go.
 func TestGoldenInNode(t *testing.T) {
 	const problems = "testdata/golden.json"
 	if *update {
@@ -150,7 +150,7 @@ func TestGoldenInNode(t *testing.T) {
 	text, err := os.ReadFile(problems)
 	require.NoError(t, err)
 	require.Equal(t, goldenJSON(t), string(text), "run go test -run Golden -update")
-	guide, err := os.ReadFile("../../docs/sandbox.md")
+	guide, err := os.ReadFile("../../docs/design.md")
 	require.NoError(t, err)
 	const command = "node backends/wasm/peers/golden.mjs"
 	require.Contains(t, string(guide), "`"+command+" /tmp/mine.wasm`")

@@ -1,13 +1,15 @@
 #!/bin/sh
-# Runs the commands of docs/c.md in turn, in one shell, with no variable that the guide does not set: ROOT.
+# Runs the commands of docs/bindings.md, section C, in turn, in one shell, with no variable that the guide does not set: ROOT.
 # HOME is an empty folder. Only where Go keeps what it has compiled and fetched is this machine's.
 set -eu
-root=$1 guide=$1/docs/c.md
+root=$1 page=docs/bindings.md
 for tool in pkg-config bash; do
-	command -v $tool >/dev/null || { echo "$tool is missing: the commands of $guide were not run"; exit 0; }
+	command -v $tool >/dev/null || { echo "$tool is missing: the commands of $page were not run"; exit 0; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+guide=$work/section
+awk '/^## / {inside = /^## C$/} inside' "$root/$page" >"$guide"
 # The first program is first.c; what else is in C are fragments. Commands are indented.
 awk -v to="$work/first.c" '/^```c$/ {n++; inside = 1; next} /^```$/ {inside = 0} inside && n == 1 {print > to}' "$guide"
 "${CC:-cc}" -std=c11 -Wall -Wextra -Werror -I "$root/capi" -fsyntax-only "$work/first.c"
@@ -16,10 +18,10 @@ awk -v to="$work/first.c" '/^```c$/ {n++; inside = 1; next} /^```$/ {inside = 0}
 	awk -v root="$root" -v work="$work" '/^```/ {fenced = !fenced}
 		!fenced && sub(/^    /, "") {print "cd '"'"'" (/^make / ? root : work) "'"'"'"; print}' "$guide"
 } >"$work/script"
-grep -q '^cc first.c' "$work/script" || { echo "$guide compiles nothing" >&2; exit 1; }
+grep -q '^cc first.c' "$work/script" || { echo "$page compiles nothing" >&2; exit 1; }
 env -i HOME="$work" PATH="$PATH" GOCACHE="$(go env GOCACHE)" GOMODCACHE="$(go env GOMODCACHE)" GOFLAGS="$(go env GOFLAGS)" \
 	bash "$work/script" >"$work/out" 2>&1 || { cat "$work/out" >&2; exit 1; }
 said=$(sed -n 's|.*printf(.*/\* \(.*\) \*/$|\1|p' "$work/first.c")
 last=$(tail -n 1 "$work/out")
-[ "$last" = "$said" ] || { echo "$guide: the program printed '$last', and the guide says '$said'" >&2; exit 1; }
-echo "$guide: $last"
+[ "$last" = "$said" ] || { echo "$page: the program printed '$last', and the guide says '$said'" >&2; exit 1; }
+echo "$page: $last"

@@ -23,7 +23,7 @@ const contributing = "CONTRIBUTING"
 // guides are the pages whose commands TestGuides runs.
 var guides = []string{
 	"quickstart", "flashrun", "library", "limits", "profiling",
-	"algorithm", "dispatch", "gpu", "sandbox", contributing,
+	"design", "gpu", contributing,
 }
 
 // Lines of a guide that begin with a prompt are a script. This test runs each command in turn, a

@@ -205,11 +205,11 @@ func TestMemoryHelpAndCompletion(t *testing.T) {
 	}
 }
 
-// The table of docs/algorithm.md is the command's output.
+// The table of docs/design.md is the command's output.
 func TestMemoryTableOfTheDocs(t *testing.T) {
-	text, err := os.ReadFile("../../docs/algorithm.md")
+	text, err := os.ReadFile("../../docs/design.md")
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "## 8. Memory")
+	_, section, found := strings.Cut(string(text), "## Memory")
 	require.True(t, found)
 	rows := 0
 	for _, line := range strings.Split(section, "\n") {

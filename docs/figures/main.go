@@ -1,4 +1,4 @@
-// Command figures draws the figures of docs/algorithm.md and docs/layers.md into a folder:
+// Command figures draws the figures of docs/design.md and docs/layers.md into a folder:
 //
 //	go run ./docs/figures docs/figures
 //

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs the commands of docs/python.md and the code that needs no PyTorch, without variables that the guide does not set:
+# Runs the commands of docs/bindings.md, section Python, and the code that needs no PyTorch, without variables that the guide does not set:
 # ROOT, PYTHON that makes the environment, and the empty environment's folder. That has no compiler on its path.
 set -eu
-root=$1 python=$2 venv=$3
+root=$1 python=$2 venv=$3 page=docs/bindings.md
 unset FLASHKIT_LIBRARY FLASHKIT_BACKEND FLASHKIT_PROFILE PYTHONPATH PYTHONHOME LD_LIBRARY_PATH
-awk '/^## / {install = /Install/} install && sub(/^    /, "")' "$root/docs/python.md" | {
+awk '/^## / {python = /^## Python$/} /^##/ {install = python && /Install/} install && sub(/^    /, "")' "$root/$page" | {
 	ran=0
 	cd "$root"
 	while read -r line; do
@@ -14,10 +14,10 @@ awk '/^## / {install = /Install/} install && sub(/^    /, "")' "$root/docs/pytho
 			rm -rf "$venv" && "$python" -m venv "$venv"
 			PATH=$venv/bin CC=/nonexistent /bin/sh -c "$line --quiet --disable-pip-version-check --only-binary :all:" </dev/null
 			;;
-		*) echo "docs/python.md: '$line' is not a command that this test runs" >&2 && exit 1 ;;
+		*) echo "$page: '$line' is not a command that this test runs" >&2 && exit 1 ;;
 		esac
 		ran=$((ran + 1))
 	done
-	[ "$ran" -ge 2 ] || { echo "docs/python.md installs nothing" >&2 && exit 1; }
+	[ "$ran" -ge 2 ] || { echo "$page installs nothing" >&2 && exit 1; }
 }
-cd "$venv" && PATH=$venv/bin bin/python "$root/capi/python/tests/installed.py" "$root/docs/python.md"
+cd "$venv" && PATH=$venv/bin bin/python "$root/capi/python/tests/installed.py" "$root/$page"

@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("name", ["docs/python.md", "capi/python/README.md"])
+@pytest.mark.parametrize("name", ["docs/bindings.md", "capi/python/README.md"])
 def test_code(name, capsys):
     torch = pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)

@@ -92,7 +92,7 @@ func (p *page) readTexts(root string) (err error) {
 	}
 	for _, l := range []link{
 		{"Source", ""}, {"Quickstart", "docs/quickstart.md"}, {"The library", "docs/library.md"}, {"The command flashrun", "docs/flashrun.md"},
-		{"The algorithm", "docs/algorithm.md"}, {"The sandbox: what runs on this page", "docs/sandbox.md"}, {"The module's source", "backends/wasm/kernel/kernel.c"},
+		{"The mathematics and the design", "docs/design.md"}, {"The sandbox: what runs on this page", "docs/bindings.md#browser-and-sandbox"}, {"The module's source", "backends/wasm/kernel/kernel.c"},
 		{"The golden vectors, for any language", "conformance/testdata/README.md"}, {"Performance", "docs/performance.md"}, {"Limits", "docs/limits.md"},
 	} {
 		p.Links = append(p.Links, link{l.Text, source(l.URL)})

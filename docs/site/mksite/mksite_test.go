@@ -89,19 +89,22 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A language is on the page when its document is in the repository.
+// The page shows Go, and each language of the guide to bindings.
 func TestQuickstart(t *testing.T) {
 	folder := t.TempDir()
 	readme := "# x\n\n## Install\n\n```sh\ngo get x\n```\n\n## Use\n\n```go\na := 1 < 2\n```\n"
+	_, err := readQuickstart(folder, readme)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.Mkdir(filepath.Join(folder, "docs"), 0o777))
+	c, python := "# x\n\n## C\n\n```c\nint x;\n```\n", "\n## Python\n\n```python\nimport x\n```\n"
+	require.NoError(t, os.WriteFile(filepath.Join(folder, bindings), []byte(c), 0o666))
+	_, err = readQuickstart(folder, readme)
+	require.ErrorContains(t, err, "no block of python under Python")
+	require.NoError(t, os.WriteFile(filepath.Join(folder, bindings), []byte(c+python), 0o666))
 	list, err := readQuickstart(folder, readme)
 	require.NoError(t, err)
-	require.Len(t, list, 1)
-	require.Equal(t, []block{{"to install", "go get x"}, {"attention in Go", "a := 1 < 2"}}, list[0].Blocks)
-	require.NoError(t, os.Mkdir(filepath.Join(folder, "docs"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "docs/c.md"), []byte("# C\n\n```c\nint x;\n```\n\n```python\nimport x\n```\n"), 0o666))
-	list, err = readQuickstart(folder, readme)
-	require.NoError(t, err)
 	require.Len(t, list, 3)
+	require.Equal(t, []block{{"to install", "go get x"}, {"attention in Go", "a := 1 < 2"}}, list[0].Blocks)
 	require.Equal(t, "int x;", list[1].Blocks[0].Text)
 	require.Equal(t, "import x", list[2].Blocks[0].Text)
 	_, err = readQuickstart(folder, "# x\n")

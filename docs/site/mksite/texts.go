@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html"
 	"html/template"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,13 +21,11 @@ type start struct {
 
 type block struct{ Label, Text string }
 
-// guides are the documents of other languages. The page shows their first code block, if the
-// document exists.
-var guides = []struct{ title, file, language string }{
-	{"C", "docs/c.md", "c"},
-	{"Python", "docs/python.md", "python"},
-	{"Python", "docs/c.md", "python"},
-}
+// bindings is the guide to other languages, with a section for each.
+const bindings = "docs/bindings.md"
+
+// guides are the sections of bindings. The page shows the first code block of a section's language.
+var guides = []struct{ title, language string }{{"C", "c"}, {"Python", "python"}}
 
 func readQuickstart(root, readme string) ([]start, error) {
 	install, code := fenced(section(readme, "Install"), "sh"), fenced(section(readme, "Use"), "go")
@@ -36,20 +33,16 @@ func readQuickstart(root, readme string) ([]start, error) {
 		return nil, errors.New("README.md: no block of sh under Install, or of go under Use")
 	}
 	list := []start{{Title: "Go", Blocks: []block{{"to install", install}, {"attention in Go", code}}, Link: source("docs/quickstart.md"), LinkText: "Ten minutes from nothing to attention in a Go program"}}
+	text, err := read(root, bindings)
+	if err != nil {
+		return nil, err
+	}
 	for _, g := range guides {
-		if list[len(list)-1].Title == g.title {
-			continue // found in an earlier document
+		code := fenced(section(text, g.title), g.language)
+		if code == "" {
+			return nil, fmt.Errorf("%s: no block of %s under %s", bindings, g.language, g.title)
 		}
-		text, err := read(root, g.file)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if code := fenced(text, g.language); code != "" {
-			list = append(list, start{Title: g.title, Blocks: []block{{"attention in " + g.title, code}}, Link: source(g.file), LinkText: "flashkit for " + g.title})
-		}
+		list = append(list, start{Title: g.title, Blocks: []block{{"attention in " + g.title, code}}, Link: source(bindings + "#" + g.language), LinkText: "flashkit for " + g.title})
 	}
 	return list, nil
 }
