@@ -94,6 +94,9 @@ func (l *local) to(rank int) *line   { return &l.hub.lines[l.rank*l.hub.size+ran
 func (l *local) from(rank int) *line { return &l.hub.lines[rank*l.hub.size+l.rank] }
 
 func (l *local) Gather(ctx context.Context, mine, all []byte) error {
+	if l.closed {
+		return errClosed
+	}
 	if len(all) != len(mine)*l.hub.size {
 		return fmt.Errorf("ring: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*l.hub.size, l.hub.size)
 	}

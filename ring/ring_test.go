@@ -402,6 +402,16 @@ func TestDeviceWithoutItsGroup(t *testing.T) {
 	}
 }
 
+// A closed rank refuses exchanges instead of waiting for the others.
+func TestClosed(t *testing.T) {
+	groups, err := ring.Local(2)
+	require.NoError(t, err)
+	g := groups[0]
+	require.NoError(t, g.Close())
+	require.ErrorContains(t, g.Gather(t.Context(), make([]byte, 1), make([]byte, 2)), "is closed")
+	require.ErrorContains(t, g.Start(t.Context(), nil, nil), "is closed")
+}
+
 func TestRefusals(t *testing.T) {
 	groups, err := ring.Local(1)
 	require.NoError(t, err)
