@@ -11,7 +11,7 @@
 #define SHARED_KB 99
 #endif
 
-// Natural LSE of a tile's rows; Inf for rows without weight or after the last one.
+// Natural LSE of a tile's rows; Inf for missing rows and rows without weight.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -152,7 +152,7 @@ template <class T, int D, bool features> struct Block {
         if (thread < L::rows / 2) copy_async16_if(base + L::stat + turn * L::rows * 8 + thread * 16, from + thread * 4, true);
         copy_commit();
     }
-    // Scans K for non-finite elements, if some row must not see them; all threads.
+    // Scans K for non-finite elements; all threads.
     __device__ __forceinline__ void scan_keys() const {
         bool good = true;
         for (int j = thread; j < L::keys * D / 2; j += L::threads) {
@@ -181,8 +181,8 @@ template <class T, int D, bool features> struct Block {
                 accumulate<T, D, L::warps / L::bands>(x, a, k, 16 * j * pitch, guard);
             }
         };
-        // Loads the counter early: usually the turn has come. The load needs no acquire: only adds follow,
-        // issued after it has returned, in the L2 cache.
+        // Loads the counter early: usually the turn has come. Without acquire: only adds follow, issued after
+        // the load has returned, in the L2 cache.
         int now = p.deterministic ? load_counter(p.turn + 1 + tile) : 0, before = 0;
         if (work.clear_k) multiply(true);
         else multiply(false);
@@ -196,7 +196,7 @@ template <class T, int D, bool features> struct Block {
         if (p.deterministic && before == 0) each_block([](float *to, const float (&x)[4]) { *(float4 *)to = {x[0], x[1], x[2], x[3]}; });
         else each_block(add_global4);
     }
-    // Ends the block's turn at a tile of dq_sum, after all warps have added and passed a barrier.
+    // Ends the block's turn at a tile of dq_sum, after all warps' adds and a barrier.
     __device__ __forceinline__ void end_turn() const {
         if (p.deterministic && thread == 0) add_counter_release(p.turn + 1 + work.added);
     }

@@ -14,8 +14,8 @@
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for d192 and d256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
-// Variants of the main kernel, which instances.go chooses: groups, of 64 and 128, for groups of heads; up_d64; wide_d256;
-// once, of 64 and 128, if all blocks run at the same time; columns80_d128 and columns96_d128 for D and DV up to 80 and 96,
+// Variants of the main kernel, chosen by instances.go: groups, of 64 and 128, for groups of heads; up_d64; wide_d256;
+// once, of 64 and 128, if all blocks run at once; columns80_d128 and columns96_d128 for D and DV up to 80 and 96,
 // which compute only dQ of the other columns; features_groups and features_up_d64.
 //
 // With p.splits > 1, a block processes one part of a group's query heads, and a fourth kernel adds the parts in order:
@@ -23,8 +23,8 @@
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
-// Or a cluster of two blocks shares a tile of keys: one processes the even tiles of rows, the other the odd ones. At the
-// end they exchange sums through shared memory; one has dK, the other dV:
+// Or a cluster of two blocks shares a tile of keys: one processes the even tiles of rows, the other the odd ones. They
+// exchange sums through shared memory; one stores dK, the other dV:
 //	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for 64 and 128
 //
 // The second and third launch may start early: they wait for the previous one (programmatic dependent launch).
@@ -48,8 +48,8 @@
 // of dQ. A third warpgroup moves data: two lanes load, two add one block of dQ each to dq_sum. If S::releases, one lane
 // loads and one ends the turns of both warpgroups: a release takes as long as a product, so the adding lanes take their
 // next turn sooner, and one counter serves both. At D 256 the registers hold half the columns of the sums: two blocks
-// compute all of S and dP, and each half of the rest. Shared memory then has no room for dQ: the threads that computed it
-// add it in their turn.
+// compute all of S and dP, and each half of the rest. Shared memory has no room for dQ then: the computing threads add it
+// in their turn.
 //
 // Products overlap computation: dP the exponentials; dV and dK, 16 rows at a time, the next exponentials and dS; the next
 // S the stores of dQ to shared memory (Shah et al. 2024, section 3.2, for the forward pass). LSE and delta of many rows are
@@ -59,28 +59,27 @@
 // The first key block of a head stores its dq_sum tile; later ones add, in key order if deterministic. A block takes a
 // ticket and waits for lower tickets only, whose blocks have started. All walk from the last rows to the first, one after
 // another, so waits are short. In up, the last keys have the first tickets, and each block begins at its first visible
-// rows: the blocks that it waits for began at later rows and are ahead. Persistent blocks, at most one per multiprocessor, draw ticket after
-// ticket, and load while the previous tile of keys is written. Blocks that all run at the same time use their indexes as
-// tickets, and load before the delta kernel has ended.
+// rows: the blocks that it waits for began at later rows and are ahead. Persistent blocks, at most one per multiprocessor,
+// draw ticket after ticket, and load while the previous tile of keys is written. Blocks of once and pairs use their
+// indexes as tickets, and load before the delta kernel has ended.
 //
 // A head's last block waits until all others have processed the last rows: long, if blocks are few and all rows see all
 // keys. Then, with p.skew, each block begins at its own rows, walks to the first ones and continues from the last ones, and
 // none waits: the shift of DASH (arXiv 2601.21824). DASH's blocks wait for any block of their head, so all must run at
-// once. Here dQ has two sums: one for the rows from a block's first down, one for the rows that it reaches from the last
-// ones. So blocks reach each sum in key order and wait for lower tickets only. The finish kernel adds both. Instances for
-// features, groups or up have no skew.
+// once. Here dQ has two sums, for the rows before and after a walk's wrap. So blocks reach each sum in key order and wait
+// for lower tickets only. The finish kernel adds both. Features, groups and up have no skew.
 //
 // Hidden pairs: P and dS are set to 0. 0 * NaN still leaks through the other operand: dO, Q in dV, dK and K in dQ. In tiles
 // with hidden pairs, non-finite elements of these operands are cleared. A visible pair still carries NaN: LSE and delta of
 // a row reveal them in Q and dO, `odd` in K, and dV gets the cleared elements of dO at the end.
 //
-// Instances for features, bwd_sm90_features_<dtype>_d<dim> and its variants, take FeatureParams, which begins with
-// MapParams. Maps of packed tensors have batch 1; a tile's rows and keys of the next sequence are hidden, and under a mask
-// every pair may be. Of up to 32 sequences the longest go first. Each feature of scores or weights has its own instance,
-// because branches in the loop hinder the compiler's scheduling. A bias or mask is prefetched to shared memory, two parts
-// of a tile or a tile ahead. Random words are drawn while the next S is in flight, when dP's registers are free. With a
-// mask equal for all rows, a block scans it up to its own keys; without visible keys it writes zeros and adds nothing to
-// dQ. dBias is copied from dS in shared memory if aligned, else stored from registers.
+// Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
+// batch 1; a tile's rows and keys of the next sequence are hidden, and under a mask every pair may be. Of up to 32
+// sequences the longest go first. Each feature of scores or weights has its own instance, because branches in the loop
+// hinder the compiler's scheduling. A bias or mask is prefetched to shared memory, two parts of a tile or a tile ahead.
+// Random words are drawn while the next S is in flight, when dP's registers are free. A mask equal for all rows is scanned
+// up to the block's keys; if none is visible, the block writes zeros and adds nothing to dQ. dBias is copied from dS in
+// shared memory if aligned, else stored from registers.
 #include "bwd_lanes.cuh"
 
 // A warpgroup without keys computes only its block of dQ, from the other's keys.
@@ -125,10 +124,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     const Params &p = a.p;
     const Bounds<S> e{p, sh};
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // tells the compiler that loop bounds are uniform
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
-    // Place of the lane's row of four 8x8 blocks of dS^T in dS, rows of chunks of 8 keys.
+    // Place of the lane's row of four 8x8 blocks of dS^T in dS.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     if constexpr (S::stays && !S::features) // with features, another sequence may follow
         if (group && key0 + 64 >= p.kv_len) return compute_dq(sh, group);
@@ -136,7 +135,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
     each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
-    auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // keeps registers of operands in flight unchanged up to here
+    auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // protects operands in flight up to here
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
     };
     const int begin = S::stays ? uniform(w.before) : 0, end = begin + steps;
@@ -155,7 +154,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     auto cut = [&] { // whether existing rows and keys of the tile have hidden pairs
         const int row0 = tile * S::rows;
         if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
-        // Rows after the last one are zeros with LSE and delta 0: they add nothing to stored results.
+        // Missing rows are zeros with LSE and delta 0: they add nothing to stored results.
         else return key0 < min(row0 + S::rows, e.rows()) - 1 + e.lo() || min(key0 + S::keys, e.keys()) - 1 > row0 + e.hi();
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
@@ -178,7 +177,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
     [[maybe_unused]] const bool ends = key0 + S::keys > e.keys();
-    // An instance for one feature has it without a test.
+    // Instances for one feature need no tests.
     [[maybe_unused]] const bool capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
     [[maybe_unused]] const bool biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
     [[maybe_unused]] const bool staged = S::bias_bytes && biased && !f.bias_wide && aligned16(f.bias);
@@ -189,7 +188,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     [[maybe_unused]] auto ask_mask = [&](int head, int row) {
         if (staged_hides) mask_chunk<S::rows>(sh.mask(group * 4 + warp), p, f.mask, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
     };
-    // ALiBi: the negative slope in log2 units; the lane's first key minus its first row of row tile 0 and the diagonal.
+    // ALiBi: -slope in log2 units; the lane's first key minus its first row of row tile 0 and the diagonal.
     [[maybe_unused]] float lean = 0;
     [[maybe_unused]] int here = 0;
     [[maybe_unused]] auto load_slope = [&](int head) {
@@ -208,7 +207,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (steps && drops) draw(head);
     auto visit = [&](int n, auto edge, bool hidden) { // tile n. hidden: pairs are hidden or K was not finite; edge: hidden, or keys are missing
         constexpr int groups = S::rows / 16, size = groups / S::parts; // groups of 16 rows
-        auto load_stats = [&](int which, int part) { // for all rows of a part, in advance: loads do not pass products
+        auto load_stats = [&](int which, int part) { // in advance: loads do not pass products
             each<size>([&](int i) {
                 const float2 *from = (const float2 *)stats(which) + (part * size + i) * 8 + lane % 4, x = from[0], y = from[4];
                 stat[4 * i] = x.x, stat[4 * i + 1] = x.y, stat[4 * i + 2] = y.x, stat[4 * i + 3] = y.y;
@@ -217,7 +216,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         load_stats(0, 0);
         [[maybe_unused]] auto natural_lse = [&] {
             const int all = last_head<S>(p, w) - first_head<S>(p, w) + 1, nth = n - (S::stays ? (int)w.before : 0);
-            const int head = first_head<S>(p, w) + (S::by_rows ? nth % all : nth / (w.steps / all)); // recomputed to save registers
+            const int head = first_head<S>(p, w) + (S::by_rows ? nth % all : nth / (w.steps / all)); // saves registers
             return NaturalLSE(p.lse, e.q_batch(), head, e.q0() + tile * S::rows, e.rows() - tile * S::rows);
         };
         [[maybe_unused]] const float away = here - tile * S::rows;
@@ -266,7 +265,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (S::ends_in_both && ends && !edge) hide_ends();
         if constexpr (!S::changes)
             if (far) far_products(s, p, stats(0), natural_lse());
-        [[maybe_unused]] bool large = false; // some score of the warp is not small relative to the softcap
+        [[maybe_unused]] bool large = false; // a score of the warp is not small
         if (capped) {
             float most = 0;
             each<S::rows / 2>([&](int i) { most = fmaxf(most, fabsf(s[i])); });
@@ -344,7 +343,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (part == 0) wgmma_wait<size>(); // dP is complete
             each<size>([&](int i) { gradients(part * size + i); });
         });
-        meeting_barrier(1, 256); // both warpgroups' dS are written; the previous tile's dQ is complete
+        meeting_barrier(1, 256); // both dS are written; the previous dQ is complete
         {
             const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : first_panel + group;
             const uint64_t x = descriptor(sh.ds(buffer) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
@@ -381,7 +380,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         }
         if (S::by_rows) head = left == heads ? head - heads + 1 : head + 1;
-        else if (tile == (S::skews ? w.begin : from)) { // reread to save registers
+        else if (tile == (S::skews ? w.begin : from)) { // reread: saves registers
             head++;
             if constexpr (S::knows_alibi)
                 if (n + 1 < end) load_slope(head);
@@ -400,7 +399,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     }
     meeting_barrier(1, 256); // K and V are free
     if constexpr (!S::stays && !S::once) launch_dependents(); // else dependent blocks would crowd onto the first free multiprocessors
-    const bool some = !S::stays || uniform(w.steps); // else nothing was loaded: results are zeros, and the next K and V may arrive
+    const bool some = !S::stays || uniform(w.steps); // else results are zeros, and the next K and V may arrive
     if constexpr (S::stays)
         if (some) {
             give(sh.k_empty(0));
@@ -424,7 +423,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (of_values) lost = meet<S>(w, sh, dv, dk, group);
         else lost = meet<S>(w, sh, dk, dv, group);
     }
-    // dK and dV leave through the warpgroup's rows of K and V; in persistent blocks, which load the next K and V, through dS.
+    // dK and dV leave through the warpgroup's rows of K and V; in persistent blocks through dS, if the next K or V may arrive.
     auto home = [&](int part, int panel) -> uint32_t {
         if (!S::stays || part == 1 && !S::frees_v) return sh.k(part) + panel * S::key_panel + group * 8192;
         return sh.ds(panel) + group * S::row_panel + part * 8192;

@@ -1,5 +1,5 @@
-// A block of bwd_sm90: shapes, shared memory, work, clearing of non-finite elements, masks; and the kernels of delta,
-// finish and sums.
+// A block of bwd_sm90: shapes, shared memory, work, clearing of non-finite elements, masks; the kernels delta, finish and
+// sums.
 #pragma once
 #include "score_tiles.cuh"
 
@@ -11,10 +11,10 @@ struct MapParams {
 // A row with |delta| below this has finite dO and O.
 constexpr float odd_delta = 2e38f;
 
-// Traits of an instance. Features: none, kLayout (sequences), kLayout with one more, or kAll; kKeys: a mask equal for all
-// rows and a group's query heads. kParts: p.splits parts of each group. kGroups: a group's heads inside the walk over rows.
-// kStays: persistent blocks. kUpwards: last keys and first rows first. kPairs: clusters of two blocks. kOnce: all blocks run
-// at the same time.
+// Traits of an instance. Features: none, kLayout (sequences), kLayout with one more, or kAll; kKeys is a mask equal for all
+// rows and a group's query heads. kParts: p.splits parts of each group. kGroups: its heads inside the walk over rows.
+// kStays: persistent blocks. kUpwards: last keys and first rows first. kPairs: clusters of two blocks. kOnce: all blocks at
+// the same time.
 constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
 // A block's work.
@@ -22,27 +22,26 @@ struct Work {
     int batch, kv_head, key0, share; // key0: first key; share: index of the share of columns
     int from, to, steps;             // row tiles that see these keys; visits, over all heads of the group; -1: no more work
     int part;                        // of the group
-    int before, loads;               // persistent blocks: earlier visits; earlier works with visits
+    int before, loads;               // persistent blocks: earlier visits; works with visits
     int hides, odd[2], lost;         // some pairs are hidden; a warpgroup's K was not finite; dO was not finite
     int begin, last;                 // first row tile of the walk; tiles after `last` add to the second sum of dQ
 };
 static_assert(sizeof(Work) == 64);
 
-// With skew: the row tile, or pair of row tiles if p.halves, at which key tile j begins.
+// With skew: the row tile, or pair if p.halves, at which key tile j begins.
 __device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew > 0 ? j << (p.skew - 1) : j >> -p.skew; }
 // The first key tile that begins at this row tile or later.
 __device__ __forceinline__ int first_from(const Params &p, int tile) { return p.skew > 0 ? (tile + (1 << (p.skew - 1)) - 1) >> (p.skew - 1) : tile << -p.skew; }
 __device__ __forceinline__ int row_tile(const Params &p) { return max(0, (int)p.tile); }
 __device__ __forceinline__ int key_tile(const Params &p) { return max(0, -(int)p.tile); }
-// The first key tile that adds to the first sum of dQ of a row tile; earlier ones add to the second sum.
+// The first key tile that adds to the first sum of dQ of a row tile; earlier ones add to the second.
 __device__ __forceinline__ int first_tile(const Params &p, int tile) { return first_from(p, (tile + row_tile(p)) >> p.halves) - key_tile(p); }
 __device__ __forceinline__ bool in_second(const Params &p, int last, int tile) { return (tile + row_tile(p)) >> p.halves > last; }
 constexpr int no_skew = 1 << 30;
 
-// A kKeys mask of the block's keys and of earlier tiles. A block without visible keys adds nothing to dQ, and no block
-// waits for it.
+// A kKeys mask of the block's keys and earlier tiles. A block without visible keys adds nothing to dQ and is not waited for.
 struct Marks {
-    uint32_t seen[32]; // bit i of word j: tile 32 j + i has visible keys; listedKeys of instances.go fit
+    uint32_t seen[32]; // bit i of word j: tile 32 j + i has visible keys; for listedKeys of instances.go
     uint32_t own[4];     // the block's visible keys
     int whole;           // all of them are visible
 };
@@ -68,7 +67,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int parts = parts_, part_rows = rows / parts; // of a tile's exponentials; two use fewer registers
     static constexpr bool marks = knows & kKeys;
     static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // of the loop over tiles; one has no branches for hidden pairs
-    static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both hide keys after the last one, to save registers
+    static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both hide missing keys, to save registers
     static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
     static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products per S; instances for narrower heads skip columns
     static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a row tile, per share; shares
@@ -128,10 +127,9 @@ template <class S> struct Shared {
 // Reports whether the band hides pairs.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-// Returns how many of `of` KV heads are processed at a time, each from its first tile of keys on. With more heads, fewer
-// blocks wait for the same rows of dQ. But a head's blocks drift apart, to distant rows, so Q, dO and dQ of all these heads
-// must fit into the L2 cache. Under a mask, blocks end at their own rows and a head's next blocks start close together: up
-// to 16 heads may need several times more.
+// Returns how many of `of` KV heads are processed at a time, each from its first keys on. With more heads, fewer blocks wait
+// for the same rows of dQ. But a head's blocks drift apart, so Q, dO and dQ of all these heads must fit into the L2 cache.
+// Under a mask a head's next blocks start close together again: up to 16 heads may need several times more.
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
@@ -144,7 +142,7 @@ template <class S> __device__ __forceinline__ int together(const Params &p, int 
     return (of + times - 1) / max(1, times); // groups of about equal size
 }
 
-// Returns the earlier visits of a persistent block, from which barriers and rings continue.
+// Returns a persistent block's earlier visits, from which barriers and rings continue.
 template <class S> __device__ __forceinline__ int before(volatile Work &w) {
     if constexpr (S::stays) return w.before;
     else return 0;
@@ -157,7 +155,7 @@ template <class S> __device__ __forceinline__ Ring<S::stages> ring_at(int parity
     return ring;
 }
 
-// Discards sums: the compiler does not see that the first product overwrites them.
+// Discards sums, which the first product overwrites unseen by the compiler.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
@@ -194,7 +192,7 @@ template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, vola
     named_barrier(2 + group, 128); // the warpgroup's K is cleared
 }
 
-// Clears non-finite elements of a tile of Q and dO, which its LSE or delta reveal. At the end dV gets the visible elements.
+// Clears non-finite elements of a tile of Q and dO, which LSE or delta reveal. At the end dV gets the visible ones.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
     bool found[2] = {};
@@ -222,7 +220,7 @@ template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     });
     return __any_sync(~0u, far);
 }
-// Natural LSE of a tile's rows; Inf for rows without weight or after the last one.
+// Natural LSE of a tile's rows; Inf for missing rows and rows without weight.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -234,10 +232,10 @@ struct NaturalLSE {
         return x == -infinity || r > last ? infinity : x;
     }
 };
-// Replaces a lane's products of far rows by far_product. natural(r) is LSE of row r of the tile.
+// Replaces a lane's products of far rows by far_product. natural(r) is row r's natural LSE.
 template <int n, class F> __device__ __forceinline__ void far_products(float (&s)[n], const Params &p, const float *lse, F natural) {
     const float unit = kLog2E / p.scale_log2;
-    each<n / 2>([&](int i) { // s[8 (i / 4) + i / 2 % 2 * 4 + i % 2], and 2 after it
+    each<n / 2>([&](int i) { // two elements of row r
         const int r = i / 4 * 16 + i / 2 % 2 * 8 + fresh(threadIdx.x) % 4 * 2 + i % 2;
         if (!is_far_lse(lse[r])) return;
         const float own = natural(r);
@@ -309,8 +307,7 @@ __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, 
     return n;
 }
 
-// Reports whether a mask equal for all rows shows a key to some of 64 rows of a head, from `row` on. If not, no block wrote
-// their dQ.
+// Reports whether a mask equal for all rows shows a key to some of 64 rows of a head. If not, their dQ was not written.
 template <bool features> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
     if (!features || !f.mask.data || f.mask.row) return true;
     const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head;
@@ -326,8 +323,8 @@ template <bool features> __device__ __forceinline__ bool some_seen(const Params 
     return false;
 }
 
-// Clears the masked pairs in `shown`, bits by columns for the lane's two keys, of a tile of rows from `row` on and the
-// warp's 16 keys from `key` on. Each lane reads all keys of some rows, then exchanges bits.
+// Clears masked pairs in `shown`, bits by columns for the lane's two keys, of a tile of rows from `row` on and the warp's 16
+// keys from `key` on. Each lane reads some rows, then exchanges bits.
 template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2], const Params &p, const Features &f, int b, int h, int row, int key) {
     const int lane = threadIdx.x % 32;
     const bool aligned = ((uint64_t)f.mask.data & 15) == 0 && ((f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
@@ -355,7 +352,7 @@ template <class S> __device__ __forceinline__ void store_tile(const Params &p, c
     });
 }
 
-// Writes dBias of a lane's pairs in 16 rows. edge: some may be outside the tensor.
+// Writes dBias of a lane's pairs in 16 rows. edge: some may be missing.
 template <class T> __device__ __forceinline__ void store_pairs(const Params &p, const Features &f, const float *x, bool edge, int b, int h, int row, int key) {
     const int64_t at = b * f.dbias.batch + h * f.dbias.head + row * f.dbias.row + key;
     auto there = [&](int j) { return !edge || row + j / 4 * 8 + j % 2 < p.q_len && key + j / 2 % 2 * 8 < p.kv_len; };
@@ -381,7 +378,7 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
-// The same for at most 32 sequences, the longest first, without spare slots. After the last slot, count is 0.
+// The same for up to 32 sequences, longest first, without spare slots. After the last slot, count is 0.
 __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
     const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
     int first = 0;
@@ -407,8 +404,8 @@ template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &
     return {(int)blockIdx.x / tiles, (int)blockIdx.x % tiles};
 }
 
-// Writes dQ = dq_sum * scale for 64 rows of a head, 0 for rows that see no key. A thread writes 8 columns of rows r and
-// r+8, which are adjacent in dq_sum.
+// Writes dQ = dq_sum * scale for 64 rows of a head, 0 for rows that see no key. A thread writes 8 columns of rows r and r+8,
+// adjacent in dq_sum.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
@@ -447,7 +444,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     }
 }
 
-// Writes dK and dV of 64 keys of a KV head, summed over the parts of its group in order. The blocks of dK come first.
+// Writes dK and dV of 64 keys of a KV head, summed over its group's parts in order; blocks of dK first.
 template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
     const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, panels = panels_of<false>(p);
     const bool of_keys = blockIdx.x < all;
@@ -471,8 +468,8 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
 }
 
 // Writes LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head. The sum is the diagonal of O dO^T, by the
-// same instructions in the same order as dP^T = V dO^T: dP - delta is exactly 0 if one key has all the weight. An empty row
-// gets LSE = Inf, so P = 0. Missing rows get zeros, or LSE = Inf if other rows may follow in the tensor.
+// instructions of dP^T = V dO^T in their order: dP - delta is exactly 0 if one key has all the weight. An empty row gets
+// LSE = Inf, so P = 0. Missing rows get zeros, or LSE = Inf if other rows may follow.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
@@ -518,8 +515,8 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     });
 }
 
-// Exchanges a warpgroup's sums with the other block of a pair, through the memory of Q and dO: sends `other`, and adds the
-// received ones to `own`. Reports whether either block's dO was not finite. The caller ends with cluster_wait.
+// Exchanges a warpgroup's sums with a pair's other block, through the memory of Q and dO: sends `other`, adds the received
+// ones to `own`. Reports whether either block's dO was not finite. The caller ends with cluster_wait.
 template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared<S> sh, float (&own)[S::columns / 2], float (&other)[S::columns / 2], int group) {
     static_assert(256 * S::columns / 2 * 4 <= 2 * S::stages * S::row_tile);
     const int thread = threadIdx.x % 128, peer = cluster_rank() ^ 1;

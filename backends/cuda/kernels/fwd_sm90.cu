@@ -28,25 +28,24 @@
 // are not read. Of the views in p, the kernel uses v, o and lse. If p.skew is nonzero, warpgroups take turns as turn_of
 // chooses; with features they always do.
 //
-// Blocks are persistent. Each processes tile after tile of query rows: first the tall ones of all heads, then the low ones,
-// longest first if all are low. In low tiles only some warpgroups have rows, so that the multiprocessors end at about the
-// same time. One lane of the first warpgroup loads boxes of Q, K and V, each when its stage is free. Each other warpgroup
-// owns 64 rows, and stages O in its rows of Q. s, o, p and, with keep_q, Q are in registers, in the layouts of wgmma's sums
-// and operands.
+// Blocks are persistent. They process the tall tiles of query rows of all heads, then the low ones, longest first if all are
+// low. In low tiles only some warpgroups have rows, so that multiprocessors end at about the same time. One lane of the
+// first warpgroup loads boxes of Q, K and V, each when its stage is free. Each other warpgroup owns 64 rows, and stages O in
+// its rows of Q. s, o, p and, with keep_q, Q are in registers, in the layouts of wgmma's sums and operands.
 //
-// A hidden key has p = 0, but 0 * NaN still reaches o. So the first warpgroup's other three warps scan the tiles of V that
-// the band cuts: non-finite elements become 0, and the rows that see them add them at the end.
+// A hidden key has p = 0, but 0 * NaN still reaches o. So the first warpgroup's other three warps scan tiles of V that the
+// band cuts: non-finite elements become 0, and the rows that see them add them at the end.
 //
-// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). Each part writes its o,
-// maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge for v_dim merges them.
+// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). They write o, maximum and
+// sum to part_o and part_lse, like decode_sm80; decode_sm80_merge for v_dim merges them.
 //
 // Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
 // keys. Under a mask, all tiles of V count as cut. A mask equal for all rows has instances of its own (keys): the loading
 // warp skips hidden tiles and passes with each K its index and visible keys. In the others, one lane of the scanning warps
-// finds the next tile of rows during the current one; layout takes up to 32 packed sequences longest first. A mask by pairs
-// is read while products are in flight, when random words are drawn, too; at D 64, which lacks registers, they are drawn
-// between the exponentials, which occupy another unit. O of packed rows is stored by chunks or elements if a box would
-// reach into the next sequence. Maps of packed tensors have batch 1, maps of page pools are
+// finds the next tile of rows during the current one; layout takes up to 32 packed sequences longest first. Masks by pairs
+// are read and random words drawn while products are in flight; at D 64, which lacks registers, words are drawn between
+// exponentials, which use another unit. O of packed rows is stored by chunks or elements if a box would reach into the next
+// sequence. Maps of packed tensors have batch 1, maps of page pools are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90.cuh"
@@ -73,7 +72,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     };
     Ring<S::q_stages> q(1);
     Ring<S::stages> k(1), v(1);
-    auto fetch_q = [&](volatile Work &w) { // reads the work before it waits for the stage
+    auto fetch_q = [&](volatile Work &w) { // reads the work before waiting
         const int tile_row = w.row0, head = w.head, batch = S::features ? sh.place(w).q_batch : w.batch;
         const int row0 = S::features && tile_row >= 0 ? tile_row + sh.place(w).q0 : tile_row;
         barrier_wait(sh.q_empty(q.stage), q.parity);
@@ -133,9 +132,9 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         } else from(w.tile(n), w.cut(n), [] {});
     };
 
-    // Each K is loaded one tile of keys before its V, and the next work's first K before this one's last V. The next Q is
-    // loaded some way into this work: waiting earlier for its stage, which the previous O must leave, would delay K and V.
-    // The next work replaces one that q_empty has released.
+    // K is loaded one tile of keys before V, and the next work's first K before this one's last V. The next Q is loaded some
+    // way into this work: waiting earlier for its stage, which the previous O must leave, would delay K and V. The next work
+    // replaces one that q_empty released.
     int tile = blockIdx.x, place = 0;
     find(tile, sh.work(0));
     if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);
@@ -144,8 +143,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        // The next work is found where no stage waits for it. With p.turn it is drawn when this one is nearly done, except
-        // with three warpgroups, which lack registers for that.
+        // The next work is found where no stage waits. With p.turn it is drawn when this one is nearly done, except with three
+        // warpgroups, which lack registers.
         constexpr bool late = !S::features && S::groups < 3;
         const int some_way = max(1, min(w.count / 2, 4));
         const int find_at = S::finds ? (w.count > 1 ? some_way : 0) : S::features ? min(2, w.count - 1) : late && p.turn ? max(0, w.count - 6) : 0;
@@ -191,7 +190,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> k(0), v(0);
     const bool turned = S::features || p.skew;
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // tells the compiler that loop bounds are uniform
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     auto give = [&](auto &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
         ring.next();
@@ -227,7 +226,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::v_dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
-        volatile float most[2] = {-inf, -inf}; // highest score of a far row, else -inf; in local memory to save registers
+        volatile float most[2] = {-inf, -inf}; // highest score of a far row, else -inf; in local memory: saves registers
         bool beyond = false;                   // a row of the warp is far
         [[maybe_unused]] float highest[2] = {-inf, -inf}; // split: highest unscaled score of a row that is not far
         [[maybe_unused]] int now = 0; // Slot::tile of the scores
@@ -286,7 +285,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if constexpr (S::drops) own = counter_of(f, w.batch, w.head, row + lane % 2 * 8, 0);
         [[maybe_unused]] const uint64_t own_words = row_words(own);
         [[maybe_unused]] uint32_t kept[2]; // dropout masks of the lane's rows
-        // Random words are drawn while products are in flight if registers suffice, else between exponentials.
+        // Draws random words while products are in flight, else between exponentials.
         constexpr bool early = S::dim >= 128;
         [[maybe_unused]] auto draw = [&](auto between) { kept_keys<S::keys, 4>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, between); };
         [[maybe_unused]] uint32_t visible[2]; // mask by pairs, of the lane's rows
@@ -330,7 +329,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 }
                 if (S::shapes && f.cap_in != 0) cap(s, f.cap_in);
                 if (S::tilts || f.slopes.data) {
-                    // Relative to the first key: if the diagonal does not cross the warp's tile, distances only rise or only fall.
+                    // Relative to the first key: if the diagonal does not cross the warp's tile, distances rise or fall.
                     const int distance = key - row - seq.diagonal, least = tile * S::keys - (top_row + warp * 16 + 15) - seq.diagonal;
                     if (steep) {
                         const float unit = S::shapes && f.cap_in != 0 ? f.cap : p.scale;
@@ -355,8 +354,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
             if constexpr (S::reads || S::drops) keep_pairs<S::keys>(s, kept);
         };
-        // Far rows: subtracts the row's highest score from s, and sets m to the old maximum relative to it, scaled. top has the
-        // lane's highest score, afterwards 0.
+        // Far rows: subtracts the row's highest score from s; m becomes the old maximum relative to it, scaled. top has the
+        // lane's highest score, then 0.
         auto take_off = [&] {
             bool far = false;
             each<2>([&](int r) {
@@ -475,7 +474,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             pass(S::turn == Turn::begin, q.stage);
         }
-        leave(); // at the latest
+        leave();
         each<2>([&](int r) {
             l[r] += __shfl_xor_sync(~0u, l[r], 1);
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
@@ -492,7 +491,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         each<2>([&](int r) {
             down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
         });
-        int q_batch = w.batch, q_row = 0, real = 0; // place of row 0 in the tensors; rows without padding
+        int q_batch = w.batch, q_row = 0, real = 0; // row 0 in the tensors; rows without padding
         if constexpr (S::features) {
             q_batch = sh.place(w).q_batch, q_row = sh.place(w).q0, real = sh.place(w).rows;
             float own[2], before[2]; // factors of O and of the earlier keys' O

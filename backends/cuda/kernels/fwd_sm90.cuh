@@ -6,8 +6,8 @@
 // softcap and ALiBi; layout with one feature (keys: a mask equal for all rows); all.
 enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
-// When a warpgroup lets the next one issue products, lest all wait for products at the same time: when the first scores of
-// a tile of rows are complete (begin), when a tile of keys' products are issued (issue) or complete (values).
+// When a warpgroup lets the next one issue products, lest all wait at the same time: after the first scores of a tile of
+// rows (begin), after the products of a tile of keys are issued (issue) or complete (values).
 enum class Turn { none, begin, issue, values };
 constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
@@ -29,8 +29,8 @@ struct alignas(16) Place { // the sequence of a tile of rows
     float slope, sink; // of the head
 };
 
-// A tile of query rows and the tiles of keys that some row sees, in shared memory. The order is: edges, which not every row
-// sees whole, from the right, then from the left; then the others.
+// A tile of query rows and the tiles of keys that some row sees, in shared memory: first the edges, which not every row sees
+// whole, from the right, then from the left; then the others.
 struct alignas(16) Work {
     int row0, end, count, edges;           // rows row0 to end-1, row0 = -1 if no tile is left; tiles of keys; edges
     int first, right;                      // tile(0); edges on the right
@@ -91,7 +91,7 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
 };
 
 // The block's shared memory. A stage's barriers: "full" when its contents are ready, "raw" when a cut tile of V has arrived,
-// "empty" when all warps have read them.
+// "empty" when all have read them.
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
@@ -163,9 +163,9 @@ __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int ke
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
-// Returns how many of all heads are processed together under a mask: the number that fits into the cache, half of which is
-// for Q and O if rows are few; or a slightly smaller divisor of `all`. Few are tried: divisions are slow, and instances for
-// features call this for each tile.
+// Returns how many of all heads are processed together under a mask: the number that fits into the cache, half of it for Q
+// and O if rows are few; or a slightly smaller divisor of `all`. Few are tried: divisions are slow, and instances for
+// features call this per tile.
 __device__ __forceinline__ int heads_together(const Params &p, int all) {
     const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
 #pragma unroll 1
@@ -224,8 +224,8 @@ template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Param
     return {b, head0 + place % width, place / width, count};
 }
 
-// Finds tiles of query rows and their tiles of keys. Under a mask, heads whose K and V fit into the L2 cache are processed
-// together, row tile by row tile, the longest first.
+// Finds tiles of query rows and their tiles of keys. Under a mask, heads that fit into the L2 cache together are processed
+// row tile by row tile, longest first.
 template <class S> struct Finder {
     const MapParams &a;
     const Features &f;
@@ -265,8 +265,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // If later rows see more keys, the partial tile is the first, which sees the fewest; unless the order of a row's
-            // sums depends on where its tile begins.
+            // If later rows see more keys, the partial tile is the first, which sees the fewest; unless a tile's begin changes
+            // the order of a row's sums.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
@@ -276,7 +276,7 @@ template <class S> struct Finder {
         const int b = S::sorts && sequence >= 0 ? sequence : head / p.heads;
         auto own_head = [&] { return S::sorts && sequence >= 0 ? head : head % p.heads; };
         const Extent<S::features> e(p, f, b);
-        if (S::features && row0 >= e.row_end()) { // after a shorter sequence's end: all blocks skip the next such tiles
+        if (S::features && row0 >= e.row_end()) { // after a sequence's end: all blocks skip the next such tiles
             const int next = f.row_slots ? behind : place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
                 : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
                 : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
@@ -342,8 +342,8 @@ template <int keys> __device__ __forceinline__ uint4 shown_keys(const volatile K
     return {word(0), word(1), word(2), word(3)};
 }
 
-// The three warps that scan cut tiles of V. With features, one lane of them finds each tile of rows when the previous one
-// has arrived: that takes as long as several tiles of keys.
+// The three warps that scan cut tiles of V. With features, one lane finds each tile of rows when the previous one has
+// arrived: that takes as long as several tiles of keys.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
     using T = typename S::T;
     const int thread = threadIdx.x - 32;

@@ -5,10 +5,9 @@
 //	weights  of a tile after its sum: Scores::drop; of a row at its end: shares, ending
 //
 // adjust returns modified scores in natural units, in which every finite bias fits. Backward kernels of 16-bit types use
-// log2 units and subtract LSE first, except in tiles with far rows; float32 kernels subtract LSE last. Tiles have the
-// layout of tensor-core sums: lane 4g+t holds rows g and g+8, and columns 2t and 2t+1 of each 8. In kernels whose warps
-// own keys, tiles are transposed: rows are keys, columns are query rows. Branches on features are uniform over the grid
-// and enclose the loops over a tile.
+// log2 units and subtract LSE first, except in tiles with far rows; float32 kernels subtract LSE last. Of a tile, lane
+// 4g+t holds rows g and g+8, columns 2t and 2t+1 of each 8. Transposed tiles, of kernels whose warps own keys, have keys as
+// rows and query rows as columns. Branches on features are uniform and enclose the loops over a tile.
 #pragma once
 #include "far.cuh"
 #include "params.cuh"
@@ -17,9 +16,8 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
 constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
-// A sequence's rows [0, rows) begin at row q0 of batch q_batch of the tensors, its keys at row key0 of batch kv_batch.
-// Rows up to row_end and keys up to key_end are padding with results 0. Row i sees keys i+lo to i+hi; its diagonal is key
-// i+diagonal.
+// A sequence's rows [0, rows) begin at row q0 of batch q_batch of the tensors, its keys at row key0 of batch kv_batch. Up to
+// row_end and key_end, padding follows, with results 0. Row i sees keys i+lo to i+hi; its diagonal is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -86,7 +84,7 @@ __device__ __forceinline__ int64_t key_place(const View &v, const Features &f, c
     return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
 }
 
-// Returns x, and makes the compiler recompute expressions of it to save registers.
+// Returns x; the compiler recomputes its expressions, to save registers.
 __device__ __forceinline__ int again(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -103,7 +101,7 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// Returns the random words of keys j/8*8 to j/8*8+7 of row i: lower halves for the first four keys, upper halves for the others.
+// Returns the random words of keys j/8*8 to j/8*8+7 of row i: lower halves for the first four, upper halves for the others.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
     return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
 }
@@ -117,7 +115,7 @@ __device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
     return dropped;
 }
 
-// Combines drops_of of four rows in a quad: bit 8 r + j is key j of row r, which lane r of the quad passes.
+// Combines the drops_of of a quad: bit 8 r + j is key j of the row of lane r.
 __device__ __forceinline__ uint32_t quad_drops(uint32_t mine) {
     mine <<= 8 * (threadIdx.x % 4);
     mine |= __shfl_xor_sync(~0u, mine, 1);
@@ -130,16 +128,15 @@ __device__ __forceinline__ float small_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
 }
 
-// Returns tanh(x), and in slope 1 - tanh(x)^2, computed without cancellation. Near 0 tanh is a polynomial, because 1 - e
-// would cancel there.
+// Returns tanh(x), and in slope 1 - tanh(x)^2 without cancellation. Near 0, where 1 - e cancels, tanh is a polynomial.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
     const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
-// Like tanh_of, for float32 scores. The exponential is corrected for the rounding of its argument; far from 0, the errors of e
-// and r affect only the small term 2 e r. Near 0, slope is the difference with one rounding.
+// Like tanh_of, for float32 scores: corrects the exponential for its argument's rounding. Far from 0, errors of e and r
+// affect only the small term 2 e r; near 0, slope has one rounding.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // keeps NaN
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
@@ -148,7 +145,7 @@ __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// Returns natural * log2(e) - rounded, where rounded > 0 is that product in float32; 0 if the correction is not small.
+// Returns natural * log2(e) - rounded, where rounded > 0 is that product in float32; 0 unless it is small.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
@@ -158,7 +155,7 @@ __device__ __forceinline__ float lacking(float natural, float rounded) {
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
 
-// A tile of scores is an array [columns/8][4]. Flat views the flat sums of a warpgroup's product as such an array.
+// Tiles of scores are arrays [columns/8][4]. Flat views the sums of a warpgroup's product as such.
 template <int n> struct Flat {
     float (&x)[n];
     __device__ __forceinline__ float *operator[](int i) const { return x + 4 * i; }
@@ -167,16 +164,16 @@ template <class Tiles> constexpr int count_of = 0; // groups of 8 columns
 template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
-// Backward, 16-bit types: far rows have kFarLSE in place of LSE in log2 units; their weights are computed in natural units.
+// Backward, 16-bit types: kFarLSE replaces a far row's LSE in log2 units; its weights are computed in natural units.
 constexpr uint32_t kFarLSE = 0x80000000; // -0, which no other row has
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
-// Converts a natural LSE to log2 units: Inf for a row without weight, kFarLSE for a far row or NaN.
+// Converts a natural LSE to log2 units: Inf without weight, kFarLSE for a far row or NaN.
 __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// Returns the replacement of a far row's product s: times scale_log2 it is the weight's exponent. unit is
-// log2(e) / scale_log2. -inf stays.
+// Returns the replacement of a far row's product s: its weight's exponent / scale_log2. unit is log2(e) / scale_log2. -inf
+// stays.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
 }
@@ -186,14 +183,13 @@ __device__ __forceinline__ float slope_of(const Features &f, int b, int h) {
     const float x = ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head];
     return fabsf(x) < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
-// Returns a slope in log2 units, clamped to finite numbers: times distance 0 it is 0.
+// Returns a slope in log2 units, clamped to finite numbers, whose product with distance 0 is 0.
 __device__ __forceinline__ float slope_log2(float slope) { return fmaxf(fminf(slope * kLog2E, 3.4e38f), -3.4e38f); }
 
 // Reports whether softcap, bias or ALiBi change scores.
 __device__ __forceinline__ bool changes(const Features &f) { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
 
-// Scores modifies the scores of one query head of a sequence. T is float, F16 or BF16, the type of a bias that is not
-// float32.
+// Modifies the scores of one query head of a sequence. T is the type of a bias that is not float32: float, F16 or BF16.
 template <class T> struct Scores {
     const Params &p;
     const Features &f;
@@ -215,8 +211,8 @@ template <class T> struct Scores {
 
     __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Turns a tile's dot products into natural scores if changes(), else keeps them. own is the lane's row g, walked its
-    // column 2t. Masked scores become -inf; the band is not applied. Elements outside the tensors become arbitrary.
+    // Turns a tile's dot products into natural scores if changes(). own is the lane's row g, walked its column 2t. Masked
+    // scores become -inf; the band is not applied. Elements outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
@@ -268,8 +264,8 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // The first addend joins the unrounded product. Backward rounds as forward did and subtracts LSE last, so that its
-    // weights are the terms of LSE's sum. Far from 0 the product is rounded first, as it is in LSE.
+    // The first addend joins the unrounded product. Backward rounds like forward and subtracts LSE last, so that its weights
+    // are the terms of LSE. Far from 0 the product is rounded first, as in LSE.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -398,8 +394,8 @@ template <class T> struct Scores {
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
     }
 
-    // Gives dropped weights a negative sign, which `dropped` and `left_of` read, or makes them 0 if `zeros`. P is
-    // positive, as is a NaN from tensor cores or exp2.
+    // Gives dropped weights a negative sign, for `dropped` and `left_of`, or 0 if `zeros`. P is positive, as is a NaN of
+    // tensor cores or exp2.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
@@ -415,14 +411,14 @@ template <class T> struct Scores {
         }
     }
     // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e of group n is bit
-    // 16 n + e / 2 * 8 + e % 2; transposed, 8 e + n. A random counter covers eight keys of a row, which a quad or eight
-    // lanes hold: they draw different counters and exchange bits.
+    // 16 n + e / 2 * 8 + e % 2; transposed, 8 e + n. A random counter covers eight keys of a row. The quad or eight lanes
+    // that hold them draw different counters and exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
             uint32_t mine = drops_of(random_words(f, b, h, walked + g / 4 * 8 + g % 2, own - g + g / 2 % 2 * 8), f.drop_below) << 8 * (g % 4);
             mine |= __shfl_xor_sync(~0u, mine, 4);
-            mine |= __shfl_xor_sync(~0u, mine, 8); // 8 columns
+            mine |= __shfl_xor_sync(~0u, mine, 8);
             const uint32_t other = __shfl_xor_sync(~0u, mine, 16);
             const uint32_t first = g < 4 ? mine : other, second = g < 4 ? other : mine;
             return (first >> g & 0x01010101) | (second >> g & 0x01010101) << 1;
@@ -431,7 +427,7 @@ template <class T> struct Scores {
     }
 };
 
-// After drop: whether a weight is dropped; its value, 0 if dropped, without the factor keep.
+// After drop: whether a weight is dropped; its value before the factor keep.
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
@@ -442,10 +438,9 @@ __device__ __forceinline__ float sink_of(const Features &f, int h) {
     return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
 
-// shares merges a row with the sink and with earlier keys. m is its natural maximum, l its sum of weights, o its sum of
-// weighted values, carried the LSE of the earlier keys: O = (o * mine + earlier * (O of the earlier keys)) / sum and
-// LSE = top + ln(sum). The earlier O must not be read if earlier is 0. carried = Inf counts as NaN, unless there is nothing
-// to merge.
+// Merges a row with the sink and earlier keys. m is the row's natural maximum, l its sum of weights, o its weighted sum of
+// values, carried the earlier keys' LSE: O = (o * mine + earlier * (O of the earlier keys)) / sum, LSE = top + ln(sum). The
+// earlier O must not be read if earlier is 0. carried = Inf counts as NaN, unless there is nothing to merge.
 struct Shares { float mine, earlier, top, sum; };
 
 __device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {
