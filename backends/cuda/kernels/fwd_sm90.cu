@@ -40,12 +40,12 @@
 // sum to part_o and part_lse, like decode_sm80; decode_sm80_merge for v_dim merges them.
 //
 // Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
-// keys. Under a mask, all tiles of V count as cut. A mask equal for all rows has instances of its own (keys): the loading
-// warp skips hidden tiles and passes with each K its index and visible keys. In the others, one lane of the scanning warps
-// finds the next tile of rows during the current one; layout takes up to 32 packed sequences longest first. Masks by pairs
-// are read and random words drawn while products are in flight; at D 64, which lacks registers, words are drawn between
-// exponentials, which use another unit. O of packed rows is stored by chunks or elements if a box would reach into the next
-// sequence. Maps of packed tensors have batch 1, maps of page pools are
+// keys. Under a mask, all tiles of V count as cut; but in keys, for masks equal for all rows, the loading warp skips hidden
+// tiles and passes with each K its index and visible keys. In the others, one lane of the scanning warps finds the next
+// tile of rows during the current one; layout takes up to 32 packed sequences longest first. Masks by pairs are read and
+// random words drawn while products are in flight; at D 64, which lacks registers, words are drawn between exponentials,
+// which use another unit. O of packed rows is stored by chunks or elements if a box would reach into the next sequence.
+// Maps of packed tensors have batch 1, maps of page pools are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90.cuh"
@@ -329,7 +329,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 }
                 if (S::shapes && f.cap_in != 0) cap(s, f.cap_in);
                 if (S::tilts || f.slopes.data) {
-                    // Relative to the first key: if the diagonal does not cross the warp's tile, distances rise or fall.
+                    // Relative to the first key: if the diagonal does not cross the warp's tile, distances only rise or only fall.
                     const int distance = key - row - seq.diagonal, least = tile * S::keys - (top_row + warp * 16 + 15) - seq.diagonal;
                     if (steep) {
                         const float unit = S::shapes && f.cap_in != 0 ? f.cap : p.scale;
