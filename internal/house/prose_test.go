@@ -21,7 +21,6 @@ const (
 
 // wordy are the folders and pages that exceed their limit: the lists may only shrink, and so may the numbers.
 var wordy = map[string]float64{
-	"backends/cuda/kernels":               10.99,
 	"docs/kernels.md":                     1.65,
 	"internal/input/sample/PROVENANCE.md": 10.11,
 }

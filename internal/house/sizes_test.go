@@ -27,7 +27,7 @@ const (
 // longFiles and longFuncs are the offenders: the lists may only shrink, and so may the numbers.
 var (
 	longFiles = map[string]int{
-		"backends/cuda/kernels/fwd_sm90.cu": 650,
+		"backends/cuda/kernels/fwd_sm90.cu": 641,
 	}
 	longFuncs = map[string]int{
 		"backends/cuda/kernels/bwd_f32.cu: gradients":      242,

@@ -1,4 +1,4 @@
-// What a block of bwd_sm80 is made of: its shapes, its shared memory, what it works on, and how it adds to dq_sum.
+// A block of bwd_sm80: shapes, shared memory, work, copies, and sums of dQ.
 #pragma once
 #include "score.cuh"
 #include "tile.cuh"
@@ -11,7 +11,7 @@
 #define SHARED_KB 99
 #endif
 
-// LSE of the rows of a tile, in natural units: Inf where a row has no weight, or is behind the last one.
+// Natural LSE of a tile's rows; Inf for missing rows and rows without weight.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -25,9 +25,9 @@ struct NaturalLSE {
 };
 
 struct Shape {
-    int warps, split, blocks; // warps of a block of threads; warps that share keys; groups of 16 keys of a warp
-    int rows, stages;         // query rows of a tile; buffers for Q and dO
-    int resident;             // blocks on a multiprocessor
+    int warps, split, blocks; // warps per block; warps that share keys; groups of 16 keys per warp
+    int rows, stages;         // query rows per tile; buffers of Q and dO
+    int resident;             // blocks per multiprocessor
 };
 constexpr Shape shape(int d) {
     return d <= 64                        ? Shape{4, 1, 2, 64, 2, SHARED_KB == 227 ? 2 : 1}
@@ -39,20 +39,20 @@ constexpr Shape shape(int d) {
                                           : Shape{8, 4, 2, 64, SHARED_KB == 227 ? 2 : 1, 1};
 }
 
-// What a block works on. It lies in shared memory: the loop has no registers to spare.
+// A block's work, in shared memory to save registers.
 struct Work {
-    int b, hk, k0;          // batch, key head, first key
-    int i_lo, i_hi, steps;  // the tiles of rows that see these keys; visits, over all heads of the group
-    int aligned, clear_k;   // Q and dO take the fast copy; K holds non-finite elements that some row must not see
-    int added;              // the tile of rows that dQ was added to last
+    int b, hk, k0;          // batch, KV head, first key
+    int i_lo, i_hi, steps;  // first and last row tile that see these keys; visits, over all heads of the group
+    int aligned, clear_k;   // Q and dO allow 16-byte copies; some row must not see non-finite elements of K
+    int added;              // row tile whose dQ was added last
 };
 struct FeatureWork : Work { Sequence s; };
 template <bool features> struct WorkOf { using type = Work; };
 template <> struct WorkOf<true> { using type = FeatureWork; };
 
-// Bytes in shared memory: K and V [keys][D], Q and dO [stages][rows][D],
+// Offsets in shared memory: K and V [keys][D], Q and dO [stages][rows][D],
 // P^T [keys][rows] if warps share it, dS^T [2][keys][rows], [2][rows] pairs of
-// LSE and delta, Work. At the end dK and dV take the place of K and V.
+// LSE and delta, Work. At the end dK and dV replace K and V.
 template <int D, bool features = false> struct Layout {
     static constexpr Shape c = shape(D);
     static constexpr int warps = c.warps, split = c.split, blocks = c.blocks, rows = c.rows, stages = c.stages;
@@ -60,12 +60,13 @@ template <int D, bool features = false> struct Layout {
     static constexpr int v = keys * pitch, q = 2 * v, dout = q + stages * rows * pitch, pt = dout + stages * rows * pitch;
     static constexpr int ds = pt + (split > 1 ? keys * pitch_p : 0), stat = ds + 2 * keys * pitch_p;
     static constexpr int work = stat + 16 * rows, total = work + sizeof(typename WorkOf<features>::type);
-    // Of dS K, a warp computes 16*X rows and Y groups of 16 columns.
+    // A warp computes 16*X rows and Y groups of 16 columns of dS K.
     static constexpr int bands = D == 96 && warps == 8 ? 4 : 2, X = rows / bands / 16, Y = D / 16 * bands / warps;
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
 };
 
-// c += x b over 16 rows of b at an offset from a place, for N/2 groups of 16 columns, 16*step columns apart.
+// c += x b for 16 rows of b at offset to_b from a lane's place, and N/2 groups of 16 columns, 16*step columns apart.
+// guard: clears non-finite elements of b.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
 #pragma unroll
@@ -78,7 +79,7 @@ __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (
     }
 }
 
-// A block of threads at its work. warp and lane are computed again at some uses, as registers are few.
+// A block of threads. warp and lane are recomputed at some uses, to save registers.
 template <class T, int D, bool features> struct Block {
     using L = Layout<D, features>;
     const Params &p;
@@ -87,12 +88,12 @@ template <class T, int D, bool features> struct Block {
     const uint32_t base;   // its address
     volatile typename WorkOf<features>::type &work;
     const int thread, warp, lane;
-    const int tiles, share; // tiles of rows in the workspace; query heads of a key head
+    const int tiles, share; // row tiles in the workspace; query heads per KV head
     __device__ __forceinline__ Block(const Params &p, const Features &f, uint8_t *shared)
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // The sequence: query rows and keys, the band, and where row i or key j of a tensor is.
+    // The sequence: its rows, keys and band, and the addresses of row i and key j.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }
@@ -100,24 +101,24 @@ template <class T, int D, bool features> struct Block {
     __device__ __forceinline__ int hi() const { if constexpr (features) return work.s.hi; else return p.hi; }
     __device__ __forceinline__ uint16_t *query(const View &v, int b, int h, int i) const { if constexpr (features) return row_of(v, work.s.q_batch, h, work.s.q0 + i); else return row_of(v, b, h, i); }
     __device__ __forceinline__ uint16_t *key_row(const View &v, int b, int h, int j) const { if constexpr (features) return row_of(v, work.s.kv_batch, h, work.s.key0 + j); else return row_of(v, b, h, j); }
-    // LSE of a tile of rows from r0 on.
+    // Returns LSE of a tile of rows from r0 on.
     __device__ __forceinline__ NaturalLSE natural_lse(int head, int r0) const {
         if constexpr (features) return NaturalLSE(p.lse, work.s.q_batch, head, work.s.q0 + r0, work.s.rows - r0);
         else return NaturalLSE(p.lse, work.b, head, r0, p.q_len - r0);
     }
-    // Whether the mask lets row i see a key.
+    // Reports whether the mask shows a key to row i.
     __device__ __forceinline__ bool takes_part(int head, int i, int key) const {
         if constexpr (features) return key < keys() && Scores<T>(p, f, Sequence{}, work.b, head).takes_part(i, key);
         else return true;
     }
-    // Whether a tile of rows from r0 on has pairs that may be hidden.
+    // Reports whether a tile of rows from r0 on may have hidden pairs.
     __device__ __forceinline__ bool cuts(int r0, int k0) const {
         return r0 + L::rows > rows() || k0 + L::keys > keys() || k0 < r0 + L::rows - 1 + lo() || k0 + L::keys - 1 > r0 + hi() || features && f.mask.data;
     }
 
-    // One thread: fills in the work.
+    // Sets the work; one thread.
     __device__ __forceinline__ void find() const {
-        // Groups of 16 heads take turns, each from its first tile of keys on.
+        // Order: groups of 16 KV heads; in each, tiles of keys; in each, heads.
         const int ticket = p.deterministic && p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
         const int key_tiles = (p.kv_len + L::keys - 1) / L::keys, first = ticket / (16 * key_tiles) * 16, width = min(16, p.batch * p.kv_heads - first);
         const int bh = first + (ticket - first * key_tiles) % width, k0 = (ticket - first * key_tiles) / width * L::keys;
@@ -132,7 +133,7 @@ template <class T, int D, bool features> struct Block {
         work.i_lo = row_lo / L::rows, work.i_hi = row_hi / L::rows;
         work.steps = row_lo <= row_hi && lo() <= hi() && !(features && k0 >= keys()) ? (row_hi / L::rows - row_lo / L::rows + 1) * share : 0;
         work.aligned = aligned16(p.q, p.dim) && aligned16(p.dout, p.v_dim);
-        work.clear_k = row_lo + hi() < k0 + L::keys - 1 || row_hi + lo() > k0 || features && f.mask.data; // some keys are hidden from some rows: look
+        work.clear_k = row_lo + hi() < k0 + L::keys - 1 || row_hi + lo() > k0 || features && f.mask.data; // some pairs are hidden: scan
     }
 
     // Starts the copies of K and V.
@@ -151,7 +152,7 @@ template <class T, int D, bool features> struct Block {
         if (thread < L::rows / 2) copy_async16_if(base + L::stat + turn * L::rows * 8 + thread * 16, from + thread * 4, true);
         copy_commit();
     }
-    // Looks for non-finite elements of K, if some row must not see them. All threads.
+    // Scans K for non-finite elements; all threads.
     __device__ __forceinline__ void scan_keys() const {
         bool good = true;
         for (int j = thread; j < L::keys * D / 2; j += L::threads) {
@@ -162,8 +163,8 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // dS K of one tile of rows, added to dq_sum, which holds 16x8 blocks in the
-    // order [T*4, <dim>/8], of each block a lane's four sums together.
+    // Adds dS K of a tile of rows to dq_sum, 16x8 blocks in the order [T*4, <dim>/8];
+    // in each block a lane's four sums are adjacent.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;
@@ -180,12 +181,12 @@ template <class T, int D, bool features> struct Block {
                 accumulate<T, D, L::warps / L::bands>(x, a, k, 16 * j * pitch, guard);
             }
         };
-        // The turn is looked at early: most often it is there already. Only adds follow, which are issued
-        // after the load has returned and take effect where all blocks see them; nothing is read.
+        // Loads the counter early: usually the turn has come. Without acquire: only adds follow, issued after
+        // the load has returned, in the L2 cache.
         int now = p.deterministic ? load_counter(p.turn + 1 + tile) : 0, before = 0;
         if (work.clear_k) multiply(true);
         else multiply(false);
-        if (p.deterministic) before = work.k0 / L::keys - max(0, i * L::rows + lo()) / L::keys; // tiles of keys that add here earlier
+        if (p.deterministic) before = work.k0 / L::keys - max(0, i * L::rows + lo()) / L::keys; // key tiles that add earlier
         while (now < before) now = load_counter(p.turn + 1 + tile);
         float *to = p.dq_sum + (int64_t)tile * L::rows * D + (band * L::X * (D / 8) + 2 * column) * 128 + fresh(lane) * 4;
         auto each_block = [&](auto put) {
@@ -195,7 +196,7 @@ template <class T, int D, bool features> struct Block {
         if (p.deterministic && before == 0) each_block([](float *to, const float (&x)[4]) { *(float4 *)to = {x[0], x[1], x[2], x[3]}; });
         else each_block(add_global4);
     }
-    // Ends the block's turn at a tile of dq_sum: all warps have added, and there was a barrier since.
+    // Ends the block's turn at a tile of dq_sum, after all warps' adds and a barrier.
     __device__ __forceinline__ void end_turn() const {
         if (p.deterministic && thread == 0) add_counter_release(p.turn + 1 + work.added);
     }

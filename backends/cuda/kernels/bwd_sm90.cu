@@ -1,8 +1,8 @@
 // Backward pass for f16 and bf16 by warpgroup products. With P = exp(S*scale - LSE)
-// for the pairs of the band and 0 for the others, the main kernel equals
+// for visible pairs and 0 for hidden pairs, the main kernel computes
 //
-//	for each batch b, key head, tile of keys                // a block
-//		for each query head h of the group, tile of rows    // the last rows first; groups: heads inside, up: the first rows first
+//	for each batch b, KV head, tile of keys                 // a block
+//		for each query head h of the group, tile of rows    // last rows first; groups: heads inside; up: first rows first
 //			S^T = K Q^T;  dP^T = V dO^T
 //			dS^T = P^T * (dP^T - delta)
 //			dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
@@ -10,31 +10,29 @@
 //
 // One call is three launches, in this order; a grid of 0 is not launched.
 //
-//	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; zeroes the counters
-//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for 192, 192 and 256)
+//	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; clears the counters
+//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for d192 and d256)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
-// In place of the main kernel, as backward.go chooses, go bwd_sm90_groups_<dtype>_d<dim>, of 64 and 128, for groups of heads,
-// bwd_sm90_up_<dtype>_d64, bwd_sm90_wide_<dtype>_d256, where all blocks run at the same time bwd_sm90_once_<dtype>_d<dim>, of 64 and 128, and, where neither D nor DV is more than 80 or 96, bwd_sm90_columns80_<dtype>_d128
-// and bwd_sm90_columns96_<dtype>_d128: of the columns beyond, which are 0, only dQ is computed. And
-// bwd_sm90_features_groups and _up for bwd_sm90_features_layout.
+// Variants of the main kernel, chosen by instances.go: groups, of 64 and 128, for groups of heads; up_d64; wide_d256;
+// once, of 64 and 128, if all blocks run at once; columns80_d128 and columns96_d128 for D and DV up to 80 and 96,
+// which compute only dQ of the other columns; features_groups and features_up_d64.
 //
-// Or a block walks one of p.splits parts of a group's query heads, and the sums of the parts are added in order. They
-// are [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale:
+// With p.splits > 1, a block processes one part of a group's query heads, and a fourth kernel adds the parts in order:
+// [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale.
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
-// Or two blocks, a cluster, share a tile of keys: one has the even tiles of rows, the other the odd ones, whose sums of dQ
-// are apart anyhow. At the end one gets the other's dK, the other its dV, through shared memory:
+// Or a cluster of two blocks shares a tile of keys: one processes the even tiles of rows, the other the odd ones. They
+// exchange sums through shared memory; one stores dK, the other dV:
 //	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for 64 and 128
 //
-// The second and the third may be launched to start early, as they wait for the one
-// before (programmatic dependent launch). The first and the last take Params, the other
-// MapParams, by value. <dim> is 64, 128, 192 or 256, the least that holds D and DV, or 192_dv128; features know
-// none of 192. bwd_wide.cuh has those. Workspace,
-// with R = N rounded up to 128: delta [2][B, H, R], LSE in base 2 and delta; dq_sum
-// B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter for each 64x64
-// block of dq_sum; with p.skew, twice dq_sum and its counters. Maps of 16-bit elements, rank 4, 128-byte swizzle, not interleaved, 0 outside:
+// The second and third launch may start early: they wait for the previous one (programmatic dependent launch).
+// The main kernels take MapParams by value, the others Params. <dim> is 64, 128, 192 or 256, the least that holds D and DV,
+// or 192_dv128; features have no 192. bwd_wide.cuh has 192 and wide. Workspace, with R = N rounded up to 128: delta
+// [2][B, H, R], LSE in base 2 and delta; dq_sum B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter per
+// 64x64 block of dq_sum; with p.skew, twice dq_sum and its counters. Maps of 16-bit elements, rank 4, 128-byte swizzle, no
+// interleaving, zeros outside:
 //
 //	      dims, innermost first           strides in bytes    box
 //	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
@@ -42,81 +40,71 @@
 //	v     v_dim, kv_len, kv_heads, batch  row, head, batch    64, plan.keys, 1, 1
 //	dout  v_dim, q_len, heads, batch      row, head, batch    64, plan.rows, 1, 1
 //
-// Their addresses and strides are multiples of 16 bytes; the stride of a dimension of
-// size 1 may be any such. Without rows, q and dout are not read.
+// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride. Without rows, q and dout
+// are not read.
 //
-// Each of two warpgroups owns 64 keys: their K and V as operands of S^T and dP^T,
-// which leave P^T and dS^T in registers in the layout of operands of dV and dK, and
-// their sums. dS K needs the keys of both, so dS goes through shared memory, and each
-// computes a 64x64 block of it. A further warpgroup moves data: two of its warps fetch,
-// two add a block of dQ each to dq_sum. Or one fetches and one ends the turns of both, as a release takes as long as a product
-// of the tile: the lanes that add take the next turn sooner, and one counter does for both. For D 256 the registers hold half of the columns
-// of the sums: two blocks compute all of S and dP, and each its half of the rest. Shared
-// memory has no room for dQ then: the threads add it when the warp says that it is their turn.
+// Each of two warpgroups owns 64 keys and their sums dK and dV. P^T and dS^T stay in registers, in the layout of operands
+// of dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each computes a 64x64 block
+// of dQ. A third warpgroup moves data: two lanes load, two add one block of dQ each to dq_sum. If S::releases, one lane
+// loads and one ends the turns of both warpgroups: a release takes as long as a product, so the adding lanes take their
+// next turn sooner, and one counter serves both. At D 256 the registers hold half the columns of the sums: two blocks
+// compute all of S and dP, and each half of the rest. Shared memory has no room for dQ then: the computing threads add it
+// in their turn.
 //
-// Products are in flight while the warpgroup computes: dP under the exponentials; dV
-// and dK, 16 rows at a time, under the next exponentials and dS; the next S while dQ
-// goes to shared memory (Shah et al. 2024, section 3.2, do so in the forward pass).
-// LSE and delta are loaded ahead, for many rows at once, as no load passes a product. The
-// fence between dQ in shared memory and its copy takes longer than the stores, so it is
-// executed by the lane that copies: it need only lie on the path between them.
+// Products overlap computation: dP the exponentials; dV and dK, 16 rows at a time, the next exponentials and dS; the next
+// S the stores of dQ to shared memory (Shah et al. 2024, section 3.2, for the forward pass). LSE and delta of many rows are
+// loaded in advance, because no load passes a product. The fence between dQ's stores and its bulk copy takes longer than
+// the stores, so the copying lane executes it.
 //
-// The first key block of a head stores its dq_sum tile; later ones accumulate, in key
-// order when deterministic. Each block takes a ticket and waits for lower tickets only, so
-// the block that it waits for has started. All walk from the last rows on, one behind the
-// other, so waits are short. Up, the last keys have the first tickets, and each block begins at its own first rows: those that
-// it waits for have begun further up, and are ahead of it. Blocks that stay draw one ticket after the other, and fetch while the
-// tile of keys before is still written: the grid is what the multiprocessors hold, or more.
+// The first key block of a head stores its dq_sum tile; later ones add, in key order if deterministic. A block takes a
+// ticket and waits for lower tickets only, whose blocks have started. All walk from the last rows to the first, one after
+// another, so waits are short. In up, the last keys have the first tickets, and each block begins at its first visible
+// rows: the blocks that it waits for began at later rows and are ahead. Persistent blocks, at most one per multiprocessor,
+// draw ticket after ticket, and load while the previous tile of keys is written. Blocks of once and pairs use their
+// indexes as tickets, and load before the delta kernel has ended.
 //
-// But the last block of a head waits until all before it have been at the last rows, which is much of the time where blocks
-// are few and all rows see all keys. There each begins at rows of its own, goes to the first ones and on from the last
-// ones, and nobody waits: the shift of DASH (arXiv 2601.21824), in which blocks may wait for any other of
-// their head, and must all run at once. Here dQ has two sums for that: one for the rows from the block's first on down, one for those that it comes to from
-// the last ones. So blocks come to each sum in the order of keys, and still wait for lower tickets only. The last kernel adds
-// both. Blocks of instances for features or groups all begin at the first rows, or the last ones.
+// A head's last block waits until all others have processed the last rows: long, if blocks are few and all rows see all
+// keys. Then, with p.skew, each block begins at its own rows, walks to the first ones and continues from the last ones, and
+// none waits: the shift of DASH (arXiv 2601.21824). DASH's blocks wait for any block of their head, so all must run at
+// once. Here dQ has two sums, for the rows before and after a walk's wrap. So blocks reach each sum in key order and wait
+// for lower tickets only. The finish kernel adds both. Features, groups and up have no skew.
 //
-// Blocks that all run at the same time go by their indexes, in whose order they start, not by tickets. So they fetch before
-// the kernel of delta has ended.
+// Hidden pairs: P and dS are set to 0. 0 * NaN still leaks through the other operand: dO, Q in dV, dK and K in dQ. In tiles
+// with hidden pairs, non-finite elements of these operands are cleared. A visible pair still carries NaN: LSE and delta of
+// a row reveal them in Q and dO, `odd` in K, and dV gets the cleared elements of dO at the end.
 //
-// Pairs off the band: P and dS are selected to be 0. 0 * NaN would still leak through
-// the other operand: dO, Q in dV, dK and K in dQ. These lose their non-finite elements
-// in tiles with hidden pairs. A visible pair still carries NaN: LSE and delta of a row
-// tell of Q and dO, `odd` of K, and what dO lost is added to dV.
-//
-// Instances for features, bwd_sm90_features_<dtype>_d<dim> and so on, take FeatureParams, of
-// which MapParams is the beginning. Maps of packed tensors have batch 1; rows and keys of the
-// next sequence that come with a tile count as hidden, as does all under a mask that may be. Of up to 32 sequences
-// the longest go first, so that no long one is left for the end.
-// One that changes scores alone, or drops weights, has an instance of its own: branches in the loop keep
-// the compiler from laying one instruction beside the other. What a tile reads of a bias or a mask is copied
-// to shared memory a tile, or two parts of one, ahead; the random words are made while the next S is
-// in flight, when dP leaves registers free. Where a mask is the same for all rows, each block looks through it up to its own keys:
-// one whose keys are all hidden writes zeros and takes no part in the sums of dQ. dBias leaves by rows of dS, which lie in shared memory anyhow.
+// Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
+// batch 1; a tile's rows and keys of the next sequence are hidden, and under a mask every pair may be. Of up to 32
+// sequences the longest go first. Each feature of scores or weights has its own instance, because branches in the loop
+// hinder the compiler's scheduling. A bias or mask is prefetched to shared memory, two parts of a tile or a tile ahead.
+// Random words are drawn while the next S is in flight, when dP's registers are free. A mask equal for all rows is scanned
+// up to the block's keys; if none is visible, the block writes zeros and adds nothing to dQ. dBias is copied from dS in
+// shared memory if aligned, else stored from registers.
 #include "bwd_lanes.cuh"
 
-// A warpgroup whose keys are all behind the last one: of all products it has but its part of dQ, of the other one's keys.
+// A warpgroup without keys computes only its block of dQ, from the other's keys.
 template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
     const int begin = __shfl_sync(~0u, w.before, 0), end = begin + __shfl_sync(~0u, w.steps, 0);
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
-    for (int i = thread; i < S::row_panel / 8; i += 128) { // dS of its keys
+    for (int i = thread; i < S::row_panel / 8; i += 128) { // dS = 0
         const int buffer = i / (S::row_panel / 16), at = i % (S::row_panel / 16) * 16;
         store_shared(sh.ds(buffer) + group * S::row_panel + at, 0, 0, 0, 0);
     }
-    async_fence(); // the products of both see zeros
+    async_fence(); // both warpgroups' products see zeros
     if (begin < end) barrier_wait(sh.k_full(0), w.loads % 2);
 #pragma unroll 1
     for (int n = begin; n < end; n++) {
         float dq[32];
-        meeting_barrier(1, 256); // the other one has written its own
+        meeting_barrier(1, 256); // the other warpgroup's dS is written
         const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : group;
         const uint64_t x = descriptor(sh.ds(n % 2) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
         forget(dq);
         wgmma_fence();
         each<4>([&](int i) { wgmma<typename S::T, 1>(dq, x + i * 32 / 16, y + i * 2048 / 16, i > 0); });
         wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // the compiler would wait again
+        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // else the compiler waits again
         give(sh.q_empty(0, n % S::stages)), give(sh.q_empty(1, n % S::stages));
         const int slot = group + n % S::dq_buffers * S::dq_blocks;
         barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ 1);
@@ -124,57 +112,57 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
         __syncwarp();
         give(sh.dq_full(slot));
     }
-    meeting_barrier(1, 256); // nobody reads K and V any more
+    meeting_barrier(1, 256); // K and V are free
     if (begin == end) return;
     give(sh.k_empty(0));
     if (S::frees_v) give(sh.k_empty(1));
 }
 
-// A warpgroup that computes.
+// One of the two computing warpgroups.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
     const Params &p = a.p;
     const Bounds<S> e{p, sh};
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps), first_panel = uniform(w.share) * S::own_panels;
-    // Where the lane's row of four 8x8 blocks of dS^T goes: as rows of dS, chunks of 8 keys.
+    // Place of the lane's row of four 8x8 blocks of dS^T in dS.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
-    if constexpr (S::stays && !S::features) // else what lies behind the last key may be another sequence's
+    if constexpr (S::stays && !S::features) // with features, another sequence may follow
         if (group && key0 + 64 >= p.kv_len) return compute_dq(sh, group);
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4];
     each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
     auto give = [&](uint32_t empty) { if (lane == 0) barrier_arrive(empty); };
-    auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // operands in flight are not protected: their registers are in use up to here
+    auto keep = [](uint32_t (&x)[S::rows / 16][4]) { // protects operands in flight up to here
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); });
     };
     const int begin = S::stays ? uniform(w.before) : 0, end = begin + steps;
     Ring<S::stages> ring = ring_at<S>(0, begin);
-    int tile = S::skews ? uniform(w.begin) : from, buffer = S::stays ? begin % 2 : 0; // of dS
+    int tile = S::skews ? uniform(w.begin) : from, buffer = S::stays ? begin % 2 : 0; // buffer: of dS
     [[maybe_unused]] const int heads = uniform(last_head<S>(p, w) - first_head<S>(p, w) + 1);
-    [[maybe_unused]] int left = heads; // of the tile of rows
-    // With features: the first rows of the tiles that have no hidden pairs, read once.
+    [[maybe_unused]] int left = heads; // of the row tile
+    // With features: tiles whose first row is in this range have no hidden pairs.
     [[maybe_unused]] int whole_from = 0, whole_to = 0;
     if constexpr (S::features) {
         whole_from = uniform(key0 + S::keys - 1 - e.hi());
         if constexpr (S::marks)
-            if (!uniform(sh.marks().whole)) whole_from = kReach; // none
+            if (!uniform(sh.marks().whole)) whole_from = kReach; // no tile
         whole_to = uniform(key0 + S::keys > e.keys() ? -S::rows : min(e.rows() - S::rows, key0 - (S::rows - 1) - e.lo()));
     }
-    auto cut = [&] { // whether the tile has hidden pairs of rows and keys that are there
+    auto cut = [&] { // whether existing rows and keys of the tile have hidden pairs
         const int row0 = tile * S::rows;
         if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
-        // Rows behind the last one are zeros, whose LSE and delta are 0: they add nothing to what is written.
+        // Missing rows are zeros with LSE and delta 0: they add nothing to stored results.
         else return key0 < min(row0 + S::rows, e.rows()) - 1 + e.lo() || min(key0 + S::keys, e.keys()) - 1 > row0 + e.hi();
     };
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, ring.stage) - sh.at)); }; // [rows], LSE or delta
-    auto start = [&](bool there) { // S, in flight
+    auto start = [&](bool there) { // starts S
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
         scores<S, S::panels, S::inner>(s, sh.k(0), sh.q(0, ring.stage), group);
     };
-    auto sums = [&](float (&to)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) { // to += x dO or x Q for 16 rows, in flight
+    auto sums = [&](float (&to)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) { // starts to += x dO or x Q for 16 rows
         wgmma_fence();
         wgmma<T, 1>(to, x, descriptor(rows + first_panel * S::row_panel, S::row_panel) + i * 2048 / 16, true);
         wgmma_commit();
@@ -189,18 +177,18 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     int head = first_head<S>(p, w);
     const bool odd = uniform(w.odd[group]);
     [[maybe_unused]] const bool ends = key0 + S::keys > e.keys();
-    // What changes scores: an instance for one feature is sure of it.
+    // Instances for one feature need no tests.
     [[maybe_unused]] const bool capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
     [[maybe_unused]] const bool biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
     [[maybe_unused]] const bool staged = S::bias_bytes && biased && !f.bias_wide && aligned16(f.bias);
-    [[maybe_unused]] auto ask_bias = [&](int head, int row) { // in time for when it is read: two parts of a tile ahead
+    [[maybe_unused]] auto ask_bias = [&](int head, int row) { // prefetches, two parts of a tile ahead
         if (staged) bias_chunk<S::part_rows>(sh.bias(group * 4 + warp) + row / S::part_rows % 2 * S::part_rows * 32, p, f, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
     };
     [[maybe_unused]] const bool staged_hides = S::mask_bytes && (((uint64_t)f.mask.data | f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
     [[maybe_unused]] auto ask_mask = [&](int head, int row) {
         if (staged_hides) mask_chunk<S::rows>(sh.mask(group * 4 + warp), p, f.mask, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
     };
-    // Of ALiBi: the slope, and how far the lane's first key is from its first row in the first tile.
+    // ALiBi: -slope in log2 units; the lane's first key minus its first row of row tile 0 and the diagonal.
     [[maybe_unused]] float lean = 0;
     [[maybe_unused]] int here = 0;
     [[maybe_unused]] auto load_slope = [&](int head) {
@@ -208,8 +196,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
     };
     if constexpr (S::knows_alibi) here = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4 - fresh(lane) % 4 * 2 - e.diagonal(), load_slope(head);
     [[maybe_unused]] const bool writes = S::knows_bias && f.dbias_apart && first_panel == 0, writes_tiles = writes && !f.dbias_wide && aligned16(f.dbias);
-    [[maybe_unused]] uint32_t kept[2] = {}; // by dropout, of the lane's two keys
-    [[maybe_unused]] auto keeps = [&](int i, int j) { return kept[j / 2 % 2] & 1u << kept_bit<S::rows>(i, j / 4 * 2 + j % 2); }; // of 16 rows
+    [[maybe_unused]] uint32_t kept[2] = {}; // dropout masks of the lane's two keys
+    [[maybe_unused]] auto keeps = [&](int i, int j) { return kept[j / 2 % 2] & 1u << kept_bit<S::rows>(i, j / 4 * 2 + j % 2); }; // i: group of 16 rows
     [[maybe_unused]] auto draw = [&](int head) { kept_pairs<S::rows>(kept, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4); };
     if constexpr (S::bias_bytes > 0)
         if (steps) ask_bias(head, tile * S::rows), ask_bias(head, tile * S::rows + S::part_rows);
@@ -217,9 +205,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (steps) ask_mask(head, tile * S::rows);
     if constexpr (S::knows_dropout)
         if (steps && drops) draw(head);
-    auto visit = [&](int n, auto edge, bool hidden) { // the n-th tile; hidden: pairs are, or K was not finite; edge: or keys are not there
-        constexpr int groups = S::rows / 16, size = groups / S::parts; // of 16 rows
-        auto load_stats = [&](int which, int part) { // of all rows of a part, ahead of time, as loads do not pass the products
+    auto visit = [&](int n, auto edge, bool hidden) { // tile n. hidden: pairs are hidden or K was not finite; edge: hidden, or keys are missing
+        constexpr int groups = S::rows / 16, size = groups / S::parts; // groups of 16 rows
+        auto load_stats = [&](int which, int part) { // in advance: loads do not pass products
             each<size>([&](int i) {
                 const float2 *from = (const float2 *)stats(which) + (part * size + i) * 8 + lane % 4, x = from[0], y = from[4];
                 stat[4 * i] = x.x, stat[4 * i + 1] = x.y, stat[4 * i + 2] = y.x, stat[4 * i + 3] = y.y;
@@ -228,15 +216,15 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         load_stats(0, 0);
         [[maybe_unused]] auto natural_lse = [&] {
             const int all = last_head<S>(p, w) - first_head<S>(p, w) + 1, nth = n - (S::stays ? (int)w.before : 0);
-            const int head = first_head<S>(p, w) + (S::by_rows ? nth % all : nth / (w.steps / all)); // in no register
+            const int head = first_head<S>(p, w) + (S::by_rows ? nth % all : nth / (w.steps / all)); // saves registers
             return NaturalLSE(p.lse, e.q_batch(), head, e.q0() + tile * S::rows, e.rows() - tile * S::rows);
         };
         [[maybe_unused]] const float away = here - tile * S::rows;
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         scores<S, S::panels, S::inner>(dp, sh.k(1), sh.q(1, ring.stage), group);
-        const bool far = any_far<S>(stats(0)); // weights of some row are to be computed in natural units
-        uint32_t shown[2]; // by columns, of the lane's two keys
-        [[maybe_unused]] auto hide_ends = [&] { // keys behind the last one, which are zeros: P = 0, lest it overflow
+        const bool far = any_far<S>(stats(0)); // some row needs weights in natural units
+        uint32_t shown[2]; // bits by columns, for the lane's two keys
+        [[maybe_unused]] auto hide_ends = [&] { // P = 0 for missing keys, else exp(-LSE) may overflow
             const int key = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4;
             each<S::rows / 2>([&](int i) { s[i] = key + i / 2 % 2 * 8 < e.keys() ? s[i] : -infinity; });
         };
@@ -277,16 +265,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (S::ends_in_both && ends && !edge) hide_ends();
         if constexpr (!S::changes)
             if (far) far_products(s, p, stats(0), natural_lse());
-        [[maybe_unused]] bool large = false; // not all scores of the warp are small beside the softcap
+        [[maybe_unused]] bool large = false; // a score of the warp is not small
         if (capped) {
             float most = 0;
             each<S::rows / 2>([&](int i) { most = fmaxf(most, fabsf(s[i])); });
             large = __any_sync(~0u, !(most * f.cap_in < 0.4f));
         }
-        auto changed = [&](int i) { // the same where scores change. S becomes P times the softcap's slope, with the sign - where P is dropped
+        auto changed = [&](int i) { // exponentials with score features or dropout. S becomes P times the softcap's slope; only dV's weights are dropped
             const int own = key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4, walked = tile * S::rows + 16 * i + fresh(lane) % 4 * 2;
             const float *lse = stat + i % size * 4;
-            float x[8], cap[8]; // P, the slopes
+            float x[8], cap[8]; // P; softcap slopes
             if (S::changes && far) {
                 each<8>([&](int j) { x[j] = s[8 * i + j]; });
                 const Flat<8> both{x};
@@ -326,16 +314,16 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<4>([&](int j) { weights[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]); });
             sums(dv, weights[i], sh.q(1, ring.stage), i);
         };
-        auto store_slopes = [&](int i) { // dK += dS Q
+        auto store_slopes = [&](int i) { // stores dS; dK += dS Q
             store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, slopes[i]);
-            if (i + 1 == groups) async_fence(); // the product of both warpgroups' dS sees it
+            if (i + 1 == groups) async_fence(); // the product dS K sees it
             sums(dk, slopes[i], sh.q(0, ring.stage), i);
         };
         auto gradients = [&](int i) { // dS of 16 rows, in place of dP; dK += dS Q
             auto delta = [&](int j) { return stat[i % size * 4 + j / 4 * 2 + j % 2]; };
             if (drops) each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * fmaf(keeps(i, j) ? dp[8 * i + j] : 0, f.keep, -delta(j)); });
             else each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * (dp[8 * i + j] - delta(j)); });
-            if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, whatever dP and delta are
+            if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, even with NaN in dP or delta
             if constexpr (S::knows_bias)
                 if (writes && !writes_tiles) store_pairs<T>(p, f, &dp[8 * i], edge, w.batch, head, tile * S::rows + 16 * i + fresh(lane) % 4 * 2, key0 + group * 64 + fresh(thread) / 32 * 16 + fresh(lane) / 4);
             each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
@@ -349,13 +337,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 const bool ends = tile == to;
                 if (part + 2 < S::parts) ask_bias(head, tile * S::rows + (part + 2) * S::part_rows);
                 else if (n + 1 < end) ask_bias(head + ends, (ends ? from : tile + S::step) * S::rows + (part + 2 - S::parts) * S::part_rows);
-                else copy_commit(); // nothing, as the wait counts
+                else copy_commit(); // an empty group, for copy_wait's count
             }
             load_stats(1, part);
-            if (part == 0) wgmma_wait<size>(); // dP is there
+            if (part == 0) wgmma_wait<size>(); // dP is complete
             each<size>([&](int i) { gradients(part * size + i); });
         });
-        meeting_barrier(1, 256); // both have written theirs; and the product of the tile before is over
+        meeting_barrier(1, 256); // both dS are written; the previous dQ is complete
         {
             const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : first_panel + group;
             const uint64_t x = descriptor(sh.ds(buffer) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
@@ -375,7 +363,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         wgmma_wait<1>();
         keep(weights), keep(slopes);
         give(sh.q_empty(0, stage)), give(sh.q_empty(1, stage));
-        start(n + 1 < end); // after the last tile, of whatever is there: for nobody
+        start(n + 1 < end); // after the last tile its result is unused
         if constexpr (S::knows_dropout)
             if (drops) draw(head + (done == to));
         wgmma_wait<1>();
@@ -392,7 +380,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         }
         if (S::by_rows) head = left == heads ? head - heads + 1 : head + 1;
-        else if (tile == (S::skews ? w.begin : from)) { // read again, as registers are few
+        else if (tile == (S::skews ? w.begin : from)) { // reread: saves registers
             head++;
             if constexpr (S::knows_alibi)
                 if (n + 1 < end) load_slope(head);
@@ -409,9 +397,9 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         else if (edge) visit(n, Constant<true>(), hidden);
         else visit(n, Constant<false>(), false);
     }
-    meeting_barrier(1, 256); // nobody reads K and V any more
-    if constexpr (!S::stays && !S::once) launch_dependents(); // else its blocks would crowd on the first multiprocessors that are free
-    const bool some = !S::stays || uniform(w.steps); // else nothing was fetched: zeros leave, and the next K and V may be there
+    meeting_barrier(1, 256); // K and V are free
+    if constexpr (!S::stays && !S::once) launch_dependents(); // else dependent blocks would crowd onto the first free multiprocessors
+    const bool some = !S::stays || uniform(w.steps); // else results are zeros, and the next K and V may arrive
     if constexpr (S::stays)
         if (some) {
             give(sh.k_empty(0));
@@ -430,12 +418,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
         });
     [[maybe_unused]] const bool of_values = S::pair && cluster_rank();
-    [[maybe_unused]] bool lost = false; // by either block of a pair
+    [[maybe_unused]] bool lost = false; // dO of either block was not finite
     if constexpr (S::pair) {
         if (of_values) lost = meet<S>(w, sh, dv, dk, group);
         else lost = meet<S>(w, sh, dk, dv, group);
     }
-    // dK and dV leave through the warpgroup's rows of K and V; or of dS, as the next K and V come.
+    // dK and dV leave through the warpgroup's rows of K and V; in persistent blocks through dS, if the next K or V may arrive.
     auto home = [&](int part, int panel) -> uint32_t {
         if (!S::stays || part == 1 && !S::frees_v) return sh.k(part) + panel * S::key_panel + group * 8192;
         return sh.ds(panel) + group * S::row_panel + part * 8192;
@@ -448,18 +436,18 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         if (!S::pair || !of_values) store_matrix(home(0, i / 4) + at, pair(dk, 0, p.scale), pair(dk, 1, p.scale), pair(dk, 2, p.scale), pair(dk, 3, p.scale));
         if (some && (!S::pair || of_values)) store_matrix(home(1, i / 4) + at, pair(dv, 0, kept), pair(dv, 1, kept), pair(dv, 2, kept), pair(dv, 3, kept));
     });
-    named_barrier(2 + group, 128); // all of the warpgroup have written theirs
+    named_barrier(2 + group, 128); // the warpgroup's results are staged
     auto takes_part = [&](int head, int i, int key) {
         if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
         else return !S::features || key < e.keys();
     };
-    auto each_tile = [&](auto visit) { // of rows; also those of the other block of a pair
+    auto each_tile = [&](auto visit) { // row tiles, also the other block's of a pair
         if constexpr (S::pair) {
             for (int head = first_head<S>(p, w), n = p.heads / p.kv_heads; n > 0; n--, head++)
                 for (int tile = 0; tile * S::rows < e.rows(); tile++) visit(head, tile);
         } else walk<S>(p, w, visit);
     };
-    if (S::pair ? of_values && lost : w.lost) // what was taken out of dO
+    if (S::pair ? of_values && lost : w.lost) // add the cleared elements of dO
         each_tile([&](int head, int tile) {
             for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
                 if (usual(p.delta[((int64_t)(p.batch + w.batch) * p.heads + head) * padded_rows(p) + r])) continue;
@@ -475,7 +463,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                     if (adds) *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
-            named_barrier(2 + group, 128); // the next ones may add to the same
+            named_barrier(2 + group, 128); // the next tile may add to the same elements
         });
     auto write = [&](const View &v, int part, int dim) {
         const bool aligned = aligned16(v);
@@ -495,7 +483,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
-    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // makes the address uniform
     if constexpr (S::marks)
         if (threadIdx.x < sizeof(Marks) / 4) ((volatile uint32_t *)&sh.marks())[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
@@ -525,7 +513,7 @@ template <class S> __device__ __forceinline__ void backward(const MapParams &a, 
     __syncthreads(); // the barriers and the work exist
     if constexpr (S::marks)
         if (sh.work().steps) mark(a.p, f, sh);
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // uniform
     if (group == 0) {
         registers_shrink<24>();
         if (threadIdx.x == 0) fetch<S, 0, S::releases>(a, sh);

@@ -1,4 +1,5 @@
-// What a block of bwd_sm90 is: its shapes, its shared memory, what it works on.
+// A block of bwd_sm90: shapes, shared memory, work, clearing of non-finite elements, masks; the kernels delta, finish and
+// sums.
 #pragma once
 #include "score_tiles.cuh"
 
@@ -7,50 +8,50 @@ struct MapParams {
     Params p;
 };
 
-// delta is not far from 0 where dO and O are numbers.
+// A row with |delta| below this has finite dO and O.
 constexpr float odd_delta = 2e38f;
 
-// What an instance knows of features: nothing; where sequences lie; one that changes scores too; all.
-// kParts: nothing, and p.splits parts of each group of query heads. kGroups: the heads of a group inside the walk over rows. kKeys: a mask that is the same for all rows, and for the query
-// heads of a group.
+// Traits of an instance. Features: none, kLayout (sequences), kLayout with one more, or kAll; kKeys is a mask equal for all
+// rows and a group's query heads. kParts: p.splits parts of each group. kGroups: its heads inside the walk over rows.
+// kStays: persistent blocks. kUpwards: last keys and first rows first. kPairs: clusters of two blocks. kOnce: all blocks at
+// the same time.
 constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
-// What a block works on.
+// A block's work.
 struct Work {
-    int batch, kv_head, key0, share; // the first key; which share of the columns
-    int from, to, steps;             // tiles of rows that see some of these keys; visits, over all heads of the group
+    int batch, kv_head, key0, share; // key0: first key; share: index of the share of columns
+    int from, to, steps;             // row tiles that see these keys; visits, over all heads of the group; -1: no more work
     int part;                        // of the group
-    int before, loads;               // visits of blocks before on this multiprocessor, and those that had some
-    int hides, odd[2], lost;         // some of these rows do not see all of these keys; a warpgroup's keys were not finite; nor were rows
-    int begin, last;                 // the first tile of the walk; tiles behind `last` are added to the second sum of dQ
+    int before, loads;               // persistent blocks: earlier visits; works with visits
+    int hides, odd[2], lost;         // some pairs are hidden; a warpgroup's K was not finite; dO was not finite
+    int begin, last;                 // first row tile of the walk; tiles after `last` add to the second sum of dQ
 };
 static_assert(sizeof(Work) == 64);
 
-// Where blocks of a head are skewed, that of tile j of the keys begins at this tile of the rows, or of half of them.
+// With skew: the row tile, or pair if p.halves, at which key tile j begins.
 __device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew > 0 ? j << (p.skew - 1) : j >> -p.skew; }
-// The first tile of keys that begins at this tile of rows, or at a later one.
+// The first key tile that begins at this row tile or later.
 __device__ __forceinline__ int first_from(const Params &p, int tile) { return p.skew > 0 ? (tile + (1 << (p.skew - 1)) - 1) >> (p.skew - 1) : tile << -p.skew; }
 __device__ __forceinline__ int row_tile(const Params &p) { return max(0, (int)p.tile); }
 __device__ __forceinline__ int key_tile(const Params &p) { return max(0, -(int)p.tile); }
-// The first tile of keys that adds to the first sum of dQ of this tile of rows; those before it add to the second one.
+// The first key tile that adds to the first sum of dQ of a row tile; earlier ones add to the second.
 __device__ __forceinline__ int first_tile(const Params &p, int tile) { return first_from(p, (tile + row_tile(p)) >> p.halves) - key_tile(p); }
 __device__ __forceinline__ bool in_second(const Params &p, int last, int tile) { return (tile + row_tile(p)) >> p.halves > last; }
 constexpr int no_skew = 1 << 30;
 
-// What such a mask says of the block's keys, and of the tiles before them: bit i of word j is for tile 32 j + i, of which some
-// key takes part. Where none does, the block adds nothing to dQ, nor is it waited for.
+// A kKeys mask of the block's keys and earlier tiles. A block without visible keys adds nothing to dQ and is not waited for.
 struct Marks {
-    uint32_t seen[32]; // listedKeys of kernels.go are as many tiles
-    uint32_t own[4];     // which of the keys take part
-    int whole;           // all of them do
+    uint32_t seen[32]; // bit i of word j: tile 32 j + i has visible keys; for listedKeys of instances.go
+    uint32_t own[4];     // the block's visible keys
+    int whole;           // all of them are visible
 };
 __device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
-template <bool features> __device__ __forceinline__ int panels_of(const Params &p) { // of 64 columns of <dim>
+template <bool features> __device__ __forceinline__ int panels_of(const Params &p) { // panels of 64 columns of <dim>
     const int dim = max(p.dim, p.v_dim);
     return dim <= 64 ? 1 : dim <= 128 ? 2 : dim <= 192 && !features ? 3 : 4;
 }
 
-// What a loop body is made for.
+// A compile-time condition as an argument of a lambda.
 template <bool x> struct Constant {
     __device__ constexpr operator bool() const { return x; }
 };
@@ -59,46 +60,45 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     using T = Type;
     static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
-    static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // knows where sequences lie, and no more
-    static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, so that what is hidden is to be known after that
-    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // of Q and of dO
-    static constexpr int columns = columns_; // of dK, dV and dQ, that a block sums up; others have the other ones
-    static constexpr int parts = parts_, part_rows = rows / parts; // in which a tile is exponentiated: with two, fewer registers are in use at a time
+    static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // no other feature than sequences
+    static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, before pairs are hidden
+    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // stages: of Q and of dO
+    static constexpr int columns = columns_; // of dK, dV and dQ that a block computes
+    static constexpr int parts = parts_, part_rows = rows / parts; // of a tile's exponentials; two use fewer registers
     static constexpr bool marks = knows & kKeys;
-    static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // of the loop over tiles, one of them without the branches for hidden pairs
-    static constexpr bool ends_in_both = two_bodies && by_rows && !features; // which look for keys behind the last one: there are no registers to leave that to the one
+    static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // of the loop over tiles; one has no branches for hidden pairs
+    static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both hide missing keys, to save registers
     static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
-    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products that S is the sum of: columns of an instance for narrower heads are not computed
-    static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a tile of rows: those of a share, and the shares
+    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products per S; instances for narrower heads skip columns
+    static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a row tile, per share; shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
-    static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // a lane of its own ends the turns of dQ
-    static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // the block takes further tiles of keys; dV leaves through dS, as dK does
+    static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // one lane ends the dQ turns of both warpgroups
+    static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // persistent blocks; dV leaves through dS, as dK does
     static constexpr bool once = pair || knows & kOnce;                            // all blocks run at the same time
-    static constexpr bool up = knows & kUpwards;                                    // the last keys first, and the first rows
-    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // from one tile of rows to the next
-    static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be other than 0
+    static constexpr bool up = knows & kUpwards;                                    // last keys and first rows first
+    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // from one row tile to the next; buffers of Work
+    static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be nonzero
     static constexpr int dq_buffers = releases && dim == 128 ? 2 : 1, dq_slots = dq_blocks * dq_buffers;
     static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 2 * works + 2 : 0) + (pair ? 3 : 0);
-    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes of one
+    static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes per panel
     static constexpr int row_tile = panels * row_panel, key_tile = panels * key_panel, ds_tile = 2 * row_panel;
-    static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // in shared memory
+    static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // offsets in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? dq_slots * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work) * works;
     static constexpr int marks_at = sequence_at + (features ? 48 * works : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
-    // Of a bias of 16 bits, for each warp the columns of its 16 keys of so many rows.
-    // Or of a mask, of all rows of a tile.
+    // Per warp, for its 16 keys: bias_rows rows of a 16-bit bias, or a tile's rows of a mask.
     static constexpr int bias_at = (barriers_at + 8 * barriers + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
     static constexpr int mask_bytes = knows_mask && sure && dim <= 128 ? 8 * rows * 16 : 0;
     static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * barriers); // 1024 to align
     static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
 };
 
-// The block's shared memory. A barrier is "full" when what it is for has arrived, "empty" when nobody reads it any more.
+// The block's shared memory. Barriers: "full" when data have arrived, "empty" when all have read them.
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
-    int turn = 0; // how many blocks before
-    // part 0 is of K, Q and LSE; part 1 of V, dO and delta.
+    int turn = 0; // earlier works of a persistent block
+    // part 0: K, Q and LSE; part 1: V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
     __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
@@ -113,55 +113,54 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
     __device__ __forceinline__ uint32_t dq_full(int slot) const { return k_full(2 + slot); }
     __device__ __forceinline__ uint32_t dq_empty(int slot) const { return k_full(2 + S::dq_slots + slot); }
-    __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(4, group); }    // the sum is in dq_sum;
-    __device__ __forceinline__ uint32_t dq_told(int group) const { return q_full(4, 2 + group); } // and others may know it
+    __device__ __forceinline__ uint32_t dq_added(int group) const { return q_full(4, group); }    // dQ is in dq_sum
+    __device__ __forceinline__ uint32_t dq_told(int group) const { return q_full(4, 2 + group); } // the turn has ended
     __device__ __forceinline__ uint32_t work_full() const { return q_full(4, 4 * S::releases + turn % S::works); }
     __device__ __forceinline__ uint32_t work_empty() const { return q_full(4, 4 * S::releases + S::works + turn % S::works); }
     __device__ __forceinline__ uint32_t k_empty(int part) const { return q_full(4, 4 * S::releases + 2 * S::works + part); }
-    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases); } // of a pair, which does not stay
+    __device__ __forceinline__ uint32_t peer_done() const { return q_full(4, 4 * S::releases); } // pairs are not persistent
     __device__ __forceinline__ uint32_t peer_sums(int group) const { return q_full(4, 4 * S::releases + 1 + group); }
     __device__ __forceinline__ uint32_t q_full(int part, int i) const { return k_full(2 + 2 * S::dq_slots + part * S::stages + i); }
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
-// How many of some key heads are worked on at a time, each from its first tile of keys on. The
-// more there are, the fewer blocks wait for the same rows of dQ. But the blocks of a head
-// drift apart, to rows far from each other: there are only so many heads
-// that the L2 cache holds their Q, dO and dQ. Under a mask blocks end at their own rows, and
-// those of a head begin again behind each other: up to 16 heads it takes several times as much to part them.
+// Reports whether the band hides pairs.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
+// Returns how many of `of` KV heads are processed at a time, each from its first keys on. With more heads, fewer blocks wait
+// for the same rows of dQ. But a head's blocks drift apart, so Q, dO and dQ of all these heads must fit into the L2 cache.
+// Under a mask a head's next blocks start close together again: up to 16 heads may need several times more.
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
     auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // Up, nobody waits. Wide heads wait less, as their tiles take longer, unless more blocks wait for each other than a walk has tiles.
+    // Up, no block waits. Wide heads wait less, because their tiles take longer, unless waiting blocks outnumber a walk's tiles.
     const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
     const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
-    return (of + times - 1) / max(1, times); // about as many each time
+    return (of + times - 1) / max(1, times); // groups of about equal size
 }
 
-// Visits of the blocks before on this multiprocessor, which barriers and rings go on from.
+// Returns a persistent block's earlier visits, from which barriers and rings continue.
 template <class S> __device__ __forceinline__ int before(volatile Work &w) {
     if constexpr (S::stays) return w.before;
     else return 0;
 }
 
-// The ring of stages from there on.
+// Returns the ring of stages after `before` visits.
 template <class S> __device__ __forceinline__ Ring<S::stages> ring_at(int parity, int before) {
     Ring<S::stages> ring(parity ^ before / S::stages % 2);
     ring.stage = before % S::stages;
     return ring;
 }
 
-// The compiler does not know that the first product overwrites the sums.
+// Discards sums, which the first product overwrites unseen by the compiler.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
 
-// to = K Q^T or V dO^T of a warpgroup's keys, over so many panels, in flight; or over so many times 16 columns.
+// Starts to = K Q^T or V dO^T for a warpgroup's keys, over `panels` panels or 16 `inner` columns.
 template <class S, int panels, int inner = panels * 4> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
     const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
     forget(to);
@@ -172,7 +171,7 @@ template <class S, int panels, int inner = panels * 4> __device__ __forceinline_
     wgmma_commit();
 }
 
-// Clears 16 bytes of what is not finite, and says whether there was any.
+// Clears non-finite elements of 16 bytes, and reports whether there were any.
 template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t at) {
     using T = typename S::T;
     uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
@@ -183,17 +182,17 @@ template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t 
 }
 __device__ __forceinline__ bool usual(float x) { return fabsf(x) < odd_delta; }
 
-// Clears a warpgroup's K, and marks its keys that were not finite.
+// Clears non-finite elements of a warpgroup's K, and marks their keys in odd.
 template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, volatile Work &w, int group, int thread) {
     if (thread < 64) sh.odd()[group * 64 + thread] = 0;
-    named_barrier(2 + group, 128); // zeros, before anything else is written there
+    named_barrier(2 + group, 128); // zeros precede marks
     for (int i = thread; i < 512 * S::panels; i += 128)
         if (clear(sh, sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
-    async_fence();                 // the products see K without
-    named_barrier(2 + group, 128); // all of the warpgroup's K
+    async_fence();                 // the products see the cleared K
+    named_barrier(2 + group, 128); // the warpgroup's K is cleared
 }
 
-// Clears the tile of Q and dO where LSE or delta tell of such rows. dV gets what was visible in the end.
+// Clears non-finite elements of a tile of Q and dO, which LSE or delta reveal. At the end dV gets the visible ones.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
     bool found[2] = {};
@@ -207,12 +206,12 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     if (!odd_row && !__any_sync(~0u, found[0])) return;
     for (int part = 0; part < 2; part++)
         for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
-    if (odd_row) w.lost = 1; // rows that see no key, or of another sequence, lose nothing
-    async_fence();                 // the products see them without
-    named_barrier(2 + group, 128); // all of them
+    if (odd_row) w.lost = 1; // an odd LSE alone: no visible key, another sequence, or a far row
+    async_fence();                 // the products see the cleared rows
+    named_barrier(2 + group, 128); // all rows are cleared
 }
 
-// Whether a tile has rows that are far, from its LSE.
+// Reports whether a tile has far rows, from its LSE.
 template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     bool far = false;
     each<S::rows / 64>([&](int i) {
@@ -221,7 +220,7 @@ template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     });
     return __any_sync(~0u, far);
 }
-// LSE of the rows of a tile, in natural units; Inf where a row has no weight, or is not there.
+// Natural LSE of a tile's rows; Inf for missing rows and rows without weight.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -233,10 +232,10 @@ struct NaturalLSE {
         return x == -infinity || r > last ? infinity : x;
     }
 };
-// Replaces a lane's products of those rows by what stands for them: natural(r) is LSE of row r of the tile.
+// Replaces a lane's products of far rows by far_product. natural(r) is row r's natural LSE.
 template <int n, class F> __device__ __forceinline__ void far_products(float (&s)[n], const Params &p, const float *lse, F natural) {
     const float unit = kLog2E / p.scale_log2;
-    each<n / 2>([&](int i) { // s[8 (i / 4) + i / 2 % 2 * 4 + i % 2], and 2 further
+    each<n / 2>([&](int i) { // two elements of row r
         const int r = i / 4 * 16 + i / 2 % 2 * 8 + fresh(threadIdx.x) % 4 * 2 + i % 2;
         if (!is_far_lse(lse[r])) return;
         const float own = natural(r);
@@ -247,7 +246,7 @@ template <int n, class F> __device__ __forceinline__ void far_products(float (&s
     });
 }
 
-// Of the block's sequence: its rows and keys, the band, and where it lies in the tensors.
+// The block's sequence: rows, keys, band, and place in the tensors.
 template <class S> struct Bounds {
     const Params &p;
     Shared<S> sh;
@@ -260,7 +259,7 @@ template <class S> struct Bounds {
     BOUND(q_batch, sh.work().batch) BOUND(kv_batch, sh.work().batch) BOUND(q0, 0) BOUND(key0, 0) BOUND(diagonal, 0)
 };
 
-// Bit c says that the mask shows key `key`+c of 16 to a row.
+// Returns a bit mask of the 16 keys at `at`: bit c shows key c.
 __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool aligned) {
     uint32_t bits = 0;
     if (aligned && count >= 16) {
@@ -276,30 +275,30 @@ __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool 
 
 __device__ __forceinline__ bool chunks16(const View &v) { return (((uint64_t)v.data | v.batch | v.head) & 15) == 0; }
 
-// All threads fill in the marks; a block whose keys are all hidden has no steps.
+// Sets the marks, with all threads. A block without visible keys gets no steps.
 template <class S> __device__ __forceinline__ void mark(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     volatile Marks &m = sh.marks();
     const int lane = threadIdx.x % 32, own = w.key0, end = min(own + S::keys, sh.sequence().keys), head = w.kv_head * (p.heads / p.kv_heads);
     const uint8_t *mask = (const uint8_t *)f.mask.data + w.batch * f.mask.batch + head * f.mask.head;
     const bool aligned = chunks16(f.mask);
-    for (int key = threadIdx.x / 32 * 512; key < own + S::keys; key += S::threads * 16) { // a warp's: four tiles
+    for (int key = threadIdx.x / 32 * 512; key < own + S::keys; key += S::threads * 16) { // four tiles per warp
         const int k = key + lane * 16;
         const uint32_t bits = mask_row(mask + k, end - k, aligned), some = __ballot_sync(~0u, bits) >> lane % 4 * 8;
         const uint32_t tiles = __ballot_sync(~0u, lane < 4 && some & 255);
         if (lane == 0 && tiles) atomicOr((uint32_t *)&m.seen[key / S::keys / 32], tiles << key / S::keys % 32);
         if (k >= own && bits) atomicOr((uint32_t *)&m.own[(k - own) / 32], bits << (k - own) % 32);
     }
-    __syncthreads(); // all marks
+    __syncthreads(); // the marks are set
     if (threadIdx.x == 0) {
         const uint32_t all = m.own[0] & m.own[1] & m.own[2] & m.own[3], some = m.own[0] | m.own[1] | m.own[2] | m.own[3];
         if (m.whole = all == ~0u; !some) w.steps = 0;
         else if (all != ~0u) w.hides = 1;
     }
-    __syncthreads(); // the work is known
+    __syncthreads(); // the work is set
 }
 
-// Of the tiles from first on, those before another one that are marked.
+// Counts the marked tiles from first to end - 1.
 __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, int end) {
     int n = 0;
 #pragma unroll 1
@@ -308,7 +307,7 @@ __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, 
     return n;
 }
 
-// Whether a mask that is the same for all rows lets some of 64 rows of a head from `row` on see a key. Else nobody wrote their dQ.
+// Reports whether a mask equal for all rows shows a key to some of 64 rows of a head. If not, their dQ was not written.
 template <bool features> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
     if (!features || !f.mask.data || f.mask.row) return true;
     const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head;
@@ -324,9 +323,8 @@ template <bool features> __device__ __forceinline__ bool some_seen(const Params 
     return false;
 }
 
-// Takes out of `shown`, bits by columns of the lane's two keys, what the mask hides: of a tile of
-// rows from `row` on, and the warp's 16 keys from `key` on. Each lane reads the keys of some
-// rows, then gets those of the rows that it has.
+// Clears masked pairs in `shown`, bits by columns for the lane's two keys, of a tile of rows from `row` on and the warp's 16
+// keys from `key` on. Each lane reads some rows, then exchanges bits.
 template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2], const Params &p, const Features &f, int b, int h, int row, int key) {
     const int lane = threadIdx.x % 32;
     const bool aligned = ((uint64_t)f.mask.data & 15) == 0 && ((f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
@@ -335,14 +333,14 @@ template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2
     each<S::rows / 64>([&](int block) {
         auto read = [&](int r) { return mask_row(mask + min(row + 64 * block + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); };
         const uint32_t two = read(lane) | read(lane + 32) << 16;
-        uint32_t own = 0; // bytes: the first key and the second, of 32 rows; the same of the next 32
+        uint32_t own = 0; // bytes: first and second key in 32 rows; the same in the next 32
         each<8>([&](int i) { own |= (__shfl_sync(~0u, two, 8 * (i / 2) + lane % 4 * 2 + i % 2) >> lane / 4 & 0x01010101) << i; });
         bits[0] |= __byte_perm(own, 0, 0x4420) << 16 * block, bits[1] |= __byte_perm(own, 0, 0x4431) << 16 * block;
     });
     shown[0] &= bits[0], shown[1] &= bits[1];
 }
 
-// Writes dBias of the warpgroup's rows of dS, which lie in shared memory.
+// Writes dBias from the warpgroup's part of dS in shared memory.
 template <class S> __device__ __forceinline__ void store_tile(const Params &p, const Features &f, const char *from, int b, int h, int row, int key, int thread) {
     const int c = thread % 8, k = key + 8 * c, last = p.q_len - row - thread / 8;
     uint16_t *to = (uint16_t *)f.dbias.data + b * f.dbias.batch + h * f.dbias.head + (row + thread / 8) * f.dbias.row + k;
@@ -354,7 +352,7 @@ template <class S> __device__ __forceinline__ void store_tile(const Params &p, c
     });
 }
 
-// Writes dBias of the pairs of a lane, of 16 rows; edge: some may not be there.
+// Writes dBias of a lane's pairs in 16 rows. edge: some may be missing.
 template <class T> __device__ __forceinline__ void store_pairs(const Params &p, const Features &f, const float *x, bool edge, int b, int h, int row, int key) {
     const int64_t at = b * f.dbias.batch + h * f.dbias.head + row * f.dbias.row + key;
     auto there = [&](int j) { return !edge || row + j / 4 * 8 + j % 2 < p.q_len && key + j / 2 % 2 * 8 < p.kv_len; };
@@ -363,11 +361,11 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
     else each<8>([&](int j) { if (there(j)) ((uint16_t *)f.dbias.data)[place(j)] = (uint16_t)pack<T>(x[j], 0); });
 }
 
-// Packed sequences have slots for their tiles: the first of sequence b is (starts[b] - starts[0]) / size + b, and there are
-// enough. What is left of `all` is the last one's.
-struct Slots { int b, first, count; }; // of the sequence that has a slot
+// Packed sequences have slots for their tiles: sequence b has enough from slot (starts[b] - starts[0]) / size + b on, the
+// last one also the rest of `all`.
+struct Slots { int b, first, count; }; // of one sequence
 
-// The sequence that has a slot, asked by all lanes of a warp.
+// Returns the sequence of a slot, with all lanes of a warp.
 __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, int all, int slot) {
     const int lane = threadIdx.x % 32, from = starts[0];
     auto first = [&](int b) { return (starts[b] - from) / size + b; };
@@ -380,7 +378,7 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
-// The same where sequences are no more than lanes: the longest first, and slots for what is there. Behind the last one count is 0.
+// The same for up to 32 sequences, longest first, without spare slots. After the last slot, count is 0.
 __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
     const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
     int first = 0;
@@ -394,7 +392,7 @@ __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int 
     return {b, own ? at : slot, own ? n : 0};
 }
 
-// The 64 rows of a head that a block has.
+// A block's 64 rows of a head.
 struct Rows64 { int bh, tile; };
 template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f) {
     const int tiles = max(1, (p.q_len + 63) / 64);
@@ -406,15 +404,15 @@ template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &
     return {(int)blockIdx.x / tiles, (int)blockIdx.x % tiles};
 }
 
-// dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A thread
-// takes 8 columns of the rows r and r+8, which lie together.
+// Writes dQ = dq_sum * scale for 64 rows of a head, 0 for rows that see no key. A thread writes 8 columns of rows r and r+8,
+// adjacent in dq_sum.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
     const int panels = panels_of<features>(p);
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels * 1024; // [panels][4][8][32]
-    const float4 *second = nullptr; // of blocks that begin at earlier rows
-    bool one = true;                // the other sum has been added to
+    const float4 *second = nullptr; // sum of the blocks that begin at earlier rows
+    bool one = true;                // some block added to the first sum
     if (!features && p.skew) {
         const int first = first_tile(p, panels == 1 ? tile / 2 : tile);
         one = first < (p.kv_len + 127) / 128;
@@ -430,7 +428,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
         uint32_t y[2][4];
         for (int i = 0; i < 4; i++) {
             const int at = chunk / 8 * 1024 + (m * 8 + chunk % 8) * 32 + 4 * g + i;
-            float4 x = one && (sees(row) || sees(row + 8)) ? sum[at] : float4{}; // nobody wrote what no row needs
+            float4 x = one && (sees(row) || sees(row + 8)) ? sum[at] : float4{}; // unneeded sums were not written
             if (second) {
                 const float4 z = second[at];
                 x.x += z.x, x.y += z.y, x.z += z.z, x.w += z.w;
@@ -446,7 +444,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     }
 }
 
-// dK and dV of 64 keys of a key head: the sums of the parts of its group, in order. The blocks of dK come first.
+// Writes dK and dV of 64 keys of a KV head, summed over its group's parts in order; blocks of dK first.
 template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
     const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, panels = panels_of<false>(p);
     const bool of_keys = blockIdx.x < all;
@@ -469,11 +467,9 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
     }
 }
 
-// LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head; zeros for rows
-// that are not there. The sum is the diagonal of O dO^T, by the same instructions in
-// the same order as dP^T = V dO^T: where a row gives all its weight to one key, O is
-// that row of V, and dP - delta is 0 and not a difference of roundings. An empty row
-// gets LSE = Inf, so that P = 0.
+// Writes LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head. The sum is the diagonal of O dO^T, by the
+// instructions of dP^T = V dO^T in their order: dP - delta is exactly 0 if one key has all the weight. An empty row gets
+// LSE = Inf, so P = 0. Missing rows get zeros, or LSE = Inf if other rows may follow.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
@@ -486,9 +482,9 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Extent<features> e(p, f, b);
-    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // nobody reads those
-    const int own = row0 + threadIdx.x; // row, whose LSE the thread converts: its load is under way with the copies
-    const bool strange = features && (f.q_starts || f.q_lens); // behind the rows lie others
+    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // never read
+    const int own = row0 + threadIdx.x; // row whose LSE the thread converts; its load overlaps the copies
+    const bool strange = features && (f.q_starts || f.q_lens); // other rows may follow
     const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
     float x[32]; // O dO^T
@@ -499,28 +495,28 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         }
         copy_commit(), copy_wait<0>();
         async_fence();   // the products see the copies
-        __syncthreads(); // O and dO are there
+        __syncthreads(); // O and dO have arrived
         wgmma_fence();
         each<8>([&](int i) {
             const int step = (i / 4 * 8192 + i % 4 * 32) / 16;
             wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
         });
         wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // the compiler would wait again
-        __syncthreads(); // and may be replaced
+        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // else the compiler waits again
+        __syncthreads(); // O and dO may be overwritten
     }
     float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
     if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse;
     if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
-    each<16>([&](int i) { // of the diagonal, the thread may have sum i%2 of block i/2 in its row i/2%2
+    each<16>([&](int i) { // diagonal: the thread may have sum i%2 of block i/2 in its row i/2%2
         const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
         if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
         to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
     });
 }
 
-// What the other block of a pair has of a warpgroup's sums is added to `own`, and it gets `other`, where Q and dO lay.
-// Says whether either block lost rows. Who calls it ends with cluster_wait.
+// Exchanges a warpgroup's sums with a pair's other block, through the memory of Q and dO: sends `other`, adds the received
+// ones to `own`. Reports whether either block's dO was not finite. The caller ends with cluster_wait.
 template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared<S> sh, float (&own)[S::columns / 2], float (&other)[S::columns / 2], int group) {
     static_assert(256 * S::columns / 2 * 4 <= 2 * S::stages * S::row_tile);
     const int thread = threadIdx.x % 128, peer = cluster_rank() ^ 1;

@@ -1,24 +1,21 @@
 // fwd_sm90 computes, for each query row i of each head,
 //
 //	m, l, o = -inf, 0, 0
-//	for each tile of keys that row i sees, those that a mask cuts first:
+//	for each tile of keys that row i sees, tiles cut by a mask first:
 //		s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
 //		n = max(m, max(c s)); a = 2^(m-n); m = n
 //		p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
 //	O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
-// with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The order of
-// the products is that of Shah et al. 2024, algorithm 2: those of scores run ahead
-// by a tile. Under a warpgroup's products of values run its maxima, and the
-// exponentials of the others.
+// with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The products have the order of Shah et al. 2024,
+// algorithm 2: scores run one tile ahead. A warpgroup's products of values overlap its maxima and the other warpgroups'
+// exponentials.
 //
-// Compiled with -gencode=arch=compute_90a,code=sm_90a, and for nothing else.
+// Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
-// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles =
-// (tall + low) * heads * batch is not 0; the rest from the Plan. p.turn is null, or
-// (for a mask that hides anything; else it only costs) one int that is 0 at the
-// launch: then tiles are dealt out by counting, the tall ones longest first. Without it the
-// second round of tiles goes back, so that under a mask who had a long one has a short one. Maps of
+// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0; the
+// rest from the Plan. p.turn is null, or an int of 0 that deals out the tiles, tall ones longest first; use it only if a
+// mask hides keys. Without it, the second round of tiles runs in reverse, to pair long tiles with short ones. Maps of
 // 16-bit elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
@@ -27,51 +24,45 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; the stride of a dimension of size
-// 1 may be any such. With kv_len = 0, k and v are not read. Of the views in p, those
-// of v, o and lse are used. p.skew is not 0 where warpgroups take turns, as turn_of says: in step,
-// all wait for products, then none does. With features they always do.
+// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride. With kv_len = 0, k and v
+// are not read. Of the views in p, the kernel uses v, o and lse. If p.skew is nonzero, warpgroups take turns as turn_of
+// chooses; with features they always do.
 //
-// A block stays on its multiprocessor and takes tile after tile of query rows: first
-// the tall ones of all heads, then the low ones, longest first where there are no others, in which
-// only some warpgroups have rows, so that the multiprocessors end at about the same time. Its first warpgroup
-// fetches: one lane asks for boxes of Q, K and V, each when the stage that it goes to
-// is free. Each further warpgroup owns 64 rows, and O leaves through these rows of Q
-// in shared memory. Registers: s, o, p, and with keep_q the fragments of Q, in the
-// layout of wgmma's sums and operands.
+// Blocks are persistent. They process the tall tiles of query rows of all heads, then the low ones, longest first if all are
+// low. In low tiles only some warpgroups have rows, so that multiprocessors end at about the same time. One lane of the
+// first warpgroup loads boxes of Q, K and V, each when its stage is free. Each other warpgroup owns 64 rows, and stages O in
+// its rows of Q. s, o, p and, with keep_q, Q are in registers, in the layouts of wgmma's sums and operands.
 //
-// A key that a row does not see has p = 0, but 0 * NaN would reach o all the same. So
-// three more warps of the first warpgroup look through those tiles of V that the band
-// cuts: what is not finite becomes 0 there, and the rows that see it add it in the end.
+// A hidden key has p = 0, but 0 * NaN still reaches o. So the first warpgroup's other three warps scan tiles of V that the
+// band cuts: non-finite elements become 0, and the rows that see them add them at the end.
 //
-// The split instances take parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). Each part writes its O,
-// maximum and sum to part_o and part_lse, as decode_sm80 does, and decode_sm80_merge for v_dim puts them together.
+// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). They write o, maximum and
+// sum to part_o and part_lse, like decode_sm80; decode_sm80_merge for v_dim merges them.
 //
-// Instances for features: the block is FeatureParams, of which MapParams is the beginning; p.turn
-// is not null where sequences or rows differ in what they see. Every tile of V under a mask counts as cut, but where the mask
-// is the same for all rows, which has instances of its own: the warp that fetches leaves out tiles that are hidden whole, and
-// says with each K which tile it is, and which keys take part. In the others a lane of the warps that look through V finds
-// the next tile of rows while this one is worked on; of up to 32 packed sequences the longest first. What a mask of pairs hides is read
-// while products are in flight; random words are made then, too, or at D 64, where registers are short, among the
-// exponentials, whose unit leaves the others idle. O of packed rows leaves by chunks or elements where a box would reach
-// into the next sequence. Maps of packed tensors have batch 1, those of pools of pages are
+// Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
+// keys. Under a mask, all tiles of V count as cut; but in keys, for masks equal for all rows, the loading warp skips hidden
+// tiles and passes with each K its index and visible keys. In the others, one lane of the scanning warps finds the next
+// tile of rows during the current one; layout takes up to 32 packed sequences longest first. Masks by pairs are read and
+// random words drawn while products are in flight; at D 64, which lacks registers, words are drawn between exponentials,
+// which use another unit. O of packed rows is stored by chunks or elements if a box would reach into the next sequence.
+// Maps of packed tensors have batch 1, maps of page pools are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90.cuh"
 
-// The lane that fetches; with features its warp, whose lanes ask for pages side by side.
+// The loading lane; with features its warp, whose lanes load pages in parallel.
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
     const Params &p = a.p;
     const Finder<S> finder(a, f, sh);
     const bool leads = !S::features || threadIdx.x == 0;
-    [[maybe_unused]] const uint8_t *known = nullptr; // the mask that known(side) tells of
+    [[maybe_unused]] const uint8_t *known = nullptr; // the mask in known(side)
     [[maybe_unused]] int side = 0;
     [[maybe_unused]] Ring<1> found(0);
     auto find = [&](int &tile, volatile Work &w) {
         if constexpr (S::finds) return barrier_wait(sh.found(), found.parity), found.next();
-        if (S::features) __syncwarp(); // all lanes have read what it was
+        if (S::features) __syncwarp(); // all lanes have read the previous work
         if (leads) finder(tile, w);
-        if (S::features) __syncwarp(); // and see what it is
+        if (S::features) __syncwarp(); // all lanes see the new one
         if constexpr (S::lists) {
             if (w.row0 < 0 || w.count <= 0) return;
             const uint8_t *mask = (const uint8_t *)f.mask.data + w.batch * f.mask.batch + w.head * f.mask.head;
@@ -81,7 +72,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     };
     Ring<S::q_stages> q(1);
     Ring<S::stages> k(1), v(1);
-    auto fetch_q = [&](volatile Work &w) { // what can be known before a stage is free is read before
+    auto fetch_q = [&](volatile Work &w) { // reads the work before waiting
         const int tile_row = w.row0, head = w.head, batch = S::features ? sh.place(w).q_batch : w.batch;
         const int row0 = S::features && tile_row >= 0 ? tile_row + sh.place(w).q0 : tile_row;
         barrier_wait(sh.q_empty(q.stage), q.parity);
@@ -96,7 +87,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int head = w.kv_head, batch = S::features ? sh.place(w).kv_batch : w.batch;
         if constexpr (S::features) {
             if (f.page) {
-                const int i = threadIdx.x * f.page_box; // behind the last key its page comes once more
+                const int i = threadIdx.x * f.page_box; // after the last key its page is loaded again
                 const int j = min(row + i, (sh.place(w).keys - 1) / f.page_box * f.page_box), nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
                 const int page = f.pages[(int64_t)w.batch * f.page_width + nth];
                 barrier_wait(empty, ring.parity);
@@ -114,7 +105,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         each<panels.value>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
         ring.next();
     };
-    [[maybe_unused]] int last = 0; // tile of K of those listed
+    [[maybe_unused]] int last = 0; // K's listed tile
     [[maybe_unused]] auto cut = [&](volatile Work &w, int tile) { return tile < w.open_from || tile > w.open_to || !has(sh.known(w.part).whole, tile); };
     auto fetch_k = [&](volatile Work &w, int n) {
         auto from = [&](int tile, auto note) { fetch_tile(Count<S::panels>(), w, tile, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k, note); };
@@ -141,9 +132,9 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         } else from(w.tile(n), w.cut(n), [] {});
     };
 
-    // Each K comes a tile of keys before its V, and the next tile's first K before this one's last V. The next tile's
-    // Q comes some way into this one: its stage is free once O of the tile before has left, and until then no K or
-    // V would be fetched. Nobody reads the work that the next one replaces: q_empty said so.
+    // K is loaded one tile of keys before V, and the next work's first K before this one's last V. The next Q is loaded some
+    // way into this work: waiting earlier for its stage, which the previous O must leave, would delay K and V. The next work
+    // replaces one that q_empty released.
     int tile = blockIdx.x, place = 0;
     find(tile, sh.work(0));
     if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);
@@ -152,8 +143,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        // Looked up where it keeps no stage waiting. Tiles that are counted are dealt out when this one is nearly done,
-        // but for instances of three warpgroups, which have no registers for that.
+        // The next work is found where no stage waits. With p.turn it is drawn when this one is nearly done, except with three
+        // warpgroups, which lack registers.
         constexpr bool late = !S::features && S::groups < 3;
         const int some_way = max(1, min(w.count / 2, 4));
         const int find_at = S::finds ? (w.count > 1 ? some_way : 0) : S::features ? min(2, w.count - 1) : late && p.turn ? max(0, w.count - 6) : 0;
@@ -166,7 +157,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
 #pragma unroll 1
         for (int n = late ? 0 : 1; n < w.count || late && n == 0; n++) {
             const int listed = last;
-            if (late && n == max(0, find_at - 1)) advance(); // the count is here a tile of keys later
+            if (late && n == max(0, find_at - 1)) advance(); // the counter arrives a tile of keys later
             if (late && n == find_at) find(tile, next);
             if (n > 0) fetch_k(w, n), fetch_v(w, n - 1, listed);
             if (S::features && n == find_at) find(tile, next);
@@ -180,26 +171,26 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     }
 }
 
-// A warpgroup that computes.
+// One computing warpgroup.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     using T = typename S::T;
     const Params &p = a.p;
     const float inf = __int_as_float(0x7f800000);
-    // The unit of scores: that of log2 in general.
+    // Units of scores: c converts to log2 units, natural to natural units.
     const bool changes = S::biases || S::masks || S::caps || S::tilts || S::shapes && (f.cap_in != 0 || f.slopes.data || S::reads && (f.bias.data || f.mask.data));
     const float own_unit = S::shapes && f.cap_in != 0 ? f.cap_out : p.scale_log2;
     const bool general = S::reads && f.bias.data;
     float c = S::biases || general ? kLog2E : S::caps ? 1 : own_unit;
-    float natural = S::biases || general ? 1 : S::shapes && f.cap_in != 0 ? f.cap : p.scale; // what makes scores natural
+    float natural = S::biases || general ? 1 : S::shapes && f.cap_in != 0 ? f.cap : p.scale;
     const Cap capped(f);
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-    // Where the lane's chunk of the warp's first 16x16 fragment lies in a stage of Q.
+    // Offset of the lane's chunk of the warp's first 16x16 fragment in a stage of Q.
     const uint32_t fragment = group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
     Ring<S::q_stages> q(0);
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> k(0), v(0);
     const bool turned = S::features || p.skew;
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // as the compiler must know of what steers the loops
+    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     auto give = [&](auto &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
         ring.next();
@@ -212,14 +203,14 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const int row0 = uniform(extent.x), rows_end = uniform(extent.y), count = uniform(extent.z), edges = uniform(extent.w);
         if (row0 < 0) break;
         const int first = w.first;
-        [[maybe_unused]] int open = 0; // what the number of a tile that is no edge, and the tile, are together
+        [[maybe_unused]] int open = 0; // n + w.tile(n) after the edges
         if constexpr (S::features) open = uniform(w.full_to) + edges;
-        // Read where they are needed: registers are short.
+        // Read at each use, to save registers.
         auto lo = [&] { if constexpr (S::features) return (int)sh.place(w).lo; else return p.lo; };
         auto hi = [&] { if constexpr (S::features) return (int)sh.place(w).hi; else return p.hi; };
         auto keys = [&] { if constexpr (S::features) return (int)sh.place(w).keys; else return p.kv_len; };
-        float slope = 0, steps_down = 0, offset[2] = {}; // ALiBi: of a key; what the lane's scores of a row lack of it in this tile
-        [[maybe_unused]] bool steep = false;             // the slope over the unit may be no number: scores are natural
+        float slope = 0, steps_down = 0, offset[2] = {}; // ALiBi: a score's change per key; per row, its part not yet in this tile's scores
+        [[maybe_unused]] bool steep = false;             // the slope in score units may overflow: scores are natural
         Sequence seq;
         if constexpr (S::shapes || S::tilts) {
             seq.diagonal = sh.place(w).diagonal;
@@ -235,17 +226,17 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         const uint32_t q_tile = sh.q(q.stage);
         const int top_row = row0 + group * 64, row = top_row + warp * 16 + lane / 4; // the thread's rows are row and row + 8
         float o[S::v_dim / 2], s[S::keys / 2], m[2] = {-inf, -inf}, l[2] = {}, down[2] = {}, top[2];
-        volatile float most[2] = {-inf, -inf}; // the highest score of a row that is far, else -inf; in local memory: registers are short
+        volatile float most[2] = {-inf, -inf}; // highest score of a far row, else -inf; in local memory: saves registers
         bool beyond = false;                   // a row of the warp is far
-        [[maybe_unused]] float highest[2] = {-inf, -inf}; // of a row that is not: parts tell of scores that are not scaled
-        [[maybe_unused]] int now = 0; // what the slot of the scores says
+        [[maybe_unused]] float highest[2] = {-inf, -inf}; // split: highest unscaled score of a row that is not far
+        [[maybe_unused]] int now = 0; // Slot::tile of the scores
         [[maybe_unused]] uint32_t shown = 0;
         uint32_t weights[S::keys / 16][4], qf[S::keep_q ? S::dim / 16 : 1][4];
         auto chunk = [&](int i) { return q_tile + i / 4 * S::q_panel + (fragment ^ i % 4 * 32); };
         if constexpr (S::keep_q) each<S::dim / 16>([&](int i) { load_matrix(qf[i], chunk(i)); });
         each<S::v_dim / 2>([&](int i) { o[i] = 0; });
         [[maybe_unused]] const uint64_t own_q = descriptor(q_tile + group * 8192, 16);
-        auto pass = [&](bool now, int stage) { if (now && turned && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // the turn
+        auto pass = [&](bool now, int stage) { if (now && turned && thread == 0 && group < S::groups - 1) barrier_arrive(sh.turn(stage, group)); }; // passes the turn
         auto scores = [&] { // s = Q K^T, in flight
             barrier_wait(sh.k_full(k.stage), k.parity);
             if (S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity);
@@ -267,7 +258,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<S::keys / 16>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
             wgmma_commit();
         };
-        auto mask = [&](int tile) { // by 64 keys, as often every row sees all of these
+        auto mask = [&](int tile) { // by 64 keys: often every row sees all of them
             const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
             uint32_t seen[2];
             each<2>([&](int r) {
@@ -287,19 +278,19 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if constexpr (S::biases || S::masks) return SideRows<S::biases ? 2 : 1, S::keys>(S::biases ? f.bias : f.mask, p, w.batch, w.head, top_row + warp * 16, lane);
             else return 0;
         }();
-        [[maybe_unused]] auto ask = [&](int tile) { // for what a tile reads, in time
+        [[maybe_unused]] auto ask = [&](int tile) { // prefetches a tile's bias or mask
             if constexpr (S::biases || S::masks) side.copy(sh.side(group * 4 + warp), S::biases ? f.bias : f.mask, p, top_row + warp * 16, tile * S::keys, lane);
         };
         [[maybe_unused]] Counter own = {}; // of the row for which the lane draws
         if constexpr (S::drops) own = counter_of(f, w.batch, w.head, row + lane % 2 * 8, 0);
         [[maybe_unused]] const uint64_t own_words = row_words(own);
-        [[maybe_unused]] uint32_t kept[2]; // by dropout, of the lane's rows
-        // Random words are drawn while products are in flight where there are registers, else by the integer units under exponentials.
+        [[maybe_unused]] uint32_t kept[2]; // dropout masks of the lane's rows
+        // Draws random words while products are in flight, else between exponentials.
         constexpr bool early = S::dim >= 128;
         [[maybe_unused]] auto draw = [&](auto between) { kept_keys<S::keys, 4>(kept, f, sh.side(group * 4 + warp), own.seed, own_words, lane, between); };
-        [[maybe_unused]] uint32_t visible[2]; // by a mask of pairs
-        [[maybe_unused]] bool banded_tile = true; // the band hides some of the tile, too
-        // What a tile's keys are to the features, as far as it needs no scores; and the next tile's is asked for.
+        [[maybe_unused]] uint32_t visible[2]; // mask by pairs, of the lane's rows
+        [[maybe_unused]] bool banded_tile = true; // the band hides pairs of the tile
+        // Feature work of a tile that needs no scores; prefetches the next tile's mask.
         auto prepare = [&](int n, int tile, auto next) {
             if constexpr (S::drops) {
                 share_key_words<S::keys>(f, sh.side(group * 4 + warp), w.batch, w.head, tile * S::keys, lane);
@@ -312,7 +303,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 banded_tile = tile * S::keys < top_row + 63 + lo() || (tile + 1) * S::keys > min(top_row + hi() + 1, keys());
             }
         };
-        [[maybe_unused]] bool small = false; // scores of the tile are not capped yet
+        [[maybe_unused]] bool small = false; // the tile's scores are small and not yet capped
         auto hide = [&](int tile) {
             if constexpr (S::masks)
                 if (!banded_tile) return;
@@ -338,7 +329,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 }
                 if (S::shapes && f.cap_in != 0) cap(s, f.cap_in);
                 if (S::tilts || f.slopes.data) {
-                    // From the first key: where the diagonal does not cross the warp's tile, distances only rise or only fall.
+                    // Relative to the first key: if the diagonal does not cross the warp's tile, distances only rise or only fall.
                     const int distance = key - row - seq.diagonal, least = tile * S::keys - (top_row + warp * 16 + 15) - seq.diagonal;
                     if (steep) {
                         const float unit = S::shapes && f.cap_in != 0 ? f.cap : p.scale;
@@ -359,12 +350,12 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         auto drop = [&](int tile) {
             if constexpr (S::reads) {
                 if (!f.drop_below) return;
-                kept_keys<S::keys>(kept, f, w.batch, w.head, again(row), tile * S::keys, again(lane)); // registers are short
+                kept_keys<S::keys>(kept, f, w.batch, w.head, again(row), tile * S::keys, again(lane)); // saves registers
             }
             if constexpr (S::reads || S::drops) keep_pairs<S::keys>(s, kept);
         };
-        // Rows that are far: s, of which top has the lane's highest, becomes what it is beneath the row's highest score, of which m
-        // is the scaled difference from the one before it.
+        // Far rows: subtracts the row's highest score from s; m becomes the old maximum relative to it, scaled. top has the
+        // lane's highest score, then 0.
         auto take_off = [&] {
             bool far = false;
             each<2>([&](int r) {
@@ -380,7 +371,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             });
             beyond = __any_sync(~0u, far);
         };
-        auto maxima = [&](bool masked) { // in m; what comes off s in top; what o must be multiplied by in down
+        auto maxima = [&](bool masked) { // m: maxima; top: subtrahends of c s; down: factors of o
             top[0] = top[1] = -inf;
             each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             if constexpr (S::shapes || S::tilts) top[0] += offset[0], top[1] += offset[1]; // each lane's own
@@ -397,7 +388,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 top[r] = S::shapes || S::tilts ? fmaf(-offset[r], c, shift) : shift;
             });
         };
-        auto exponentials = [&](int tile) { // P in place of s, and its sums in l
+        auto exponentials = [&](int tile) { // s becomes P; adds its sums to l
             float sum[2] = {};
             auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? capped.factor(s[i]) : c, -top[i % 4 / 2])); };
             constexpr int draws = 5 * S::keys / 64, size = S::keys / 2;
@@ -407,11 +398,11 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
         };
         auto round_weights = [&] { each<S::keys / 4>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); }); };
-        auto leave = [&] { // O of the tile before has left its stage
+        auto leave = [&] { // releases the stage of the previous O
             if (leaving >= 0 && thread == 0) store_wait_read(), barrier_arrive(sh.q_empty(leaving));
             leaving = -1;
         };
-        auto step = [&](bool masked, int n, int tile, auto next) { // the scores of tile n, the values of the one before
+        auto step = [&](bool masked, int n, int tile, auto next) { // scores of tile n, values of tile n - 1
             scores();
             values();
             [[maybe_unused]] const int stage = k.stage;
@@ -435,13 +426,13 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 if (n > 0) return barrier_wait(sh.k_full(k.stage), k.parity), uniform(sh.slot(k.stage).tile) / 2;
             return n == 0 ? first : w.tile(n);
         };
-        const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on go by
+        const int end = top_row < rows_end ? top_row + 64 + hi() : 0; // tiles of keys from here on are skipped
         int n = 0;
 #pragma unroll 1
         for (; n < count && tile_of(n) * S::keys >= end; n++) {
             leave();
             barrier_wait(sh.k_full(k.stage), k.parity);
-            if (S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity); // none comes twice
+            if (S::turn > Turn::begin && turned && group > 0) barrier_wait(sh.turn(k.stage, group - 1), k.parity); // no turn is passed twice
             pass(S::turn > Turn::begin, k.stage);
             give(k, sh.k_empty(k.stage));
             barrier_wait(sh.v_full(v.stage), v.parity);
@@ -454,8 +445,8 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             const int tile = tile_at(n);
             ask(tile);
             if (S::turn == Turn::begin && turned && group > 0) {
-                // The first warpgroup sees no keys: it passes the turn when V has come, which is asked for after the next Q, whose stage
-                // is free when O of the tile before has left it.
+                // If the first warpgroup sees no keys, it passes the turn after V has arrived. V is loaded after the next Q,
+                // whose stage the previous O must leave.
                 if (end <= 64 * group) leave();
                 barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             }
@@ -483,7 +474,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             if (S::turn == Turn::begin && turned && group > 0) barrier_wait(sh.turn(q.stage, group - 1), q.parity);
             pass(S::turn == Turn::begin, q.stage);
         }
-        leave(); // at the latest
+        leave();
         each<2>([&](int r) {
             l[r] += __shfl_xor_sync(~0u, l[r], 1);
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
@@ -492,7 +483,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             each<2>([&](int r) { highest[r] = fmaxf(highest[r], most[r]); });
             write_part<S>(p, w, o, highest, l, row, rows_end);
             if (w.odd) add_odd_part<S>(p, w, top_row + warp * 16, rows_end);
-            named_barrier(2 + group, 128); // nobody reads Q or the work any more
+            named_barrier(2 + group, 128); // Q and the work are free
             if (thread == 0) barrier_arrive(sh.q_empty(q.stage));
             q.next(), place.next();
             continue;
@@ -500,10 +491,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
         each<2>([&](int r) {
             down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
         });
-        int q_batch = w.batch, q_row = 0, real = 0; // where the tensors have row 0; how many rows are no padding
+        int q_batch = w.batch, q_row = 0, real = 0; // row 0 in the tensors; rows without padding
         if constexpr (S::features) {
             q_batch = sh.place(w).q_batch, q_row = sh.place(w).q0, real = sh.place(w).rows;
-            float own[2], before[2]; // what O, and O of earlier keys, are multiplied by
+            float own[2], before[2]; // factors of O and of the earlier keys' O
             each<2>([&](int r) {
                 const int i = row + 8 * r;
                 const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * p.heads + w.head) * p.q_len + i] : -inf;
@@ -516,7 +507,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 const uint16_t *earlier = (const uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + q_row * p.o.row + lane % 4 * 2;
                 each<2>([&](int r) {
                     const uint16_t *from = earlier + (row + 8 * r) * p.o.row;
-                    const int columns = before[r] == 0 ? 0 : p.v_dim - lane % 4 * 2; // rows begin at 16 aligned bytes
+                    const int columns = before[r] == 0 ? 0 : p.v_dim - lane % 4 * 2; // rows are 16-byte aligned
                     down[r] = 1;
                     each<S::v_dim / 8>([&](int x) {
                         const uint32_t both = 8 * x + 1 < columns ? *(const uint32_t *)(from + 8 * x) : 8 * x < columns ? from[8 * x] : 0;
@@ -527,14 +518,14 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             }
         }
 
-        // O leaves through the warpgroup's own rows of Q, which nobody else reads.
+        // O is staged in the warpgroup's own rows of Q.
         auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
         each<S::v_dim / 16>([&](int i) { store_matrix(chunk(i), pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)); });
         auto staged = [&](int r, int column) {
             const int at = group * 8192 + r * 128 + column / 64 * S::q_panel + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2;
             return (uint16_t *)(sh.base + (q_tile - sh.at) + at);
         };
-        if (w.odd) { // what was taken out of V
+        if (w.odd) { // add the cleared elements of V
             const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
             if constexpr (S::features) seq.kv_batch = sh.place(w).kv_batch, seq.key0 = sh.place(w).key0;
             __syncwarp(); // the warp's rows are written
@@ -559,10 +550,10 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
                 if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
             }
         }
-        float *lse = (float *)p.lse.data + q_batch * p.lse.batch + w.head * p.lse.head + q_row * p.lse.row; // [q_len]; behind the barrier w may be another tile's
+        float *lse = (float *)p.lse.data + q_batch * p.lse.batch + w.head * p.lse.head + q_row * p.lse.row; // [q_len]; after the barrier w may change
         async_fence();                                                                  // the copy sees O
-        named_barrier(2 + group, 128);                                                  // all of the warpgroup have written theirs
-        if (p.v_dim % 8 != 0 || S::features && f.q_starts && top_row + 64 > rows_end) { // copies out write chunks of 16 bytes whole
+        named_barrier(2 + group, 128);                                                  // the warpgroup has written O
+        if (p.v_dim % 8 != 0 || S::features && f.q_starts && top_row + 64 > rows_end) { // box_store writes whole 16-byte chunks
             uint16_t *to = (uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + (q_row + top_row) * p.o.row;
             if (S::sorts && p.v_dim % 8 == 0) {
 #pragma unroll 4
@@ -575,7 +566,7 @@ template <class S> __device__ __forceinline__ void compute(const MapParams &a, c
             for (int r = warp; r < min(64, rows_end - top_row); r += 4)
 #pragma unroll 1
                 for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
-            named_barrier(2 + group, 128); // all have read
+            named_barrier(2 + group, 128); // all have read O
         } else if (thread == 0 && top_row < rows_end) {
             each<S::v_panels>([&](int i) { box_store(a.o, 64 * i, q_row + top_row, w.head, q_batch, q_tile + group * 8192 + i * S::q_panel); });
             store_commit();
@@ -594,7 +585,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
-    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // the same for a warp, as the compiler must know
+    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // makes the address uniform
     const bool looks = cuts<S>(a.p, f);
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::q_stages; i++) barrier_init(sh.q_full(i), 1), barrier_init(sh.q_empty(i), S::groups + (looks ? 3 : S::finds ? 1 : 0));
@@ -607,7 +598,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a, c
     if constexpr (S::sorts)
         if (threadIdx.x / 32 == 1 && f.row_slots && a.p.batch <= 32) sort<S>(a.p, f, sh.order());
     __syncthreads(); // the barriers exist
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // likewise
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // uniform
     if (group == 0) {
         registers_shrink<S::fetch_registers>();
         if (threadIdx.x < (S::features ? 32 : 1)) fetch<S>(a, f, sh);

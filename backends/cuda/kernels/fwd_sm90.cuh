@@ -1,14 +1,13 @@
-// What a block of fwd_sm90 is: its shapes, its shared memory, what it knows of a tile of query rows and of a mask, and
-// what becomes of it where a part of the keys is all that a block sees.
+// A block of fwd_sm90: shapes, shared memory, work, masks, the warps that find tiles and scan V, and the ends of rows.
 #pragma once
 #include "score_tiles.cuh"
 
-// What an instance knows: no features; none, and p.splits parts of the keys; where sequences lie, and what a row
-// begins and ends with; softcap and ALiBi too; one of the others and those of layout, keys being a mask that is the same for all rows; all.
+// An instance's features: none; none, in p.splits parts of the keys; layout: sequences, sinks and carried rows; layout with
+// softcap and ALiBi; layout with one feature (keys: a mask equal for all rows); all.
 enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
-// Warpgroups in step all wait for products, then none does. So each may issue its own only when the one before has got
-// the first scores of a tile of rows (begin), or has issued those of the same tile of keys (issue), or has got their values (values).
+// When a warpgroup lets the next one issue products, lest all wait at the same time: after the first scores of a tile of
+// rows (begin), after the products of a tile of keys are issued (issue) or complete (values).
 enum class Turn { none, begin, issue, values };
 constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
@@ -25,22 +24,21 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     }
 }
 
-struct alignas(16) Place { // what a sequence is, beside a tile of its rows
+struct alignas(16) Place { // the sequence of a tile of rows
     int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end;
     float slope, sink; // of the head
 };
 
-// A tile of query rows, in shared memory, and the tiles of keys that hold what some
-// row of it sees, in the order in which they are taken: first those that not every
-// row sees whole, from the right, then from the left; then the others.
+// A tile of query rows and the tiles of keys that some row sees, in shared memory: first the edges, which not every row sees
+// whole, from the right, then from the left; then the others.
 struct alignas(16) Work {
-    int row0, end, count, edges;           // rows from row0 to end-1; row0 is -1 when there is no further tile; tiles of keys; the first of them
-    int first, right;                      // tile(0); how many of the edges come from the right
-    int from, full_to, open_from, open_to; // every row sees full_to whole; the band cuts those outside the open ones
+    int row0, end, count, edges;           // rows row0 to end-1, row0 = -1 if no tile is left; tiles of keys; edges
+    int first, right;                      // tile(0); edges on the right
+    int from, full_to, open_from, open_to; // first tile; last tile that every row sees whole; the band cuts tiles outside the open ones
     int head, kv_head, batch;
-    int odd;  // a tile of V that the band cuts holds what is not finite
-    int part; // of the keys; or which Known tells of them
-    __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count and edges at once
+    int odd;  // a cut tile of V has non-finite elements
+    int part; // of the keys; or index of their Known
+    __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count, edges
     __device__ __forceinline__ int tile(int n) const volatile {
         return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
     }
@@ -49,51 +47,51 @@ struct alignas(16) Work {
 static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
-// Of a mask that is the same for all rows. Bit i of word j is for tile 32 j + i: whether some of its keys take part, or all.
-constexpr int kKnown = 64; // words: listedKeys of kernels.go are so many tiles of 64 keys
+// A mask equal for all rows. Bit i of word j: some or all keys of tile 32 j + i are visible.
+constexpr int kKnown = 64; // words, for listedKeys of instances.go in tiles of 64 keys
 struct Known { uint32_t seen[kKnown], whole[kKnown]; };
-// What is said with K: bit 2 i + e of word t is for the tile's key 8 i + 2 t + e; twice the tile, and 1 more if not every row
-// sees all of it. And with V of the same stage: whether what a mask hides is in it.
+// A stage of K and V under such a mask. Bit 2 i + e of shown[t]: K's key 8 i + 2 t + e is visible. tile: 2 * K's tile, plus
+// 1 if not every row sees it whole. cut: V has hidden keys.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 
-// Of packed sequences, the longest first: the slots before those of each, of which it has one for each tile of its rows; and which it is.
+// Packed sequences, longest first: the slots, one per tile of rows, before each; its index.
 struct alignas(8) Order { int first[33], of[32]; };
 
 struct MapParams {
     TensorMap q, k, v, o;
     Params p;
-    int tall, low, low_rows; // a head's tiles of the Plan's rows, and those after them, of low_rows: 64 times some
+    int tall, low, low_rows; // per head: tiles of the Plan's rows; then tiles of low_rows, a multiple of 64
 };
 
 template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
-    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // that alone
-    static constexpr bool finds = features && !lists; // a lane of its own finds tiles
-    static constexpr bool sorts = kind_ == Kind::layout; // and takes up to 32 packed sequences the longest first
-    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K, of V and O; of a tile
-    static constexpr int groups = groups_;     // warpgroups that compute
+    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // one feature alone
+    static constexpr bool finds = features && !lists; // a separate lane finds tiles
+    static constexpr bool sorts = kind_ == Kind::layout; // up to 32 packed sequences by length
+    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K; of V and O; of a tile
+    static constexpr int groups = groups_;     // computing warpgroups
     static constexpr int q_stages = q_stages_; // of Q
     static constexpr int stages = stages_;     // of K and of V
-    static constexpr bool keep_q = keep_q_;    // in registers
+    static constexpr bool keep_q = keep_q_;    // Q in registers
     static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
-    static constexpr int panels = (dim + 63) / 64, v_panels = (v_dim + 63) / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes of one
+    static constexpr int panels = (dim + 63) / 64, v_panels = (v_dim + 63) / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes per panel
     static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
     static constexpr int part_dim = v_dim > 128 ? 256 : v_dim > 64 ? 128 : 64; // of part_o, as decode_sm80_merge reads it
-    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // in shared memory
+    static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // offsets in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
     static constexpr Turn turn = turn_of(kind_, dim, v_dim);
     static constexpr int turns = turn == Turn::none ? 0 : turn == Turn::begin ? q_stages : stages;
     static constexpr int barriers = 2 * q_stages + 5 * stages + (finds ? 1 : 0) + turns * (groups - 1);
     static constexpr int known_at = slots_at + (lists ? stages * sizeof(Slot) : 0), barriers_at = known_at + (lists ? 2 * sizeof(Known) : sorts ? sizeof(Order) : 0);
-    static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : drops ? 2 * keys : 0; // of a warp: a tile of a bias or a mask, what keys bring to random words
+    static constexpr int side_at = (barriers_at + 8 * barriers + 127) / 128 * 128, side_bytes = biases ? 32 * keys : masks ? 16 * keys : drops ? 2 * keys : 0; // per warp: a tile of a bias or mask, or key_words
     static constexpr int shared = 1024 + (side_bytes ? side_at + 4 * groups * side_bytes : barriers_at + 8 * barriers); // 1024 to align
     static constexpr int fetch_registers = reads || split ? 56 : groups == 2 ? 40 : 32;
     static constexpr int compute_registers = reads || split ? 224 : groups == 2 ? 232 : 160;
 };
 
-// The block's shared memory. A stage's barriers: "full" when its contents have arrived ("raw"
-// where V is looked through first), "empty" when nobody reads them any more.
+// The block's shared memory. A stage's barriers: "full" when its contents are ready, "raw" when a cut tile of V has arrived,
+// "empty" when all have read them.
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
@@ -114,14 +112,14 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
     __device__ __forceinline__ uint32_t found() const { return v_raw(S::stages); } // the next tile of rows
-    __device__ __forceinline__ uint32_t turn(int i, int group) const { return v_raw(S::stages + S::finds + i * (S::groups - 1) + group); } // of the next warpgroup, for that of a stage
+    __device__ __forceinline__ uint32_t turn(int i, int group) const { return v_raw(S::stages + S::finds + i * (S::groups - 1) + group); } // the next warpgroup's, per stage
 };
 
 __device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
 
-// Fills in what a warp finds in a mask, 16 keys a lane at a time.
+// Scans a mask of `end` keys with a warp, 16 keys per lane at a time.
 template <int keys> __device__ __forceinline__ void learn(volatile Known &to, const uint8_t *mask, int end) {
-    constexpr int lanes = keys / 16, tiles = 32 / lanes; // of a tile, at a time
+    constexpr int lanes = keys / 16, tiles = 32 / lanes; // per tile; per step
     constexpr uint32_t all = (1u << lanes) - 1;
     const int lane = threadIdx.x % 32;
     const bool aligned = ((uint64_t)mask & 15) == 0;
@@ -147,7 +145,7 @@ template <int keys> __device__ __forceinline__ void learn(volatile Known &to, co
     __syncwarp(); // all lanes see it
 }
 
-// The last tile before another one that is seen, which there is.
+// Returns the last visible tile before another one; it must exist.
 __device__ __forceinline__ int before(const volatile Known &known, int tile) {
     int word = (tile - 1) / 32;
     uint32_t bits = known.seen[word] & ~0u >> (31 - (tile - 1) % 32);
@@ -155,19 +153,19 @@ __device__ __forceinline__ int before(const volatile Known &known, int tile) {
     return 32 * word + 31 - __clz(bits);
 }
 
-// Whether there are tiles of V that are cut.
+// Reports whether tiles of V may be cut.
 template <class S> __device__ __forceinline__ bool cuts(const Params &p, const Features &f) {
     return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
 }
 
-// How many of some heads have K and V, of so many keys, that fit into the L2 cache together.
+// Returns how many of some heads fit into the L2 cache with their K and V.
 __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int keys) {
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
-// How many heads go together under a mask, of all that there are: those in the cache, beside as much of Q and O where
-// rows are few; or a few less, if that divides them, so that the last ones are no fewer. A division takes 40 cycles, and
-// instances for features ask for each tile.
+// Returns how many of all heads are processed together under a mask: the number that fits into the cache, half of it for Q
+// and O if rows are few; or a slightly smaller divisor of `all`. Few are tried: divisions are slow, and instances for
+// features call this per tile.
 __device__ __forceinline__ int heads_together(const Params &p, int all) {
     const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
 #pragma unroll 1
@@ -176,9 +174,9 @@ __device__ __forceinline__ int heads_together(const Params &p, int all) {
     return most;
 }
 
-// A tile of rows of packed sequences: the nth of `count` of a head, of all heads; and the ticket behind those that are the nth
-// of other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, one too many at most. Behind
-// the last one there is none: head is -1.
+// A tile of rows of packed sequences: the nth of `count` of a head, numbered over all sequences; and the ticket after the
+// nth tiles of the other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, at most one
+// too many. After the last slot, head is -1.
 struct PackedTile { int head, nth, count, behind; };
 template <class S> __device__ __forceinline__ PackedTile packed_tile(const Params &p, const Features &f, int ticket) {
     const int from = f.q_starts[0], slot = ticket / p.heads;
@@ -196,7 +194,7 @@ template <class S> __device__ __forceinline__ PackedTile packed_tile(const Param
     return {b * p.heads + head0 + place % width, place / width, count, ticket - place % width + width};
 }
 
-// A warp fills in the order of at most as many sequences as it has lanes.
+// Sorts up to 32 sequences with a warp.
 template <class S> __device__ __forceinline__ void sort(const Params &p, const Features &f, volatile Order &to) {
     const int lane = threadIdx.x % 32;
     const int rows = lane < p.batch ? f.q_starts[lane + 1] - f.q_starts[lane] : 0, tiles = (rows + S::rows - 1) / S::rows;
@@ -211,7 +209,7 @@ template <class S> __device__ __forceinline__ void sort(const Params &p, const F
     if (nth == 31) to.first[32] = first + tiles;
 }
 
-// A tile of rows by that order, the nth of `count` of a head of sequence b; b is -1 behind the last one.
+// A tile of rows in that order, the nth of `count` of a head of sequence b; b is -1 after the last slot.
 struct SortedTile { int b, head, nth, count; };
 template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Params &p, const Features &f, const volatile Order &order, int ticket) {
     const int slot = ticket / p.heads, h = ticket - slot * p.heads;
@@ -226,8 +224,8 @@ template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Param
     return {b, head0 + place % width, place / width, count};
 }
 
-// Finds tiles of query rows, with what their rows see. Under a mask, the heads whose K and V fit into the
-// L2 cache together go row tile by row tile, the longest first.
+// Finds tiles of query rows and their tiles of keys. Under a mask, heads that fit into the L2 cache together are processed
+// row tile by row tile, longest first.
 template <class S> struct Finder {
     const MapParams &a;
     const Features &f;
@@ -239,19 +237,19 @@ template <class S> struct Finder {
         group(a.p.heads / a.p.kv_heads), all(a.p.batch * a.p.heads), rising(a.p.hi < a.p.kv_len - 1),
         together(banded(a.p) ? heads_together(a.p, all) : 1) {}
 
-    // The number of the tile that the block takes after another one.
+    // Returns the number of the block's next tile.
     __device__ __forceinline__ int next(int tile) const {
         return a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + (rising && tile < gridDim.x ? 2 * (gridDim.x - tile) - 1 : gridDim.x);
     }
 
-    // The tile-th of them, or with features the next that is there.
+    // Sets w to tile number `tile` or, with features, the next existing one.
     __device__ __forceinline__ void operator()(int &tile, volatile Work &w) const {
         const Params &p = a.p;
         w.row0 = -1, w.count = 0;
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
         int head, row0, end, first = 0, size = 1, behind = 0;
-        [[maybe_unused]] int sequence = -1; // of sorted ones: head is one of its own
+        [[maybe_unused]] int sequence = -1; // sorted: head is within it
         const bool alike = !S::features && a.tall == 0; // all tiles are low
         const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
         if (S::sorts && f.row_slots && p.batch <= 32) {
@@ -267,8 +265,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // Where a row sees more than those above it, the tile that is not whole is the first, which sees least; unless the
-            // order in which a row's keys are added depends on where its tile begins.
+            // If later rows see more keys, the partial tile is the first, which sees the fewest; unless a tile's begin changes
+            // the order of a row's sums.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
@@ -278,7 +276,7 @@ template <class S> struct Finder {
         const int b = S::sorts && sequence >= 0 ? sequence : head / p.heads;
         auto own_head = [&] { return S::sorts && sequence >= 0 ? head : head % p.heads; };
         const Extent<S::features> e(p, f, b);
-        if (S::features && row0 >= e.row_end()) { // of a shorter sequence: nobody takes those like it that come next
+        if (S::features && row0 >= e.row_end()) { // after a sequence's end: all blocks skip the next such tiles
             const int next = f.row_slots ? behind : place >= 0 ? a.tall * all + (e.row_end() > a.tall * S::rows ? head + 1 : (b + 1) * p.heads) * a.low
                 : first / p.heads < (first + size - 1) / p.heads ? rows_of + min((b + 1) * p.heads, first + size) - head
                 : first * a.tall + (a.tall - (rising ? (e.row_end() + S::rows - 1) / S::rows : 0)) * size;
@@ -316,7 +314,7 @@ template <class S> struct Finder {
     }
 };
 
-// Leaves of the work's tiles those that are seen.
+// Reduces the work's tiles to the visible ones.
 __device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
     const int lane = threadIdx.x % 32;
     int count = 0;
@@ -329,7 +327,7 @@ __device__ __forceinline__ void select(volatile Work &w, const volatile Known &k
     __syncwarp(); // all lanes see it
 }
 
-// A Slot's words.
+// Returns a tile's Slot::shown.
 template <int keys> __device__ __forceinline__ uint4 shown_keys(const volatile Known &known, const uint8_t *mask, int tile, int end) {
     if (has(known.whole, tile)) return {~0u, ~0u, ~0u, ~0u};
     const int key = tile * keys + threadIdx.x % 32 * 4;
@@ -344,8 +342,8 @@ template <int keys> __device__ __forceinline__ uint4 shown_keys(const volatile K
     return {word(0), word(1), word(2), word(3)};
 }
 
-// The three warps that look through the tiles of V that the band cuts. With features a lane of them finds the
-// tiles of rows, each when the one before has come: that takes as long as several tiles of keys.
+// The three warps that scan cut tiles of V. With features, one lane finds each tile of rows when the previous one has
+// arrived: that takes as long as several tiles of keys.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
     using T = typename S::T;
     const int thread = threadIdx.x - 32;
@@ -353,7 +351,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
     Ring<S::q_stages + 1> place(0);
     Ring<S::stages> v(0);
     uint32_t raw = 0; // bit i: the parity of v_raw(i)
-    [[maybe_unused]] int tile = blockIdx.x, drawn = -1; // drawn: the number of the next one, known early behind a short one
+    [[maybe_unused]] int tile = blockIdx.x, drawn = -1; // drawn: the next tile's number, drawn early after a short tile
     [[maybe_unused]] auto find = [&](int nth) {
         if (thread == 0) Finder<S>(a, f, sh)(tile, sh.work(nth)), barrier_arrive(sh.found());
         __syncwarp();
@@ -363,7 +361,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
         barrier_wait(sh.q_full(q.stage), q.parity);
         volatile Work &w = sh.work(place.stage);
         if (w.row0 < 0) break;
-        if constexpr (S::finds) { // the next one replaces what nobody reads any more: else its Q could not have come
+        if constexpr (S::finds) { // replaces a free Work: else this Q could not have arrived
             if (S::sorts && drawn >= 0) tile = drawn;
             else if (thread == 0) tile = a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + gridDim.x;
             find(place.stage == S::q_stages ? 0 : place.stage + 1);
@@ -374,7 +372,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
             }
         }
 #pragma unroll 1
-        for (int n = 0; n < (S::finds ? w.edges : w.count); n++, v.next()) { // no other is cut
+        for (int n = 0; n < (S::finds ? w.edges : w.count); n++, v.next()) { // other tiles are not cut
             if (!S::lists && !w.cut(n)) continue;
             barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
             raw ^= 1 << v.stage;
@@ -386,7 +384,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
             }
             uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
 #pragma unroll 6
-            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without jumps: the products of values wait
+            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without branches: the products of values wait
                 const uint4 x = tile[i];
                 odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
             }
@@ -408,15 +406,15 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
     }
 }
 
-// Ends a row: m and l become those of all that takes weight, of which LSE is made when O has left, own what its O and
-// before what O of earlier keys is multiplied by. m is natural.
+// Ends a row: merges sink and earlier keys into m, in natural units, and l, for LSE; own and before become the factors of
+// its O and of the earlier keys' O.
 __device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
     const Shares x = real ? shares(m, l, sink, carried) : Shares{0, 0, -infinity, 1};
     const float by = __fdividef(1, x.sum);
     own = x.mine * by * keep, before = x.earlier * by, m = x.top, l = x.sum;
 }
 
-// O, the maximum and the sum of the thread's rows over a part of the keys, for decode_sm80_merge.
+// Writes o, maximum and sum of the thread's rows over a part of the keys, for decode_sm80_merge.
 template <class S> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[S::v_dim / 2], const float (&m)[2], const float (&l)[2], int row, int end) {
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
     const int lane = threadIdx.x % 32;
@@ -428,7 +426,7 @@ template <class S> __device__ __forceinline__ void write_part(const Params &p, c
     });
 }
 
-// Adds what was taken out of V to the part of the warp's 16 rows from top on.
+// Adds the cleared elements of V to part_o of the warp's 16 rows, from `top` on.
 template <class S> __device__ __forceinline__ void add_odd_part(const Params &p, const volatile Work &w, int top, int end) {
     const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;

@@ -1,26 +1,23 @@
-// What features change, in the three places of a kernel where they have a say:
+// Features, in three places of a kernel:
 //
-//	begin    which rows and keys a sequence has, and where they lie: sequence, key_place
-//	scores   of a tile before its maximum: Scores::adjust caps, biases and masks them
-//	weights  of a tile after its sum: Scores::drop; and of a row at its end: Ending
+//	begin    rows, keys and offsets of a sequence: sequence, key_place
+//	scores   of a tile before its row maximum: Scores::adjust applies softcap, bias, ALiBi and mask
+//	weights  of a tile after its sum: Scores::drop; of a row at its end: shares, ending
 //
-// Scores that features change are in natural units from adjust on, which bear every number that a bias holds. Backward
-// kernels of 16-bit types have them in units of log2, with LSE off at once, but for tiles with rows that are far; those of
-// float32 take LSE off last. A tile is what
-// the tensor cores make: lane 4g+t has rows g and g+8 and, of each 8 columns, 2t and
-// 2t+1. Kernels that own keys have keys as rows and query rows as columns: transposed.
-// Branches on features are the same for a whole grid, and around loops over a tile.
+// adjust returns modified scores in natural units, in which every finite bias fits. Backward kernels of 16-bit types use
+// log2 units and subtract LSE first, except in tiles with far rows; float32 kernels subtract LSE last. Of a tile, lane
+// 4g+t holds rows g and g+8, columns 2t and 2t+1 of each 8. Transposed tiles, of kernels whose warps own keys, have keys as
+// rows and query rows as columns. Branches on features are uniform and enclose the loops over a tile.
 #pragma once
 #include "far.cuh"
 #include "params.cuh"
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
-constexpr float kLog2ERest = 1.925963e-8f; // of log2(e), which kLog2E lacks
+constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
-// A sequence: rows [0, rows) of it lie from row q0 of batch q_batch of the tensors on,
-// keys likewise. Up to row_end and key_end the rows of the tensors are padding, whose
-// results are 0. Row i sees the keys from i+lo to i+hi.
+// A sequence's rows [0, rows) begin at row q0 of batch q_batch of the tensors, its keys at row key0 of batch kv_batch. Up to
+// row_end and key_end, padding follows, with results 0. Row i sees keys i+lo to i+hi; its diagonal is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -50,7 +47,7 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// The same for both instances of a kernel: without features it is the argument block.
+// Extent is a sequence's place and band. Without features it reads the argument block.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -80,14 +77,14 @@ template <> struct Extent<true> {
 };
 __device__ const Features no_features = {};
 
-// Where key j of sequence b lies: the element at which its row of KV head h begins.
+// Returns the element at which key j of sequence b, KV head h, begins.
 __device__ __forceinline__ int64_t key_place(const View &v, const Features &f, const Sequence &s, int b, int h, int j) {
     if (!f.page) return s.kv_batch * v.batch + h * v.head + (s.key0 + j) * v.row;
     const int page = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
     return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
 }
 
-// The same value, but what follows from it is computed again, not kept in registers.
+// Returns x; the compiler recomputes its expressions, to save registers.
 __device__ __forceinline__ int again(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -104,12 +101,12 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// The random words of keys j/8*8 to j/8*8+7 of row i: the lower halves are the numbers of the first four, the upper ones of the others.
+// Returns the random words of keys j/8*8 to j/8*8+7 of row i: lower halves for the first four, upper halves for the others.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
     return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
 }
 
-// Bit e of the result says that dropout drops key e of those eight. `below` is 0 in its lower half.
+// Returns a bit mask of the dropped keys of the eight. The lower half of `below` is 0.
 __device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
     uint32_t dropped = 0;
@@ -118,92 +115,89 @@ __device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
     return dropped;
 }
 
-// Bit 8 r + j of the result says that dropout drops key j of eight of row r; a lane of a quad brings those of row t % 4 of four.
+// Combines the drops_of of a quad: bit 8 r + j is key j of the row of lane r.
 __device__ __forceinline__ uint32_t quad_drops(uint32_t mine) {
     mine <<= 8 * (threadIdx.x % 4);
     mine |= __shfl_xor_sync(~0u, mine, 1);
     return mine | __shfl_xor_sync(~0u, mine, 2);
 }
 
-// tanh(x) for |x| < 0.6.
+// Returns tanh(x) for |x| < 0.6.
 __device__ __forceinline__ float small_tanh(float x) {
     const float y = x * x;
     return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
 }
 
-// tanh(x), and 1 - tanh(x)^2 without the digits that this difference would lose. Near 0
-// tanh is a polynomial, as 1-e would lose them there.
+// Returns tanh(x), and in slope 1 - tanh(x)^2 without cancellation. Near 0, where 1 - e cancels, tanh is a polynomial.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
     const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
-// The same for scores of float32: the exponential takes in what rounding took off its argument,
-// and far from 0 its error and that of r are those of a small term. Near 0 the difference is
-// exact but for a rounding.
+// Like tanh_of, for float32 scores: corrects the exponential for its argument's rounding. Far from 0, errors of e and r
+// affect only the small term 2 e r; near 0, slope has one rounding.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
-    const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // NaN stays
+    const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // keeps NaN
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
     const float e = fmaf(power, rest * kLn2, power), r = __frcp_rn(1 + e), t = tanh_of(x, slope);
     slope = a < 0.6f ? fmaf(-t, t, 1) : 4 * e * r * r;
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// What rounded, which is natural * log2(e), lacks of it; 0 where it overflows or vanishes.
+// Returns natural * log2(e) - rounded, where rounded > 0 is that product in float32; 0 unless it is small.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
 }
 
-// Row i, key j of a bias in float32 or in T.
+// Returns the bias element of type T at an address.
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
 
-// A tile of scores is an array [8 columns][4]; for the sums of a warpgroup's products, one
-// row of it after the other.
+// Tiles of scores are arrays [columns/8][4]. Flat views the sums of a warpgroup's product as such.
 template <int n> struct Flat {
     float (&x)[n];
     __device__ __forceinline__ float *operator[](int i) const { return x + 4 * i; }
 };
-template <class Tiles> constexpr int count_of = 0; // of 8 columns
+template <class Tiles> constexpr int count_of = 0; // groups of 8 columns
 template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
-// Backward, 16-bit types: of rows that are far kFarLSE stands for LSE in units of log2, and weights are computed in natural units.
+// Backward, 16-bit types: kFarLSE replaces a far row's LSE in log2 units; its weights are computed in natural units.
 constexpr uint32_t kFarLSE = 0x80000000; // -0, which no other row has
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
-// Of a natural LSE, which may be NaN; Inf where the row has no weight.
+// Converts a natural LSE to log2 units: Inf without weight, kFarLSE for a far row or NaN.
 __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// What stands for the product s of a row that is far: times scale_log2 it is the exponent of the weight. unit is log2(e) / scale_log2. Hidden ones stay.
+// Returns the replacement of a far row's product s: its weight's exponent / scale_log2. unit is log2(e) / scale_log2. -inf
+// stays.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
 }
 
-// The slope of ALiBi of a head: NaN if it is not finite.
+// Returns a head's ALiBi slope, NaN if it is not finite.
 __device__ __forceinline__ float slope_of(const Features &f, int b, int h) {
     const float x = ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head];
     return fabsf(x) < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
-// It in units of log2, where it overflows nowhere: times 0 it is 0.
+// Returns a slope in log2 units, clamped to finite numbers, whose product with distance 0 is 0.
 __device__ __forceinline__ float slope_log2(float slope) { return fmaxf(fminf(slope * kLog2E, 3.4e38f), -3.4e38f); }
 
-// Whether scores are more than dot products times the scale.
+// Reports whether softcap, bias or ALiBi change scores.
 __device__ __forceinline__ bool changes(const Features &f) { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
 
-// The scores of one query head of a sequence. T is float, F16 or BF16: the type of a
-// bias that is not float32.
+// Modifies the scores of one query head of a sequence. T is the type of a bias that is not float32: float, F16 or BF16.
 template <class T> struct Scores {
     const Params &p;
     const Features &f;
     int b, h, diagonal;
-    float slope; // of ALiBi
-    const char *bias, *mask; // of row 0, key 0
+    float slope; // ALiBi
+    const char *bias, *mask; // at row 0, key 0
 
-    // Computed again for each tile: registers are short.
+    // Recomputed for each tile, to save registers.
     __device__ __forceinline__ Scores(const Params &p, const Features &f, const Sequence &s, int batch, int query_head) : p(p), f(f) {
         b = again(batch), h = again(query_head), diagonal = s.diagonal;
         slope = f.slopes.data ? slope_of(f, b, h) : 0;
@@ -212,19 +206,19 @@ template <class T> struct Scores {
     }
     __device__ __forceinline__ int bias_size() const { return sizeof(T) == 4 || f.bias_wide ? 4 : 2; }
 
-    // Whether the mask lets row i see key j.
+    // Reports whether the mask shows key j to row i.
     __device__ __forceinline__ bool takes_part(int i, int j) const { return !f.mask.data || mask[i * f.mask.row + j]; }
 
     __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Makes natural scores of the dot products of a tile if there are changes, else these stay. own is the lane's row g, walked
-    // its column 2t. What lies outside the tensors becomes anything. Hidden scores are -inf; what the band hides stays.
+    // Turns a tile's dot products into natural scores if changes(). own is the lane's row g, walked its column 2t. Masked
+    // scores become -inf; the band is not applied. Elements outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
-    // The same for backward: lse(n, e) is that of the element's row, for 16-bit types in units
-    // of log2, and Inf for a row without weight. Makes weights of the dot products. slope(n, e, d) is told, where there is a softcap, by what a gradient of
-    // the capped score is to be multiplied.
+    // Backward: turns dot products into weights. lse(n, e) is the LSE of the element's row, Inf without weight; in log2
+    // units for 16-bit types, natural for float32. With a softcap, slope(n, e, d) gets the factor d of the capped score's
+    // gradient.
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         if constexpr (sizeof(T) == 4) return far_weights<transposed>(s, own, walked, lse, slope);
@@ -234,7 +228,7 @@ template <class T> struct Scores {
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e]);
     }
-    // The same of float32, and of a tile with rows that are far: lse is natural.
+    // Like weights, with a natural lse: for float32 and tiles with far rows.
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void far_weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         change_natural<transposed, true>(s, own, walked, lse, slope);
@@ -270,8 +264,8 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // The first thing that is added to a product is added before it is rounded. Backward rounds as forward did, and takes
-    // LSE off last: then its weights are those that LSE is the sum of. Far from 0 the product is rounded first, as LSE is.
+    // The first addend joins the unrounded product. Backward rounds like forward and subtracts LSE last, so that its weights
+    // are the terms of LSE. Far from 0 the product is rounded first, as in LSE.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -311,7 +305,7 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // s = s unit + by |key - row - diagonal|.
+    // s = s unit + by |key - row - diagonal| if natural, else without the unit.
     template <bool transposed, bool natural, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
         const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
@@ -324,7 +318,7 @@ template <class T> struct Scores {
             }
     }
 
-    // s = s unit + bias if natural, else s + bias in units of log2.
+    // s = s unit + bias if natural, else s + bias in log2 units.
     template <bool transposed, class B, bool natural, class Tiles>
     __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked, float unit = 1) const {
         auto add = [&](float &x, float y) { x = natural ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };
@@ -400,8 +394,8 @@ template <class T> struct Scores {
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
     }
 
-    // Gives the weights that dropout drops the sign -, from which dropped and kept tell
-    // them again, or makes them zeros: P is positive, and a NaN that the tensor cores or exp2 make is too.
+    // Gives dropped weights a negative sign, for `dropped` and `left_of`, or 0 if `zeros`. P is positive, as is a NaN of
+    // tensor cores or exp2.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
@@ -416,14 +410,15 @@ template <class T> struct Scores {
                 }
         }
     }
-    // Says which weights dropout drops of the lane's, of two times 8 columns: weight e of the n-th by bit 16 n + e / 2 * 8 + e % 2 or,
-    // transposed, 8 e + n. A random counter serves eight keys of a row, which lanes have that tell each other: those of a quad or eight.
+    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e of group n is bit
+    // 16 n + e / 2 * 8 + e % 2; transposed, 8 e + n. A random counter covers eight keys of a row. The quad or eight lanes
+    // that hold them draw different counters and exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
             uint32_t mine = drops_of(random_words(f, b, h, walked + g / 4 * 8 + g % 2, own - g + g / 2 % 2 * 8), f.drop_below) << 8 * (g % 4);
             mine |= __shfl_xor_sync(~0u, mine, 4);
-            mine |= __shfl_xor_sync(~0u, mine, 8); // of 8 columns
+            mine |= __shfl_xor_sync(~0u, mine, 8);
             const uint32_t other = __shfl_xor_sync(~0u, mine, 16);
             const uint32_t first = g < 4 ? mine : other, second = g < 4 ? other : mine;
             return (first >> g & 0x01010101) | (second >> g & 0x01010101) << 1;
@@ -432,20 +427,20 @@ template <class T> struct Scores {
     }
 };
 
-// A weight after drop: whether it is dropped; what is left of it, before keep.
+// After drop: whether a weight is dropped; its value before the factor keep.
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
-// The sink of a head: -inf where there is none, NaN for Inf.
+// Returns a head's sink: -inf without sinks, NaN for Inf.
 __device__ __forceinline__ float sink_of(const Features &f, int h) {
     if (!f.sink.data) return __int_as_float(0xff800000);
     const float x = ((const float *)f.sink.data)[h * f.sink.head];
     return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
 
-// The end of a row, whose keys gave the natural maximum m, the sum of weights l and the sum o of weighted values:
-// O = (o * mine + earlier * (the O of earlier keys)) / sum, of which the latter is not to be read where earlier is 0, and
-// LSE = top + ln(sum). carried is LSE of the earlier keys: as a sink is, it is NaN for Inf, unless nothing joins them.
+// Merges a row with the sink and earlier keys. m is the row's natural maximum, l its sum of weights, o its weighted sum of
+// values, carried the earlier keys' LSE: O = (o * mine + earlier * (O of the earlier keys)) / sum, LSE = top + ln(sum). The
+// earlier O must not be read if earlier is 0. carried = Inf counts as NaN, unless there is nothing to merge.
 struct Shares { float mine, earlier, top, sum; };
 
 __device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {
@@ -457,7 +452,7 @@ __device__ __forceinline__ Shares shares(float m, float l, float sink, float car
     return {mine, earlier, top, l * mine + earlier + expf(sink - top)};
 }
 
-// The same for 16-bit types: O = o * scale + earlier * (the O of earlier keys).
+// Like Shares, for 16-bit types: O = o * scale + earlier * (O of the earlier keys).
 struct Ending { float scale, earlier, lse; };
 
 __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {

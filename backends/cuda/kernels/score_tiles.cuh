@@ -1,19 +1,18 @@
-// What features bring to a tile of scores of a kernel for compute capability 9.0a: tiles of biases and masks,
-// copied to shared memory ahead of time, for each warp by itself; and which weights of a tile dropout drops.
-// Forward, a lane has rows g and g+8 of the warp's 16, and of each 8 keys 2t and 2t+1; backward,
-// keys g and g+8, and of each 8 rows 2t and 2t+1.
+// Features of the kernels for compute capability 9.0a: softcaps, tiles of biases and masks that each warp prefetches to
+// shared memory, dropout masks. Forward, lane 4g+t holds rows g and g+8 of the warp's 16, keys 2t and 2t+1 of each 8;
+// backward, keys g and g+8, rows 2t and 2t+1 of each 8.
 #pragma once
 #include "score.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
 
-// tanh(x) for |x| < 0.4, as exact as a score of 16 bits needs.
+// Returns tanh(x) for |x| < 0.4, exact enough for 16-bit scores.
 __device__ __forceinline__ float tiny_tanh(float x) {
     const float y = x * x;
     return fmaf(x * y, fmaf(y, fmaf(y, -0.04830796f, 0.13289129f), -0.33332456f), x);
 }
 
-// tanh(x s) in place of the scores s, which are mostly small: then the polynomial of tanh_of is enough.
+// Replaces scores s by tanh(x s). Usually a warp's are small, and a short polynomial suffices.
 template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     float most = 0;
     each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
@@ -22,22 +21,21 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     each<n>([&](int i) { s[i] = tiny_tanh(s[i]); });
 }
 
-// Forward: what makes scores in units of log2 of dot products under a softcap. A polynomial is enough for the
-// tiles of a warp whose scores are all small.
+// Forward: turns dot products into capped scores in log2 units. A polynomial suffices if all of a warp's are small.
 struct Cap {
-    float in, out, near, mid, a, b, c; // below near and mid polynomials are right; that of near
+    float in, out, near, mid, a, b, c; // near, mid: limits of the two polynomials; a, b, c: the first one's coefficients
     __device__ __forceinline__ Cap(const Features &f) : in(f.cap_in), out(f.cap_out) {
-        const bool usual = in > 1e-6f && in < 1e4f; // its powers are numbers
+        const bool usual = in > 1e-6f && in < 1e4f; // its powers are in range
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
     }
-    // Caps scores, but leaves those of a warp that are all small as they are: as tanh rises, the largest stays the
-    // largest, and the polynomial joins the exponent's product.
+    // Caps scores, but leaves a warp's small ones and returns true: tanh is monotonic, so row maxima are kept, and the
+    // polynomial joins the exponent's multiplication.
     template <int n> __device__ __forceinline__ bool apply(float (&s)[n]) const {
         float most[4] = {};
         each<n>([&](int i) { most[i % 4] = fmaxf(most[i % 4], fabsf(s[i])); });
         const float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-        if (__all_sync(~0u, all < near)) return true; // a NaN stays one either way
+        if (__all_sync(~0u, all < near)) return true; // NaN stays NaN
         if (__all_sync(~0u, all < mid)) {
             each<n>([&](int i) { s[i] = small_tanh(s[i] * in) * out; });
         } else {
@@ -46,27 +44,27 @@ struct Cap {
         }
         return false;
     }
-    // What a small score is to be multiplied by. One that is hidden stays -inf.
+    // Returns the factor of a small score. A hidden score stays -inf.
     __device__ __forceinline__ float factor(float s) const {
         const float y = s * s;
         return fmaf(fmaf(c, y, b), y, a);
     }
 };
 
-// Forward: the rows of a bias or a mask that a warp copies to shared memory, 16 from `row` on, a tile of keys at a time,
-// as chunks of 16 bytes that load_matrix finds in different banks.
+// Forward: 16 rows of a bias or mask, from `row` on, that a warp copies to shared memory, a tile of keys at a time, swizzled
+// against bank conflicts.
 template <int size, int keys> struct SideRows {
     static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // rows
-    const char *own; // the lane's chunk of its first row, of key 0
-    int64_t step;    // from one row to the next
-    bool whole;      // the tensor has all of the rows
+    const char *own; // the lane's chunk at key 0, in its first row if whole, else in row 0
+    int64_t step;    // bytes between rows
+    bool whole;      // the tensor has all 16 rows
     __device__ __forceinline__ SideRows(const View &x, const Params &p, int b, int h, int row, int lane) {
         whole = row + 16 <= p.q_len;
         own = (const char *)x.data + (b * x.batch + h * x.head) * size + lane % chunks * 16;
         if (whole) own += (row + lane / chunks) * x.row * size;
         step = x.row * size;
     }
-    // Starts a copy, when the warp has read the one before.
+    // Starts a copy, after the warp has read the previous one.
     __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
         const int c = lane % chunks, r0 = lane / chunks;
         __syncwarp(); // all lanes have read
@@ -88,7 +86,7 @@ template <int size, int keys> struct SideRows {
     }
 };
 
-// Scales scores and adds the bias of those rows.
+// Scales scores and adds the staged bias.
 template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], float scale, uint32_t from, int lane) {
     const uint32_t own = from + place<2 * keys>(lane, false);
     each<keys / 16>([&](int i) {
@@ -98,28 +96,28 @@ template <class T, int keys> __device__ __forceinline__ void add_staged(float (&
     });
 }
 
-// A mask's bytes, 1 for what is not 0.
+// Sets nonzero bytes of a mask to 1.
 __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Which scores the mask of those rows shows: of a row, byte b, bit c: of the lane's 16 c + b-th of 16.
+// Loads the staged mask of the lane's two rows: bit 8 b + c is the lane's key b of four in keys 16 c to 16 c + 15.
 template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
-    uint32_t bits[2] = {}; // of a row: byte b, bit c: key 16 c + 4 t + b
+    uint32_t bits[2] = {}; // per row: bit 8 b + c is key 16 c + 4 t + b
     each<keys / 32>([&](int i) {
         uint32_t y[4];
         load_matrix(y, at<keys>(own, 0, 2 * i));
         ones(y);
         bits[0] += (y[0] << 2 * i) + (y[2] << (2 * i + 1)), bits[1] += (y[1] << 2 * i) + (y[3] << (2 * i + 1));
     });
-    each<2>([&](int r) { // from the lanes that have them
+    each<2>([&](int r) { // from the lanes that loaded them
         const int source = lane & 28 | lane % 4 / 2;
         const uint32_t x = __shfl_sync(~0u, bits[r], source), y = __shfl_sync(~0u, bits[r], source + 2);
         shown[r] = __byte_perm(x, y, lane & 1 ? 0x7632 : 0x5410);
     });
 }
-// Makes the other scores -inf.
+// Sets masked scores to -inf.
 template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys / 2], const uint32_t (&shown)[2]) {
     each<keys / 2>([&](int i) {
         constexpr int blocks = keys / 16;
@@ -129,23 +127,23 @@ template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys 
     });
 }
 
-// What a number is at most that drops its weight, and the negative of that, in both halves.
+// The largest 16-bit number that drops its weight, and its negative, in both halves.
 struct Limit {
     uint32_t most, less;
-    __device__ __forceinline__ Limit(uint32_t below) { // which is not 0
+    __device__ __forceinline__ Limit(uint32_t below) { // not 0
         const uint32_t x = (below >> 16) - 1;
         most = x * 0x10001, less = __vneg2(most);
     }
 };
-// New bits 0 and 16 of kept, which moves up, say whether the lower and the upper half of a word keep their weights.
+// Shifts kept left; bits 0 and 16 become 1 if the halves of a word keep their weights.
 __device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
-// Forward: x is of a counter's keys 0, 1 and 4, 5, y of the others.
+// Forward: x gets a counter's keys 0, 1 and 4, 5, y the others.
 __device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
 
-// Philox in parts. Of a counter {key / 8, row, head, batch} the first three rounds make most products of the key or of
-// the row alone: x and y of the third round's words are hi(b) ^ key.y and lo(b), with b = M1 (row.x ^ key.x), z and w
-// row.y ^ key.z and key.w.
+// Philox in parts. In the first three rounds of a counter {key / 8, row, head, batch}, most products depend on the key or
+// the row alone. With key_words and row_words, the third round's words are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w},
+// b = M1 (hi(row) ^ key.x).
 constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 __device__ __forceinline__ uint32_t high(uint64_t x) { return x >> 32; }
 struct Counter { uint32_t seed[2], batch, head, row, keys; };
@@ -160,7 +158,7 @@ __device__ __forceinline__ uint4 key_words(const Counter &c) {
 }
 __device__ __forceinline__ uint64_t row_words(const Counter &c) { return (uint64_t)kPhilox0 * (high((uint64_t)kPhilox1 * c.head) ^ c.row ^ c.seed[0]); }
 
-// The words of so many counters, side by side; between(i) is called after each of five steps.
+// Turns key_words of n counters into random words; between(i) is called after each of five steps.
 template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)[n], uint64_t row, const uint32_t (&seed)[2], F between) {
     each<n>([&](int i) {
         const uint64_t y = (uint64_t)kPhilox1 * (high(row) ^ c[i].x);
@@ -177,7 +175,7 @@ template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)
     });
 }
 
-// Forward: what a tile's keys from `key` on bring to the counters of all rows, to the warp's part of shared memory.
+// Forward: writes key_words of a tile's keys, from `key` on, to the warp's shared memory.
 template <int keys> __device__ __forceinline__ void share_key_words(const Features &f, uint32_t side, int b, int h, int key, int lane) {
     __syncwarp(); // all lanes have read
     if (lane < keys / 8) {
@@ -186,7 +184,7 @@ template <int keys> __device__ __forceinline__ void share_key_words(const Featur
     }
     __syncwarp(); // all have written
 }
-// Forward: what the lanes of a quad give each other of what they have pushed.
+// Forward: the lanes of a quad exchange pushed bits.
 __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
     const bool odd = lane & 1, upper = lane & 2;
     const uint32_t low = 0x5410, high = 0x7632; // halves
@@ -195,9 +193,10 @@ __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint
     const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
     kept[0] = odd ? other : same, kept[1] = odd ? same : other;
 }
-// Forward: which weights dropout keeps of the lane's rows g and g+8 and the tile's keys: bit 16 i + 2 j + e of a row is
-// that of its key 8 (2 j + i) + e, counted from the lane's first. A random counter serves eight keys of a row, which four lanes
-// have that give each other what they made: own is of row g + t % 2 * 8. between(i) is called 5 keys / 16 / once times.
+// Forward: the dropout mask of the lane's rows g and g+8 in a tile. Bit 16 i + 2 j + e of a row keeps key 8 (2 j + i) + e
+// after the lane's first. A random counter covers eight keys of a row. The four lanes that hold them draw, each for row
+// g + t % 2 * 8 with row_words own, `once` counters at a time, and exchange bits. between(i) is called 5 keys / 16 / once
+// times.
 template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -211,7 +210,7 @@ template <int keys, int once, class F> __device__ __forceinline__ void kept_keys
     });
     share_kept(kept, x, y, lane);
 }
-// The same where nothing of the counters is made ahead.
+// The same without precomputed words.
 template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key, int lane) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -221,14 +220,14 @@ template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2
 template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys / 2], const uint32_t (&kept)[2]) {
     each<keys / 2>([&](int i) {
         constexpr int blocks = keys / 8;
-        const int r = i / (2 * blocks), half = i / blocks % 2, bit = i % blocks; // in the order of the bits
+        const int r = i / (2 * blocks), half = i / blocks % 2, bit = i % blocks; // in bit order
         float &x = s[(bit / 2 * 2 + half) * 4 + 2 * r + bit % 2];
         x = kept[r] & 1u << (16 * half + bit) ? x : 0;
     });
 }
 
-// Backward: starts to copy so many rows of a bias of 16 bits for a warp's 16 keys, when it has read those before.
-// Chunks of 8 keys lie where load_matrix finds them in different banks.
+// Backward: starts a copy of a 16-bit bias, `rows` rows of the warp's 16 keys, after the warp has read the previous one;
+// swizzled against bank conflicts.
 template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
     const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
     const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
@@ -240,7 +239,7 @@ template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, cons
     copy_commit();
 }
 
-// Adds those of 16 rows to scores in units of log2.
+// Adds the staged bias of 16 rows to scores in log2 units.
 template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], uint32_t from, int row, int lane) {
     const int r = row + lane / 16 * 8 + lane % 8;
     uint32_t y[4];
@@ -248,7 +247,7 @@ template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], ui
     each<8>([&](int j) { x[j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, x[j]); });
 }
 
-// Backward: starts to copy the rows of a tile of a mask for a warp's 16 keys, when it has read those before.
+// Backward: starts a copy of a mask, a tile's rows of the warp's 16 keys, after the warp has read the previous one.
 template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, const Params &p, const View &x, int b, int h, int row, int key, int lane) {
     const uint8_t *from = (const uint8_t *)x.data + b * x.batch + h * x.head + key;
     const int bytes = max(0, min(16, p.kv_len - key));
@@ -257,10 +256,10 @@ template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, cons
     copy_commit();
 }
 
-// As mask_tile, of what mask_chunk has copied. Transposed, a lane's registers hold its rows of two
-// keys that lie together: packed to bits, they come from the lanes that have those of the lane's keys.
+// Like mask_tile, for rows copied by mask_chunk. A transposed load gives lanes their rows of two adjacent keys, which are
+// packed to bits and shuffled to the keys' lanes.
 template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown)[2], uint32_t from, int lane) {
-    uint32_t bits[2] = {}; // of 64 rows: bytes are the first key's, of 32 rows and of the next, and the second's
+    uint32_t bits[2] = {}; // per 64 rows: two bytes for the first key, two for the second
     each<rows / 32>([&](int i) {
         uint32_t y[4];
         load_matrix_transposed(y, from + (32 * i + lane) * 16);
@@ -276,20 +275,20 @@ template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown
     });
 }
 
-// Backward: which weights dropout keeps, of a tile of rows from `row`, the lane's first, and of its keys `key` and
-// `key`+8: bit kept_bit<rows>(i, j) of a key is that of row 16 i + 8 (j / 2) + j % 2. A random counter serves eight keys of a row, which
-// eight lanes have that give each other what they made: each draws for a quarter of the rows, and the first or the last eight keys.
+// Backward: the dropout mask of the lane's keys `key` and `key`+8 in a tile of rows; `row` is the lane's first. Bit
+// kept_bit<rows>(i, j) of a key is row 16 i + 8 (j / 2) + j % 2. A random counter covers eight keys of a row, which eight
+// lanes hold: each draws for a quarter of the rows and the first or last eight keys, and they exchange bits.
 template <int rows> __device__ __forceinline__ constexpr int kept_bit(int i, int j) { return 512 / rows * i + j; }
 template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key) {
     const int g = threadIdx.x % 32 / 4;
     const Limit limit(f.drop_below);
-    uint32_t x[4] = {}; // of the counter's keys j and j + 4
+    uint32_t x[4] = {}; // x[j]: the counter's keys j and j + 4
     each<rows / 16>([&](int n) {
         const int i = rows / 16 - 1 - n; // the last first
         const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    // Step by step, lanes that differ in a bit of g give each other the bytes of those keys that the other one is nearer to.
+    // In three steps, lanes that differ in one bit of g exchange the bytes of the other's keys.
     const uint32_t low = 0x5410, high = 0x7632; // halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);
