@@ -173,8 +173,6 @@ func ExampleBF16() {
 	// Output: bf16 [1 1 1 1]
 }
 
-// Q, K and V packed row by row, [rows, 3, heads, dim], are three views of one
-// slice.
 // Memory for results in a type that is known when the program runs.
 func ExampleZeros() {
 	o := flashkit.Zeros(flashkit.BFloat16, 1, 8, 512, 64)
@@ -182,6 +180,8 @@ func ExampleZeros() {
 	// Output: [1 8 512 64] bf16 262144
 }
 
+// Q, K and V packed row by row, [rows, 3, heads, dim], are three views of one
+// slice.
 func ExampleTensor_WithStrides() {
 	const rows, heads, dim = 5, 2, 4
 	qkv := make([]float32, rows*3*heads*dim)
