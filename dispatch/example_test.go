@@ -71,13 +71,6 @@ func ExampleDispatcher_Explain() {
 	// Output: simd/fwd_generic: simd/fwd_generic was requested
 }
 
-func ExampleDispatcher_WithFailover() {
-	d := dispatch.New(simd.New()).WithFailover(func(f dispatch.Failover) {
-		log.Printf("%s: %s failed (%v), running %s", f.Problem, f.Failed, f.Err, f.Next)
-	})
-	defer d.Close()
-}
-
 // A program that needs the same kernels, and bits, in every run freezes its initial knowledge.
 func ExampleDispatcher_Frozen() {
 	d := dispatch.New(simd.New()).Frozen()
@@ -171,12 +164,17 @@ func ExampleDispatcher_ProfilePath() {
 	// Output: /var/lib/app/flashkit.profile <nil>
 }
 
+// A damaged profile does not stop a program, which may report it.
 func ExampleDispatcher_ProfileErr() {
-	d := dispatch.All(context.Background())
-	defer d.Close()
-	if err := d.ProfileErr(); err != nil {
-		log.Print(err) // it works without one
+	os.Setenv("FLASHKIT_PROFILE", "example_test.go") // no profile
+	defer os.Setenv("FLASHKIT_PROFILE", "off")
+	d, err := dispatch.Open(context.Background(), "simd")
+	if err != nil {
+		log.Fatal(err)
 	}
+	defer d.Close()
+	fmt.Println(d.ProfileErr())
+	// Output: profile ignored: example_test.go: not a profile of this version
 }
 
 func ExampleDispatcher_Paired() {
@@ -196,21 +194,17 @@ func ExampleDispatcher_Paired() {
 	// Output: true <nil>
 }
 
-// WithObserver reports kernel calls. Choices and Missing list the names.
+// A program logs the kernel and the duration of each call.
 func ExampleDispatcher_WithObserver() {
-	all := dispatch.New(simd.New())
-	defer all.Close()
-	fmt.Println(all.Choices()[:2], len(all.Missing()))
-	d, err := all.With("simd/fwd_generic")
+	d, err := dispatch.New(simd.New()).With("simd/fwd_generic")
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer d.Close()
 	d = d.WithObserver(func(r dispatch.Ran) { fmt.Println(r.Pass, r.Problem, r.Kernel, r.Took > 0, r.Err) })
 	p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 64, KVLen: 64, Dim: 8, VDim: 8}
 	if err := d.Forward(context.Background(), p, flashkit.NewArgs(p, flashkit.PassForward)); err != nil {
 		log.Fatal(err)
 	}
-	// Output:
-	// [auto simd] 0
-	// forward b1-h2-g1-n64-m64-d8-f32 simd/fwd_generic true <nil>
+	// Output: forward b1-h2-g1-n64-m64-d8-f32 simd/fwd_generic true <nil>
 }
