@@ -126,7 +126,7 @@ func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.
 	return nil
 }
 
-// Free frees the memory.
+// Free frees the memory on the GPU. A second call does nothing.
 func (x *Args) Free() (err error) {
 	for _, m := range x.buffers {
 		err = errors.Join(err, m.Free())
