@@ -16,8 +16,10 @@ import (
 // LSE, which a dispatcher takes for training. For inference its Unpaired copy is faster for few
 // query rows.
 type Runner interface {
-	// Forward and Backward compute a pass of p. Their errors are a dispatcher's.
+	// Forward computes the forward pass of p. Its errors are a dispatcher's.
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
+
+	// Backward computes the backward pass of p. Its errors are a dispatcher's.
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
