@@ -14,12 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A shelf is what go doc shows of a package: its exported names, by their path such as Band.Shift.
+// A shelf is a package in go doc: its exported names, such as ProblemOf and Band.Shift.
 type shelf struct {
-	calls   map[string]bool // functions and methods: has an example whose output is compared
-	silent  []string        // names without a comment of their own or of their group
-	unread  []string        // examples that are compiled only
-	pkgText string
+	calls  map[string]bool // functions and methods, and whether they have an example
+	silent []string        // names without a comment, or a function's that does not begin with the name
+	unread []string        // names with an example that is compiled only
 }
 
 // readShelf parses all files of a folder, whatever their build constraints.
@@ -36,7 +35,8 @@ func readShelf(t *testing.T, folder string) *shelf {
 	}
 	p, err := doc.NewFromFiles(set, files, path.Join(module, folder))
 	require.NoError(t, err)
-	s := &shelf{calls: map[string]bool{}, pkgText: p.Doc}
+	s := &shelf{calls: map[string]bool{}}
+	s.note("package", p.Doc)
 	s.values("", p.Consts, p.Vars)
 	s.functions("", p.Funcs)
 	s.examples("package", p.Examples)
@@ -62,7 +62,9 @@ func (s *shelf) note(name string, comments ...string) {
 
 func (s *shelf) functions(owner string, list []*doc.Func) {
 	for _, f := range list {
-		s.note(owner+f.Name, f.Doc)
+		if !strings.HasPrefix(f.Doc, f.Name+" ") {
+			s.silent = append(s.silent, owner+f.Name)
+		}
 		s.calls[owner+f.Name] = len(f.Examples) > 0
 		s.examples(owner+f.Name, f.Examples)
 	}
@@ -108,4 +110,56 @@ func (s *shelf) fields(owner string, x ast.Expr) {
 			}
 		}
 	}
+}
+
+// TestExamples requires a comment of every exported name, and an example of every exported function
+// and method. The lists in exampleLists are the exceptions.
+func TestExamples(t *testing.T) {
+	for folder, x := range shelves {
+		s := readShelf(t, folder)
+		for _, name := range s.silent {
+			if !slices.Contains(x.withoutComment, name) {
+				t.Errorf("%s: %s has no comment", folder, name)
+			}
+		}
+		for _, name := range x.withoutComment {
+			if !slices.Contains(s.silent, name) {
+				t.Errorf("%s: %s has a comment now, or is gone: strike it off the list", folder, name)
+			}
+		}
+		for name, has := range s.calls {
+			if !has && !x.excused(name) {
+				t.Errorf("%s: %s has no example", folder, name)
+			}
+		}
+		for _, name := range slices.Concat(x.withoutExample, x.internal) {
+			if has, ok := s.calls[name]; has || !ok {
+				t.Errorf("%s: %s has an example now, or is gone: strike it off the list", folder, name)
+			}
+		}
+		for _, name := range s.unread {
+			if !slices.Contains(x.withoutOutput, name) {
+				t.Errorf("%s: the example of %s has no output", folder, name)
+			}
+		}
+		for _, name := range x.withoutOutput {
+			if !slices.Contains(s.unread, name) {
+				t.Errorf("%s: the example of %s has an output now, or is gone: strike it off the list", folder, name)
+			}
+		}
+	}
+}
+
+// excused reports whether a function or method needs no example.
+func (e *exceptions) excused(name string) bool {
+	_, method, ok := strings.Cut(name, ".")
+	return ok && slices.Contains(implementations, method) || slices.Contains(e.internal, name) || slices.Contains(e.withoutExample, name)
+}
+
+// The test would be worth nothing if it saw nothing.
+func TestShelf(t *testing.T) {
+	s := readShelf(t, "internal/house/testdata/shelf")
+	require.Equal(t, map[string]bool{"New": true, "Part.Shown": true, "Part.Hidden": false, "Part.Wrong": false}, s.calls)
+	require.ElementsMatch(t, []string{"package", "Part.B", "Part.Hidden", "Part.Wrong", "Doer.Do", "Loose"}, s.silent)
+	require.Equal(t, []string{"Part.Shown"}, s.unread)
 }
