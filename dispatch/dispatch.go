@@ -151,7 +151,7 @@ type Ran struct {
 }
 
 // WithObserver returns a Dispatcher that reports every kernel call after it ends, with kernel and
-// duration. report may be called concurrently, and the caller waits for it.
+// duration. report may be called concurrently, and the caller waits for it. nil reports nothing.
 func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	c := *d
 	c.observer = report
@@ -238,7 +238,7 @@ type Failover struct {
 // WithFailover returns a Dispatcher that reports a failed kernel and runs the next best one.
 // Otherwise failures are returned unchanged. Failover never applies to a forced choice, a
 // *flashkit.ProblemError, an ended context or a problem with Carry: the failed kernel may have
-// overwritten the O and LSE to continue. report may be called concurrently.
+// overwritten the O and LSE to continue. report may be called concurrently; nil turns failover off.
 func (d *Dispatcher) WithFailover(report func(Failover)) *Dispatcher {
 	c := *d
 	c.failover = report
