@@ -83,6 +83,7 @@ func ExampleProblem_Queries() {
 	// 3 4
 }
 
+// A flag for the type of tensors.
 func ExampleParseDType() {
 	t, err := flashkit.ParseDType("f16")
 	fmt.Println(t, t.Size(), err)

@@ -128,6 +128,7 @@ func ExampleOrigin() {
 	// [1 0 0 1 1 0 1 1]
 }
 
+// Rounding keeps the range of float32, and eight bits of each number.
 func ExampleToBF16() {
 	x := flashkit.BF16(flashkit.ToBF16([]float32{1, 2.5, 3.1415927}), 1, 1, 1, 3)
 	fmt.Println(flashkit.ToF32(x))

@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -14,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
+// The first example of README.md: one call on the fastest kernel of this machine.
 func ExampleDefault() {
 	ctx := context.Background()
 	q, o := make([]float32, 32*256*128), make([]float32, 32*256*128)
@@ -37,6 +39,7 @@ func ExampleDefault() {
 	// Output: [0 1 2 3]
 }
 
+// A program that names its backends itself depends on no environment variable.
 func ExampleNew() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -53,6 +56,7 @@ func ExampleNew() {
 	// Output: simd/fwd_generic <nil>
 }
 
+// The reason for the choice, and against each other kernel.
 func ExampleDispatcher_Explain() {
 	d, err := dispatch.New(simd.New()).With("simd/fwd_generic")
 	if err != nil {
@@ -86,13 +90,25 @@ func ExampleDispatcher_Frozen() {
 	// Output: true <nil>
 }
 
+// A benchmark compares choices with and without measurements.
 func ExampleDispatcher_Blank() {
-	d := dispatch.New(simd.New()).Blank() // without the profile
+	d := dispatch.New(simd.New())
 	defer d.Close()
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
-	k, err := d.Pick(p, flashkit.PassForward)
-	fmt.Println(k.Name != "", err)
-	// Output: true <nil>
+	if err := d.Learn("simd/fwd_generic", p, time.Minute); err != nil {
+		log.Fatal(err)
+	}
+	for _, x := range []*dispatch.Dispatcher{d, d.Blank()} {
+		verdicts, err := x.Explain(p, flashkit.PassForward)
+		if err != nil {
+			log.Fatal(err)
+		}
+		i := slices.IndexFunc(verdicts, func(v dispatch.Verdict) bool { return v.Name == "simd/fwd_generic" })
+		fmt.Println(verdicts[i].From, verdicts[i].Last)
+	}
+	// Output:
+	// profile 1m0s
+	// cost 0s
 }
 
 // A kernel with a measured time far above its prediction is not picked again.
@@ -147,6 +163,7 @@ func ExampleDispatcher_SaveProfile() {
 	// Output: <nil>
 }
 
+// A file that is not a profile changes nothing.
 func ExampleDispatcher_LoadProfile() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -155,6 +172,7 @@ func ExampleDispatcher_LoadProfile() {
 	// Output: true profile ignored: example_test.go: not a profile of this version
 }
 
+// A service keeps its profile with its other state.
 func ExampleDispatcher_ProfilePath() {
 	os.Setenv("FLASHKIT_PROFILE", "/var/lib/app/flashkit.profile")
 	defer os.Setenv("FLASHKIT_PROFILE", "off")
@@ -177,6 +195,7 @@ func ExampleDispatcher_ProfileErr() {
 	// Output: profile ignored: example_test.go: not a profile of this version
 }
 
+// A training program asks for the kernels of both passes at once.
 func ExampleDispatcher_Paired() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
