@@ -23,6 +23,7 @@ type shelf struct {
 
 // readShelf parses all files of a folder, whatever their build constraints.
 func readShelf(t *testing.T, folder string) *shelf {
+	enter()
 	set, files := token.NewFileSet(), []*ast.File(nil)
 	entries, err := os.ReadDir(folder)
 	require.NoError(t, err)
