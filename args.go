@@ -11,24 +11,24 @@ import "math"
 // The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). Its O and LSE are the
 // forward pass's outputs.
 type Args struct {
-	Q   Tensor // [B, H, N, D]
-	K   Tensor // [B, G, M, D]
-	V   Tensor // [B, G, M, DV]
-	O   Tensor // [B, H, N, DV]; 0 for a row that sees no key
+	Q   Tensor // queries [B, H, N, D]
+	K   Tensor // keys [B, G, M, D]
+	V   Tensor // values [B, G, M, DV]
+	O   Tensor // output [B, H, N, DV]; 0 for a row that sees no key
 	LSE Tensor // [B, H, N, 1] float32, natural logarithm; -Inf for a row that sees no key. Optional in the forward pass without Carry
 
-	DO   Tensor // [B, H, N, DV]
-	DLSE Tensor // [B, H, N, 1] float32. Optional: a missing DLSE counts as 0
-	DQ   Tensor // [B, H, N, D]
-	DK   Tensor // [B, G, M, D]
-	DV   Tensor // [B, G, M, DV]
+	DO   Tensor // gradient of O, an input [B, H, N, DV]
+	DLSE Tensor // gradient of LSE, an input [B, H, N, 1] float32. Optional: a missing DLSE counts as 0
+	DQ   Tensor // gradient of Q [B, H, N, D]
+	DK   Tensor // gradient of K [B, G, M, D]
+	DV   Tensor // gradient of V [B, G, M, DV]
 
-	Bias   Tensor // [B, H, N, M]; every dimension but M may be 1 and broadcasts; float32 or the problem's DType
-	DBias  Tensor // shape and type of Bias, summed over broadcast dimensions. Optional
+	Bias   Tensor // added to scores [B, H, N, M]; every dimension but M may be 1 and broadcasts; float32 or the problem's DType
+	DBias  Tensor // gradient of Bias, of its shape and type, summed over broadcast dimensions. Optional
 	Mask   Tensor // Bool, shaped like Bias; true keeps the pair
-	Slopes Tensor // [B, H, 1, 1] float32, B may be 1
-	Sink   Tensor // [1, H, 1, 1] float32
-	DSink  Tensor // [1, H, 1, 1] float32. Optional
+	Slopes Tensor // of ALiBi [B, H, 1, 1] float32, B may be 1
+	Sink   Tensor // logits [1, H, 1, 1] float32
+	DSink  Tensor // gradient of Sink [1, H, 1, 1] float32. Optional
 
 	Seed   uint64     // of dropout: one seed drops the same weights on every backend and in both passes
 	Origin Origin     // for Score.Origin
@@ -133,10 +133,10 @@ var arguments = func() [16]Argument {
 // lays out or names arguments loops over this list.
 func Arguments() []Argument { return append([]Argument(nil), arguments[:]...) }
 
-// Of returns the argument's tensor in args.
+// Of returns a pointer to the argument's tensor in args.
 func (a *Argument) Of(args *Args) *Tensor { return a.of(args) }
 
-// Role returns the use of the argument in the given pass of problem p.
+// Role returns the use of the argument in the given pass of problem p, 0 if the pass ignores it.
 func (a *Argument) Role(p *Problem, pass Pass) Role {
 	role := a.roles[pass&1]
 	if role == 0 || a.feature != 0 && p.Features()&a.feature == 0 {

@@ -20,22 +20,23 @@ type Band struct {
 }
 
 // Window returns the band from left keys before the diagonal to right keys after it, both
-// included. Either side may be Unlimited.
+// included. Either side may be Unlimited; a smaller number fails in Problem.Validate.
 func Window(left, right int) Band { return Band{left: left + 1, right: right + 1} }
 
-// Causal returns the band in which no row sees a key after the diagonal.
+// Causal returns the band in which no row sees a key after the diagonal. With KVLen > QLen, as
+// with a KV cache, row i sees the first i+1+KVLen-QLen keys.
 func Causal() Band { return Window(Unlimited, 0) }
 
-// TopLeft returns the band aligned at its first row and key instead of the last.
+// TopLeft returns the band aligned at the first row and key instead of the last.
 func (b Band) TopLeft() Band {
 	b.topLeft = true
 	return b
 }
 
-// Left returns the number of keys visible before the diagonal, or Unlimited.
+// Left returns the number of keys visible before the diagonal, or Unlimited, which is -1.
 func (b Band) Left() int { return b.left - 1 }
 
-// Right returns the number of keys visible after the diagonal, or Unlimited.
+// Right returns the number of keys visible after the diagonal, or Unlimited, which is -1.
 func (b Band) Right() int { return b.right - 1 }
 
 // IsTopLeft reports whether the band is aligned to the first row and key.

@@ -10,9 +10,9 @@ import (
 // and Kernel.Do, which change the call.
 type Call struct {
 	Problem
-	Pass   Pass
-	Args   *Args // nil in a call made by Ask
-	Traits Traits
+	Pass   Pass   // to compute
+	Args   *Args  // nil in a call made by Ask
+	Traits Traits // of the tensors in Args
 
 	Workers int // Args.Workers, which a backend may lower while it runs the call; 0 in a call made by Ask
 
@@ -52,7 +52,8 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	return nil
 }
 
-// Check returns nil if args fit a pass of p, else a *ProblemError.
+// Check returns nil if args fit a pass of p, else a *ProblemError that names the first field at
+// fault. It reads shapes, lengths and page tables, never the elements.
 func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
 
 // Ask returns a call without arguments, for a kernel's Fits, Cost and Needs. It cannot run.

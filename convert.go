@@ -2,14 +2,15 @@ package flashkit
 
 import "github.com/flashkit-go/flashkit/internal/half"
 
-// ToF16 returns x rounded to IEEE binary16, ties to even, for F16.
+// ToF16 returns x rounded to IEEE binary16, ties to even, for F16. Numbers that round beyond
+// 65504 become infinite.
 func ToF16(x []float32) []uint16 { return converted(x, half.ToF16) }
 
 // ToBF16 returns x rounded to bfloat16, ties to even, for BF16.
 func ToBF16(x []float32) []uint16 { return converted(x, half.ToBF16) }
 
 // ToF32 returns the elements of t's memory as float32, in memory order; a Bool becomes 0 or 1.
-// It returns none for a tensor on a device.
+// It returns none for a tensor on a device. Strides are ignored, and the length is t.Len().
 func ToF32(t Tensor) []float32 {
 	switch t.DType() {
 	case Float16:

@@ -25,8 +25,8 @@ func (s Pass) Validate() error {
 	return nil
 }
 
-// Area returns the number of (row, key) pairs per head that the band lets through, QLen*KVLen
-// if it hides nothing.
+// Area returns the number of (row, key) pairs that the band lets through, per head of one
+// sequence of full length: QLen*KVLen if it hides nothing.
 func (p Problem) Area() int64 {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)

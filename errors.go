@@ -31,9 +31,9 @@ func problemErr(field string, value any, format string, args ...any) error {
 // An UnsupportedError reports that one kernel does not support a valid problem. Another kernel
 // may. It matches errors.ErrUnsupported.
 type UnsupportedError struct {
-	Kernel  string // full name, such as "simd/fwd_avx512"
-	Problem Problem
-	Reason  string // result of Kernel.Fits
+	Kernel  string  // full name, such as "simd/fwd_avx512"
+	Problem Problem // the valid problem
+	Reason  string  // result of Kernel.Fits
 }
 
 // Error returns the kernel, the problem and the reason in one line.

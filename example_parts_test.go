@@ -6,48 +6,92 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A band in plain numbers, for 4 query rows and 6 keys: its diagonal begins at key 2, as the last row is
-// aligned with the last key.
-func ExampleBand_Diagonals() {
-	b := flashkit.Window(1, 0)
-	fmt.Println(b.Left(), b.Right(), b.IsTopLeft(), b.Shifted())
-	lo, hi := b.Diagonals(4, 6)
-	fmt.Println(b.Diagonal(4, 6), lo, hi, b.TopLeft().Diagonal(4, 6), b.Shift(-1).Diagonal(4, 6))
+// A decoder attends to earlier tokens only. With a KV cache of 3 keys, the first of two new rows sees
+// these and its own key.
+func ExampleCausal() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 5, Dim: 8, VDim: 8, Band: flashkit.Causal()}
+	fmt.Println(p.Keys(0))
+	fmt.Println(p.Keys(1))
 	// Output:
-	// 1 0 false 0
-	// 2 1 2 0 1
+	// 0 4
+	// 0 5
 }
 
-// Which keys a row sees, and which rows see a key. Both ends are as in a slice.
+// A loop over the keys of a row needs two offsets, here for 4 query rows and 6 keys: row i sees the
+// keys from i+lo to i+hi.
+func ExampleBand_Diagonals() {
+	lo, hi := flashkit.Window(1, 0).Diagonals(4, 6)
+	fmt.Println(lo, hi)
+	// Output: 1 2
+}
+
+// The last row meets the last key, unless the band is aligned at the first.
+func ExampleBand_Diagonal() {
+	b := flashkit.Causal()
+	fmt.Println(b.Diagonal(4, 6), b.TopLeft().Diagonal(4, 6), b.Shift(-1).Diagonal(4, 6))
+	// Output: 2 0 1
+}
+
+// A KV cache needs no key that is more than Left keys before the next row.
+func ExampleBand_Left() {
+	b, tokens := flashkit.Window(1023, 0), 5000
+	if b.Left() != flashkit.Unlimited {
+		fmt.Println("drop", max(0, tokens-b.Left()), "keys")
+	}
+	// Output: drop 3977 keys
+}
+
+// Generation needs a band that hides later keys.
+func ExampleBand_Right() {
+	for _, b := range []flashkit.Band{flashkit.Causal(), flashkit.Window(64, 64), {}} {
+		fmt.Println(b.Right(), b.Right() == 0)
+	}
+	// Output:
+	// 0 true
+	// 64 false
+	// -1 false
+}
+
+// The alignment matters only if the numbers of rows and keys differ.
+func ExampleBand_IsTopLeft() {
+	fmt.Println(flashkit.Causal().IsTopLeft(), flashkit.Causal().TopLeft().IsTopLeft())
+	// Output: false true
+}
+
+// Shifts add up, and a shift of 0 needs no kernel for FeatureShift.
+func ExampleBand_Shifted() {
+	b := flashkit.Causal().Shift(512).Shift(-512)
+	fmt.Println(b.Shifted(), b == flashkit.Causal())
+	// Output: 0 true
+}
+
+// The keys that a row sees. Both ends are as in a slice.
 func ExampleProblem_Keys() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 8, VDim: 8, Band: flashkit.Causal()}
 	lo, hi := p.Keys(1)
-	first, last := p.Queries(5)
-	fmt.Println(lo, hi, first, last)
-	// Output: 0 4 3 4
+	fmt.Println([]string{"a", "b", "c", "d", "e", "f"}[lo:hi])
+	// Output: [a b c d]
 }
 
-// The shapes of a problem's tensors: a cache in bf16 under float32 queries, values of another head dim.
-func ExampleProblem_KShape() {
-	p, err := flashkit.ParseProblem("b2-h8-g2-n1-m512-d64-dv32-f32-kvbf16")
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(p.QShape(), p.KShape(), p.VShape(), p.OShape(), p.LSEShape())
-	fmt.Println(p.DType, p.KVType(), p.SoftmaxScale(), p.Validate())
+// The rows that see a key, whose gradient is a sum over them.
+func ExampleProblem_Queries() {
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 8, VDim: 8, Band: flashkit.Causal()}
+	fmt.Println(p.Queries(0))
+	fmt.Println(p.Queries(5))
 	// Output:
-	// [2 8 1 64] [2 2 512 64] [2 2 512 32] [2 8 1 32] [2 8 1 1]
-	// f32 bf16 0.125 <nil>
+	// 0 4
+	// 3 4
 }
 
+// A flag for the type of tensors.
 func ExampleParseDType() {
 	t, err := flashkit.ParseDType("f16")
 	fmt.Println(t, t.Size(), err)
 	_, err = flashkit.ParseDType("f64")
-	fmt.Println(err != nil)
+	fmt.Println(err)
 	// Output:
 	// f16 2 <nil>
-	// true
+	// flashkit: DType = f64: must be f32, f16 or bf16
 }
 
 // Numbers of 16 bits are slices of any type over uint16.
@@ -56,17 +100,4 @@ func ExampleF16() {
 	x := flashkit.F16(bits, 1, 1, 1, 3)
 	fmt.Printf("%#04x %v %v\n", x.Uint16s(), x.Shape(), x.DType())
 	// Output: [0x3c00 0xc000 0x3800] [1 1 1 3] f16
-}
-
-// The accessors of a tensor. Strides and offsets count elements.
-func ExampleTensor_Offset() {
-	x := flashkit.F32(make([]float32, 2*3*4*5), 2, 3, 4, 5).AsBSHD()
-	fmt.Println(x.Shape(), x.Strides(), x.Len(), x.Offset(1, 2, 3))
-	fmt.Println(x.IsZero(), flashkit.Tensor{}.IsZero(), x.Owner())
-	mask := flashkit.Bools(make([]bool, 7), 1, 1, 1, 7) // one row of keys for all
-	fmt.Println(mask.Repeated(1, 2, 3))
-	// Output:
-	// [2 3 4 5] [60 5 15 1] 120 115
-	// false true <nil>
-	// 0
 }

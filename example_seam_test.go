@@ -128,6 +128,7 @@ func ExampleOrigin() {
 	// [1 0 0 1 1 0 1 1]
 }
 
+// Rounding keeps the range of float32, and eight bits of each number.
 func ExampleToBF16() {
 	x := flashkit.BF16(flashkit.ToBF16([]float32{1, 2.5, 3.1415927}), 1, 1, 1, 3)
 	fmt.Println(flashkit.ToF32(x))
@@ -152,22 +153,4 @@ func ExampleProblem_Ask() {
 		}
 	}
 	// Output: true true
-}
-
-// Where a kernel finds the rows, the keys and the band of each sequence.
-func ExampleCall_Seq() {
-	x := func(rows int) flashkit.Tensor { return flashkit.F32(make([]float32, rows*8), 1, 1, rows, 8) }
-	args := &flashkit.Args{Q: x(5), K: x(9), V: x(9), O: x(5), Seqs: &flashkit.Sequences{QStarts: []int32{0, 3, 5}, KVStarts: []int32{0, 3, 9}}}
-	var c flashkit.Call
-	if err := c.Set(flashkit.ProblemOf(args, flashkit.Causal()), flashkit.PassForward, args); err != nil {
-		log.Fatal(err)
-	}
-	for b := range c.Batch {
-		s := c.Seq(b)
-		_, hi := s.Keys(0)
-		fmt.Println("rows", s.Q0, s.N, "keys", s.K0, s.M, "row 0 sees keys below", hi)
-	}
-	// Output:
-	// rows 0 3 keys 0 3 row 0 sees keys below 1
-	// rows 3 2 keys 3 6 row 0 sees keys below 5
 }

@@ -32,6 +32,7 @@ func Example() {
 	// Output: [10 15]
 }
 
+// A command takes the problem by its name. Invalid ones are refused.
 func ExampleParseProblem() {
 	p, err := flashkit.ParseProblem("b1-h8-g2-n128-m512-d64-bf16-causal")
 	if err != nil {
@@ -46,6 +47,7 @@ func ExampleParseProblem() {
 	// flashkit: KVHeads = 3: must divide Heads = 8
 }
 
+// The work of attention is proportional to the pairs that the band lets through.
 func ExampleProblem_Area() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1000, KVLen: 1000, Dim: 64, VDim: 64}
 	fmt.Println(p.Area())
@@ -71,6 +73,7 @@ func printMask(p flashkit.Problem) {
 	}
 }
 
+// Each row sees two keys before the diagonal and one after it.
 func ExampleWindow() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 64, VDim: 64}
 	p.Band = flashkit.Window(2, 1) // the last row meets the last key
@@ -82,6 +85,7 @@ func ExampleWindow() {
 	// ...xxx
 }
 
+// Libraries with top-left alignment hide later keys from the first row on.
 func ExampleBand_TopLeft() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 6, Dim: 64, VDim: 64}
 	p.Band = flashkit.Causal().TopLeft() // the first row meets the first key
@@ -173,8 +177,6 @@ func ExampleBF16() {
 	// Output: bf16 [1 1 1 1]
 }
 
-// Q, K and V packed row by row, [rows, 3, heads, dim], are three views of one
-// slice.
 // Memory for results in a type that is known when the program runs.
 func ExampleZeros() {
 	o := flashkit.Zeros(flashkit.BFloat16, 1, 8, 512, 64)
@@ -182,6 +184,8 @@ func ExampleZeros() {
 	// Output: [1 8 512 64] bf16 262144
 }
 
+// Q, K and V packed row by row, [rows, 3, heads, dim], are three views of one
+// slice.
 func ExampleTensor_WithStrides() {
 	const rows, heads, dim = 5, 2, 4
 	qkv := make([]float32, rows*3*heads*dim)

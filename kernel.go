@@ -26,11 +26,12 @@ type Kernel struct {
 	// Fits refuses all others without calling Refuses.
 	Takes Feature
 
-	// Limits for tables and documentation: element types, the largest Dim and VDim, and the
-	// most query rows per KV head, Heads/KVHeads*QLen. 0 is no limit. Fits is authoritative;
-	// conformance checks that both agree.
-	DTypes          []DType
-	MaxDim, MaxRows int
+	// DTypes, MaxDim and MaxRows are limits for tables and documentation: element types, the
+	// largest Dim and VDim, and the most query rows per KV head, Heads/KVHeads*QLen. 0 is no
+	// limit. Fits is authoritative; conformance checks that both agree.
+	DTypes  []DType
+	MaxDim  int // the largest Dim and VDim
+	MaxRows int // the most query rows per KV head
 
 	// Scores names the summation order of Q·K, "" if unspecified. A backward kernel recomputes
 	// weights from the LSE of a forward kernel. If both have the same Scores, the rounding

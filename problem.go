@@ -13,7 +13,7 @@ import (
 // attention in a band is a Feature that a kernel must list in Takes. The zero value of a
 // feature's field turns it off.
 type Problem struct {
-	Batch   int // B
+	Batch   int // B, sequences
 	Heads   int // H, query heads
 	KVHeads int // G, key and value heads; divides Heads. Query head h uses KV head h / (H/G)
 	QLen    int // N, query rows
@@ -55,21 +55,21 @@ func (p Problem) KVType() DType {
 	return p.DType
 }
 
-// The shapes of a problem's tensors. A gradient has the shape of its tensor.
+// The shapes of a problem's tensors with padded sequences. A gradient has the shape of its tensor.
 
-// QShape returns [B, H, N, D].
+// QShape returns the shape of Q, [B, H, N, D].
 func (p Problem) QShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.Dim} }
 
-// KShape returns [B, G, M, D].
+// KShape returns the shape of K, [B, G, M, D].
 func (p Problem) KShape() [4]int { return [4]int{p.Batch, p.KVHeads, p.KVLen, p.Dim} }
 
-// VShape returns [B, G, M, DV].
+// VShape returns the shape of V, [B, G, M, DV].
 func (p Problem) VShape() [4]int { return [4]int{p.Batch, p.KVHeads, p.KVLen, p.VDim} }
 
-// OShape returns [B, H, N, DV].
+// OShape returns the shape of O, [B, H, N, DV].
 func (p Problem) OShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.VDim} }
 
-// LSEShape returns [B, H, N, 1].
+// LSEShape returns the shape of LSE, [B, H, N, 1].
 func (p Problem) LSEShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, 1} }
 
 // Validate returns nil or a *ProblemError that names the first field at fault.

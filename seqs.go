@@ -22,11 +22,11 @@ import (
 //     device memory (cuda.DeviceSequences), Pages is nil and PagesPerSeq is w; KVLens may then
 //     be nil, too.
 type Sequences struct {
-	QLens    []int32 // [B], each in [0, QLen]
-	KVLens   []int32 // [B], each in [0, KVLen]
-	QStarts  []int32 // [B+1], non-decreasing, in [0, rows of Q]
-	KVStarts []int32 // [B+1], non-decreasing, in [0, keys of K]
-	Pages    []int32 // [B][w], page numbers
+	QLens    []int32 // query rows [B], each in [0, QLen]
+	KVLens   []int32 // keys [B], each in [0, KVLen]
+	QStarts  []int32 // first query rows, and the end [B+1]; non-decreasing, in [0, rows of Q]
+	KVStarts []int32 // first keys, and the end [B+1]; non-decreasing, in [0, keys of K]
+	Pages    []int32 // page numbers [B][w], each in [0, pages of K)
 
 	PagesPerSeq int // w, if Pages is nil because only the device has the table; else 0
 }
@@ -40,13 +40,15 @@ type Seq struct {
 	Diagonal       int // the diagonal meets row i at key i+Diagonal
 }
 
-// Keys returns the range [lo, hi) of keys that query row i of the sequence sees.
+// Keys returns the range [lo, hi) of keys that query row i of the sequence sees. Both count from
+// the first row and key of the sequence.
 func (s *Seq) Keys(i int) (lo, hi int) { return clamp(i+s.Lo, s.M), clamp(i+s.Hi+1, s.M) }
 
-// Queries returns the range [lo, hi) of query rows that see key j.
+// Queries returns the range [lo, hi) of query rows that see key j of the sequence.
 func (s *Seq) Queries(j int) (lo, hi int) { return clamp(j-s.Hi, s.N), clamp(j-s.Lo+1, s.N) }
 
-// Area returns the number of (row, key) pairs that the band lets through.
+// Area returns the number of (row, key) pairs of the sequence that the band lets through, per
+// head.
 func (s *Seq) Area() int64 {
 	return int64(sumClamped(s.Hi+1, s.N, s.M) - sumClamped(s.Lo, s.N, s.M))
 }

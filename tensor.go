@@ -25,7 +25,8 @@ type Tensor struct {
 	strides [4]int
 }
 
-// F32 returns a dense row-major view of x as float32 [b, heads, rows, dim].
+// F32 returns a dense row-major view of x as float32 [b, heads, rows, dim]. A slice that is too
+// short for the shape fails in the call that uses it.
 func F32[T ~float32](x []T, b, heads, rows, dim int) Tensor {
 	return dense(Float32, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
@@ -95,16 +96,16 @@ func (t Tensor) AsBSHD() Tensor {
 // DType returns the element type.
 func (t Tensor) DType() DType { return t.dtype }
 
-// Shape returns [batch, heads, rows, row elements].
+// Shape returns the dimensions [batch, heads, rows, row elements].
 func (t Tensor) Shape() [4]int { return t.shape }
 
-// Strides returns the strides in elements; the last is 1.
+// Strides returns the strides of the dimensions in elements; the last is 1.
 func (t Tensor) Strides() [4]int { return t.strides }
 
 // Owner returns the owner of the tensor's device memory, nil on the host.
 func (t Tensor) Owner() Owner { return t.owner }
 
-// Float32s returns the memory of a Float32 host tensor, nil for others.
+// Float32s returns the memory behind a Float32 host tensor, Len elements; nil for other tensors.
 func (t Tensor) Float32s() []float32 {
 	if t.dtype != Float32 || t.owner != nil {
 		return nil
@@ -112,7 +113,8 @@ func (t Tensor) Float32s() []float32 {
 	return unsafe.Slice((*float32)(t.mem), t.len)
 }
 
-// Uint16s returns the memory of a Float16 or BFloat16 host tensor, nil for others.
+// Uint16s returns the memory behind a Float16 or BFloat16 host tensor as bits, Len elements; nil
+// for other tensors.
 func (t Tensor) Uint16s() []uint16 {
 	if t.dtype != Float16 && t.dtype != BFloat16 || t.owner != nil {
 		return nil
@@ -120,7 +122,7 @@ func (t Tensor) Uint16s() []uint16 {
 	return unsafe.Slice((*uint16)(t.mem), t.len)
 }
 
-// Bools returns the memory of a Bool host tensor, nil for others.
+// Bools returns the memory behind a Bool host tensor, Len elements; nil for other tensors.
 func (t Tensor) Bools() []bool {
 	if t.dtype != Bool || t.owner != nil {
 		return nil
@@ -142,13 +144,13 @@ func (t Tensor) Address() uintptr {
 // IsZero reports whether t is the zero Tensor.
 func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.len == 0 }
 
-// Offset returns the offset, in elements, of row r of head h of batch b.
+// Offset returns the offset in Float32s or Uint16s, in elements, of row r of head h of batch b.
 func (t Tensor) Offset(b, h, r int) int {
 	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
 }
 
-// Repeated is Offset for a tensor that broadcasts every dimension of length 1, such as a bias
-// or mask.
+// Repeated returns the Offset in a tensor that broadcasts every dimension of length 1, such as a
+// bias or mask.
 func (t Tensor) Repeated(b, h, r int) int {
 	at := 0
 	for d, i := range [...]int{b, h, r} {

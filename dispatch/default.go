@@ -88,7 +88,7 @@ func (d *Dispatcher) noDevice() error {
 // ProfileErr returns the reason.
 func All(ctx context.Context) *Dispatcher { return open(ctx, []string{auto}) }
 
-// Open is All over the named backends only: auto stands for every backend, a kernel such as
+// Open returns a Dispatcher over the named backends only, otherwise like All: auto stands for every backend, a kernel such as
 // simd/fwd_generic for its backend. With restricts the kernels. The driver of a GPU requested by
 // name may take a minute to answer. An unknown backend is a *flashkit.ProblemError. A backend that
 // this machine cannot run is in Missing.

@@ -39,8 +39,8 @@ type Dispatcher struct {
 
 // Missing is a backend that this machine cannot run, and the reason.
 type Missing struct {
-	Backend string
-	Err     error // wraps flashkit.ErrUnavailable
+	Backend string // its name, such as "cuda"
+	Err     error  // the reason; wraps flashkit.ErrUnavailable
 }
 
 // New returns a Dispatcher over the given backends, with only the kernels' own predictions. On
@@ -59,8 +59,8 @@ func (d *Dispatcher) setMemory(m *memory) {
 	d.id = m.choiceNumber(d.choice)
 }
 
-// Kernels returns the admitted kernels in the order of the backends. Their Cost is dispatch's
-// prediction.
+// Kernels returns the kernels that With's choice admits, in the order of the backends, including
+// kernels that this machine cannot run. Their Cost is dispatch's prediction.
 func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
 	for i, k := range d.memory.kernels {
 		if d.admitted[i] {
@@ -70,13 +70,14 @@ func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
 	return list
 }
 
-// Backends returns d's backends in order. Close closes them.
+// Backends returns d's open backends in order. Close closes them.
 func (d *Dispatcher) Backends() []flashkit.Backend { return slices.Clone(d.backends) }
 
-// Missing returns the backends that could not be opened, with their reasons.
+// Missing returns the requested backends that this machine cannot run, with their reasons.
 func (d *Dispatcher) Missing() []Missing { return slices.Clone(d.missing) }
 
-// Close closes every backend, even after one fails to close.
+// Close closes every backend, even after one fails to close, and joins their errors. No call of d
+// or its copies may be running, and none may follow.
 func (d *Dispatcher) Close() error {
 	var errs []error
 	for _, b := range d.backends {
@@ -93,7 +94,8 @@ func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel,
 	return d.pick(p, s, false)
 }
 
-// PickWithLSE is Pick for a forward pass with Args.LSE.
+// PickWithLSE returns the kernel that Forward with Args.LSE would run without a probe. Errors are
+// Pick's.
 func (d *Dispatcher) PickWithLSE(p flashkit.Problem) (flashkit.Kernel, error) {
 	return d.pick(p, flashkit.PassForward, true)
 }
@@ -140,16 +142,16 @@ func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, er
 
 // A Ran reports a call of a kernel, including one that failed.
 type Ran struct {
-	Problem flashkit.Problem
-	Pass    flashkit.Pass
-	Kernel  string
-	Took    time.Duration // duration of the kernel's call
-	Probed  time.Duration // duration of a preceding probe; mostly 0
-	Err     error
+	Problem flashkit.Problem // as the caller passed it
+	Pass    flashkit.Pass    // of the call
+	Kernel  string           // full name, such as "simd/fwd_avx512"
+	Took    time.Duration    // duration of the kernel's call
+	Probed  time.Duration    // duration of a preceding probe; mostly 0
+	Err     error            // the kernel's error, nil on success
 }
 
 // WithObserver returns a Dispatcher that reports every kernel call after it ends, with kernel and
-// duration. report may be called concurrently, and the caller waits for it.
+// duration. report may be called concurrently, and the caller waits for it. nil reports nothing.
 func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	c := *d
 	c.observer = report
@@ -196,8 +198,8 @@ func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, args *flas
 	return d.do(ctx, p, flashkit.PassForward, args)
 }
 
-// Backward runs the backward pass on Pick's kernel. Errors are Pick's and
-// flashkit.Kernel.Compute's.
+// Backward runs the backward pass on Pick's kernel. It reads the O and LSE that Forward wrote.
+// Errors are Pick's and flashkit.Kernel.Compute's.
 func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return d.do(ctx, p, flashkit.PassBackward, args)
 }
@@ -227,16 +229,16 @@ func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass
 
 // A Failover reports that a kernel failed and another runs instead.
 type Failover struct {
-	Problem flashkit.Problem
-	Failed  string // the kernel that failed
-	Err     error  // its error
-	Next    string // the kernel that runs instead
+	Problem flashkit.Problem // of the call
+	Failed  string           // the kernel that failed
+	Err     error            // its error
+	Next    string           // the kernel that runs instead
 }
 
 // WithFailover returns a Dispatcher that reports a failed kernel and runs the next best one.
 // Otherwise failures are returned unchanged. Failover never applies to a forced choice, a
 // *flashkit.ProblemError, an ended context or a problem with Carry: the failed kernel may have
-// overwritten the O and LSE to continue. report may be called concurrently.
+// overwritten the O and LSE to continue. report may be called concurrently; nil turns failover off.
 func (d *Dispatcher) WithFailover(report func(Failover)) *Dispatcher {
 	c := *d
 	c.failover = report

@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -14,6 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
+// The first example of README.md: one call on the fastest kernel of this machine.
 func ExampleDefault() {
 	ctx := context.Background()
 	q, o := make([]float32, 32*256*128), make([]float32, 32*256*128)
@@ -37,6 +39,7 @@ func ExampleDefault() {
 	// Output: [0 1 2 3]
 }
 
+// A program that names its backends itself depends on no environment variable.
 func ExampleNew() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -53,6 +56,7 @@ func ExampleNew() {
 	// Output: simd/fwd_generic <nil>
 }
 
+// The reason for the choice, and against each other kernel.
 func ExampleDispatcher_Explain() {
 	d, err := dispatch.New(simd.New()).With("simd/fwd_generic")
 	if err != nil {
@@ -71,13 +75,6 @@ func ExampleDispatcher_Explain() {
 	// Output: simd/fwd_generic: simd/fwd_generic was requested
 }
 
-func ExampleDispatcher_WithFailover() {
-	d := dispatch.New(simd.New()).WithFailover(func(f dispatch.Failover) {
-		log.Printf("%s: %s failed (%v), running %s", f.Problem, f.Failed, f.Err, f.Next)
-	})
-	defer d.Close()
-}
-
 // A program that needs the same kernels, and bits, in every run freezes its initial knowledge.
 func ExampleDispatcher_Frozen() {
 	d := dispatch.New(simd.New()).Frozen()
@@ -93,13 +90,25 @@ func ExampleDispatcher_Frozen() {
 	// Output: true <nil>
 }
 
+// A benchmark compares choices with and without measurements.
 func ExampleDispatcher_Blank() {
-	d := dispatch.New(simd.New()).Blank() // without the profile
+	d := dispatch.New(simd.New())
 	defer d.Close()
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: 128, KVLen: 128, Dim: 64, VDim: 64}
-	k, err := d.Pick(p, flashkit.PassForward)
-	fmt.Println(k.Name != "", err)
-	// Output: true <nil>
+	if err := d.Learn("simd/fwd_generic", p, time.Minute); err != nil {
+		log.Fatal(err)
+	}
+	for _, x := range []*dispatch.Dispatcher{d, d.Blank()} {
+		verdicts, err := x.Explain(p, flashkit.PassForward)
+		if err != nil {
+			log.Fatal(err)
+		}
+		i := slices.IndexFunc(verdicts, func(v dispatch.Verdict) bool { return v.Name == "simd/fwd_generic" })
+		fmt.Println(verdicts[i].From, verdicts[i].Last)
+	}
+	// Output:
+	// profile 1m0s
+	// cost 0s
 }
 
 // A kernel with a measured time far above its prediction is not picked again.
@@ -154,6 +163,7 @@ func ExampleDispatcher_SaveProfile() {
 	// Output: <nil>
 }
 
+// A file that is not a profile changes nothing.
 func ExampleDispatcher_LoadProfile() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -162,6 +172,7 @@ func ExampleDispatcher_LoadProfile() {
 	// Output: true profile ignored: example_test.go: not a profile of this version
 }
 
+// A service keeps its profile with its other state.
 func ExampleDispatcher_ProfilePath() {
 	os.Setenv("FLASHKIT_PROFILE", "/var/lib/app/flashkit.profile")
 	defer os.Setenv("FLASHKIT_PROFILE", "off")
@@ -171,14 +182,20 @@ func ExampleDispatcher_ProfilePath() {
 	// Output: /var/lib/app/flashkit.profile <nil>
 }
 
+// A damaged profile does not stop a program, which may report it.
 func ExampleDispatcher_ProfileErr() {
-	d := dispatch.All(context.Background())
-	defer d.Close()
-	if err := d.ProfileErr(); err != nil {
-		log.Print(err) // it works without one
+	os.Setenv("FLASHKIT_PROFILE", "example_test.go") // no profile
+	defer os.Setenv("FLASHKIT_PROFILE", "off")
+	d, err := dispatch.Open(context.Background(), "simd")
+	if err != nil {
+		log.Fatal(err)
 	}
+	defer d.Close()
+	fmt.Println(d.ProfileErr())
+	// Output: profile ignored: example_test.go: not a profile of this version
 }
 
+// A training program asks for the kernels of both passes at once.
 func ExampleDispatcher_Paired() {
 	d := dispatch.New(simd.New())
 	defer d.Close()
@@ -196,21 +213,17 @@ func ExampleDispatcher_Paired() {
 	// Output: true <nil>
 }
 
-// WithObserver reports kernel calls. Choices and Missing list the names.
+// A program logs the kernel and the duration of each call.
 func ExampleDispatcher_WithObserver() {
-	all := dispatch.New(simd.New())
-	defer all.Close()
-	fmt.Println(all.Choices()[:2], len(all.Missing()))
-	d, err := all.With("simd/fwd_generic")
+	d, err := dispatch.New(simd.New()).With("simd/fwd_generic")
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer d.Close()
 	d = d.WithObserver(func(r dispatch.Ran) { fmt.Println(r.Pass, r.Problem, r.Kernel, r.Took > 0, r.Err) })
 	p := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 64, KVLen: 64, Dim: 8, VDim: 8}
 	if err := d.Forward(context.Background(), p, flashkit.NewArgs(p, flashkit.PassForward)); err != nil {
 		log.Fatal(err)
 	}
-	// Output:
-	// [auto simd] 0
-	// forward b1-h2-g1-n64-m64-d8-f32 simd/fwd_generic true <nil>
+	// Output: forward b1-h2-g1-n64-m64-d8-f32 simd/fwd_generic true <nil>
 }

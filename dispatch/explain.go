@@ -32,7 +32,8 @@ type Verdict struct {
 }
 
 // Explain returns a verdict for every kernel of the pass and every missing or unopened backend,
-// without running anything. The error is a *flashkit.ProblemError if p or s is invalid.
+// without running anything. The call has dense tensors on the host and no Args.LSE, as in Pick. The
+// error is a *flashkit.ProblemError if p or s is invalid.
 func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
 	if err := valid(p, s); err != nil {
 		return nil, err

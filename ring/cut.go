@@ -11,7 +11,10 @@ import (
 )
 
 // A Span is the half-open range [From, To) of rows or keys of sequence Seq.
-type Span struct{ Seq, From, To int }
+type Span struct {
+	Seq      int // number of the sequence, 0 in a problem that is not Ragged
+	From, To int // first row or key, and the end
+}
 
 func (s Span) len() int { return s.To - s.From }
 
@@ -215,17 +218,18 @@ func (c *Cut) assign() []int {
 func (c *Cut) Size() int { return c.size }
 
 // Rows returns a rank's query rows in the order of its tensors. A problem that is not Ragged has
-// one list for all batches.
+// one list for all batches. rank must be from 0 to Size()-1, as in Keys, QLen and KVLen.
 func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 
-// Keys returns the keys of a rank, likewise.
+// Keys returns a rank's keys in the order of its tensors, as Rows does.
 func (c *Cut) Keys(rank int) []Span { return slices.Clone(c.keys[rank]) }
 
 // QLen returns the rows of a rank's tensors: the total of a packed problem, else the longest
 // sequence's.
 func (c *Cut) QLen(rank int) int { return extent(c.rows[rank], c.packedQ) }
 
-// KVLen returns the keys of a rank's tensors, likewise.
+// KVLen returns the keys of a rank's tensors: the total of a packed problem, else the longest
+// sequence's.
 func (c *Cut) KVLen(rank int) int { return extent(c.keys[rank], c.packedK) }
 
 func extent(spans []Span, packed bool) (n int) {

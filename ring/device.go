@@ -53,21 +53,27 @@ type Device interface {
 	// Copy copies src to dst, of the same shape and any common type.
 	Copy(dst, src flashkit.Tensor) error
 
-	// Get copies a float32 row to the host, Put copies one to the device.
+	// Get copies a float32 row [1, 1, 1, len(dst)] to the host.
 	Get(dst []float32, src flashkit.Tensor) error
+
+	// Put copies a float32 row [1, 1, 1, len(src)] to the device.
 	Put(dst flashkit.Tensor, src []float32) error
 
 	// Begin starts a call, when no rank has work left of the call before the last. early means that
-	// the first messages do not depend on work enqueued since. End waits for all enqueued work. It
-	// returns the device's time since Begin, and the part spent waiting for other ranks.
+	// the first messages do not depend on work enqueued since.
 	Begin(early bool) error
+
+	// End waits for all enqueued work. It returns the device's time since Begin, and the part spent
+	// waiting for other ranks.
 	End() (took, waited time.Duration, err error)
 }
 
-// A Memory is device memory. Tensor returns a dense view from an element on. Free waits until the
-// memory is unused.
+// A Memory is device memory.
 type Memory interface {
+	// Tensor returns a dense view [b, heads, rows, dim] of type t, which begins at element from.
 	Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor
+
+	// Free releases the memory once it is unused.
 	Free() error
 }
 

@@ -44,6 +44,7 @@ func Example() {
 	// Output: 0 0.5 1 1.5 2 2.5 3
 }
 
+// The rows of each rank under a causal mask, from the front and the back.
 func ExampleCut() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 16, KVLen: 16, Dim: 4, VDim: 4, DType: flashkit.Float32, Band: flashkit.Causal()}
 	cut, _ := ring.NewCut(p, nil, 4, false)
@@ -57,6 +58,7 @@ func ExampleCut() {
 	// 3 [{0 6 10}]
 }
 
+// How many ranks a network supports before communication dominates.
 func ExamplePredict() {
 	p, _ := flashkit.ParseProblem("b1-h32-g8-n131072-m131072-d128-bf16-causal")
 	link, _ := ring.LinkOf("infiniband")
@@ -73,6 +75,7 @@ func ExamplePredict() {
 	// 64 ranks: 29 % hidden
 }
 
+// A process that torchrun started finds its rank and its GPU.
 func ExampleLaunched() {
 	env := map[string]string{"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 	x, err := ring.Launched(func(name string) string { return env[name] })

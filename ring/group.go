@@ -56,19 +56,19 @@ type Breaker interface {
 // may begin later. Apart means large heads, possibly scattered in memory: a transport may send them
 // one by one. Round and Apart are equal on both ranks.
 type Message struct {
-	Peer    int
-	Tensors []flashkit.Tensor
-	Round   int
-	Apart   bool
+	Peer    int               // the other rank
+	Tensors []flashkit.Tensor // of this rank, sent or received
+	Round   int               // from 0; a higher one may begin later
+	Apart   bool              // the heads may be sent one by one
 }
 
 // A RankError names the rank that failed, and the cause if known.
 type RankError struct {
-	Rank int
-	Err  error
+	Rank int   // the rank that failed
+	Err  error // the cause
 }
 
-// Error returns a text that names the rank.
+// Error returns a text that names the rank and the cause.
 func (e *RankError) Error() string { return fmt.Sprintf("ring: rank %d: %v", e.Rank, e.Err) }
 
 // Unwrap returns the cause.

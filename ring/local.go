@@ -36,7 +36,7 @@ type Mover interface {
 // A Mark is a Mover's opaque point in a rank's enqueued work.
 type Mark any
 
-// LocalOver is Local for device tensors: movers[r] moves the tensors of rank r. Movers are nil for
+// LocalOver returns the ranks of a group inside this process for device tensors: movers[r] moves the tensors of rank r. Movers are nil for
 // all ranks (host tensors) or for none.
 func LocalOver(movers []Mover) ([]Group, error) {
 	size := len(movers)

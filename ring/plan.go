@@ -22,7 +22,7 @@ type Link struct {
 	Slows   float64       // fraction by which a message slows a concurrent kernel, such as .08
 }
 
-// Links returns the names known to LinkOf.
+// Links returns the names that LinkOf accepts.
 func Links() []string {
 	return []string{"nvlink4", "infiniband", "ethernet100", "ethernet10", "shared"}
 }
@@ -48,8 +48,8 @@ func LinkOf(name string) (Link, error) {
 
 // A Plan predicts a pass on the slowest rank.
 type Plan struct {
-	Ranks      int
-	Steps      []PlannedStep
+	Ranks      int           // number of ranks
+	Steps      []PlannedStep // in order
 	Total      time.Duration // of the pass
 	One        time.Duration // of the pass on one rank
 	Efficiency float64       // One / (Ranks * Total)

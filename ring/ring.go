@@ -16,7 +16,10 @@ import (
 // LSE, which a dispatcher takes for training. For inference its Unpaired copy is faster for few
 // query rows.
 type Runner interface {
+	// Forward computes the forward pass of p. Its errors are a dispatcher's.
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
+
+	// Backward computes the backward pass of p. Its errors are a dispatcher's.
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
@@ -24,7 +27,11 @@ type Runner interface {
 // is one. For a forward pass with LSE, a Ring calls its method PickWithLSE, if any.
 type Chooser interface {
 	Runner
+
+	// Pick returns the kernel for a pass of p.
 	Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error)
+
+	// Kernels returns all kernels. Every rank runs the one with the name that rank 0 picked.
 	Kernels() []flashkit.Kernel
 }
 
@@ -37,7 +44,8 @@ type Options struct {
 	Ordered bool
 
 	// Progress, unless nil, is called after each step, and once a second while the rank waits for
-	// others. The latter calls come from another goroutine. No two calls are concurrent.
+	// others. The latter calls come from another goroutine. No two calls are concurrent. A plain Ring
+	// does not call it where one kernel call is the rank's whole work.
 	Progress func(Progress)
 }
 
@@ -53,7 +61,7 @@ type Stats struct {
 	Steps    int           // steps with work
 	Sent     int64         // bytes to other ranks
 	Received int64         // bytes from other ranks
-	Compute  time.Duration // in kernels and in adding their results
+	Compute  time.Duration // in kernels and in adding their results; 0 on the host where one kernel call is the whole work
 	Wait     time.Duration // for other ranks after computing: communication that was not hidden
 	Memory   int64         // bytes of the Ring's buffers
 }
@@ -120,7 +128,8 @@ func New(g Group, r Runner, o Options) (*Ring, error) {
 	return x, nil
 }
 
-// Close releases goroutines and buffers. No call may be in progress. The error is a device's.
+// Close releases goroutines and buffers, but neither the group nor the Runner. No call may be in
+// progress. The error is a device's.
 func (r *Ring) Close() (err error) {
 	r.math.pool.Close()
 	for i := range r.slots {
@@ -130,20 +139,21 @@ func (r *Ring) Close() (err error) {
 	return err
 }
 
-// Stats returns the last call's statistics.
+// Stats returns the last call's statistics, of this rank alone. It waits for a call in progress.
 func (r *Ring) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stats
 }
 
-// Forward computes the forward pass of the whole problem p for the rank's rows.
+// Forward computes the forward pass of the whole problem p for the rank's rows. All ranks call it
+// together. args are the rank's shard.
 func (r *Ring) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassForward, args)
 }
 
 // Backward computes the backward pass of the whole problem p: DQ of the rank's rows, DK and DV of
-// its keys.
+// its keys. All ranks call it together. args are the rank's shard, with the O and LSE of Forward.
 func (r *Ring) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassBackward, args)
 }

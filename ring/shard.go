@@ -100,7 +100,9 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 }
 
 // Join copies a rank's outputs of a pass into the whole's arguments, on the host: O and LSE, or the
-// gradients. Padding after sequences stays unchanged.
+// gradients. Padding after sequences stays unchanged. Ranks write different rows and keys, and may
+// join concurrently. DSink, and DBias of a bias that repeats over rows, are the exceptions: every
+// rank writes all of them.
 func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
 	if err := c.checkShard(rank, whole); err != nil {
 		return err

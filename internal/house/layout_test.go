@@ -92,6 +92,7 @@ func matches(pattern, folder string) bool {
 // goFiles returns the module's Go files. Hidden folders, testdata and modules
 // of their own are no part of it.
 func goFiles(t *testing.T) []string {
+	enter()
 	var files []string
 	root := os.DirFS(".")
 	require.NoError(t, fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {

@@ -18,6 +18,7 @@ import (
 // Every relative link of every Markdown file leads to a file, and every anchor to a
 // heading. Links to other hosts are only parsed: the test works offline.
 func TestLinks(t *testing.T) {
+	enter()
 	wrong, links := brokenLinks(t, os.DirFS("."))
 	for _, w := range wrong {
 		t.Error(w)

@@ -2,6 +2,7 @@ package house
 
 import (
 	"os"
+	"sync"
 	"testing"
 )
 
@@ -12,3 +13,11 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// enter changes to the root once more. go test sees a change of folder only while tests run. Without
+// one it looks for the files that tests read in this folder, and cached results outlive changes.
+var enter = sync.OnceFunc(func() {
+	if err := os.Chdir("."); err != nil {
+		panic(err)
+	}
+})

@@ -38,6 +38,7 @@ func targets(t *testing.T) map[string]bool {
 }
 
 func read(t *testing.T, name string) string {
+	enter()
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	return strings.ReplaceAll(string(text), "\r\n", "\n")
@@ -45,6 +46,7 @@ func read(t *testing.T, name string) string {
 
 // tracked returns the files that git tracks and that match any of the patterns.
 func tracked(t *testing.T, patterns ...string) []string {
+	enter()
 	list, err := exec.Command("git", append([]string{"ls-files"}, patterns...)...).Output()
 	if err != nil {
 		t.Skip("not a git checkout: ", err)

@@ -56,6 +56,7 @@ func nestedFiles(t *testing.T) (files []string) {
 
 // cFiles returns the C and CUDA files.
 func cFiles(t *testing.T) (files []string) {
+	enter()
 	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

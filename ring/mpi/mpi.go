@@ -79,16 +79,17 @@ func Open(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
-// Rank returns MPI's rank.
+// Rank returns this process's rank in MPI_COMM_WORLD.
 func (g *Group) Rank() int { return g.rank }
 
-// Size returns the number of MPI's ranks.
+// Size returns the number of ranks in MPI_COMM_WORLD.
 func (g *Group) Size() int { return g.size }
 
 // Library returns the name of the loaded library.
 func (g *Group) Library() string { return g.lib.name }
 
-// Gather sends mine to all ranks and fills all with every rank's bytes, in rank order.
+// Gather sends mine to all ranks and fills all with every rank's bytes, in rank order. mine has the
+// same length on every rank.
 func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*g.size {
 		return fmt.Errorf("ring/mpi: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*g.size, g.size)
@@ -103,7 +104,8 @@ func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	return g.finish(ctx, x)
 }
 
-// Start begins an exchange, which a goroutine advances until it is done.
+// Start begins an exchange of host tensors, which a goroutine advances until it is done. It is an
+// error if one is under way.
 func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -135,7 +137,7 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return ctx.Err()
 }
 
-// Wait returns when the current exchange is done. In a broken group MPI may touch the tensors until
+// Wait returns when the current exchange is done, or at once if there is none. In a broken group MPI may touch the tensors until
 // the program ends.
 func (g *Group) Wait(ctx context.Context) error {
 	x := g.current

@@ -15,10 +15,10 @@ import (
 const watchedVar = "FLASHKIT_WATCHED"
 
 // Watch reports a rank that died; mpiexec also names a dead process, but may have ended that one
-// itself. A program calls Watch first of all. In a process started by mpiexec, it reruns the
-// program with the same arguments, input and output. If the rerun fails, it writes the rank to
-// stderr. It returns the exit status, for os.Exit, and true. In the rerun, and without mpiexec, it
-// returns false.
+// itself. A program calls Watch first of all. In a process that a launcher such as mpiexec started
+// as one of several ranks, it reruns the program with the same arguments, input and output. If the
+// rerun fails, it writes the rank to stderr. It returns the exit status, for os.Exit, and true. In
+// the rerun, and without a launcher, it returns false.
 func Watch(stderr io.Writer) (status int, watched bool) {
 	launch, err := ring.Launched(os.Getenv)
 	if err != nil || launch.Launcher == "" || launch.Size < 2 || os.Getenv(watchedVar) != "" {

@@ -4,5 +4,5 @@ package mpi
 
 import "io"
 
-// Watch does nothing on this system.
+// Watch returns 0 and false: it does nothing on this system.
 func Watch(io.Writer) (status int, watched bool) { return 0, false }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
@@ -50,6 +51,34 @@ func Example() {
 		err = x.Forward(ctx, p, args.Args)
 	}
 	fmt.Println(errors.Join(err, x.Close(), args.Free(), rank.Close(), control.Close()))
+}
+
+// The GPUs of one process, a goroutine each, meet through a group in memory.
+func ExampleOpen() {
+	groups, err := ring.Local(2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var ranks sync.WaitGroup
+	for i, control := range groups {
+		ranks.Go(func() {
+			gpu, err := cuda.OpenDevice(i)
+			if err != nil {
+				control.Fail(err) // so that the other rank does not wait
+				return
+			}
+			defer gpu.Close()
+			rank, err := nccl.Open(context.Background(), control, gpu, nccl.Options{Channels: 8})
+			if err != nil {
+				fmt.Println(err)
+				return
+			}
+			defer rank.Close()
+			fmt.Println("rank", rank.Rank(), "on", gpu.Device())
+		})
+	}
+	ranks.Wait()
 }
 
 // A rank of torchrun starts with NCCL_COMM_ID in its environment.

@@ -135,7 +135,8 @@ func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (
 	return g, nil
 }
 
-// Version returns the version of the library that Open would load: 23203 is 2.32.3.
+// Version returns the version of the library that Open would load: 23203 is 2.32.3. The error wraps
+// ErrNoNCCL.
 func Version(o Options) (int, error) {
 	lib, err := load(context.Background(), o)
 	if err != nil {

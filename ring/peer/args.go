@@ -105,7 +105,8 @@ func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i 
 	return nil
 }
 
-// Download copies the outputs of a pass of p back to the tensors of shard.
+// Download copies the outputs of a pass of p back to the tensors of shard, which was uploaded. It
+// waits for the GPU. A tensor of another shape is a *flashkit.ProblemError.
 func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.Args) error {
 	for _, a := range flashkit.Arguments() {
 		from, to := *a.Of(x.Args), *a.Of(shard)
@@ -126,7 +127,7 @@ func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.
 	return nil
 }
 
-// Free frees the memory.
+// Free frees the memory on the GPU. A second call does nothing.
 func (x *Args) Free() (err error) {
 	for _, m := range x.buffers {
 		err = errors.Join(err, m.Free())

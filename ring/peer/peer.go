@@ -106,7 +106,7 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	return r, nil
 }
 
-// Over returns a rank whose messages another transport moves, such as package nccl. join receives
+// Over returns a rank of one GPU whose messages another transport moves, such as package nccl. join receives
 // the rank and returns its group, which closes with it. multiprocessors is the number taken by
 // kernels that move messages, 0 for none. Kernels that fill the GPU leave these free while messages
 // are under way or about to begin.
@@ -131,7 +131,8 @@ func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group
 // Early returns true: messages need no resources that kernels occupy.
 func (r *Rank) Early() bool { return true }
 
-// Close leaves the group and releases the rank's streams once the GPU has finished with them.
+// Close leaves the group and releases the rank's streams once the GPU has finished with them. A
+// second call does nothing.
 func (r *Rank) Close() error {
 	if r.closed {
 		return nil
@@ -158,7 +159,7 @@ func (r *Rank) streams() [6]**cuda.Stream {
 	return [...]**cuda.Stream{&r.copies, &r.compute, &r.overlapStreams[0], &r.overlapStreams[1], &r.overlapStreams[2], &r.overlapStreams[3]}
 }
 
-// GPU returns the rank's GPU.
+// GPU returns the rank's GPU, which the caller opened.
 func (r *Rank) GPU() *cuda.Backend { return r.gpu }
 
 // Stream returns the compute stream. Work that a program enqueues there precedes the Ring's next
@@ -260,21 +261,21 @@ func (r *Rank) Holds(t flashkit.Tensor) bool {
 	return ok && m.Backend() == r.gpu
 }
 
-// Alloc returns GPU memory.
+// Alloc returns memory of the rank's GPU.
 func (r *Rank) Alloc(bytes int) (ring.Memory, error) { return r.gpu.Alloc(bytes) }
 
-// Fill enqueues cuda.Stream.Fill.
+// Fill enqueues cuda.Stream.Fill in the compute stream.
 func (r *Rank) Fill(t flashkit.Tensor, x float32) error { return r.compute.Fill(t, x) }
 
-// Add enqueues cuda.Stream.Add.
+// Add enqueues cuda.Stream.Add in the compute stream.
 func (r *Rank) Add(dst, x, y flashkit.Tensor) error { return r.compute.Add(dst, x, y) }
 
-// Merge enqueues cuda.Stream.Merge.
+// Merge enqueues cuda.Stream.Merge in the compute stream.
 func (r *Rank) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	return r.compute.Merge(o, lse, part, partLSE)
 }
 
-// Copy enqueues cuda.Stream.Copy.
+// Copy enqueues cuda.Stream.Copy in the compute stream.
 func (r *Rank) Copy(dst, src flashkit.Tensor) error { return r.compute.Copy(dst, src) }
 
 // Get copies a float32 row to the host, after all earlier work.

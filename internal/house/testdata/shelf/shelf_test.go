@@ -1,0 +1,10 @@
+package shelf_test
+
+import "fmt"
+
+func ExampleNew() {
+	fmt.Println("made")
+	// Output: made
+}
+
+func ExamplePart_Shown() {}
