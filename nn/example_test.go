@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"sync"
 
 	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/nn"
@@ -53,6 +54,31 @@ func ExampleNewEngine() {
 	y := nn.ReLU.Forward(s, nn.NewTensor([]float32{-1, 2}, 1, 1, 2))
 	fmt.Println(y.Data, s.Err())
 	// Output: [0 2] <nil>
+}
+
+// One Engine serves all goroutines, each with its own Step.
+func ExampleEngine() {
+	d, err := dispatch.Default(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	e := nn.NewEngine(d)
+	defer e.Close()
+	l := nn.NewLinear(nn.Blank(), 1, 1, false)
+	l.Weight.Data[0] = 2
+	y := make([]float32, 3)
+	var wg sync.WaitGroup
+	for i := range y {
+		wg.Go(func() {
+			s := e.NewStep()
+			s.Begin(context.Background())
+			y[i] = l.Forward(s, nn.NewTensor([]float32{float32(i)}, 1, 1, 1)).Data[0]
+		})
+	}
+	wg.Wait()
+	fmt.Println(y)
+	// Output: [0 2 4]
 }
 
 func ExampleEngine_NewStep() {
@@ -109,6 +135,30 @@ func ExampleTensor() {
 	// Output: [2] [5] [8]
 }
 
+// Two sequences of three rows, one after the other.
+func ExampleNewTensor() {
+	x := nn.NewTensor([]float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 2, 3, 2)
+	fmt.Println(x.Count(), x.Row(3)) // row 3 is the first of the second sequence
+	// Output: 6 [7 8]
+}
+
+// Two texts of three tokens.
+func ExampleNewTokens() {
+	tokens := nn.NewTokens([]int32{7, 8, 9, 7, 8, 8}, 2, 3)
+	fmt.Println(tokens.Batch, tokens.T, tokens.Count())
+	// Output: 2 3 6
+}
+
+// A transposed batch, as PyTorch has with batch_first=False: attention sees the same sequences.
+func ExampleRows() {
+	m, s := nn.NewMultiHeadAttention(1), engine.NewStep()
+	m.Causal = true
+	s.Begin(context.Background())
+	x := nn.Tensor{Data: []float32{1, 10, 1, 10}, Features: 1, Rows: nn.Rows{Batch: 2, T: 2, TimeFirst: true}}
+	fmt.Println(m.Forward(s, x, x, x).Data, x.Rows.Count(), s.Err()) // sequences 1, 1 and 10, 10
+	// Output: [1 10 1 10] 4 <nil>
+}
+
 func ExamplePacked() {
 	rows := nn.Packed([]int32{0, 3, 5}) // a sequence of 3 rows, and one of 2
 	tokens := nn.Tokens{IDs: []int32{7, 8, 9, 7, 8}, Rows: rows}
@@ -140,7 +190,7 @@ func ExampleNewInit() {
 }
 
 // Layers of other packages make their parameters with the same Init.
-func ExampleInit_Uniform() {
+func ExampleInit() {
 	i := nn.NewInit(1).In("mine")
 	a, b, c := i.Uniform("a", 0.5, 2, 3), i.Normal("b", 1, 3), i.Constant("c", 1, 3)
 	fmt.Println(a.Name, b.Name, c.Data, nn.Count([]*nn.Param{a, b, c}), i.Err())
@@ -155,6 +205,32 @@ func ExampleBlank() {
 	l := nn.NewLinear(nn.Blank(), 2, 2, false) // to be loaded
 	fmt.Println(l.Weight.Data)
 	// Output: [0 0 0 0]
+}
+
+// A frozen layer: an optimizer updates only the parameters that it has.
+func ExampleParam() {
+	i := nn.NewInit(1)
+	body, head := nn.NewLinear(i.In("body"), 4, 8, true), nn.NewLinear(i.In("head"), 8, 2, true)
+	before := body.Weight.Data[0]
+	for _, p := range append(body.Params(), head.Params()...) {
+		p.ZeroGrad()
+		p.Grad[0] = 1
+		fmt.Println(p.Name, p.Shape)
+	}
+	nn.NewSGD(head.Params(), 0.1).Update()
+	fmt.Println(body.Weight.Data[0] == before)
+	// Output:
+	// body.weight [8 4]
+	// body.bias [8]
+	// head.weight [2 8]
+	// head.bias [2]
+	// true
+}
+
+func ExampleCount() {
+	l := nn.NewLinear(nn.NewInit(1), 4, 8, true)
+	fmt.Println(nn.Count(l.Params()), "numbers") // 8 x 4 weights and 8 biases
+	// Output: 40 numbers
 }
 
 func ExampleParam_Changed() {
