@@ -8,11 +8,11 @@ import (
 
 // Handles of the CUDA driver.
 type (
-	Context      uintptr
-	Module       uintptr
-	Function     uintptr
-	StreamHandle uintptr // 0 is the context's default stream
-	EventHandle  uintptr
+	Context      uintptr // a CUcontext
+	Module       uintptr // a CUmodule, a loaded image
+	Function     uintptr // a CUfunction, a kernel of a Module
+	StreamHandle uintptr // a CUstream; 0 is the context's default stream
+	EventHandle  uintptr // a CUevent
 	Pointer      uintptr // an address in device memory
 )
 
@@ -129,6 +129,7 @@ type Error struct {
 	Name string // the code's name, such as CUDA_ERROR_OUT_OF_MEMORY
 }
 
+// Error returns the call, with the name and number of the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
 
 // Codes that the backend handles.
