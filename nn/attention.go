@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row's features are its
+// A MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row's features are its
 // heads' features, concatenated. It has no parameters.
 type MultiHeadAttention struct {
 	Heads   int     // query heads

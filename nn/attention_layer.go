@@ -66,9 +66,9 @@ func (l *AttentionLayer) Forward(s *Step, q, k, v Tensor) Tensor {
 	return l.Out.Forward(s, l.Attention.Forward(s, q, k, v))
 }
 
-// Decode is Forward in inference for rows x that continue the cached sequences. It appends their
-// keys and values to the cache, and attends to all of it. The cache has KVHeads heads of DimHead
-// features.
+// Decode returns Forward's result for rows x that continue the cached sequences, in inference. It
+// appends their keys and values to the cache, and attends to all of it. The cache has KVHeads heads
+// of DimHead features.
 func (l *AttentionLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	q, k, v := l.project(s, x, x, x)
 	return l.Out.Forward(s, l.Attention.Decode(s, q, k, v, cache))

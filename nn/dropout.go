@@ -2,7 +2,7 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/philox"
 
-// Dropout, in training, zeros elements with probability P and multiplies the others by 1/(1-P). In
+// A Dropout zeros elements with probability P and multiplies the others by 1/(1-P), in training. In
 // inference it does nothing. The mask depends on the Step's seed and number, the preceding dropouts
 // of the pass, and the element's position.
 type Dropout struct {

@@ -81,8 +81,8 @@ func (l *PositionalEmbedding) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// ForwardFrom is Forward for inference with continued sequences: the first row of sequence b has
-// position from[b]. A nil from is 0 for all.
+// ForwardFrom returns Forward's result for continued sequences: the first row of sequence b has
+// position from[b]. A nil from is 0 for all. It is for inference.
 func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tensor {
 	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.accepts(l.Weight.Name, "x", &x, l.features, nil) {
 		return Tensor{}

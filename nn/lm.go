@@ -47,8 +47,9 @@ func (l *LanguageModel) NewCaches(batch int) ([]*KVCache, error) {
 	return l.Transformer.NewCaches(batch)
 }
 
-// Decode is Forward in inference for tokens that continue the cached sequences; it appends them to
-// the caches. After an error the cached sequences are lost: Reset the caches.
+// Decode returns the next token's logits for tokens that continue the cached sequences, in
+// inference. It appends the tokens to the caches. After an error the cached sequences are lost:
+// Reset the caches.
 func (l *LanguageModel) Decode(s *Step, tokens Tokens, caches []*KVCache) Tensor {
 	return l.Head.Forward(s, l.Transformer.Decode(s, l.Embedding.Forward(s, tokens), caches))
 }

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// A CrossEntropy is the loss of classification: the mean over rows of minus the natural logarithm
-// of the target's probability under the softmax of the logits.
+// A CrossEntropy is the loss of a classification. It is the mean over rows of minus the natural
+// logarithm of the target's probability under the softmax of the logits.
 type CrossEntropy struct {
 	// Ignore is the target of rows that do not count. PyTorch's default is -100.
 	Ignore int32

@@ -6,9 +6,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
-// AdamW is the optimizer of Loshchilov and Hutter, Decoupled weight decay regularization (2019), as
-// in PyTorch: weights decay separately from the gradient. Update is not safe for concurrent use,
-// and no pass may use the parameters meanwhile.
+// An AdamW is the optimizer Adam with decoupled weight decay, as in PyTorch: weights decay
+// separately from the gradient. Update is not safe for concurrent use, and no pass may use the
+// parameters meanwhile.
+//
+// Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
 type AdamW struct {
 	LR           float64 // learning rate; may change between updates
 	Beta1, Beta2 float64 // decay of the means of gradients and squared gradients
@@ -47,7 +49,7 @@ func (o *AdamW) Update() {
 	}
 }
 
-// SGD is stochastic gradient descent with momentum, as in PyTorch: weight decay is part of the
+// An SGD is stochastic gradient descent with momentum, as in PyTorch: weight decay is part of the
 // gradient. Update is not safe for concurrent use, and no pass may use the parameters meanwhile.
 type SGD struct {
 	LR          float64 // learning rate; may change between updates

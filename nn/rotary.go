@@ -5,9 +5,10 @@ import (
 	"math"
 )
 
-// Rotary rotates pairs of features of each head by angles proportional to the row's position: Su et
-// al., RoFormer: enhanced transformer with rotary position embedding (2021). It is safe for
-// concurrent use.
+// A Rotary rotates pairs of features of each head by angles proportional to the row's position. It
+// is safe for concurrent use.
+//
+// Source: Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021.
 type Rotary struct {
 	dim, positions int
 	interleaved    bool
@@ -42,8 +43,8 @@ func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, err
 // pushes no record: its backward pass is its inverse.
 func (r *Rotary) Forward(s *Step, x Tensor, heads int) Tensor { return r.rotate(s, x, heads, nil, 1) }
 
-// ForwardFrom is Forward for continued sequences: the first row of sequence b has position from[b].
-// A nil from is 0 for all. It has no backward pass.
+// ForwardFrom returns Forward's result for continued sequences: the first row of sequence b has
+// position from[b]. A nil from is 0 for all. It is for inference.
 func (r *Rotary) ForwardFrom(s *Step, x Tensor, heads int, from []int32) Tensor {
 	return r.rotate(s, x, heads, from, 1)
 }

@@ -55,8 +55,8 @@ func (l *TransformerLayer) Forward(s *Step, x Tensor) Tensor {
 	return s.Keep(m, l.feedForward(s, x))
 }
 
-// Decode is Forward in inference for rows that continue the cached sequences. It appends their keys
-// and values to the cache.
+// Decode returns Forward's result for rows that continue the cached sequences, in inference. It
+// appends their keys and values to the cache.
 func (l *TransformerLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Attention.Decode(s, x, cache))
@@ -152,8 +152,9 @@ func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	return list, nil
 }
 
-// Decode is Forward in inference for rows that continue the cached sequences; it appends them to
-// the caches. After an error the cached sequences are lost: Reset the caches.
+// Decode returns Forward's result for rows that continue the cached sequences, in inference. It
+// appends the rows to the caches, which are NewCaches'. After an error the cached sequences are
+// lost: Reset the caches.
 func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
 		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))
