@@ -154,8 +154,8 @@ func (o Options) Count(kernels []flashkit.Kernel) int {
 	return n
 }
 
-// Results returns the results of every chosen case on every chosen kernel, in order, and runs the
-// cases as the caller iterates, until ctx is done. At most GOMAXPROCS cases run concurrently.
+// Results returns the results of every chosen case on every chosen kernel, in order. The cases run
+// while the caller iterates, until ctx is done. At most GOMAXPROCS cases run concurrently.
 // Random problems of Budget come last, each on all kernels in turn. The iteration ends after all
 // started checks have ended.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
