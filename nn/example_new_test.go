@@ -156,6 +156,7 @@ func ExampleNewTransformer() {
 	// Output: true <nil>
 }
 
+// A causal model of 100 tokens: a row of logits for each token of the texts.
 func ExampleNewLanguageModel() {
 	i := nn.NewInit(1)
 	m := nn.NewLanguageModel(i, nn.LanguageModelConfig{Vocabulary: 100, TransformerConfig: nn.TransformerConfig{

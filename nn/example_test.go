@@ -41,6 +41,7 @@ func Example() {
 	// Output: 2.0000
 }
 
+// The set-up of a program: a Dispatcher, an Engine, and a Step for each goroutine.
 func ExampleNewEngine() {
 	d, err := dispatch.Default(context.Background()) // every backend that this machine can run
 	if err != nil {
@@ -81,6 +82,7 @@ func ExampleEngine() {
 	// Output: [0 2 4]
 }
 
+// A Step begins again and again, for inference or for training.
 func ExampleEngine_NewStep() {
 	s := engine.NewStep()
 	s.Workers = 1
@@ -117,6 +119,7 @@ func (l *double) Backward(s *nn.Step, dy nn.Tensor) nn.Tensor {
 	return dx
 }
 
+// A layer outside of this package uses the Step as the layers of nn do.
 func ExampleStep() {
 	l, s := new(double), engine.NewStep()
 	s.BeginTraining(context.Background(), 1, 1)
@@ -126,6 +129,7 @@ func ExampleStep() {
 	// Output: [2 4 6] [2 2 2] <nil> true
 }
 
+// The keys of a product that has query, key and value in each row: a view, without a copy.
 func ExampleTensor() {
 	qkv := nn.NewTensor([]float32{1, 2, 3, 4, 5, 6, 7, 8, 9}, 1, 3, 3) // one sequence of three rows
 	k := qkv.Columns(1, 1)                                             // a view
@@ -159,6 +163,7 @@ func ExampleRows() {
 	// Output: [1 10 1 10] 4 <nil>
 }
 
+// Two texts without padding.
 func ExamplePacked() {
 	rows := nn.Packed([]int32{0, 3, 5}) // a sequence of 3 rows, and one of 2
 	tokens := nn.Tokens{IDs: []int32{7, 8, 9, 7, 8}, Rows: rows}
@@ -166,12 +171,14 @@ func ExamplePacked() {
 	// Output: 2 3 5
 }
 
+// The same texts, with padding.
 func ExamplePadded() {
-	rows := nn.Padded(3, []int32{3, 2}) // the same in rows of 3
+	rows := nn.Padded(3, []int32{3, 2}) // in rows of 3
 	fmt.Println(rows.Batch, rows.T, rows.Count())
 	// Output: 2 3 6
 }
 
+// Names of parameters follow from the prefixes, as in PyTorch.
 func ExampleNewInit() {
 	i := nn.NewInit(1)
 	l := nn.NewLinear(i.In("layers").In("0"), 4, 3, true)
@@ -201,6 +208,7 @@ func ExampleInit() {
 	// mine: two and three do not go together
 }
 
+// Random numbers would be a waste for a model that is loaded.
 func ExampleBlank() {
 	l := nn.NewLinear(nn.Blank(), 2, 2, false) // to be loaded
 	fmt.Println(l.Weight.Data)
@@ -227,12 +235,14 @@ func ExampleParam() {
 	// true
 }
 
+// The size of a model, for a log.
 func ExampleCount() {
 	l := nn.NewLinear(nn.NewInit(1), 4, 8, true)
 	fmt.Println(nn.Count(l.Params()), "numbers") // 8 x 4 weights and 8 biases
 	// Output: 40 numbers
 }
 
+// A program that writes weights itself tells the layers.
 func ExampleParam_Changed() {
 	l, s := nn.NewLinear(nn.Blank(), 1, 1, false), engine.NewStep()
 	l.Weight.Data[0] = 3
@@ -242,6 +252,7 @@ func ExampleParam_Changed() {
 	// Output: [6]
 }
 
+// Backward adds to gradients, so a training step begins with zeros.
 func ExampleZeroGrads() {
 	l := nn.NewLinear(nn.NewInit(1), 2, 1, false)
 	l.Weight.Grad = []float32{1, 2}
@@ -250,6 +261,7 @@ func ExampleZeroGrads() {
 	// Output: [0 0]
 }
 
+// A checkpoint: parameters, and the number of the step as metadata.
 func ExampleSave() {
 	from, to := nn.NewLinear(nn.NewInit(1), 2, 1, true), nn.NewLinear(nn.Blank(), 2, 1, true)
 	var file bytes.Buffer
@@ -261,6 +273,7 @@ func ExampleSave() {
 	// Output: map[step:100] <nil> true
 }
 
+// A file of another model: the error has every fault.
 func ExampleLoad() {
 	var file bytes.Buffer
 	if err := nn.Save(&file, nn.NewLinear(nn.NewInit(1), 2, 1, true).Params(), nil); err != nil {

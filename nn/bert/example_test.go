@@ -14,6 +14,7 @@ import (
 const config = `{"model_type": "bert", "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
 	"intermediate_size": 56, "max_position_embeddings": 40, "type_vocab_size": 2, "hidden_act": "gelu"}`
 
+// Keys that the file lacks have the defaults of the transformers library.
 func ExampleParseConfig() {
 	c, err := bert.ParseConfig([]byte(config))
 	fmt.Println(c.Layers, c.Hidden, c.Heads, err)
@@ -64,6 +65,7 @@ func ExampleModel() {
 	// Output: 2 layers with bf16-weights
 }
 
+// The files of a model are config.json and model.safetensors.
 func ExampleLoad() {
 	m := load()
 	fmt.Println(m.Config().Hidden)
@@ -140,6 +142,7 @@ func ExampleStep_Vectors() {
 	// Output: 0.941
 }
 
+// A row for each token, for a classifier of tokens.
 func ExampleStep_Hidden() {
 	ctx := context.Background()
 	d, err := dispatch.Default(ctx)
