@@ -32,6 +32,7 @@ func ExampleResults() {
 	// Output: 110 passed
 }
 
+// Each trap names the single mistake that it catches.
 func ExampleTraps() {
 	for _, c := range conformance.Traps()[:2] {
 		fmt.Printf("%s: %s\n", c.Name, c.Catches)

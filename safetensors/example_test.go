@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A file holds q, k and v as a model's program wrote them. Three lines make arguments
-// of them, and ProblemOf knows the problem.
+// A file has q, k and v, as another program wrote them. Three lines make arguments of them, and
+// ProblemOf returns the problem.
 func ExampleFile_Decode() {
 	file, err := safetensors.Parse(exampleFile())
 	if err != nil {
@@ -43,7 +43,7 @@ func ExampleEncodeBSHD() {
 	// F32 [1 3 2 4] bshd <nil>
 }
 
-// Tensors of a file that are no rows of attention: lengths, starts, 16-bit weights.
+// Tensors of a file other than rows of attention: lengths, starts, 16-bit weights.
 func ExampleTensor_Int32s() {
 	lens := safetensors.FromInt32s("kv_lens", []int{2}, []int32{20, 3})
 	weights := safetensors.FromUint16s("weight", "BF16", []int{1, 3}, flashkit.ToBF16([]float32{1, -2, 0.5}))

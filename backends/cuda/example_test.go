@@ -26,6 +26,7 @@ func ExampleDevices() {
 	}
 }
 
+// A Device prints as its number and name, as in errors.
 func ExampleDevice() {
 	d := &cuda.Device{Ordinal: 1, Name: "NVIDIA H200", Major: 9, SMs: 132}
 	fmt.Println(d)

@@ -8,6 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
+// The portable kernels support every problem. Package dispatch chooses among all.
 func ExampleNew() {
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 128, KVLen: 128, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
 	for _, k := range simd.New().Kernels() {

@@ -20,6 +20,7 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, b)
 }
 
+// Attention in a sandbox. The decode kernel refuses a problem with many query rows.
 func ExampleNew() {
 	b, err := wasm.New(context.Background())
 	if errors.Is(err, flashkit.ErrUnavailable) {
