@@ -41,7 +41,7 @@ type Options struct {
 //
 // The host's arrays of Args.Seqs are copied to the device, unless the previous call in the stream
 // had equal arrays. A captured call puts the copy into the graph. The copy's source is host memory
-// that later calls overwrite, so a graph to be replayed takes the arrays of Options.Sequences.
+// that later calls overwrite, so a graph that is replayed needs Launch with Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
