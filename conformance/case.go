@@ -10,7 +10,7 @@ import (
 // A Case is one problem with its inputs. A trap is a small case named after the single mistake that
 // it catches; a grid case is named after its problem.
 type Case struct {
-	Name    string
+	Name    string           // without type and layout; FullName adds them
 	Catches string           // the mistake, in words; "" in the grid
 	Problem flashkit.Problem // with Float32; InDType gives the other types
 
@@ -28,8 +28,8 @@ type Case struct {
 	bounds map[flashkit.DType]func() bounds // largest error from truth, by type
 }
 
-// InDType returns the case with its tensors stored as t. All three types represent the inputs
-// exactly, so the expected values stay the same.
+// InDType returns the case with its tensors stored as t: Float32, Float16 or BFloat16. The inputs
+// are exact in the types that the suite runs, so the expected values stay the same.
 func (c Case) InDType(t flashkit.DType) Case {
 	if c.Problem.DType == t {
 		return c

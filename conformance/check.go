@@ -9,9 +9,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Check runs the case on the kernel and returns the first failure, or nil. It checks in this order:
-// the kernel's error, changed inputs, memory outside outputs, unwritten elements, bounds, bits of
-// further runs. It returns a *flashkit.UnsupportedError if the kernel does not support the problem.
+// Check runs the case on the kernel and returns the first failure, or nil if the kernel passes. It
+// checks in this order: the kernel's error, changed inputs, memory outside outputs, unwritten
+// elements, bounds, bits of further runs. It returns a *flashkit.UnsupportedError if the kernel does
+// not support the problem.
 func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 	in := c.Inputs()
 	if err := unsupported(k, in, c.layout); err != nil {

@@ -13,7 +13,7 @@ import (
 // bits alone as in any batch, padded or packed. In the forward pass this extends to a KV head with
 // its query heads, among any number of heads. Conformance tests all kernels of the backend.
 type BatchInvariant interface {
-	BatchInvariant() bool
+	BatchInvariant() bool // whether the backend promises it
 }
 
 // promised returns the checks of the promises that the kernel's backend makes.

@@ -9,7 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// Inputs are the dense, row-major inputs of a case before layout.
+// Inputs are the dense, row-major inputs of a case before layout. Case.Vector makes them readable
+// for other programs.
 type Inputs struct {
 	p           flashkit.Problem
 	q, k, v, do []float32
@@ -18,7 +19,8 @@ type Inputs struct {
 	features // inputs of the problem's features
 }
 
-// Inputs returns the inputs of the case: noise, modified by the case's fill.
+// Inputs returns the inputs of the case: noise that depends on its name, modified by the case's
+// fill.
 func (c Case) Inputs() *Inputs {
 	p := c.Problem
 	array := func(name string, shape [4]int) []float32 {

@@ -15,7 +15,7 @@ import (
 // a kernel, even during other calls. Later calls may also poison workspace at the start of each
 // tile, which finds more errors. Poison must not change results.
 type Poisoner interface {
-	Poison()
+	Poison() // fills workspace with NaN, from now on
 }
 
 // poisoned returns the kernels with a Run that first poisons the backend's workspace.

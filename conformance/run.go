@@ -22,7 +22,7 @@ import (
 
 // Options select the cases and kernels to run. The zero value runs all, without a sweep.
 type Options struct {
-	Kernel string // pattern of full kernel names (package path); "" for all
+	Kernel string // pattern of full kernel names, as in package path; "" for all
 	Case   string // pattern of full case names; sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed> runs that sweep case
 	Sweep  int    // random problems per kernel of each kind: dense, with features, tiny with features, wide
 	Seed   uint64 // of the sweep and of Budget
@@ -123,7 +123,7 @@ func matches(pattern, name string) bool {
 	return pattern == "" || ok && err == nil
 }
 
-// Validate returns an error if a pattern is malformed.
+// Validate returns an error if a pattern of Kernel or Case is malformed.
 func (o Options) Validate() error {
 	for _, p := range []string{o.Kernel, o.Case} {
 		if _, err := path.Match(p, ""); err != nil {
@@ -154,9 +154,10 @@ func (o Options) Count(kernels []flashkit.Kernel) int {
 	return n
 }
 
-// Results runs every chosen case on every chosen kernel and yields the results in order until ctx
-// is done. At most GOMAXPROCS cases run concurrently. Random problems of Budget come last, each on
-// all kernels in turn. Results returns after all started checks have ended.
+// Results returns the results of every chosen case on every chosen kernel, in order. The cases run
+// while the caller iterates, until ctx is done. At most GOMAXPROCS cases run concurrently.
+// Random problems of Budget come last, each on all kernels in turn. The iteration ends after all
+// started checks have ended.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -211,8 +212,8 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 	}
 }
 
-// Caught runs the trap or long case of that name in every type on the kernels. It returns the first
-// failure, or nil. Kernels that do not support the case are skipped.
+// Caught returns the first failure of the kernels on the trap or long case of that name, in all its
+// types, or nil. Kernels that do not support the case are skipped. An unknown name gives nil.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	for _, c := range slices.Concat(Traps(), Long()) {
 		if c.Name != trap {

@@ -59,11 +59,12 @@ func (c Case) stored() Case {
 	return c
 }
 
-// VectorName returns the name of the case's vector. Several cases of the grid share one.
+// VectorName returns the name of the case's vector, without VectorSuffix. Several cases of the grid
+// share one.
 func (c Case) VectorName() string { return c.stored().Name }
 
-// Vector computes the golden vector of a case: the oracle's results, the bounds by type, and the
-// inputs unless they are plain noise. testdata/README.md describes the format.
+// Vector returns the golden vector of a case, computed anew: the oracle's results, the bounds by
+// type, and the inputs unless they are plain noise. testdata/README.md describes the format.
 func (c Case) Vector() *safetensors.File {
 	s := c.stored()
 	in := s.Inputs()

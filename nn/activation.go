@@ -2,8 +2,8 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/matmul"
 
-// Forward returns a applied to every element of x, as a separate layer. Linear.Activation costs
-// less.
+// Forward returns a applied to every element of x, [rows, features], as a separate layer.
+// Linear.Activation costs less.
 func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "x", &x, 0, nil) {
 		return Tensor{}

@@ -6,11 +6,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row's features are its
+// A MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row's features are its
 // heads' features, concatenated. It has no parameters.
 type MultiHeadAttention struct {
-	Heads   int
-	KVHeads int     // of k and v; 0 is Heads. Divides Heads: query head h reads head h / (Heads/KVHeads)
+	Heads   int     // query heads
+	KVHeads int     // heads of k and v; 0 is Heads. Divides Heads: query head h reads head h / (Heads/KVHeads)
 	Scale   float32 // softmax scale; 0 is 1/sqrt(features of a head)
 	Dropout float32 // probability of dropping a weight in training, in [0, 1)
 	Causal  bool    // a row sees keys up to its own position; the last row sees all keys
@@ -22,21 +22,23 @@ type MultiHeadAttention struct {
 	UseFlashAttention bool
 }
 
-// NewMultiHeadAttention returns flash attention with the given number of heads.
+// NewMultiHeadAttention returns flash attention with the given number of heads. Set fields for
+// more.
 func NewMultiHeadAttention(heads int) *MultiHeadAttention {
 	return &MultiHeadAttention{Heads: heads, UseFlashAttention: true}
 }
 
-// Forward returns [rows of q, Heads * features of a head of v]. q is [rows, Heads * dim], k [keys,
-// KVHeads * dim] and v [keys, KVHeads * features]. They may be one tensor. k and v have q's number
-// of sequences, but may differ in length.
+// Forward returns the attention of q over k and v, [rows of q, Heads * features of a head of v]. q
+// is [rows, Heads * dim], k [keys, KVHeads * dim] and v [keys, KVHeads * features]. They may be one
+// tensor. k and v have the same rows and q's number of sequences; their lengths may differ from
+// q's.
 func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
 	y, _ := m.forward(s, q, k, v)
 	return y
 }
 
-// ForwardWeights is Forward that also returns the weights before dropout, [batch, Heads, T of q, T
-// of k]. It fails with flash attention, which does not store them.
+// ForwardWeights returns Forward's result and the attention weights before dropout, [batch, Heads,
+// T of q, T of k], in the Step's memory. It fails with flash attention, which does not store them.
 func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, weights []float32) {
 	if m.UseFlashAttention {
 		s.Fail(errors.New("nn: flash attention has no weights to return: set UseFlashAttention to false"))
@@ -109,9 +111,9 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	return dq, dk, dv
 }
 
-// Decode appends k and v to the cache, rotated by position if Rotary is set, and returns the
-// attention of q over the whole cache. With Causal, the last row of each sequence sees all keys. It
-// is for inference. k and v have q's rows.
+// Decode appends k and v to the cache and returns the attention of q over the whole cache. k and v
+// have q's rows, which must not be packed. If Rotary is set, q and k are rotated by position first.
+// With Causal, the last row of each sequence sees all keys. Decode fails in training.
 func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
 	if !m.accepts(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
 		return Tensor{}

@@ -3,28 +3,29 @@ package nn
 // An AttentionConfig configures an AttentionLayer. Zero fields take the default in the comment;
 // Heads and DimHead must be at least 1.
 type AttentionConfig struct {
-	QFeatures   int
-	KFeatures   int // 0: QFeatures
-	VFeatures   int // 0: QFeatures
-	OutFeatures int // 0: QFeatures
-	Heads       int
-	KVHeads     int // 0: Heads
-	DimHead     int // features of a head
-	Dropout     float32
-	Causal      bool
-	Rotary      *Rotary // nil for none
+	QFeatures   int     // features of a row of q
+	KFeatures   int     // of k; 0: QFeatures
+	VFeatures   int     // of v; 0: QFeatures
+	OutFeatures int     // of the result; 0: QFeatures
+	Heads       int     // query heads
+	KVHeads     int     // heads of k and v, a divisor of Heads; 0: Heads
+	DimHead     int     // features of a head
+	Dropout     float32 // probability of dropping an attention weight in training, in [0, 1)
+	Causal      bool    // a row sees keys up to its own position
+	Rotary      *Rotary // rotates q and k by position; nil for none
 }
 
 // An AttentionLayer is a norm of q, k and v each, projections to the heads, attention with scale
 // 1/sqrt(DimHead), and an output projection. Projections have no bias.
 type AttentionLayer struct {
-	NormQ, NormK, NormV *LayerNorm
-	Q, K, V, Out        *Linear
-	Attention           *MultiHeadAttention
+	NormQ, NormK, NormV *LayerNorm          // norms of the inputs
+	Q, K, V             *Linear             // projections of the normed inputs to the heads
+	Out                 *Linear             // projection of the heads to the result
+	Attention           *MultiHeadAttention // attention between the projections
 }
 
 // NewAttentionLayer returns a layer with the parameters norm_q.weight, norm_q.bias, likewise norm_k
-// and norm_v, then q.weight, k.weight, v.weight and out.weight.
+// and norm_v, then q.weight, k.weight, v.weight and out.weight. An invalid config is an error of i.
 func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	or := func(n, otherwise int) int {
 		if n == 0 {
@@ -54,17 +55,20 @@ func (l *AttentionLayer) Params() []*Param {
 	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
 }
 
-// UseFlashAttention switches flash attention, initially on.
+// UseFlashAttention switches flash attention, initially on. Off computes and stores all attention
+// weights. It must not be called between Forward and Backward.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
-// Forward returns [rows of q, OutFeatures] for q, k and v, which may be one tensor.
+// Forward returns the layer's result, [rows of q, OutFeatures]. q, k and v may be one tensor; k and
+// v have the same rows.
 func (l *AttentionLayer) Forward(s *Step, q, k, v Tensor) Tensor {
 	q, k, v = l.project(s, q, k, v)
 	return l.Out.Forward(s, l.Attention.Forward(s, q, k, v))
 }
 
-// Decode is Forward in inference for rows that continue the cached sequences. It appends their keys
-// and values to the cache, and attends to all of it.
+// Decode returns Forward's result for rows x that continue the cached sequences, in inference. It
+// appends their keys and values to the cache, and attends to all of it. The cache has KVHeads heads
+// of DimHead features.
 func (l *AttentionLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	q, k, v := l.project(s, x, x, x)
 	return l.Out.Forward(s, l.Attention.Decode(s, q, k, v, cache))
@@ -77,8 +81,8 @@ func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
 	return q, k, v
 }
 
-// Backward returns the gradients of q, k and v for dy, the result's gradient. If they are one
-// tensor, its gradient is the sum.
+// Backward returns the gradients of q, k and v for dy, the result's gradient. The gradient of a
+// tensor that was several of them is the sum of its gradients.
 func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
 	dv = l.NormV.Backward(s, l.V.Backward(s, dv))

@@ -31,23 +31,23 @@ func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 	return &KVCache{batch, heads, dim, capacity, make([]float32, n), make([]float32, n), make([]int32, batch)}, nil
 }
 
-// Capacity returns the most rows of a sequence.
+// Capacity returns the number of rows that a sequence can have.
 func (c *KVCache) Capacity() int { return c.capacity }
 
-// Lens returns each sequence's number of rows. The slice changes with the cache.
+// Lens returns each sequence's number of rows. The slice is the cache's own and changes with it.
 func (c *KVCache) Lens() []int32 { return c.lens }
 
-// Reset empties the cache.
+// Reset empties the cache, for new sequences in the same memory.
 func (c *KVCache) Reset() { clear(c.lens) }
 
-// View returns keys and values in the kernels' layout, [batch, heads, capacity, dim]. Only Lens
-// rows are valid.
+// View returns keys and values without a copy, in the kernels' layout, [batch, heads, capacity,
+// dim]. Only Lens rows are valid.
 func (c *KVCache) View() (k, v flashkit.Tensor) {
 	return flashkit.F32(c.k, c.batch, c.heads, c.capacity, c.dim), flashkit.F32(c.v, c.batch, c.heads, c.capacity, c.dim)
 }
 
-// Append adds the rows of k and v, [rows, heads * dim], without padding, to their sequences. If
-// they do not fit, it changes nothing and returns a *flashkit.ProblemError.
+// Append copies the rows of k and v, [rows, heads * dim], without padding, to the ends of their
+// sequences. If they do not fit, it changes nothing and returns a *flashkit.ProblemError.
 func (c *KVCache) Append(k, v Tensor) error {
 	for _, x := range [...]*Tensor{&k, &v} {
 		if err := x.check("KVCache: k, v", c.heads*c.dim); err != nil {

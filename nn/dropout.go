@@ -2,14 +2,15 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/philox"
 
-// Dropout, in training, zeros elements with probability P and multiplies the others by 1/(1-P). In
+// A Dropout zeros elements with probability P and multiplies the others by 1/(1-P), in training. In
 // inference it does nothing. The mask depends on the Step's seed and number, the preceding dropouts
 // of the pass, and the element's position.
 type Dropout struct {
-	P float32 // in [0, 1), rounded to a multiple of 2^-16
+	P float32 // probability in [0, 1), rounded to a multiple of 2^-16
 }
 
-// Forward returns x, [rows, features], with elements dropped.
+// Forward returns x, [rows, features], with elements dropped. In inference, and if P is 0, it
+// returns x itself.
 func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(l.check()) || !s.accepts("Dropout", "x", &x, 0, nil) || l.P == 0 || !s.train {
 		return x

@@ -2,14 +2,15 @@ package nn
 
 import "fmt"
 
-// An Embedding has a row of features for each token.
+// An Embedding maps each token to a row of features.
 type Embedding struct {
 	Weight *Param // [tokens, features]
 
 	tokens, features int
 }
 
-// NewEmbedding returns an Embedding with a standard normal parameter called weight.
+// NewEmbedding returns an Embedding of a vocabulary of tokens, with a standard normal parameter
+// called weight.
 func NewEmbedding(i *Init, tokens, features int) *Embedding {
 	return &Embedding{i.Normal("weight", 1, tokens, features), tokens, features}
 }
@@ -17,7 +18,8 @@ func NewEmbedding(i *Init, tokens, features int) *Embedding {
 // Params returns the weight.
 func (l *Embedding) Params() []*Param { return []*Param{l.Weight} }
 
-// Forward returns the rows of the tokens, [rows, features].
+// Forward returns the weight's row of each token, [rows, features]. An ID outside the vocabulary is
+// an error of s. In training, x.IDs must not change before Backward.
 func (l *Embedding) Forward(s *Step, x Tokens) Tensor {
 	if !s.ok(l.Weight.check("Embedding.Weight", l.tokens, l.features)) || !s.ok(x.Rows.check("Tokens")) {
 		return Tensor{}
@@ -54,7 +56,8 @@ func (l *Embedding) Backward(s *Step, dy Tensor) {
 	}
 }
 
-// A PositionalEmbedding adds a row of features for each position in a sequence.
+// A PositionalEmbedding adds to each row a learned row of features for its position in the
+// sequence.
 type PositionalEmbedding struct {
 	Weight *Param // [positions, features]
 
@@ -78,8 +81,8 @@ func (l *PositionalEmbedding) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// ForwardFrom is Forward for inference with continued sequences: the first row of sequence b has
-// position from[b]. A nil from is 0 for all.
+// ForwardFrom returns Forward's result for continued sequences: the first row of sequence b has
+// position from[b]. A nil from is 0 for all. It is for inference.
 func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tensor {
 	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.accepts(l.Weight.Name, "x", &x, l.features, nil) {
 		return Tensor{}
@@ -106,7 +109,8 @@ func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tenso
 	return y
 }
 
-// Backward returns dy, which is also the gradient of x.
+// Backward adds dy, the result's gradient, to the weight's. It returns dy, which is also the
+// gradient of x.
 func (l *PositionalEmbedding) Backward(s *Step, dy Tensor) Tensor {
 	x := s.Pop(l)
 	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, &x.Rows) {

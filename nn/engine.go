@@ -7,7 +7,7 @@ import (
 )
 
 // An Engine computes for layers: attention with a Dispatcher, matrix products with its own kernels.
-// It is safe for concurrent use.
+// A program needs one. It is safe for concurrent use.
 type Engine struct {
 	attention *dispatch.Dispatcher
 	training  *dispatch.Dispatcher // both passes use kernels with the same order of summing scores
@@ -34,23 +34,24 @@ func (e *Engine) Close() {
 // NewStep returns a Step, for one goroutine at a time.
 func (e *Engine) NewStep() *Step { return &Step{engine: e} }
 
-// An Activation is an elementwise function between two layers.
+// An Activation is an elementwise function between two layers. It is a field of Linear, or a layer
+// without parameters.
 type Activation uint8
 
 // The activations.
 const (
-	None     Activation = Activation(matmul.None)
+	None     Activation = Activation(matmul.None)     // x
 	ReLU     Activation = Activation(matmul.ReLU)     // max(x, 0)
 	GELU     Activation = Activation(matmul.GELU)     // x Φ(x), by the error function
 	GELUTanh Activation = Activation(matmul.GELUTanh) // GELU's tanh approximation
 )
 
-// A Precision is the type of a layer's multiplicands. Sums are float32.
+// A Precision is the type of a Linear layer's multiplicands. Sums are float32.
 type Precision uint8
 
 // The precisions. bf16 has 8 of float32's 24 significant bits.
 const (
-	Float32     Precision = Precision(matmul.Float32)
+	Float32     Precision = Precision(matmul.Float32)     // no rounding
 	BF16Weights Precision = Precision(matmul.BF16Weights) // weights rounded to bf16, in half the memory; any processor
 	BF16        Precision = Precision(matmul.BF16)        // rows too: fast with AMX or AVX512-BF16; on others the same up to the last bits
 )

@@ -16,6 +16,7 @@ func begin() *nn.Step {
 	return s
 }
 
+// ReLU hides the second row: its gradient is 0.
 func ExampleLinear() {
 	l, s := nn.NewLinear(nn.Blank(), 2, 1, true), begin()
 	copy(l.Weight.Data, []float32{10, 1})
@@ -27,6 +28,7 @@ func ExampleLinear() {
 	// Output: [17 0] [10 1 0 0] [1 2] [1] <nil>
 }
 
+// A residual connection: 2x + x, without a second pass over memory.
 func ExampleLinear_ForwardAdd() {
 	l, s := nn.NewLinear(nn.Blank(), 1, 1, true), begin()
 	l.Weight.Data[0] = 2
@@ -49,6 +51,7 @@ func ExamplePrecision() {
 	// [1 1]
 }
 
+// The activations and their derivatives at -1, 0 and 2.
 func ExampleActivation() {
 	s := begin()
 	x, dy := nn.NewTensor([]float32{-1, 0, 2}, 1, 3, 1), nn.NewTensor([]float32{1, 1, 1}, 1, 3, 1)
@@ -64,6 +67,7 @@ func ExampleActivation() {
 	// [-0.159 0.000 1.955] [-0.083 0.500 1.086]
 }
 
+// A row becomes -1 and 1. A gradient that is the same for both has no effect: norms remove shifts.
 func ExampleLayerNorm() {
 	l, s := nn.NewLayerNorm(nn.NewInit(1), 2), begin()
 	l.Eps = 0
@@ -73,6 +77,7 @@ func ExampleLayerNorm() {
 	// Output: [-1 1] [0 0] 2 <nil>
 }
 
+// Token 2 occurs twice, so its row has twice the gradient.
 func ExampleEmbedding() {
 	l, s := nn.NewEmbedding(nn.Blank(), 3, 2), begin()
 	copy(l.Weight.Data, []float32{0, 1, 10, 11, 20, 21})
@@ -82,6 +87,7 @@ func ExampleEmbedding() {
 	// Output: [20 21 0 1 20 21] [1 1 0 0 2 2] <nil>
 }
 
+// Two sequences of two rows. With ForwardFrom the second one continues at position 1.
 func ExamplePositionalEmbedding() {
 	l, s := nn.NewPositionalEmbedding(nn.Blank(), 3, 1), begin()
 	copy(l.Weight.Data, []float32{1, 2, 3})
@@ -93,6 +99,7 @@ func ExamplePositionalEmbedding() {
 	// Output: [11 12 11 12] [10 10 10 10] [11 12 12 13] [20 20 0] <nil>
 }
 
+// The backward pass drops the same elements as the forward pass.
 func ExampleDropout() {
 	l, s := &nn.Dropout{P: 0.5}, begin()
 	x := nn.NewTensor([]float32{1, 1, 1, 1, 1, 1, 1, 1}, 1, 1, 8)
@@ -104,6 +111,7 @@ func ExampleDropout() {
 	// [0 2 2 0 2 2 2 0]
 }
 
+// Two equal logits have the loss log 2. The second row does not count.
 func ExampleCrossEntropy() {
 	l, s := nn.CrossEntropy{Ignore: -100}, begin()
 	logits := nn.NewTensor([]float32{0, 0, 5, 1}, 1, 2, 2)
@@ -112,6 +120,7 @@ func ExampleCrossEntropy() {
 	// Output: 0.6931 [0.5 -0.5 0 0] <nil>
 }
 
+// The first update is LR against the gradient's sign, whatever the gradient's size.
 func ExampleAdamW() {
 	p := &nn.Param{Name: "p", Shape: []int{1}, Data: []float32{1}}
 	o := nn.NewAdamW([]*nn.Param{p}, 0.1)
@@ -123,6 +132,7 @@ func ExampleAdamW() {
 	// Output: 0.9000 after 1 step, 2 tensors of state
 }
 
+// The second step is longer, by the momentum of the first one.
 func ExampleSGD() {
 	p := &nn.Param{Name: "p", Shape: []int{1}, Data: []float32{1}}
 	o := nn.NewSGD([]*nn.Param{p}, 0.1)
@@ -135,6 +145,7 @@ func ExampleSGD() {
 	// Output: 0.7500, sgd.velocity.p
 }
 
+// A norm of 5 becomes 1; the direction stays.
 func ExampleClipGradients() {
 	p := &nn.Param{Name: "p", Shape: []int{2}, Data: make([]float32, 2), Grad: []float32{3, 4}}
 	norm := nn.ClipGradients([]*nn.Param{p}, 1)
@@ -142,6 +153,7 @@ func ExampleClipGradients() {
 	// Output: 5 [0.60 0.80]
 }
 
+// Causal self-attention of two rows with two heads of two features.
 func ExampleMultiHeadAttention() {
 	m, s := nn.NewMultiHeadAttention(2), begin()
 	m.Causal = true
@@ -155,6 +167,7 @@ func ExampleMultiHeadAttention() {
 	// 4 4 4
 }
 
+// A picture of the attention weights needs them all, so flash attention is off.
 func ExampleMultiHeadAttention_ForwardWeights() {
 	m, s := nn.NewMultiHeadAttention(1), begin()
 	m.UseFlashAttention = false
@@ -164,6 +177,7 @@ func ExampleMultiHeadAttention_ForwardWeights() {
 	// Output: [2 3] [0.5 0.5] <nil>
 }
 
+// Position 0 stays, position 1 turns by one radian, and Backward turns back.
 func ExampleRotary() {
 	r, err := nn.NewRotary(8, 2, 10000, false)
 	if err != nil {
@@ -177,6 +191,7 @@ func ExampleRotary() {
 	// Output: [1.000 0.000 0.540 0.841] [1.000 0.000 1.000 0.000] [0.540 0.841]
 }
 
+// A query attends to all tokens so far; each token is appended once.
 func ExampleKVCache() {
 	m, s := nn.NewMultiHeadAttention(1), engine.NewStep()
 	cache, err := nn.NewKVCache(1, 1, 16, 2)
@@ -201,6 +216,7 @@ func ExampleKVCache() {
 	// <nil> [1]
 }
 
+// Cross-attention of text to an image, and causal self-attention that decodes.
 func ExampleAttentionLayer() {
 	i := nn.NewInit(1)
 	l := nn.NewAttentionLayer(i, nn.AttentionConfig{QFeatures: 6, KFeatures: 4, VFeatures: 4, Heads: 2, DimHead: 8})
@@ -226,6 +242,7 @@ func ExampleAttentionLayer() {
 	// 3 [3] <nil>
 }
 
+// A layer in training, then in decoding.
 func ExampleTransformerLayer() {
 	i := nn.NewInit(1)
 	l := nn.NewTransformerLayer(i, nn.TransformerConfig{Embedding: 6, Hidden: 24, Heads: 2, DimHead: 8, Dropout: 0.1, Causal: true})
@@ -243,6 +260,7 @@ func ExampleTransformerLayer() {
 	// Output: 6 6 6 16 <nil>
 }
 
+// A batch of padded sequences, then decoding of one sequence.
 func ExampleTransformer() {
 	i := nn.NewInit(1)
 	l := nn.NewTransformer(i, nn.TransformerConfig{Embedding: 6, Hidden: 24, Layers: 2, Heads: 2, DimHead: 8, SequenceLen: 10})
@@ -265,6 +283,7 @@ func ExampleTransformer() {
 	// 1 <nil>
 }
 
+// A model learns that 1 follows 0, 2 follows 1, and 0 follows 2. Then it continues a text.
 func ExampleLanguageModel() {
 	i := nn.NewInit(1)
 	m := nn.NewLanguageModel(i, nn.LanguageModelConfig{Vocabulary: 3, TransformerConfig: nn.TransformerConfig{
@@ -309,6 +328,7 @@ func ExampleLanguageModel() {
 	// Output: 1 2 0 1 2
 }
 
+// A model of a file, for inference: it is not initialized first, and not copied if possible.
 func ExampleFromFile() {
 	f := &safetensors.File{Tensors: []safetensors.Tensor{safetensors.FromFloat32s("head.weight", []int{1, 2}, []float32{10, 1})}}
 	i := nn.FromFile(f)
@@ -318,6 +338,7 @@ func ExampleFromFile() {
 	// Output: [12] <nil> <nil>
 }
 
+// After packing, a program for inference may free the weights.
 func ExamplePack() {
 	l, s := nn.NewLinear(nn.Blank(), 2, 1, false), engine.NewStep()
 	copy(l.Weight.Data, []float32{10, 1})

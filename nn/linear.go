@@ -10,10 +10,10 @@ import (
 // A Linear layer computes act(x W^T + b) for each row. Passes may run concurrently, except
 // Backward, which adds to the gradients.
 type Linear struct {
-	Weight     *Param // [out, in]
-	Bias       *Param // [out], or nil
-	Activation Activation
-	Precision  Precision // of Forward; gradients are float32, computed with unrounded weights
+	Weight     *Param     // [out, in]
+	Bias       *Param     // [out], or nil
+	Activation Activation // act, initially None
+	Precision  Precision  // of Forward; gradients are float32, computed with unrounded weights
 
 	in, out    int
 	transposed packing // W^T, for Forward
@@ -41,8 +41,8 @@ func (l *Linear) Params() []*Param {
 // Forward returns act(x W^T + b), [rows, out], for x [rows, in].
 func (l *Linear) Forward(s *Step, x Tensor) Tensor { return l.ForwardAdd(s, x, Tensor{}) }
 
-// ForwardAdd is Forward plus a residual [rows, out], in one pass over memory. The residual's
-// gradient is the result's.
+// ForwardAdd returns Forward's result plus a residual [rows, out], in one pass over memory. The
+// residual's gradient is the result's. The zero Tensor is no residual.
 func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}

@@ -2,20 +2,20 @@ package nn
 
 // A LanguageModelConfig configures a LanguageModel.
 type LanguageModelConfig struct {
-	Vocabulary int // number of tokens
-	TransformerConfig
+	Vocabulary        int // number of tokens
+	TransformerConfig     // of the Transformer; set Causal for a model that predicts the next token
 }
 
 // A LanguageModel predicts the next token: an embedding, a Transformer and a linear layer with a
 // logit per token.
 type LanguageModel struct {
-	Embedding   *Embedding
-	Transformer *Transformer
-	Head        *Linear
+	Embedding   *Embedding   // of Vocabulary tokens
+	Transformer *Transformer // from embeddings to features of the same number
+	Head        *Linear      // from features to logits, with a bias
 }
 
 // NewLanguageModel returns a model with the parameters embedding.weight, the Transformer's,
-// head.weight and head.bias.
+// head.weight and head.bias. An invalid config is an error of i.
 func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 	return &LanguageModel{
 		NewEmbedding(i.In("embedding"), c.Vocabulary, c.TransformerConfig.Embedding),
@@ -27,7 +27,7 @@ func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 // Params returns the parameters of the embedding, the Transformer and the head.
 func (l *LanguageModel) Params() []*Param { return join(l.Embedding, l.Transformer, l.Head) }
 
-// UseFlashAttention switches flash attention, initially on.
+// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
 func (l *LanguageModel) UseFlashAttention(on bool) { l.Transformer.UseFlashAttention(on) }
 
 // Forward returns the next token's logits for each token, [rows, Vocabulary].
@@ -35,18 +35,21 @@ func (l *LanguageModel) Forward(s *Step, tokens Tokens) Tensor {
 	return l.Head.Forward(s, l.Transformer.Forward(s, l.Embedding.Forward(s, tokens)))
 }
 
-// Backward takes the gradient of the logits.
+// Backward adds to the gradients of all parameters, for the gradient of the logits dy. Tokens have
+// no gradient.
 func (l *LanguageModel) Backward(s *Step, dy Tensor) {
 	l.Embedding.Backward(s, l.Transformer.Backward(s, l.Head.Backward(s, dy)))
 }
 
-// NewCaches returns an empty cache for each layer, of batch sequences.
+// NewCaches returns an empty cache for each layer, for batch sequences of at most SequenceLen
+// tokens.
 func (l *LanguageModel) NewCaches(batch int) ([]*KVCache, error) {
 	return l.Transformer.NewCaches(batch)
 }
 
-// Decode is Forward in inference for tokens that continue the cached sequences; it appends them to
-// the caches. After an error the caches are unusable.
+// Decode returns the next token's logits for tokens that continue the cached sequences, in
+// inference. It appends the tokens to the caches. After an error the cached sequences are lost:
+// Reset the caches.
 func (l *LanguageModel) Decode(s *Step, tokens Tokens, caches []*KVCache) Tensor {
 	return l.Head.Forward(s, l.Transformer.Decode(s, l.Embedding.Forward(s, tokens), caches))
 }

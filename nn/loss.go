@@ -5,15 +5,15 @@ import (
 	"math"
 )
 
-// A CrossEntropy is the mean over rows of minus the logarithm of the target's probability under the
-// softmax of the logits.
+// A CrossEntropy is the loss of a classification. It is the mean over rows of minus the natural
+// logarithm of the target's probability under the softmax of the logits.
 type CrossEntropy struct {
 	// Ignore is the target of rows that do not count. PyTorch's default is -100.
 	Ignore int32
 }
 
-// Forward returns the loss of logits, [rows, classes], with one target per row. If no row counts it
-// is 0, where PyTorch returns NaN.
+// Forward returns the loss of logits, [rows, classes], with one target per row: a class, or Ignore.
+// If no row counts the loss is 0, where PyTorch returns NaN.
 func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 {
 	if !s.accepts("CrossEntropy", "logits", &logits, 0, nil) {
 		return 0
@@ -53,7 +53,7 @@ func crossEntropyRows(w *rowWork, block, from, to int) {
 	}
 }
 
-// Backward returns the gradient of the logits.
+// Backward returns the gradient of the logits, [rows, classes], of the last Forward.
 func (l *CrossEntropy) Backward(s *Step) Tensor { return s.Pop(l) }
 
 // crossEntropy returns the loss of a row and, unless grad is nil, its gradient times scale.

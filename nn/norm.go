@@ -9,12 +9,13 @@ import (
 // A LayerNorm normalizes each row: (x - mean) / sqrt(variance + Eps) * Weight + Bias. The variance
 // is biased (divided by n).
 type LayerNorm struct {
-	Weight *Param // [features], initially 1
-	Bias   *Param // [features], initially 0
-	Eps    float32
+	Weight *Param  // [features], initially 1
+	Bias   *Param  // [features], initially 0
+	Eps    float32 // added to the variance; at least 0
 }
 
-// NewLayerNorm returns a norm with Eps 1e-5 and the parameters weight and bias.
+// NewLayerNorm returns a norm of rows of the given features, with Eps 1e-5 and the parameters
+// weight and bias.
 func NewLayerNorm(i *Init, features int) *LayerNorm {
 	return &LayerNorm{i.Constant("weight", 1, features), i.Constant("bias", 0, features), 1e-5}
 }
@@ -22,7 +23,7 @@ func NewLayerNorm(i *Init, features int) *LayerNorm {
 // Params returns weight and bias.
 func (l *LayerNorm) Params() []*Param { return []*Param{l.Weight, l.Bias} }
 
-// Forward returns the norm of x, [rows, features].
+// Forward returns the normalized rows of x, [rows, features].
 func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, len(l.Weight.Data), nil) {
 		return Tensor{}

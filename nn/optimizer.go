@@ -6,33 +6,36 @@ import (
 	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
-// AdamW is the optimizer of Loshchilov and Hutter, Decoupled weight decay regularization (2019), as
-// in PyTorch: weights decay separately from the gradient. Update is not safe for concurrent use,
-// and no pass may use the parameters meanwhile.
+// An AdamW is the optimizer Adam with decoupled weight decay, as in PyTorch: weights decay
+// separately from the gradient. Update is not safe for concurrent use, and no pass may use the
+// parameters meanwhile.
+//
+// Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
 type AdamW struct {
-	LR           float64
+	LR           float64 // learning rate; may change between updates
 	Beta1, Beta2 float64 // decay of the means of gradients and squared gradients
-	Eps          float64
-	WeightDecay  float64
-	Steps        int // updates so far
+	Eps          float64 // added to the root of the mean square
+	WeightDecay  float64 // an update multiplies weights by 1 - LR*WeightDecay
+	Steps        int     // updates so far
 
 	params       []*Param
 	mean, square []*Param
 	step         elements.AdamW // in progress, to avoid allocation
 }
 
-// NewAdamW returns an optimizer with PyTorch's other defaults: betas 0.9 and 0.999, Eps 1e-8,
-// WeightDecay 0.01.
+// NewAdamW returns an optimizer of params with the learning rate lr and PyTorch's other defaults:
+// betas 0.9 and 0.999, Eps 1e-8, WeightDecay 0.01. Its state takes 8 bytes for each element.
 func NewAdamW(params []*Param, lr float64) *AdamW {
 	return &AdamW{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01,
 		params: params, mean: shadows(params, "adamw.mean."), square: shadows(params, "adamw.square.")}
 }
 
-// State returns the optimizer's state without Steps, to save and resume training. Names derive from
-// the parameters'.
+// State returns the optimizer's means and mean squares, to save and resume training; save Steps
+// too. Names are the parameters' with prefixes. The tensors are the state itself: Load into them
+// resumes.
 func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...), o.square...) }
 
-// Update updates the parameters from their gradients, which stay unchanged.
+// Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
 func (o *AdamW) Update() {
 	o.Steps++
 	o.step = elements.AdamW{
@@ -46,25 +49,27 @@ func (o *AdamW) Update() {
 	}
 }
 
-// SGD is stochastic gradient descent with momentum, as in PyTorch: weight decay is part of the
+// An SGD is stochastic gradient descent with momentum, as in PyTorch: weight decay is part of the
 // gradient. Update is not safe for concurrent use, and no pass may use the parameters meanwhile.
 type SGD struct {
-	LR          float64
-	Momentum    float64 // 0 for none
-	WeightDecay float64
+	LR          float64 // learning rate; may change between updates
+	Momentum    float64 // decay of the sum of gradients; 0 for none
+	WeightDecay float64 // times a weight, it is added to the weight's gradient
 
 	params, velocity []*Param
 }
 
-// NewSGD returns an optimizer without momentum and weight decay.
+// NewSGD returns an optimizer of params with the learning rate lr, without momentum and weight
+// decay. Its state takes 4 bytes for each element.
 func NewSGD(params []*Param, lr float64) *SGD {
 	return &SGD{LR: lr, params: params, velocity: shadows(params, "sgd.velocity.")}
 }
 
-// State returns the optimizer's state, to save and resume training.
+// State returns the sums of gradients, to save and resume training. Names are the parameters' with
+// a prefix. The tensors are the state itself: Load into them resumes.
 func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
 
-// Update updates the parameters from their gradients, which stay unchanged.
+// Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
 func (o *SGD) Update() {
 	lr, momentum, decay := float32(o.LR), float32(o.Momentum), float32(o.WeightDecay)
 	for k, p := range o.params {
@@ -77,8 +82,8 @@ func (o *SGD) Update() {
 	}
 }
 
-// ClipGradients returns the norm of all gradients together. If it exceeds most, it scales them to a
-// norm of at most most. Gradients with an infinite or NaN norm are unchanged.
+// ClipGradients scales all gradients to a joint Euclidean norm of at most most, and returns the
+// norm from before. Gradients whose norm is smaller, infinite or NaN stay unchanged.
 func ClipGradients(params []*Param, most float64) (norm float64) {
 	squares := 0.0
 	for _, p := range params {

@@ -15,16 +15,16 @@ const maxElements = min(math.MaxInt32, math.MaxInt/8)
 // A Param is a layer's weights and their gradient. Forward reads the weights; Backward adds to the
 // gradient, which an optimizer reads.
 type Param struct {
-	Name  string // such as "layers.0.attention.q.weight"
-	Shape []int
-	Data  []float32 // row-major
+	Name  string    // such as "layers.0.attention.q.weight"
+	Shape []int     // dimensions, such as [out, in]
+	Data  []float32 // row-major; call Changed after a write
 	Grad  []float32 // len(Data) elements, or nil before the first use
 
 	version uint64 // incremented when Data changes, which invalidates packed copies
 }
 
-// Changed reports that Data was written. Optimizers and Load call it themselves. Neither may happen
-// while a pass runs.
+// Changed marks Data as written, so that Linear layers pack it again. Optimizers, Load and Assign
+// call it themselves. Neither the write nor the call may happen while a pass runs.
 func (p *Param) Changed() { p.version++ }
 
 // ZeroGrad zeros the gradient, allocating it if needed.
@@ -45,7 +45,7 @@ func ZeroGrads(params []*Param) {
 	}
 }
 
-// Count returns the number of elements of all parameters.
+// Count returns the number of elements of all parameters together.
 func Count(params []*Param) (n int) {
 	for _, p := range params {
 		n += len(p.Data)
@@ -95,12 +95,13 @@ type initState struct {
 	err   error
 }
 
-// NewInit returns an Init with PyTorch's distributions: a linear layer's weights and bias are
-// uniform within 1/sqrt(in), embeddings normal. The numbers differ from PyTorch's.
+// NewInit returns an Init that draws parameters from PyTorch's distributions: a linear layer's
+// weights and bias are uniform within 1/sqrt(in), embeddings normal. The numbers differ from
+// PyTorch's.
 func NewInit(seed uint64) *Init { return &Init{shared: &initState{seed: seed}} }
 
-// Blank returns an Init whose parameters are 0 except for norms, for models to be loaded from a
-// file.
+// Blank returns an Init without random numbers, for models to be loaded from a file. Parameters are
+// 0, but Constant's, as in norms, keep their value.
 func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 
 // FromFile returns an Init for inference, whose parameters are the F32 tensors of a file. If the
@@ -109,25 +110,27 @@ func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 // Unused tensors are ignored.
 func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
 
-// In returns an Init that prefixes names with name and a dot.
+// In returns an Init that prefixes names with name and a dot, after the prefix of i.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
 
 // Err returns the first error, or nil.
 func (i *Init) Err() error { return i.shared.err }
 
-// Fail sets the error, unless there is one.
+// Fail sets the error that Err returns, unless there is one.
 func (i *Init) Fail(err error) {
 	if i.shared.err == nil {
 		i.shared.err = err
 	}
 }
 
-// Uniform returns a parameter of uniform numbers in [-bound, bound).
+// Uniform returns a parameter of uniform numbers in [-bound, bound). A dimension below 1 is an
+// error of i, also in Normal and Constant.
 func (i *Init) Uniform(name string, bound float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return bound * (2*r.Float64() - 1) })
 }
 
-// Normal returns a parameter of normally distributed numbers of mean 0.
+// Normal returns a parameter of normally distributed numbers of mean 0 and the given standard
+// deviation.
 func (i *Init) Normal(name string, deviation float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return deviation * r.NormFloat64() })
 }

@@ -21,9 +21,10 @@ func Save(w io.Writer, params []*Param, metadata map[string]string) error {
 	return f.Write(w)
 }
 
-// Load fills the parameters from a safetensors file and returns its metadata. Every missing tensor,
-// wrong shape, type other than F32 and tensor without a parameter is an error. All errors are
-// returned together, and the parameters stay unchanged. No pass may use the parameters meanwhile.
+// Load fills the parameters from a safetensors file and returns the file's metadata. Every missing
+// tensor, wrong shape, type other than F32 and tensor without a parameter is an error. All errors
+// are returned together, and the parameters stay unchanged. No pass may use the parameters
+// meanwhile.
 func Load(file []byte, params []*Param) (metadata map[string]string, err error) {
 	f, err := safetensors.Parse(file)
 	if err != nil {
@@ -32,7 +33,7 @@ func Load(file []byte, params []*Param) (metadata map[string]string, err error) 
 	return f.Metadata, Assign(f, params)
 }
 
-// Assign is Load from a parsed file.
+// Assign fills the parameters from a parsed safetensors file. Errors are Load's.
 func Assign(f *safetensors.File, params []*Param) error {
 	tensors := make(map[string]safetensors.Tensor, len(f.Tensors))
 	for _, t := range f.Tensors {

@@ -49,10 +49,12 @@ type record struct {
 	ids   []int32
 }
 
-// Begin begins an inference pass: nothing is recorded, and dropout does nothing.
+// Begin begins an inference pass: nothing is recorded, and dropout does nothing. The pass fails
+// once ctx is done.
 func (s *Step) Begin(ctx context.Context) { s.begin(ctx, false, 0, 0) }
 
-// BeginTraining begins a training pass. Dropout depends only on the seed and the step's number.
+// BeginTraining begins a training pass. Dropout depends only on the seed and the step's number. The
+// pass fails once ctx is done.
 func (s *Step) BeginTraining(ctx context.Context, seed, step uint64) { s.begin(ctx, true, seed, step) }
 
 func (s *Step) begin(ctx context.Context, train bool, seed, step uint64) {
@@ -82,7 +84,7 @@ func (s *Step) Err() error {
 // Train reports whether the pass is in training.
 func (s *Step) Train() bool { return s.train }
 
-// Fail sets the Step's error, unless there is one.
+// Fail sets the Step's error, unless there is one. Layers of other packages report errors so.
 func (s *Step) Fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -124,7 +126,8 @@ func (s *Step) failIn(layer string, err error) {
 	s.Fail(err)
 }
 
-// Memory returns the bytes of the Step's activations and scratch, the peak of the passes so far.
+// Memory returns the bytes that the Step holds for activations and scratch. They grow to the peak
+// of its passes.
 func (s *Step) Memory() int { return 4 * (s.saved.size() + s.scratch.size()) }
 
 // NewTensor returns an uninitialized tensor in the Step's memory.
@@ -152,8 +155,8 @@ type Mark struct {
 	at    position
 }
 
-// Mark returns the position from which Keep frees memory. In the forward pass of training nothing
-// is freed.
+// Mark returns the current position, from which Keep frees memory. In the forward pass of training
+// nothing is freed.
 func (s *Step) Mark() Mark {
 	switch {
 	case s.back:
@@ -164,7 +167,7 @@ func (s *Step) Mark() Mark {
 	return Mark{&s.saved, s.saved.at}
 }
 
-// Keep frees all memory allocated since m, except x, which it moves there.
+// Keep frees all memory allocated since m, except x, which it moves to m. It returns the moved x.
 func (s *Step) Keep(m Mark, x Tensor) Tensor {
 	if m.arena == nil || s.err != nil {
 		return x
@@ -234,7 +237,8 @@ func (s *Step) multiply() {
 	s.ok(s.engine.products.Run(s.ctx, &s.mm))
 }
 
-// Add returns the sum of tensors of one shape.
+// Add returns the elementwise sum of tensors of one shape. It pushes no record: every summand's
+// gradient is the sum's.
 func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
 	if !s.accepts("Add", "x", &x, 0, nil) {
 		return Tensor{}

@@ -10,7 +10,8 @@ import (
 // Rows describes the division of a tensor's rows into sequences: by default Batch sequences of T
 // rows, one after the other.
 type Rows struct {
-	Batch, T int
+	Batch int // number of sequences
+	T     int // rows of a sequence, of the longest one if lengths differ
 
 	// Lens has the length of each padded sequence, from 0 to T. Attention ignores rows beyond it,
 	// and outputs 0 there. nil: all sequences are full.
@@ -25,7 +26,8 @@ type Rows struct {
 	TimeFirst bool
 }
 
-// Packed returns the Rows of packed sequences. Errors in starts are reported on use.
+// Packed returns the Rows of packed sequences, without padding. Errors in starts are reported on
+// use.
 func Packed(starts []int32) Rows {
 	r := Rows{Batch: max(0, len(starts)-1), Starts: starts}
 	for b := 1; b < len(starts); b++ {
@@ -34,7 +36,8 @@ func Packed(starts []int32) Rows {
 	return r
 }
 
-// Padded returns the Rows of sequences of the given lengths, each in t rows.
+// Padded returns the Rows of sequences of the given lengths, each padded to t rows. Errors are
+// reported on use.
 func Padded(t int, lens []int32) Rows { return Rows{Batch: len(lens), T: t, Lens: lens} }
 
 // Count returns the number of rows, including padding.
@@ -125,13 +128,14 @@ func equal(a, b []int32) bool {
 
 // A Tensor is activations: rows of features, and their sequences. It is a view of its memory.
 type Tensor struct {
-	Data     []float32
-	Features int
-	Stride   int // elements between the starts of rows; 0 is Features
-	Rows
+	Data     []float32 // row-major
+	Features int       // elements of a row
+	Stride   int       // elements between the starts of rows; 0 is Features
+	Rows               // the rows' sequences
 }
 
-// NewTensor returns a tensor [batch, t, features] in the caller's memory.
+// NewTensor returns a tensor [batch, t, features] in the caller's memory. Too short data is
+// reported on use.
 func NewTensor(data []float32, batch, t, features int) Tensor {
 	return Tensor{Data: data, Features: features, Rows: Rows{Batch: batch, T: t}}
 }
@@ -195,11 +199,12 @@ func (x *Tensor) heads(n int) flashkit.Tensor {
 
 // Tokens are token IDs, one per row.
 type Tokens struct {
-	IDs []int32
-	Rows
+	IDs  []int32 // from 0 to the vocabulary's size - 1
+	Rows         // the tokens' sequences
 }
 
-// NewTokens returns tokens [batch, t] in the caller's memory.
+// NewTokens returns tokens [batch, t] in the caller's memory. ids must have batch * t elements; an
+// error is reported on use.
 func NewTokens(ids []int32, batch, t int) Tokens { return Tokens{ids, Rows{Batch: batch, T: t}} }
 
 func problem(field string, value any, format string, args ...any) error {

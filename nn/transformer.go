@@ -2,31 +2,32 @@ package nn
 
 import "strconv"
 
-// A TransformerConfig configures a Transformer.
+// A TransformerConfig configures a Transformer. All numbers but Dropout must be at least 1.
 type TransformerConfig struct {
-	Embedding   int // features of a row
-	Hidden      int // features between the two linear layers
-	Layers      int
-	Heads       int
-	DimHead     int // features of a head
-	Dropout     float32
-	Causal      bool
-	TimeFirst   bool // rows are [T, batch], as PyTorch with batch_first=False
-	SequenceLen int  // the most rows of a sequence
+	Embedding   int     // features of a row
+	Hidden      int     // features between the two linear layers
+	Layers      int     // number of layers
+	Heads       int     // attention heads
+	DimHead     int     // features of a head
+	Dropout     float32 // probability of every dropout, including attention weights', in [0, 1)
+	Causal      bool    // a row sees keys up to its own position
+	TimeFirst   bool    // rows are [T, batch], as PyTorch with batch_first=False
+	SequenceLen int     // the most rows of a sequence
 }
 
 // A TransformerLayer is attention and two linear layers, each pre-normed with a residual: x +
 // dropout(attention(x)), then x + dropout(linear2(dropout(relu(linear1(norm(x)))))).
 type TransformerLayer struct {
-	Attention *AttentionLayer
-	Norm      *LayerNorm
-	Linear1   *Linear // with ReLU
-	Linear2   *Linear
-	Dropout   Dropout
+	Attention *AttentionLayer // with a norm of its own
+	Norm      *LayerNorm      // of the rows after attention
+	Linear1   *Linear         // from Embedding to Hidden features, with ReLU
+	Linear2   *Linear         // from Hidden to Embedding features
+	Dropout   Dropout         // of all three results
 }
 
 // NewTransformerLayer returns a layer of a Transformer of config c, with the parameters of
-// attention, norm, linear1 and linear2.
+// attention, norm, linear1 and linear2. It ignores c.Layers, c.TimeFirst and c.SequenceLen. An
+// invalid config is an error of i.
 func NewTransformerLayer(i *Init, c TransformerConfig) *TransformerLayer {
 	l := &TransformerLayer{
 		NewAttentionLayer(i.In("attention"), AttentionConfig{QFeatures: c.Embedding, Heads: c.Heads, DimHead: c.DimHead, Dropout: c.Dropout, Causal: c.Causal}),
@@ -44,17 +45,18 @@ func (l *TransformerLayer) Params() []*Param {
 	return join(l.Attention, l.Norm, l.Linear1, l.Linear2)
 }
 
-// UseFlashAttention switches flash attention, initially on.
+// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
 func (l *TransformerLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention(on) }
 
-// Forward returns [rows, features] for x [rows, features].
+// Forward returns the layer's result, [rows, Embedding], for x of the same shape.
 func (l *TransformerLayer) Forward(s *Step, x Tensor) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Dropout.Forward(s, l.Attention.Forward(s, x, x, x)))
 	return s.Keep(m, l.feedForward(s, x))
 }
 
-// Decode is Forward in inference for rows that continue the cached sequences.
+// Decode returns Forward's result for rows that continue the cached sequences, in inference. It
+// appends their keys and values to the cache.
 func (l *TransformerLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Attention.Decode(s, x, cache))
@@ -82,14 +84,14 @@ func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 
 // A Transformer adds learned positions, then applies its layers in order.
 type Transformer struct {
-	Positions *PositionalEmbedding
-	Layers    []*TransformerLayer
+	Positions *PositionalEmbedding // of SequenceLen positions
+	Layers    []*TransformerLayer  // in the order of Forward
 
 	config TransformerConfig
 }
 
 // NewTransformer returns a Transformer with the parameters positions.weight and those under
-// layers.0, layers.1 and so on.
+// layers.0, layers.1 and so on. An invalid config is an error of i.
 func NewTransformer(i *Init, c TransformerConfig) *Transformer {
 	l := &Transformer{Positions: NewPositionalEmbedding(i.In("positions"), c.SequenceLen, c.Embedding), config: c}
 	if c.Layers < 1 {
@@ -110,15 +112,15 @@ func (l *Transformer) Params() []*Param {
 	return list
 }
 
-// UseFlashAttention switches flash attention, initially on.
+// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
 func (l *Transformer) UseFlashAttention(on bool) {
 	for _, layer := range l.Layers {
 		layer.UseFlashAttention(on)
 	}
 }
 
-// Forward returns [rows, features] for x [rows, features] with sequences of at most SequenceLen
-// rows.
+// Forward returns the last layer's result, [rows, Embedding], for x of the same shape. Sequences
+// have at most SequenceLen rows.
 func (l *Transformer) Forward(s *Step, x Tensor) Tensor {
 	x.TimeFirst = x.TimeFirst || l.config.TimeFirst
 	x = l.Positions.Forward(s, x)
@@ -137,7 +139,7 @@ func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	return l.Positions.Backward(s, dy)
 }
 
-// NewCaches returns an empty cache for each layer, of batch sequences of at most SequenceLen rows.
+// NewCaches returns an empty cache for each layer, for batch sequences of at most SequenceLen rows.
 func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	list := make([]*KVCache, len(l.Layers))
 	for n := range list {
@@ -150,8 +152,9 @@ func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	return list, nil
 }
 
-// Decode is Forward in inference for rows that continue the cached sequences; it appends them to
-// the caches. After an error the caches are unusable.
+// Decode returns Forward's result for rows that continue the cached sequences, in inference. It
+// appends the rows to the caches, which are NewCaches'. After an error the cached sequences are
+// lost: Reset the caches.
 func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
 		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))

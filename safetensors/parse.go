@@ -18,7 +18,8 @@ type entry struct {
 	begin, end int
 }
 
-// Parse reads a file. It refuses any violation of the format.
+// Parse returns the content of a file. Tensors alias b, which must not change while they are in use.
+// Any violation of the format is an error.
 func Parse(b []byte) (*File, error) {
 	f, err := parse(b)
 	if err != nil {

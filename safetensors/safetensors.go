@@ -20,16 +20,17 @@ const (
 	metadataKey = "__metadata__"
 )
 
-// A File is the content of a safetensors file.
+// A File is the content of a safetensors file: named tensors, and metadata.
 type File struct {
-	// Metadata is nil if the file has none.
+	// Metadata has free text by key. It is nil if the file has none.
 	Metadata map[string]string
 	// Tensors are in the order of their data.
 	Tensors []Tensor
 }
 
-// A Tensor is a named array.
+// A Tensor is a named array of a file.
 type Tensor struct {
+	// Name is unique in the file, and not "__metadata__".
 	Name string
 	// DType is the format's name of the element type: BOOL, U8, I8, U16, I16, F16, BF16, U32, I32,
 	// F32, U64, I64, F64, C64, or an 8-bit type such as F8_E4M3. F4, F6_E2M3 and F6_E3M2 pack several
@@ -82,12 +83,14 @@ func (f *File) nearest(name string) string {
 	return "the file has " + strings.Join(list, ", ")
 }
 
-// FromFloat32s returns an F32 tensor with a copy of x.
+// FromFloat32s returns an F32 tensor with a copy of x. File.Write refuses a length of x that does
+// not match the shape, also for FromUint16s and FromInt32s.
 func FromFloat32s(name string, shape []int, x []float32) Tensor {
 	return fromSlice(name, "F32", shape, x)
 }
 
-// FromUint16s returns a tensor of the 16-bit type dtype with a copy of x.
+// FromUint16s returns a tensor of the 16-bit type dtype, such as F16 or BF16, with a copy of x, the
+// bits of its elements.
 func FromUint16s(name, dtype string, shape []int, x []uint16) Tensor {
 	return fromSlice(name, dtype, shape, x)
 }
@@ -97,12 +100,13 @@ func fromSlice(name, dtype string, shape []int, x any) Tensor {
 	return Tensor{Name: name, DType: dtype, Shape: slices.Clone(shape), Data: data}
 }
 
-// Float32s returns a copy of the elements of an F32 tensor.
+// Float32s returns a copy of the elements of an F32 tensor. Another type is an error.
 func (t Tensor) Float32s() ([]float32, error) {
 	return decode[float32](t, "F32")
 }
 
-// Uint16s returns a copy of the bits of the elements of an F16 or BF16 tensor.
+// Uint16s returns a copy of the bits of the elements of an F16 or BF16 tensor. Another type is an
+// error.
 func (t Tensor) Uint16s() ([]uint16, error) {
 	return decode[uint16](t, "F16", "BF16")
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Decode returns the tensors of the given names, in that order, converted by Tensor.Decode.
+// Decode returns the tensors of the given names, in that order, converted by Tensor.Decode. A missing
+// name is an error.
 func (f *File) Decode(names ...string) ([]flashkit.Tensor, error) {
 	list := make([]flashkit.Tensor, len(names))
 	for i, name := range names {
@@ -35,8 +36,8 @@ func (t Tensor) Decode() (flashkit.Tensor, error) {
 	return t.view(s)
 }
 
-// DecodeBSHD is Decode for data in the order [batch, rows, heads, elements]. The result's shape is
-// [batch, heads, rows, elements].
+// DecodeBSHD returns what Decode returns, for data in the order [batch, rows, heads, elements]. The
+// result's shape is [batch, heads, rows, elements]; its strides are the data's.
 func (t Tensor) DecodeBSHD() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -92,7 +93,8 @@ func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }
 
-// EncodeBSHD is Encode with elements and shape in the order [batch, rows, heads, elements].
+// EncodeBSHD returns a file tensor as Encode does, with elements and shape in the order [batch, rows,
+// heads, elements].
 func EncodeBSHD(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return [4]int{s[0], s[2], s[1], s[3]} })
 }
@@ -169,7 +171,7 @@ func within(shape, strides [4]int, n int) error {
 	return nil
 }
 
-// Int64s returns a copy of the elements of an I32 or I64 tensor.
+// Int64s returns a copy of the elements of an I32 or I64 tensor. Another type is an error.
 func (t Tensor) Int64s() ([]int64, error) {
 	if t.DType == "I64" {
 		return decode[int64](t, "I64")

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Write writes the file, with the tensors in order. Equal files give equal bytes. Write writes nothing if
-// the file violates the format.
+// Write writes the file to w, with the tensors in order. Equal files give equal bytes. If the file
+// violates the format, Write returns an error and writes nothing.
 func (f *File) Write(w io.Writer) error {
 	header, err := f.header()
 	if err != nil {

@@ -39,10 +39,11 @@ type Backend struct {
 // Name returns "cuda".
 func (b *Backend) Name() string { return "cuda" }
 
-// Device describes the GPU.
+// Device returns the description of the GPU.
 func (b *Backend) Device() Device { return b.dev }
 
-// Hardware names the GPU and the driver, which determine the speed of kernels.
+// Hardware returns the GPU and the driver in words: a profile of package dispatch applies to one GPU
+// and driver.
 func (b *Backend) Hardware() (device, driver string) {
 	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), "CUDA " + cudaVersion(b.dev.Driver)
 }

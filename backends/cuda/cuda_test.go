@@ -20,6 +20,7 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, b)
 }
 
+// A program that also runs without a GPU.
 func ExampleOpen() {
 	b, err := cuda.Open()
 	if errors.Is(err, flashkit.ErrUnavailable) {
@@ -72,6 +73,7 @@ func attend(b *cuda.Backend) error {
 	return cuda.Download(s, host, m, 3*n*p.DType.Size()) // waits for the stream
 }
 
+// The workspace of a backward pass, for a program that plans the memory of the device.
 func ExampleBackend_Backward() {
 	b, err := cuda.Open()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Options configure a pass on device tensors.
+// Options configure a pass on device tensors. The zero value is Forward's and Backward's.
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in any order: faster, but the bits differ from run to run
@@ -35,22 +35,25 @@ type Options struct {
 	Sequences *DeviceSequences // of a Ragged problem: the arrays of Args.Seqs in device memory
 }
 
-// Forward enqueues a forward pass on device tensors in the stream; it checks ctx only before that.
-// Errors are as for flashkit.Kernel.Do. The first call of a kernel loads it. Later calls neither
-// allocate nor wait, and a CUDA graph may capture them. The arrays of Args.Seqs are copied, unless
-// the call before in the stream had the same ones: a graph of a Ragged problem needs
-// Options.Sequences.
+// Forward enqueues a forward pass on device tensors in the stream, and returns without waiting for
+// the device. ctx is checked only before. Errors are as for flashkit.Kernel.Do. The first call of a
+// kernel loads it; a CUDA graph may capture later calls.
+//
+// The host's arrays of Args.Seqs are copied to the device, unless the previous call in the stream
+// had equal arrays. A captured call puts the copy into the graph. The copy's source is host memory
+// that later calls overwrite, so a graph that is replayed needs Launch with Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
 
-// Backward is Forward for the backward pass. It allocates workspace from the device's pool in
-// stream order; Workspace returns its size.
+// Backward enqueues a backward pass on device tensors in the stream, as Forward does a forward
+// pass. It allocates workspace from the device's pool in stream order; Workspace returns its size.
 func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassBackward, args, Options{})
 }
 
-// Launch is Forward or Backward with options.
+// Launch enqueues a forward or backward pass on device tensors in the stream, with options. The
+// zero Options make it Forward or Backward.
 func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args, o Options) error {
 	switch {
 	case ctx == nil:

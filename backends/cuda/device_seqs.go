@@ -16,7 +16,11 @@ import (
 // are not checked. Starts that decrease or exceed the tensors, and pages outside the pool, access
 // memory outside the call. Lengths are clamped to 0 and QLen or KVLen.
 type DeviceSequences struct {
-	QLens, QStarts, KVLens, KVStarts, Pages *Buffer
+	QLens    *Buffer // rows of each query sequence, if padded; nil without such an array
+	QStarts  *Buffer // first row of each packed query sequence, and the end
+	KVLens   *Buffer // keys of each sequence, if padded or paged
+	KVStarts *Buffer // first key of each packed sequence, and the end
+	Pages    *Buffer // pages of each sequence, in rows of one length
 }
 
 // useSequences makes the arrays of d the arrays of the call.

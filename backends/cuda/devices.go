@@ -5,21 +5,21 @@ import (
 	"fmt"
 )
 
-// A Device describes a GPU.
+// A Device is a description of a GPU.
 type Device struct {
 	Ordinal      int    // number in the driver's order, from 0
 	Name         string // such as NVIDIA H200
-	Major, Minor int    // compute capability
+	Major, Minor int    // compute capability: 9, 0 is sm_90
 	SMs          int    // streaming multiprocessors
-	Memory       int    // bytes
-	L2           int    // bytes
+	Memory       int    // bytes of device memory
+	L2           int    // bytes of the L2 cache
 	ClockMHz     int    // maximum clock of the multiprocessors
 	Bandwidth    int    // of memory, in bytes per second, by clock and width
 	Driver       int    // CUDA version of the driver: 13000 is 13.0
 	Reason       string // why no kernel runs on it, "" if kernels do
 }
 
-// String returns the device's number and name.
+// String returns the device's number and name, such as GPU 0 (NVIDIA H200).
 func (d *Device) String() string { return fmt.Sprintf("GPU %d (%s)", d.Ordinal, d.Name) }
 
 func devicesOf(d *Driver) ([]Device, error) {

@@ -8,11 +8,11 @@ import (
 
 // Handles of the CUDA driver.
 type (
-	Context      uintptr
-	Module       uintptr
-	Function     uintptr
-	StreamHandle uintptr // 0 is the context's default stream
-	EventHandle  uintptr
+	Context      uintptr // a CUcontext
+	Module       uintptr // a CUmodule, a loaded image
+	Function     uintptr // a CUfunction, a kernel of a Module
+	StreamHandle uintptr // a CUstream; 0 is the context's default stream
+	EventHandle  uintptr // a CUevent
 	Pointer      uintptr // an address in device memory
 )
 
@@ -27,29 +27,29 @@ type TensorMap [128]byte
 // Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
 // except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.
 type Driver struct {
-	Init             func() error
-	DriverGetVersion func() (int, error) // 13000 is 13.0
-	DeviceGetCount   func() (int, error)
-	DeviceGetName    func(device int) (string, error)
-	DeviceTotalMem   func(device int) (int, error)
-	DeviceAttribute  func(device int, attribute Attribute) (int, error)
+	Init             func() error                                       // starts the driver; may be called twice
+	DriverGetVersion func() (int, error)                                // the driver's CUDA version: 13000 is 13.0
+	DeviceGetCount   func() (int, error)                                // number of visible GPUs
+	DeviceGetName    func(device int) (string, error)                   // such as NVIDIA H200
+	DeviceTotalMem   func(device int) (int, error)                      // bytes of device memory
+	DeviceAttribute  func(device int, attribute Attribute) (int, error) // value of an attribute
 
-	DevicePrimaryCtxRetain  func(device int) (Context, error)
-	DevicePrimaryCtxRelease func(device int) error
-	CtxPushCurrent          func(Context) error
-	CtxPopCurrent           func() error
+	DevicePrimaryCtxRetain  func(device int) (Context, error) // the context that the program's libraries share
+	DevicePrimaryCtxRelease func(device int) error            // ends one DevicePrimaryCtxRetain
+	CtxPushCurrent          func(Context) error               // makes a context the calling thread's current one
+	CtxPopCurrent           func() error                      // restores the context from before
 
-	MemAlloc      func(bytes int) (Pointer, error)
-	MemFree       func(Pointer) error
-	MemAllocAsync func(bytes int, s StreamHandle) (Pointer, error)
-	MemFreeAsync  func(p Pointer, s StreamHandle) error
-	KeepFreed     func(device int) error // sets the release threshold of the device's memory pool to the maximum
-	MemHostAlloc  func(bytes int) (unsafe.Pointer, error)
-	MemFreeHost   func(unsafe.Pointer) error
+	MemAlloc      func(bytes int) (Pointer, error)                 // device memory
+	MemFree       func(Pointer) error                              // waits for the device
+	MemAllocAsync func(bytes int, s StreamHandle) (Pointer, error) // memory of the device's pool, in stream order
+	MemFreeAsync  func(p Pointer, s StreamHandle) error            // frees it, in stream order
+	KeepFreed     func(device int) error                           // sets the release threshold of the device's memory pool to the maximum
+	MemHostAlloc  func(bytes int) (unsafe.Pointer, error)          // pinned host memory
+	MemFreeHost   func(unsafe.Pointer) error                       // frees pinned host memory
 
-	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error
-	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error
-	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error
+	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error // from the host to the device
+	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // from the device to the host
+	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error        // fills words of 4 bytes
 
 	// MemcpyPeerAsync copies between the memories of two contexts, Memcpy3DPeerAsync several rows
 	// with a pitch on either side. CtxEnablePeerAccess gives the current context access to the
@@ -59,12 +59,12 @@ type Driver struct {
 	MemcpyPeerAsync     func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
 	Memcpy3DPeerAsync   func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, bytes, rows int, s StreamHandle) error
 
-	ModuleLoadData    func(image []byte) (Module, error)
-	ModuleUnload      func(Module) error
-	ModuleGetFunction func(m Module, name string) (Function, error)
-	ModuleGetGlobal   func(m Module, name string) (Pointer, int, error)
-	FuncSetShared     func(f Function, bytes int) error // sets the limit of dynamic shared memory
-	FuncBlocksPerSM   func(f Function, threads, shared int) (int, error)
+	ModuleLoadData    func(image []byte) (Module, error)                 // loads an image of kernels
+	ModuleUnload      func(Module) error                                 // frees a loaded image
+	ModuleGetFunction func(m Module, name string) (Function, error)      // the kernel of that name
+	ModuleGetGlobal   func(m Module, name string) (Pointer, int, error)  // address and bytes of a global variable
+	FuncSetShared     func(f Function, bytes int) error                  // sets the limit of dynamic shared memory
+	FuncBlocksPerSM   func(f Function, threads, shared int) (int, error) // blocks that a multiprocessor runs at once
 
 	// LaunchKernel runs a one-dimensional grid of blocks. The kernel's only parameter is at params,
 	// on the heap; the call copies it.
@@ -94,16 +94,16 @@ type Driver struct {
 	// replaces it.
 	StreamCreatePriority func(priority int) (StreamHandle, error)
 
-	StreamDestroy     func(StreamHandle) error
-	StreamSynchronize func(StreamHandle) error
-	StreamIsCapturing func(StreamHandle) (bool, error)   // whether a graph captures the stream's work; unknown if nil
-	StreamGetID       func(StreamHandle) (uint64, error) // unique in the program's life; if nil, streams of other libraries cache nothing
-	StreamWaitEvent   func(s StreamHandle, e EventHandle) error
-	EventCreate       func() (EventHandle, error)
-	EventDestroy      func(EventHandle) error
-	EventRecord       func(e EventHandle, s StreamHandle) error
-	EventSynchronize  func(EventHandle) error
-	EventElapsedTime  func(from, to EventHandle) (milliseconds float32, err error)
+	StreamDestroy     func(StreamHandle) error                                     // frees the stream; its work runs to its end
+	StreamSynchronize func(StreamHandle) error                                     // waits for the stream's work
+	StreamIsCapturing func(StreamHandle) (bool, error)                             // whether a graph captures the stream's work; unknown if nil
+	StreamGetID       func(StreamHandle) (uint64, error)                           // unique in the program's life; if nil, streams of other libraries cache nothing
+	StreamWaitEvent   func(s StreamHandle, e EventHandle) error                    // makes later work in s wait for e
+	EventCreate       func() (EventHandle, error)                                  // an event that measures time
+	EventDestroy      func(EventHandle) error                                      // frees the event
+	EventRecord       func(e EventHandle, s StreamHandle) error                    // places e in s
+	EventSynchronize  func(EventHandle) error                                      // waits for the work before the event
+	EventElapsedTime  func(from, to EventHandle) (milliseconds float32, err error) // time between two passed events
 }
 
 // An Attribute is a value of the driver's enumeration CUdevice_attribute.
@@ -129,6 +129,7 @@ type Error struct {
 	Name string // the code's name, such as CUDA_ERROR_OUT_OF_MEMORY
 }
 
+// Error returns the call, with the name and number of the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
 
 // Codes that the backend handles.

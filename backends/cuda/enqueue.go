@@ -64,8 +64,8 @@ func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) 
 	return workspace{}, nil
 }
 
-// Workspace returns the device memory that a pass allocates while it runs, in bytes. The kernel is
-// a name as in Options.Kernel.
+// Workspace returns the device memory that a pass allocates while it runs, in bytes, beyond its
+// tensors. The kernel is a name as in Options.Kernel, or "" for the one predicted fastest.
 func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
 	if err := p.Validate(); err != nil {
 		return 0, err

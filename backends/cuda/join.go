@@ -27,7 +27,8 @@ const (
 	joinColumns = 8
 )
 
-// Fill sets every element of a tensor on the stream's device to x.
+// Fill sets every element of a tensor on the stream's device to x, rounded to the tensor's type:
+// any but Bool. It enqueues the work and returns, as do Add, Merge and Copy.
 func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 	a := &joinArgs{value: x}
 	return s.join(joinSum, a, operand{"tensor", t, t, &a.dst})
@@ -41,8 +42,9 @@ func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 }
 
 // Merge adds the keys of part and partLSE to o and lse, the results of a forward pass over other
-// keys. Each O has any type but Bool; LSE is float32 of shape [batch, heads, rows, 1]. If part is
-// the zero Tensor, its keys have a weight and no value, as a sink. A row without keys becomes 0.
+// keys. o and part have one shape, each of any type but Bool. lse and partLSE are float32 of shape
+// [batch, heads, rows, 1]. If part is the zero Tensor, its keys have a weight and no value, as a
+// sink. A row without keys becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()

@@ -20,8 +20,8 @@ const DeviceVariable = "FLASHKIT_DEVICE"
 // compute capability below 7.0, no context (as on a full device), or no answer for a minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
-// OpenContext is Open with a context that limits the wait. At its deadline, the driver counts as
-// one that does not answer.
+// OpenContext opens Open's GPU, and waits no longer than ctx allows. At the deadline of ctx the
+// error wraps ErrSilent, as for a driver that does not answer.
 func OpenContext(ctx context.Context) (*Backend, error) {
 	text := os.Getenv(DeviceVariable)
 	if text == "" {
@@ -34,7 +34,7 @@ func OpenContext(ctx context.Context) (*Backend, error) {
 	return openDevice(ctx, n)
 }
 
-// OpenDevice opens the GPU of that number.
+// OpenDevice opens the GPU with that number in the driver's order, from 0. Errors are as for Open.
 func OpenDevice(ordinal int) (*Backend, error) { return openDevice(context.Background(), ordinal) }
 
 func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
@@ -51,7 +51,8 @@ func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
 	return b, nil
 }
 
-// OpenWith opens a GPU through a driver of the caller, without a limit of time.
+// OpenWith opens a GPU through a Driver of the caller, such as a fake in a test, without a limit of
+// time. Errors are as for Open.
 func OpenWith(d *Driver, ordinal int) (*Backend, error) {
 	b, err := openWith(d, ordinal)
 	if err != nil {
@@ -96,9 +97,9 @@ func unavailable(err error) error {
 	return fmt.Errorf("cuda: %w: %w", flashkit.ErrUnavailable, err)
 }
 
-// Close frees the backend's resources on the device. No call may be running, and buffers and
-// streams must be closed; later use of the backend is an error. If the driver does not answer,
-// Close returns an error.
+// Close frees the backend's resources on the device. No call may be running. Buffers, streams and
+// events must be freed before; later use of the backend is an error. Close waits a few seconds for
+// the driver, then returns an error. A second Close does nothing.
 func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil

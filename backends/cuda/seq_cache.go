@@ -128,7 +128,7 @@ func (x *arguments) setSeqPointers(at Pointer) {
 }
 
 // copySeqs copies the arrays to the device in stream order. Host memory that is not pinned has been
-// read when the driver's call returns.
+// read when the driver's call returns, except in a graph: its copy reads the memory when replayed.
 func (x *arguments) copySeqs(d *Driver, to Pointer, s StreamHandle) error {
 	x.setSeqPointers(to)
 	x.joinSeqs()

@@ -18,12 +18,12 @@ type Stream struct {
 	seqs    seqCache
 }
 
-// NewStream returns a stream that does not wait for the default stream.
+// NewStream returns a new stream that does not wait for the default stream. Close frees it.
 func (b *Backend) NewStream() (*Stream, error) { return b.newStream(b.drv.StreamCreate) }
 
-// NewPriorityStream is NewStream with a priority; NewStream has 0. Blocks in streams with lower
-// numbers take free multiprocessors first, even if other blocks came earlier. Running blocks are
-// not interrupted. Numbers are clamped to the driver's range, -5 to 0 on an H100.
+// NewPriorityStream returns a new stream of that priority; NewStream's have 0. Blocks in streams
+// with lower numbers take free multiprocessors first, even if other blocks came earlier. Running
+// blocks are not interrupted. Numbers are clamped to the driver's range, -5 to 0 on an H100.
 func (b *Backend) NewPriorityStream(priority int) (*Stream, error) {
 	if b.drv.StreamCreatePriority == nil {
 		return b.NewStream()
@@ -52,7 +52,8 @@ func (b *Backend) WrapStream(handle StreamHandle) *Stream {
 // Handle returns the driver's handle of the stream for other libraries, which must not destroy it.
 func (s *Stream) Handle() StreamHandle { return s.handle }
 
-// Sync waits until the work in the stream is done, and returns its first error.
+// Sync waits until the work in the stream is done, and returns its error if a kernel or copy
+// failed.
 func (s *Stream) Sync() error {
 	return s.b.do(func() error { return s.b.drv.StreamSynchronize(s.handle) })
 }
@@ -62,7 +63,7 @@ func (s *Stream) Wait(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
 }
 
-// Record places e in the stream.
+// Record places e after the work in the stream so far. An event has one place, the last.
 func (s *Stream) Record(e *Event) error {
 	if e.b != s.b {
 		return otherDevice("Event")
@@ -70,7 +71,7 @@ func (s *Stream) Record(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.EventRecord(e.handle, s.handle) })
 }
 
-// Close frees the stream; its work runs to its end.
+// Close frees the stream, without waiting; work in it still runs to its end.
 func (s *Stream) Close() error {
 	if s.foreign {
 		return nil
@@ -85,13 +86,15 @@ func (s *Stream) close() error {
 	return errors.Join(s.seqs.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
 }
 
-// An Event is a point in a stream.
+// An Event is a point in a stream: other streams wait for it, and two events measure the device's
+// time between them.
 type Event struct {
 	b      *Backend
 	handle EventHandle
 }
 
-// NewEvent returns an event that is not yet in any stream.
+// NewEvent returns a new event that is not yet in any stream; Stream.Record places it. Close frees
+// it.
 func (b *Backend) NewEvent() (*Event, error) {
 	e := &Event{b: b}
 	err := b.do(func() (err error) {
@@ -104,7 +107,7 @@ func (b *Backend) NewEvent() (*Event, error) {
 	return e, nil
 }
 
-// Since returns the device's time from one event to e. Both have passed.
+// Since returns the device's time from one event to e. Both must have passed: Sync waits for e.
 func (e *Event) Since(from *Event) (time.Duration, error) {
 	if e.b != from.b {
 		return 0, otherDevice("Event")
@@ -117,7 +120,7 @@ func (e *Event) Since(from *Event) (time.Duration, error) {
 	return time.Duration(float64(ms) * 1e6), err
 }
 
-// Sync waits until the event has passed.
+// Sync waits until the work before the event is done.
 func (e *Event) Sync() error {
 	return e.b.do(func() error { return e.b.drv.EventSynchronize(e.handle) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Buffer is device memory.
+// A Buffer is a block of device memory. Tensors are views of it.
 type Buffer struct {
 	b       *Backend
 	address Pointer
@@ -17,8 +17,8 @@ type Buffer struct {
 	freed   atomic.Bool
 }
 
-// Alloc returns a Buffer of that many bytes with undefined contents. If the device is full it
-// returns an error, and the device remains usable.
+// Alloc returns a new Buffer of that many bytes with undefined contents. If the device is full it
+// returns an error, and the device remains usable. Free frees the Buffer.
 func (b *Backend) Alloc(bytes int) (*Buffer, error) {
 	if bytes < 0 {
 		return nil, &flashkit.ProblemError{Field: "bytes", Value: strconv.Itoa(bytes), Reason: "must not be negative"}
@@ -35,7 +35,7 @@ func (b *Backend) Alloc(bytes int) (*Buffer, error) {
 }
 
 // Wrap returns a Buffer for device memory of the program, from cuMemAlloc or another library, in
-// the device's primary context. The program remains its owner.
+// the device's primary context. The program remains its owner: Free leaves the memory allocated.
 func (b *Backend) Wrap(address Pointer, bytes int) *Buffer {
 	return &Buffer{b: b, address: address, bytes: bytes, foreign: true}
 }
@@ -43,10 +43,10 @@ func (b *Backend) Wrap(address Pointer, bytes int) *Buffer {
 // Backend returns the backend of the memory's device.
 func (m *Buffer) Backend() *Backend { return m.b }
 
-// Bytes returns the size.
+// Bytes returns the size in bytes.
 func (m *Buffer) Bytes() int { return m.bytes }
 
-// Address returns the address of the memory.
+// Address returns the memory's address on the device, for other libraries.
 func (m *Buffer) Address() Pointer { return m.address }
 
 // Free waits for the work that uses the memory, and frees it. Later use of the buffer, or of a
@@ -61,7 +61,7 @@ func (m *Buffer) Free() error {
 	return m.b.do(func() error { return m.b.drv.MemFree(m.address) })
 }
 
-// Device names the device.
+// Device returns the number and name of the memory's device, for errors.
 func (m *Buffer) Device() string { return m.b.dev.String() }
 
 // Tensor returns a dense row-major view [b, heads, rows, dim] that begins at element from of the

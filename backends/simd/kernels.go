@@ -13,7 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Kernels returns the backend's kernels, the same on every platform.
+// Kernels returns the backend's kernels, the same on every platform. A kernel whose instructions the
+// processor lacks refuses every call, with that reason.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	own, list := append(b.vectorKernels(),
 		b.kernel("fwd_generic", nil, refusesNothing, planFwdGeneric, fwdGenericTimes, forward(fwdGenericTile)),

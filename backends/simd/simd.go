@@ -30,7 +30,7 @@ type Option func(*pool.Pool)
 // *flashkit.ProblemError. Results do not depend on n.
 func Workers(n int) Option { return func(c *pool.Pool) { c.SetLimit(n) } }
 
-// New returns the CPU backend. It is available on every machine.
+// New returns the CPU backend, with the given options. It is available on every machine.
 func New(opts ...Option) *Backend {
 	b := &Backend{jobs: sync.Pool{New: func() any { return new(job) }}, pool: new(pool.Pool)}
 	for _, set := range opts {

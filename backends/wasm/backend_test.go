@@ -20,6 +20,7 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, b)
 }
 
+// Attention in a sandbox. The decode kernel refuses a problem with many query rows.
 func ExampleNew() {
 	b, err := wasm.New(context.Background())
 	if errors.Is(err, flashkit.ErrUnavailable) {
@@ -47,4 +48,27 @@ func ExampleMemoryLimit() {
 	defer b.Close()
 	fmt.Println(b.Compile(context.Background()))
 	// Output: <nil>
+}
+
+// The module is compiled at the start of the program, not in the first call.
+func ExampleBackend() {
+	ctx := context.Background()
+	b, err := wasm.New(ctx)
+	if err != nil {
+		panic(err)
+	}
+	defer b.Close()
+	if err := b.Compile(ctx); err != nil {
+		panic(err)
+	}
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 1, VDim: 1}
+	o := make([]float32, 1)
+	err = b.Kernels()[0].Compute(ctx, p, &flashkit.Args{
+		Q: flashkit.F32([]float32{0}, 1, 1, 1, 1),
+		K: flashkit.F32([]float32{1, 2}, 1, 1, 2, 1),
+		V: flashkit.F32([]float32{4, 8}, 1, 1, 2, 1),
+		O: flashkit.F32(o, 1, 1, 1, 1),
+	})
+	fmt.Println(b.Name(), b.BatchInvariant(), o, err) // the same bits on every platform
+	// Output: wasm true [6] <nil>
 }

@@ -24,7 +24,7 @@ type Backend struct {
 	jobs sync.Pool // *job, with workspace of earlier calls
 }
 
-// An Option configures New.
+// An Option configures the backend that New returns.
 type Option func(*options)
 
 type options struct{ memory uint64 }
@@ -34,9 +34,9 @@ type options struct{ memory uint64 }
 // call uses the instances that the remaining memory allows, and waits if other calls have all of it.
 func MemoryLimit(bytes uint64) Option { return func(o *options) { o.memory = bytes } }
 
-// New returns the sandboxed backend. The first call compiles the module. On platforms without a
-// wazero compiler it is interpreted, and Cost predicts the slower times. The error wraps
-// flashkit.ErrUnavailable.
+// New returns the sandboxed backend, with the given options. The first call compiles the module. On
+// platforms without a wazero compiler it is interpreted, and Cost predicts the slower times. The
+// error wraps flashkit.ErrUnavailable.
 func New(ctx context.Context, opts ...Option) (*Backend, error) {
 	return open(ctx, kernelWasm, compiler, opts...)
 }
@@ -53,7 +53,8 @@ func open(ctx context.Context, module []byte, e engine, opts ...Option) (*Backen
 	return &Backend{box: box, jobs: sync.Pool{New: func() any { return new(job) }}}, nil
 }
 
-// Compile compiles the module now instead of in the first call.
+// Compile compiles the module now instead of in the first call. It compiles once: later
+// calls return the same error.
 func (b *Backend) Compile(ctx context.Context) error { return b.box.compile(ctx) }
 
 // Name returns "wasm".
@@ -86,7 +87,7 @@ var variants = [...]variant{
 // interpreted is the slowdown of a kernel under wazero's interpreter.
 const interpreted = 200
 
-// Kernels returns the backend's kernels.
+// Kernels returns the backend's kernels, the same on every platform.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	var list []flashkit.Kernel
 	for i := range variants {

@@ -8,7 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// A Config is the shape of a model. ParseConfig reads one.
+// A Config is the shape of a model and the number type of its products. ParseConfig reads one from
+// a file.
 type Config struct {
 	Vocab        int     // tokens of the vocabulary
 	Hidden       int     // features of a row, a multiple of Heads
@@ -18,8 +19,8 @@ type Config struct {
 	Positions    int     // tokens of the longest sequence
 	Types        int     // token types
 	Eps          float64 // added to the variance in layer norms; at least 0
-	Activation   string  // between the two products: gelu (by erf), gelu_new (by tanh) or relu
-	Precision    string  // of the products of layers: f32 or empty, bf16-weights, bf16. Not in files
+	Activation   string  // between the two products: gelu (by erf), gelu_new or gelu_pytorch_tanh (by tanh), relu
+	Precision    string  // of layers' multiplicands: f32 or empty, bf16-weights, bf16. Not in files
 }
 
 // precisions are the types of multiplicands in layers. bf16-weights halves the weights' memory on

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// An Encoder runs a model. It is safe for concurrent use.
+// An Encoder runs a model's attention and products, by Steps. It is safe for concurrent use.
 type Encoder struct {
 	model  *Model
 	engine *nn.Engine // nil without a Dispatcher
@@ -29,7 +29,7 @@ func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	return e
 }
 
-// Close ends the Encoder's goroutines. No call may be in progress.
+// Close ends the Encoder's goroutines; the Dispatcher stays open. No call may be in progress.
 func (e *Encoder) Close() {
 	e.pool.Close()
 	if e.engine != nil {
@@ -40,7 +40,7 @@ func (e *Encoder) Close() {
 // NewStep returns a Step, for one goroutine at a time.
 func (e *Encoder) NewStep() *Step { return &Step{encoder: e} }
 
-// A Batch is packed sequences of tokens.
+// A Batch is packed sequences of tokens, without padding. Calls only read it.
 type Batch struct {
 	IDs    []int32 // [rows], from 0 to Vocab - 1
 	Starts []int32 // [sequences + 1]: sequence b is [Starts[b], Starts[b+1]); from 0 to rows
@@ -49,7 +49,7 @@ type Batch struct {
 
 // A Step runs batches and keeps their memory: about 3 Hidden + max(4 Hidden, Intermediate) floats
 // for each token of a group. A group is sequences that pass through all layers together, of up to
-// 256 tokens or one longer sequence.
+// 256 tokens or one longer sequence. One goroutine at a time may use a Step.
 type Step struct {
 	// Workers bounds the goroutines of a call, including the caller's; 0 means GOMAXPROCS. Results
 	// do not depend on it.

@@ -29,11 +29,11 @@ type layer struct {
 	attentionNorm, outputNorm *nn.LayerNorm
 }
 
-// Load makes a model from a file's tensors with Hugging Face's names. The prefix "bert." is
+// Load returns a model of a file's tensors with Hugging Face's names. The prefix "bert." is
 // optional, and gamma and beta may name a LayerNorm's weight and bias, as in bert-base-uncased.
 // Unused tensors, such as a pooler's, are ignored. Embeddings, norms and biases are not copied if
 // the machine can read them in place. So the file's bytes must not change while the model is in
-// use.
+// use. A missing tensor, another shape and a type other than F32 are errors.
 func Load(c Config, f *safetensors.File) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 	return m, nil
 }
 
-// Config returns the shape of the model.
+// Config returns the Config that Load was given.
 func (m *Model) Config() Config { return m.config }
 
 // renamed returns a file's tensors under current names.

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// ParseConfig reads a model's config.json with Hugging Face's keys. Missing keys have transformers'
-// defaults, except model_type. An unknown key, and a value that would change this package's
-// numbers, is an error.
+// ParseConfig returns the Config of a model's config.json, with Hugging Face's keys. Missing keys
+// have transformers' defaults, except model_type, which must be bert. An unknown key, a repeated
+// key, and a value that would change this package's numbers, are errors.
 func ParseConfig(file []byte) (Config, error) {
 	c := struct {
 		Type         string  `json:"model_type"`
