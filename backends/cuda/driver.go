@@ -51,13 +51,14 @@ type Driver struct {
 	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // from the device to the host
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error        // fills words of 4 bytes
 
-	// MemcpyPeerAsync copies between the memories of two contexts, Memcpy3DPeerAsync several rows
-	// with a pitch on either side. CtxEnablePeerAccess gives the current context access to the
-	// memory of another, if DeviceCanAccessPeer permits.
+	// DeviceCanAccessPeer reports whether a device can access the memory of another.
 	DeviceCanAccessPeer func(device, peer int) (bool, error)
+	// CtxEnablePeerAccess gives the current context access to the memory of another.
 	CtxEnablePeerAccess func(Context) error
-	MemcpyPeerAsync     func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
-	Memcpy3DPeerAsync   func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, bytes, rows int, s StreamHandle) error
+	// MemcpyPeerAsync copies between the memories of two contexts.
+	MemcpyPeerAsync func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
+	// Memcpy3DPeerAsync copies rows between the memories of two contexts, with a pitch in bytes on either side.
+	Memcpy3DPeerAsync func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, bytes, rows int, s StreamHandle) error
 
 	ModuleLoadData    func(image []byte) (Module, error)                 // loads an image of kernels
 	ModuleUnload      func(Module) error                                 // frees a loaded image
