@@ -20,20 +20,21 @@ import (
 
 // A Backend runs attention on one NVIDIA GPU. It is safe for concurrent use.
 type Backend struct {
-	drv     *Driver
-	dev     Device
-	context Context
-	images  images
-	args    sync.Pool // *arguments
-	staging staging   // staging of host tensors
-	maps    tensorMaps
-	choices fastest.Cache[familyID]
-	foreign foreignCaches
-	peers   sync.Map // ordinals of the devices whose memory this one accesses
-	lost    atomic.Pointer[error]
-	closed  atomic.Bool
-	poison  atomic.Bool // tests: see Poison
-	eager   bool        // tests: plans for large calls apply to all
+	drv      *Driver
+	dev      Device
+	context  Context
+	images   images
+	args     sync.Pool // *arguments
+	staging  staging   // staging of host tensors
+	maps     tensorMaps
+	choices  fastest.Cache[familyID]
+	foreign  foreignCaches
+	captured capturedSeqs
+	peers    sync.Map // ordinals of the devices whose memory this one accesses
+	lost     atomic.Pointer[error]
+	closed   atomic.Bool
+	poison   atomic.Bool // tests: see Poison
+	eager    bool        // tests: plans for large calls apply to all
 }
 
 // Name returns "cuda".

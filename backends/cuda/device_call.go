@@ -40,8 +40,8 @@ type Options struct {
 // kernel loads it; a CUDA graph may capture later calls.
 //
 // The host's arrays of Args.Seqs are copied to the device, unless the previous call in the stream
-// had equal arrays. A captured call puts the copy into the graph. The copy's source is host memory
-// that later calls overwrite, so a graph that is replayed needs Launch with Options.Sequences.
+// had equal arrays. A captured call puts the copy into the graph, whose replays repeat it: the backend
+// keeps the arrays until Close. Launch with Options.Sequences reads arrays that replays may change.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }

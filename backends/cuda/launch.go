@@ -226,7 +226,7 @@ func (l *launch) within(w *workspace, main func() error) error {
 // around adds the copies and sums of features to main.
 func (l *launch) around(w *workspace, main func() error) error {
 	if w.seqInts > 0 {
-		if err := l.x.copySeqs(l.b.drv, l.x.seqAt, l.s); err != nil {
+		if err := l.x.copySeqs(l.b, l.x.seqAt, l.s); err != nil {
 			return err
 		}
 	}

@@ -128,11 +128,40 @@ func (x *arguments) setSeqPointers(at Pointer) {
 }
 
 // copySeqs copies the arrays to the device in stream order. Host memory that is not pinned has been
-// read when the driver's call returns, except in a graph: its copy reads the memory when replayed.
-func (x *arguments) copySeqs(d *Driver, to Pointer, s StreamHandle) error {
+// read when the driver's call returns, except in a graph: its copy reads the memory at each replay.
+func (x *arguments) copySeqs(b *Backend, to Pointer, s StreamHandle) error {
 	x.setSeqPointers(to)
 	x.joinSeqs()
-	return d.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(x.seqInts)), 4*len(x.seqInts), s)
+	source := x.seqInts
+	if captures, err := b.captures(s); err != nil {
+		return err
+	} else if captures {
+		source = b.captured.keep(source)
+	}
+	return b.drv.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(source)), 4*len(source), s)
+}
+
+// capturedSeqs are the sequence arrays of captured calls. A graph may be replayed until Close.
+type capturedSeqs struct {
+	mu     sync.Mutex
+	arrays [][]int32
+}
+
+// keep returns a copy of the arrays that no call overwrites.
+func (c *capturedSeqs) keep(seqInts []int32) []int32 {
+	own := slices.Clone(seqInts)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.arrays = append(c.arrays, own)
+	return own
+}
+
+// captures reports whether a graph captures the stream's work.
+func (b *Backend) captures(s StreamHandle) (bool, error) {
+	if b.drv.StreamIsCapturing == nil {
+		return false, nil
+	}
+	return b.drv.StreamIsCapturing(s)
 }
 
 // cacheSeqs copies the arrays to the stream's cache, unless it holds them already, and reports
@@ -142,7 +171,7 @@ func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	if k == nil && x.foreign == nil || x.seqWords == 0 || b.drv.StreamIsCapturing == nil {
 		return false, nil
 	}
-	if captures, err := b.drv.StreamIsCapturing(s); err != nil || captures {
+	if captures, err := b.captures(s); err != nil || captures {
 		return false, err
 	}
 	if k == nil {
@@ -159,7 +188,7 @@ func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	if err := k.grow(b.drv, x.seqWords, s); err != nil {
 		return false, err
 	}
-	if err := x.copySeqs(b.drv, k.at, s); err != nil {
+	if err := x.copySeqs(b, k.at, s); err != nil {
 		return false, err
 	}
 	k.seqInts, k.seqLens = append(k.seqInts[:0], x.seqInts...), x.seqLens

@@ -3,6 +3,7 @@ package cuda
 import (
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,6 +52,36 @@ func TestKeptLists(t *testing.T) {
 	c.p.KVLen, c.args.Seqs = 4*len(pages)/3, &flashkit.Sequences{KVLens: seqs.KVLens, Pages: pages}
 	run(1)
 	run(0)
+	c.close(t)
+}
+
+// The copy in a graph reads its source at each replay: no later call may overwrite the arrays.
+func TestCapturedArraysStay(t *testing.T) {
+	b, f := openFake(t)
+	c := newDeviceCall(t, b, "b3-h2-g1-n4-m21-d16-f32-ragged-page4")
+	type source struct {
+		now, captured []byte
+	}
+	var sources []source
+	upload := b.drv.MemcpyHtoDAsync
+	b.drv.MemcpyHtoDAsync = func(to Pointer, from unsafe.Pointer, n int, s StreamHandle) error {
+		if f.captures {
+			memory := unsafe.Slice((*byte)(from), n)
+			sources = append(sources, source{memory, slices.Clone(memory)})
+		}
+		return upload(to, from, n, s)
+	}
+	for range 5 {
+		f.captures = true
+		require.NoError(t, c.forward())
+		f.captures = false
+		c.args.Seqs.KVLens[1]--
+		require.NoError(t, c.forward())
+	}
+	require.Len(t, sources, 5)
+	for _, x := range sources {
+		require.Equal(t, x.captured, x.now)
+	}
 	c.close(t)
 }
 
