@@ -11,7 +11,7 @@ import (
 )
 
 // Probe measures side by side the kernels that may be fastest for a problem, if one of them is
-// unmeasured on this kind of problem. It takes about a millisecond, once per kernel and kind of problem.
+// unmeasured on this kind of problem. It runs once per kernel and kind of problem.
 // Forward and Backward do the same once calls of the kind have taken a hundred times as long. Call
 // Probe to measure earlier, or before Pick. Problems under 50 microseconds are not probed. The
 // error is a *flashkit.ProblemError if p or s is invalid.
