@@ -16,7 +16,7 @@ type Device struct {
 	ClockMHz     int    // maximum clock of the multiprocessors
 	Bandwidth    int    // of memory, in bytes per second, by clock and width
 	Driver       int    // CUDA version of the driver: 13000 is 13.0
-	Reason       string // why no kernel runs on it, "" if kernels do
+	Reason       string // why OpenDevice refuses it, "" if it does not
 }
 
 // String returns the device's number and name, such as GPU 0 (NVIDIA H200).
@@ -37,7 +37,7 @@ func devicesOf(d *Driver) ([]Device, error) {
 	return list, nil
 }
 
-// usableDevice describes a device. It returns an error if no kernel can run there.
+// usableDevice describes a device. It returns an error if the backend cannot open it.
 func usableDevice(d *Driver, ordinal int) (Device, error) {
 	n, driver, err := start(d)
 	if err != nil {

@@ -23,7 +23,7 @@ const contributing = "CONTRIBUTING"
 // guides are the pages whose commands TestGuides runs.
 var guides = []string{
 	"quickstart", "flashrun", "library", "limits", "profiling",
-	"design", "gpu", contributing,
+	"design", contributing,
 }
 
 // Lines of a guide that begin with a prompt are a script. This test runs each command in turn, a

@@ -1,7 +1,7 @@
 //lint:file-ignore SA4006 the samples of a list leave out what is done with an error
 
-// Package library holds the code samples of docs/library.md, docs/layers.md and docs/gpu.md, so that
-// they compile and run.
+// Package library holds the code samples of docs/library.md and docs/layers.md, so that they compile
+// and run.
 package library
 
 import (
@@ -35,7 +35,7 @@ func TestPages(t *testing.T) {
 	require.NoError(t, err)
 	code := plain(string(here)) + plain(string(layers)) + plain(string(mine))
 	fence := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
-	for _, page := range []string{"library.md", "layers.md", "gpu.md"} {
+	for _, page := range []string{"library.md", "layers.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		require.NoError(t, err)
 		samples := fence.FindAllStringSubmatch(string(text), -1)
@@ -320,7 +320,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// device is the sample of docs/gpu.md. It is only compiled, as it needs a GPU.
+// device is the sample of docs/library.md for device memory. It is only compiled, as it needs a GPU.
 func device(p flashkit.Problem, host []uint16, bytes, batch, heads, rows, dim int) error {
 	b, err := cuda.Open()            // or OpenDevice(n)
 	s, err := b.NewStream()          // or WrapStream, for a stream of another library
