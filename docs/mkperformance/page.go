@@ -129,7 +129,7 @@ func (r *result) markdown(level int) string {
 	if len(r.Peers) > 0 {
 		fmt.Fprintf(&b, " Peers: %s.", strings.Join(r.Peers, ", "))
 	}
-	b.WriteString("\n\nTo repeat:\n\n```sh\n" + strings.Join(r.Repeat, "\n") + "\n```\n\n")
+	b.WriteString("\n\n```sh\n" + strings.Join(r.Repeat, "\n") + "\n```\n\n")
 	for _, note := range r.Notes {
 		b.WriteString("- " + note + "\n")
 	}
